@@ -1,0 +1,131 @@
+"""Configuration: one frozen dataclass a role, read from any mapping, refused with a reason.
+
+Rules:
+- A field is Kafka's own name with `.` written `_` (`session_timeout_ms`), in Kafka's own unit.
+- `from_mapping` takes dotted or snake_case names; an unknown key is an error that names the nearest.
+- Cross-field checks run at construction (`__post_init__`), before anything is started.
+- Durations of our own may be written `5m`, `1h30m`, `250ms`; sizes `64MiB`, `1MB`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+from kohort.errors import ConfigError
+
+_DURATION_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_SIZE_UNITS = {
+    "": 1, "b": 1, "kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000,
+    "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,
+}  # fmt: skip
+_SIZE = re.compile(r"(\d+)\s*([a-z]*)")
+_TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
+
+
+def parse_duration_ms(text: str | int) -> int:
+    """Milliseconds of `"5m"`, `"1h30m"`, `"250ms"`; an int is milliseconds already."""
+    if isinstance(text, int):
+        return text
+    compact = text.strip().lower().replace(" ", "")
+    parts = _DURATION.findall(compact)
+    if not parts or "".join(n + u for n, u in parts) != compact:
+        raise ConfigError(
+            f"{text!r} is not a duration; write for example 250ms, 5s, 30m, 1h30m, 7d"
+        )
+    return round(sum(float(n) * _DURATION_UNITS_MS[u] for n, u in parts))
+
+
+def format_duration(ms: int) -> str:
+    """The shortest exact text of a duration: 300000 -> `5m`, 5400000 -> `90m`, 250 -> `250ms`."""
+    for unit in ("d", "h", "m", "s"):
+        if ms and ms % _DURATION_UNITS_MS[unit] == 0:
+            return f"{ms // _DURATION_UNITS_MS[unit]}{unit}"
+    return f"{ms}ms"
+
+
+def parse_size_bytes(text: str | int) -> int:
+    """Bytes of `"64MiB"`, `"1MB"`, `"512"`; an int is bytes already."""
+    if isinstance(text, int):
+        return text
+    match = _SIZE.fullmatch(text.strip().lower())
+    if match is None or match[2] not in _SIZE_UNITS:
+        raise ConfigError(f"{text!r} is not a size; write for example 512, 64KiB, 16MiB, 1GB")
+    return int(match[1]) * _SIZE_UNITS[match[2]]
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name most like `name`, or None when nothing is near."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """The base of every role's configuration.
+
+    A subclass is a frozen dataclass; its name without `Config`, in lower case, is its role.
+    """
+
+    @classmethod
+    def field_names(cls) -> list[str]:
+        return [f.name for f in dataclasses.fields(cls)]
+
+    @classmethod
+    def role(cls) -> str:
+        return cls.__name__.removesuffix("Config").lower()
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """Build from dotted or snake_case keys; text values are converted to the field's type.
+
+        Raises ConfigError for an unknown key (naming the nearest), a key given twice in two
+        spellings, or a value that does not convert. Nothing is started before that.
+        """
+        known, hints = set(cls.field_names()), typing.get_type_hints(cls)
+        seen: dict[str, Any] = {}
+        for key, value in values.items():
+            name = key.replace(".", "_").replace("-", "_")
+            if name not in known:
+                near = nearest(name, known)
+                hint = f"; did you mean {near!r}?" if near else ""
+                raise ConfigError(f"unknown {cls.role()} configuration key {key!r}{hint}")
+            if name in seen:
+                raise ConfigError(f"{cls.role()} configuration key {key!r} is given twice")
+            seen[name] = _convert(cls.role(), name, value, hints[name])
+        return cls(**seen)
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed, checked like a new one."""
+        return dataclasses.replace(self, **changes)
+
+
+def _convert(role: str, name: str, value: Any, hint: Any) -> Any:
+    """Text to the field's type; values that are not text pass as they are."""
+    if not isinstance(value, str):
+        return value
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    try:
+        if bool in kinds and value.strip().lower() in _TRUE | _FALSE:
+            return value.strip().lower() in _TRUE
+        if int in kinds and value.strip().lstrip("-").isdigit():
+            return int(value)
+        if int in kinds and name.endswith("_ms"):
+            return parse_duration_ms(value)
+        if int in kinds and "bytes" in name:
+            return parse_size_bytes(value)
+        if float in kinds:
+            return float(value)
+    except ValueError as error:
+        raise ConfigError(f"{role} configuration {name}={value!r}: {error}") from error
+    if any(typing.get_origin(k) is tuple for k in kinds):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    if str in kinds:
+        return value
+    raise ConfigError(f"{role} configuration {name}={value!r} is not a {hint}")
