@@ -2,7 +2,7 @@
 
 Rules:
 - A field is Kafka's own name with `.` written `_` (`session_timeout_ms`), in Kafka's own unit.
-- `from_mapping` takes dotted or snake_case names; an unknown key is an error that names the nearest.
+- `from_mapping` takes dotted or snake_case names; an unknown key is an error naming the nearest.
 - Cross-field checks run at construction (`__post_init__`), before anything is started.
 - Durations of our own may be written `5m`, `1h30m`, `250ms`; sizes `64MiB`, `1MB`.
 """

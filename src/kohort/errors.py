@@ -1,8 +1,8 @@
 """One tree for every error that Kohort raises.
 
 Rules:
-- Everything raised on purpose is a `KohortError`. `UsageError` and `ConfigError` are the caller's to
-  mend; `BrokerError` is a peer's answer; `ProtocolError` is bytes that break a format;
+- Everything raised on purpose is a `KohortError`. `UsageError` and `ConfigError` are the caller's
+  to mend; `BrokerError` is a peer's answer; `ProtocolError` is bytes that break a format;
   `StorageError` is the disk's.
 - A message says what happened, to which group, member, partition or offset, why, and what to do.
 - `retriable` says whether the same call may succeed later without anything being changed.
@@ -264,7 +264,7 @@ class CorruptRecordError(ProtocolError):
 
 
 class RecordTooLargeError(KohortError):
-    """A record exceeds a size limit. Raise `max_request_size` here and `max.message.bytes` there."""
+    """A record exceeds a size limit. Raise `max_request_size` and `max.message.bytes`."""
 
 
 class StorageError(KohortError):
@@ -293,7 +293,7 @@ class GroupError(BrokerError):
 
 
 class FencedError(GroupError):
-    """Another client holds this identity now (instance id, producer epoch). Fatal for this client."""
+    """Another client holds this identity (instance id, producer epoch) now. Fatal here."""
 
 
 class CommitFailedError(GroupError):
