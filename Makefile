@@ -1,0 +1,56 @@
+# Kohort: every target sets up what it needs, from PyPI alone, into .venv
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+KERNEL := $(wildcard src/kohort/records/*.pyx src/kohort/group/*.pyx)
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check test-pure bench demo-kill nightly interop wire diagrams clean
+
+help:  ## what the targets do
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(STAMP)  ## a virtual environment with everything, the kernel compiled
+
+$(STAMP): pyproject.toml setup.py $(KERNEL)
+	@$(PYTHON) tools/check_machine.py
+	@echo "==> setting up $(VENV) (the first time takes a few minutes: Spark alone is about 450 MB)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	@echo "==> installing Kohort with all its extras and the tools for its tests, compiling the kernel"
+	@$(BIN)/python -m pip install --progress-bar on --quiet --group dev -e ".[all]"
+	@$(BIN)/python -c "import kohort.records as r; print('==> ready; kernel:', r.KERNEL)"
+	@touch $(STAMP)
+
+demo: setup  ## the main job: a year of flights through broker, Spark and database
+	@$(BIN)/kohort demo flights
+
+demo-kill: setup  ## the main job on the full year, killed again and again, with the same figures
+	@$(BIN)/python tools/demo_kill.py
+
+test: setup check  ## style, types and the whole test suite
+	@echo "==> tests"
+	@$(PYTEST) -q -m "not nightly"
+	@echo "==> tests again without the compiled kernel (pure Python)"
+	@KOHORT_PURE=1 $(PYTEST) -q -m "not nightly and not spark and not slow" tests/records tests/client tests/broker
+
+check: setup  ## lint and types
+	@echo "==> lint"
+	@$(BIN)/ruff check -q .
+	@$(BIN)/ruff format -q --check .
+	@echo "==> types"
+	@$(BIN)/pyright --pythonpath $(BIN)/python
+
+bench: setup  ## every benchmark, ratios side by side
+	@$(BIN)/python -m benchmarks
+
+nightly: setup  ## what is too long for `make test`
+	@$(PYTEST) -q -m nightly
+
+wire: setup  ## write the message classes again from the schema files
+	@$(BIN)/python tools/generate_wire.py
+
+clean:  ## remove what was built (not .venv)
+	rm -rf build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
