@@ -1,6 +1,7 @@
 """Say what this machine lacks for `make demo` and `make test`, and how to get it.
 
-Standard library only: it runs before anything is installed. Exit status 1 when something is missing.
+Standard library only: it runs before anything is installed. Exit status 1 when something is
+missing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ JAVA_ADVICE = (
 
 def python_lacks() -> str | None:
     """What is wrong with this Python, with the way to mend it."""
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036 (it runs on whatever Python there is)
         return (
             f"Python 3.11 or later (this is {sys.version.split()[0]}).\n"
             "    Debian/Ubuntu: apt-get install python3.11 python3.11-venv python3.11-dev\n"
