@@ -1,0 +1,1 @@
+"""Demonstrations that come with Kohort: real data through every floor (`kohort demo`)."""
