@@ -1,1 +1,16 @@
-"""kohort.net"""
+"""The network: one small readiness loop, framed connections, listeners. See DESIGN.md."""
+
+from kohort.net.connection import Buffer, Connection, ConnectionHandler, Transport
+from kohort.net.listener import Listener
+from kohort.net.loop import Loop, Timer, monotonic_ms
+
+__all__ = [
+    "Buffer",
+    "Connection",
+    "ConnectionHandler",
+    "Listener",
+    "Loop",
+    "Timer",
+    "Transport",
+    "monotonic_ms",
+]

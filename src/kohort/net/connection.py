@@ -1,0 +1,439 @@
+"""One stream of frames: a 4-byte size, then that many bytes, both ways.
+
+Rules:
+- A frame's size is checked before anything is allocated; a bad one closes the connection.
+- Small frames share one read; a frame that does not fit is read straight into a buffer of its exact
+  size. Either way a frame owns its memory and is never written again.
+- `send` only queues; the loop writes at the end of the turn, all buffers of a connection together.
+- `closed` is told exactly once, never from inside `close`, and nothing is told after it.
+- While reading is paused, frames that are already here wait too, in order.
+
+The socket is used through `Transport`, the place where TLS goes between.
+
+Shell: sockets.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from kohort.errors import ConnectionFailedError, KohortError, ProtocolError
+from kohort.net.poller import READ, WRITE
+
+if TYPE_CHECKING:
+    from kohort.net.listener import Listener
+    from kohort.net.loop import Loop, Timer
+    from kohort.net.resolver import Address
+
+Buffer = bytes | bytearray | memoryview
+
+_RECV_BYTES: Final = 65_536  # one read of small frames; below malloc's mmap threshold
+_FILL_BYTES_MAX: Final = 4 << 20  # read for one big frame before others get their turn
+_JOIN_BYTES_MAX: Final = 65_536  # up to here one copy and `send` is cheaper than `sendmsg`
+_IOV_MAX: Final = 512
+_QUEUED_BYTES_MAX: Final = 256 << 20
+_size_of = Struct(">i").unpack_from
+
+
+class ConnectionHandler(Protocol):
+    """What a user of a connection implements; called on the loop's thread."""
+
+    def connected(self, c: Connection, /) -> None:
+        """The stream is open (at once for an accepted connection)."""
+        ...
+
+    def frame_received(self, c: Connection, frame: memoryview, /) -> None:
+        """One whole frame without its size; the memory is the handler's to keep."""
+        ...
+
+    def closed(self, c: Connection, error: KohortError | None, /) -> None:
+        """The stream has ended; `error` is None only when `close()` was called without one."""
+        ...
+
+    def drained(self, c: Connection, /) -> None:
+        """Everything queued has gone to the kernel, after some of it had to wait."""
+        ...
+
+
+class Transport(Protocol):
+    """A non-blocking byte stream; a plain socket is one."""
+
+    def fileno(self) -> int: ...
+    def recv(self, n: int, /) -> bytes: ...
+    def recv_into(self, buffer: memoryview, /) -> int: ...
+    def send(self, data: Buffer, /) -> int: ...
+    def sendmsg(self, buffers: Sequence[Buffer], /) -> int: ...
+    def close(self) -> None: ...
+
+
+class Connection:
+    """A framed stream on a loop. Made by `Loop.connect` and by a `Listener`."""
+
+    __slots__ = (
+        "_addresses", "_deadline", "_dirty", "_filled", "_frame", "_handler", "_head",
+        "_idle_timer", "_listener", "_loop", "_mask", "_out", "_paused", "_rest", "_transport",
+        "_view", "id", "is_closed", "is_connected", "last_read_ms", "max_frame_bytes", "peer",
+        "queued_bytes",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        loop: Loop,
+        handler: ConnectionHandler,
+        peer: str,
+        max_frame_bytes: int,
+        listener: Listener | None = None,
+    ) -> None:
+        self._loop = loop
+        self._listener = listener
+        self._handler = handler
+        self.peer = peer
+        """`host:port` of the other side, as text."""
+        self.max_frame_bytes = max_frame_bytes
+        """The largest frame that is accepted; may be raised, for example after a login."""
+        self.id = loop.adopt(self)
+        """Unique on this loop, never used again."""
+        self.is_connected = False
+        self.is_closed = False
+        self.queued_bytes = 0
+        """Bytes that were sent and are not yet the kernel's."""
+        self.last_read_ms = loop.turn_ms
+        self._transport: Transport | None = None
+        self._mask = 0
+        self._out: deque[Buffer] = deque()
+        self._dirty = False
+        self._paused = False
+        self._head = b""  # a part of a frame's size
+        self._frame: bytearray | None = None  # the frame being filled
+        self._view = memoryview(b"")
+        self._filled = 0
+        self._rest: memoryview | None = None  # read, not yet parsed, because reading is paused
+        self._addresses: list[Address] = []
+        self._deadline: Timer | None = None
+        self._idle_timer: Timer | None = None
+
+    # -- for the handler
+
+    def send(self, buffers: Sequence[Buffer]) -> None:
+        """Queue one frame, already size-prefixed, in pieces of bytes. Ignored once closed.
+
+        A connection that holds more than 256 MiB unsent is closed: its peer does not read.
+        """
+        if self.is_closed:
+            return
+        self._out.extend(buffers)
+        size = 0
+        for piece in buffers:
+            size += len(piece)
+        self.queued_bytes += size
+        if not self._dirty:
+            self._dirty = True
+            self._loop.flush_soon(self)
+        if self.queued_bytes > _QUEUED_BYTES_MAX:
+            self._fail(f"{self.queued_bytes} bytes wait to be sent and {self.peer} does not read")
+
+    def close(self, error: KohortError | None = None) -> None:
+        """End the stream; `closed` is told soon. What is queued gets one last chance to leave."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            if self.is_connected and error is None and self._out:
+                self._write(transport)
+            self._loop.unwatch(transport.fileno())
+            transport.close()
+        for timer in (self._deadline, self._idle_timer):
+            if timer is not None:
+                timer.cancel()
+        self._out.clear()
+        self.queued_bytes = 0
+        self._frame, self._view, self._rest = None, memoryview(b""), None
+        self._loop.disown(self.id)
+        if self._listener is not None:
+            self._listener.connection_ended()
+        self._loop.call_soon(self._handler.closed, self, error)
+
+    def pause_reading(self) -> None:
+        """Take no further frame until `resume_reading`; may be called inside `frame_received`."""
+        if not self._paused and not self.is_closed:
+            self._paused = True
+            if self.is_connected:
+                self._interest(self._mask & ~READ)
+
+    def resume_reading(self) -> None:
+        """Take frames again, the ones that already arrived first."""
+        if self._paused and not self.is_closed:
+            self._paused = False
+            if self._rest is not None:
+                self._loop.call_soon(self._resume_rest)
+            elif self.is_connected:
+                self._interest(self._mask | READ)
+
+    def close_when_idle(self, idle_ms: int | None) -> None:
+        """Close when nothing is read for `idle_ms` (None: never)."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        if idle_ms is not None and not self.is_closed:
+            self._idle_timer = self._loop.call_at(
+                self._loop.now_ms() + idle_ms, self._check_idle, idle_ms
+            )
+
+    # -- opening
+
+    def begin_connect(self, found: list[Address] | ConnectionFailedError) -> None:
+        """Told by the resolver."""
+        if self.is_closed:
+            return
+        if isinstance(found, ConnectionFailedError):
+            self.close(found)
+            return
+        self._addresses = found
+        self._try_next_address("no address")
+
+    def connect_deadline(self, timeout_ms: int) -> None:
+        """Close when the stream is not open within `timeout_ms`."""
+        self._deadline = self._loop.call_at(
+            self._loop.now_ms() + timeout_ms,
+            self._fail,
+            f"no connection to {self.peer} within {timeout_ms} ms; is the address right?",
+        )
+
+    def accepted(self, sock: socket.socket, handler: ConnectionHandler) -> None:
+        """Told by the listener: `sock` is an open stream."""
+        self._handler = handler
+        self._open(sock)
+
+    def _try_next_address(self, last: object) -> None:
+        while self._addresses:
+            family, address = self._addresses.pop(0)
+            try:
+                sock = socket.socket(family, socket.SOCK_STREAM)
+            except OSError as error:
+                last = error
+                continue
+            sock.setblocking(False)
+            code = sock.connect_ex(address)
+            if code in (0, errno.EINPROGRESS):
+                self._transport = sock
+                self._mask = WRITE
+                self._loop.watch(sock.fileno(), WRITE, self._connect_ready)
+                return
+            sock.close()
+            last = OSError(code, errno.errorcode.get(code, "?"))
+        self._fail(f"cannot connect to {self.peer}: {last}; is the broker running there?")
+
+    def _connect_ready(self, mask: int) -> None:
+        sock: Any = self._transport
+        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        self._loop.unwatch(sock.fileno())
+        self._transport = None
+        if code:
+            sock.close()
+            self._try_next_address(os.strerror(code))
+            return
+        self._open(sock)
+
+    def _open(self, sock: socket.socket) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        self._transport = sock
+        self.is_connected = True
+        self.last_read_ms = self._loop.turn_ms
+        self._mask = 0 if self._paused else READ
+        self._loop.watch(sock.fileno(), self._mask, self._ready)
+        self._guarded(self._handler.connected, self)
+
+    # -- reading
+
+    def _ready(self, mask: int) -> None:
+        if mask & WRITE:
+            self._dirty = True
+            self.flush()
+        if mask & ~WRITE and not self.is_closed:
+            if self._paused:
+                if mask & ~(READ | WRITE):  # hang-up is reported whether or not we ask for it
+                    self._fail(f"{self.peer} closed the connection")
+                return
+            self._read()
+
+    def _guarded(self, fn: Any, *args: Any) -> None:
+        """Run a piece of the handler; a defect in it closes this connection, not the loop."""
+        try:
+            fn(*args)
+        except Exception as error:  # whatever the handler raised, the loop goes on
+            self.callback_failed(error)
+
+    def callback_failed(self, error: Exception) -> None:
+        """Told when the handler raised: it is reported, and this connection closed."""
+        self._loop.report(f"the handler of {self.peer}", error)
+        if not isinstance(error, KohortError):
+            error = ProtocolError(f"the handler of the connection to {self.peer} raised {error!r}")
+        self.close(error)
+
+    def _read(self) -> None:
+        transport = self._transport
+        assert transport is not None
+        self.last_read_ms = self._loop.turn_ms
+        if self._frame is not None:
+            self._fill(transport)
+            return
+        try:
+            data = transport.recv(_RECV_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._fail(f"the connection to {self.peer} broke: {error}")
+            return
+        if not data:
+            self._fail(f"{self.peer} closed the connection")
+            return
+        if self._head:
+            data, self._head = self._head + data, b""
+        self._parse(memoryview(data))
+        if self._frame is not None and len(data) >= _RECV_BYTES and not self.is_closed:
+            self._fill(transport)
+
+    def _parse(self, view: memoryview) -> None:
+        """Hand out the whole frames of `view` and keep the rest."""
+        at, end = 0, len(view)
+        received, size_max = self._handler.frame_received, self.max_frame_bytes
+        while end - at >= 4:
+            if self._paused or self.is_closed:
+                break
+            (size,) = _size_of(view, at)
+            if not 0 < size <= size_max:
+                self.close(
+                    ProtocolError(
+                        f"{self.peer} announced a frame of {size} bytes; "
+                        f"1 to {size_max} are allowed"
+                    )
+                )
+                return
+            at += 4
+            if size > end - at:
+                self._begin_frame(size, view[at:])
+                return
+            received(self, view[at : at + size])
+            at += size
+            size_max = self.max_frame_bytes
+        if self._paused and not self.is_closed:
+            self._rest = view[at:]
+        elif at < end:
+            self._head = bytes(view[at:])
+
+    def _begin_frame(self, size: int, part: memoryview) -> None:
+        self._frame = bytearray(size)
+        self._view = memoryview(self._frame)
+        self._filled = len(part)
+        self._view[: self._filled] = part
+
+    def _fill(self, transport: Transport) -> None:
+        """Read on into the frame under way, up to its last byte and not beyond."""
+        view, filled = self._view, self._filled
+        size, budget = len(view), _FILL_BYTES_MAX
+        try:
+            while filled < size and budget > 0:
+                n = transport.recv_into(view[filled:])
+                if n == 0:
+                    self._fail(f"{self.peer} closed the connection inside a frame")
+                    return
+                filled += n
+                budget -= n
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._fail(f"the connection to {self.peer} broke: {error}")
+            return
+        self._filled = filled
+        if filled == size:
+            self._frame, self._view = None, memoryview(b"")
+            self._handler.frame_received(self, view)
+
+    def _resume_rest(self) -> None:
+        if self._rest is None or self._paused or self.is_closed:
+            return
+        rest, self._rest = self._rest, None
+        self._guarded(self._parse, rest)
+        if not self._paused and not self.is_closed:
+            self._interest(self._mask | READ)
+
+    def _check_idle(self, idle_ms: int) -> None:
+        idle_for_ms = self._loop.now_ms() - self.last_read_ms
+        if idle_for_ms >= idle_ms:
+            self._fail(f"nothing came from {self.peer} for {idle_for_ms} ms")
+        else:
+            self._idle_timer = self._loop.call_at(
+                self.last_read_ms + idle_ms, self._check_idle, idle_ms
+            )
+
+    # -- writing
+
+    def flush(self) -> None:
+        """Told by the loop at the end of a turn: write what is queued."""
+        self._dirty = False
+        transport = self._transport
+        if transport is None or not self.is_connected:
+            return
+        if not self._write(transport):
+            return
+        if self._out:
+            if not self._mask & WRITE:
+                self._interest(self._mask | WRITE)
+        elif self._mask & WRITE:
+            self._interest(self._mask & ~WRITE)
+            self._guarded(self._handler.drained, self)
+
+    def _write(self, transport: Transport) -> bool:
+        """Write until nothing is left or the kernel is full; False when the stream broke."""
+        out = self._out
+        try:
+            while out:
+                if self.queued_bytes <= _JOIN_BYTES_MAX:
+                    data = out[0] if len(out) == 1 else b"".join(out)
+                    sent = transport.send(data)
+                    out.clear()
+                    self.queued_bytes -= sent
+                    if sent < len(data):
+                        out.append(memoryview(data)[sent:])
+                        return True
+                else:
+                    sent = transport.sendmsg(list(islice(out, _IOV_MAX)))
+                    self.queued_bytes -= sent
+                    self._drop_sent(sent)
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            if not self.is_closed:
+                self._fail(f"the connection to {self.peer} broke: {error}")
+            return False
+        return True
+
+    def _drop_sent(self, sent: int) -> None:
+        out = self._out
+        while sent:
+            first = out[0]
+            if sent < len(first):
+                out[0] = memoryview(first)[sent:]
+                return
+            sent -= len(first)
+            out.popleft()
+
+    def _interest(self, mask: int) -> None:
+        if mask != self._mask and self._transport is not None:
+            self._mask = mask
+            self._loop.rewatch(self._transport.fileno(), mask)
+
+    def _fail(self, text: str) -> None:
+        self.close(ConnectionFailedError(text))
