@@ -1,0 +1,197 @@
+"""Is a failure permanent or temporary? One answer for each exception, with its reason.
+
+Rules (spec 5.1):
+- `Permanent` is never retried; `Temporary` is, by the tiers; `RetryAfter` names the least delay.
+- Any other exception is looked for in the given class lists along `__cause__` and `__context__`;
+  the nearest match wins. A broken constraint and bytes that do not decode are permanent. What is
+  not listed is temporary: retrying too often costs time, failing too early costs a record.
+- `BaseException`s that are not `Exception`s (KeyboardInterrupt, CancelledError) are not failures.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from kohort.config import parse_duration_ms
+from kohort.errors import KohortError
+
+MAX_REASON_CHARS: Final = 100
+MAX_CAUSES: Final = 32
+_NUMBERS_AND_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|0x[0-9a-fA-F]+|\d+")
+_NOT_IN_REASON = re.compile(r"[^A-Za-z0-9_.:-]+")
+
+
+class Disposition(StrEnum):
+    """Why a copy stands where it stands (`retry_disposition`)."""
+
+    RETRYABLE = "retryable"
+    FATAL = "fatal"
+    EXHAUSTED = "exhausted"
+    DESERIALIZE = "deserialize"
+    CRASH = "crash"
+    EVICTED = "evicted"
+    HELD = "held"
+    REDRIVEN = "redriven"
+
+
+class HandlerError(KohortError):
+    """What a handler raises to say how its record failed.
+
+    Args:
+        reason: a short stable word (`unknown_airport`); failures are counted by it. At most 100
+            characters of letters, digits and `_.:-`; anything else becomes `_`.
+        message: free text for whoever reads the failed topic; the reason by default.
+    """
+
+    def __init__(self, reason: str, message: str = "") -> None:
+        self.reason = clean_reason(reason)
+        super().__init__(message or reason)
+
+
+class Permanent(HandlerError):
+    """The record can never succeed: straight to the failed topic."""
+
+
+Fatal = Permanent
+"""The other common name of `Permanent`."""
+
+
+class Temporary(HandlerError):
+    """The record may succeed later: on to the next tier, or to the failed topic after the last."""
+
+    retriable = True
+    min_delay_ms: int = 0
+
+
+class RetryAfter(Temporary):
+    """Temporary, and not before `delay` (milliseconds, or `"10m"`) is over."""
+
+    def __init__(self, delay: int | str, reason: str, message: str = "") -> None:
+        super().__init__(reason, message)
+        self.min_delay_ms = parse_duration_ms(delay)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One failed attempt, ready for headers and ledger. No exception object is kept."""
+
+    permanent: bool
+    disposition: Disposition
+    reason: str
+    error_class: str
+    message: str
+    stack: str
+    fingerprint: str
+    min_delay_ms: int = 0
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """Sorts exceptions into permanent and temporary ones.
+
+    Args:
+        permanent: classes that are never retried (beside `Permanent` itself).
+        temporary: classes that are, also when they are subclasses of a permanent one.
+    """
+
+    permanent: tuple[type[BaseException], ...] = ()
+    temporary: tuple[type[BaseException], ...] = ()
+
+    def classify(self, error: Exception) -> Failure:
+        """The failure that `error` stands for."""
+        for cause in causes(error):
+            if isinstance(cause, HandlerError):
+                return self._of_handler_error(cause, error)
+            if isinstance(cause, self.temporary):
+                break
+            if isinstance(cause, self.permanent):
+                return describe(error, permanent=True, reason=type(cause).__name__)
+        return describe(error, permanent=False, reason=type(error).__name__)
+
+    def _of_handler_error(self, said: HandlerError, error: Exception) -> Failure:
+        delay = said.min_delay_ms if isinstance(said, Temporary) else 0
+        permanent = isinstance(said, Permanent)
+        return describe(error, permanent=permanent, reason=said.reason, min_delay_ms=delay)
+
+
+def describe(
+    error: Exception,
+    *,
+    permanent: bool,
+    reason: str,
+    disposition: Disposition | None = None,
+    min_delay_ms: int = 0,
+) -> Failure:
+    """A `Failure` with the texts of `error`."""
+    if disposition is None:
+        disposition = Disposition.FATAL if permanent else Disposition.RETRYABLE
+    return Failure(
+        permanent=permanent,
+        disposition=disposition,
+        reason=clean_reason(reason),
+        error_class=class_name(type(error)),
+        message=str(error),
+        stack="".join(traceback.format_exception(error)) if error.__traceback__ else "",
+        fingerprint=fingerprint(error),
+        min_delay_ms=min_delay_ms,
+    )
+
+
+def stated(reason: str, *, permanent: bool, message: str = "", min_delay_ms: int = 0) -> Failure:
+    """A failure that a handler marked without raising; cheap, since no stack is built."""
+    reason = clean_reason(reason)
+    kind = Permanent if permanent else Temporary
+    name = class_name(kind)
+    return Failure(
+        permanent=permanent,
+        disposition=Disposition.FATAL if permanent else Disposition.RETRYABLE,
+        reason=reason,
+        error_class=name,
+        message=message or reason,
+        stack="",
+        fingerprint=_digest(f"{name}|{reason}"),
+        min_delay_ms=min_delay_ms,
+    )
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, then what it was raised from; bounded, and safe against a cycle."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen and len(seen) < MAX_CAUSES:
+        seen.add(id(current))
+        yield current
+        hidden = None if current.__suppress_context__ else current.__context__
+        current = current.__cause__ or hidden
+
+
+def fingerprint(error: Exception) -> str:
+    """16 hex digits that are equal for failures of one kind: class, place, and message pattern."""
+    if isinstance(error, HandlerError):
+        pattern = error.reason
+    else:
+        pattern = _NUMBERS_AND_QUOTED.sub("#", str(error))[:1024]
+    frames: Sequence[traceback.FrameSummary] = traceback.extract_tb(error.__traceback__)
+    place = frames[-1].name if frames else ""
+    return _digest(f"{class_name(type(error))}|{place}|{pattern}")
+
+
+def clean_reason(reason: str) -> str:
+    """A reason fit to be counted by: no spaces, no control characters, at most 100 characters."""
+    return _NOT_IN_REASON.sub("_", reason)[:MAX_REASON_CHARS] or "unknown"
+
+
+def class_name(kind: type[BaseException]) -> str:
+    """`module.Class`, or `Class` alone for a builtin."""
+    module = kind.__module__
+    return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16]

@@ -1,0 +1,195 @@
+"""How a failed record becomes a copy in a tier or in the failed topic.
+
+Rules (spec 5.3, retry reference A2):
+- Key, value and the user's headers stay byte for byte; our headers are added at the end.
+- The copy's own timestamp is the broker's append time; the first timestamp lives in a header. A
+  copied old timestamp would let retention delete the copy on arrival.
+- A copy goes to partition `origin partition % n`, so all copies of a record meet one fence.
+- When a copy is too large it is tried again without the stack, then without the message, then as a
+  stub without its value (the origin's coordinates say where the value still is).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kohort.retry import headers as h
+from kohort.retry.classify import Disposition, Failure
+from kohort.retry.headers import Header, HeaderFault, Origin, RetryHeaders
+from kohort.retry.policy import RetryPolicy, RetryTopics, Step
+
+DEFAULT_SKEW_MS: Final = 1_000
+MAX_STUB_HEADERS: Final = 16
+BAD_HEADERS_REASON: Final = "bad_retry_headers"
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One record about to be handled: where it stood first, and how often it was tried.
+
+    Args:
+        origin: the record's first place; its own place when it comes from the source topic.
+        number: 0 for the first try, else the retry's number.
+        position: (topic, partition, offset) where this copy was read.
+        previous: the headers of the copy; None for a record of the source topic.
+    """
+
+    origin: Origin
+    number: int
+    position: tuple[str, int, int]
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[Header]
+    previous: RetryHeaders | None = None
+
+    @property
+    def redrive_count(self) -> int:
+        return self.previous.redrive_count if self.previous else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One record to publish, and what the ledger will say of it."""
+
+    topic: str
+    partition_hint: int
+    key: bytes | None
+    value: bytes | None
+    user_headers: tuple[Header, ...]
+    retry: RetryHeaders
+    failed: bool
+    omitted_bytes: int | None = None
+
+    @property
+    def headers(self) -> list[Header]:
+        """The user's headers, then ours."""
+        ours = self.retry.encode()
+        if self.omitted_bytes is not None:
+            ours.append((h.VALUE_OMITTED, str(self.omitted_bytes).encode()))
+        return [*self.user_headers, *ours]
+
+
+def read_attempt(
+    topic: str, partition: int, offset: int, key: bytes | None, value: bytes | None,
+    headers: Sequence[Header], *, policy: RetryPolicy, delay_ms: int, group: str,
+) -> Attempt:  # fmt: skip
+    """The attempt that a record of a retry topic stands for.
+
+    Raises HeaderFault when the headers are not what this group would have written for this tier.
+    """
+    retry = h.parse(headers)
+    if retry.group != group:
+        raise HeaderFault(f"{h.GROUP} is {retry.group!r}; this topic belongs to {group!r}")
+    if retry.delay_ms != delay_ms:
+        raise HeaderFault(f"{h.DELAY_MS} is {retry.delay_ms}; this tier's delay is {delay_ms} ms")
+    if delay_ms == 0:
+        if retry.number != 0 or retry.redrive_count < 1:
+            raise HeaderFault("a record of the entry topic must be number 0 of a redrive")
+    elif not 1 <= retry.number <= h.MAX_RETRIES:
+        raise HeaderFault(f"{h.NUMBER} is {retry.number}; a tier holds retries from 1 on")
+    elif retry.number > policy.retries:
+        raise HeaderFault(f"{h.NUMBER} is {retry.number}; this policy has {policy.retries}")
+    return Attempt(
+        origin=retry.origin, number=retry.number, position=(topic, partition, offset),
+        key=key, value=value, headers=headers, previous=retry,
+    )  # fmt: skip
+
+
+def due_ms(attempt: Attempt, append_ms: int, delay_ms: int, skew_ms: int = DEFAULT_SKEW_MS) -> int:
+    """When the attempt may run: append time + delay, or the header when that is a little later.
+
+    The header is clamped to append time + delay + skew: a wild clock makes a record late by at most
+    the allowance, never early and never stuck (retry reference D2).
+    """
+    base = append_ms + delay_ms
+    if attempt.previous is None:
+        return base
+    return max(base, min(attempt.previous.not_before_ms, base + skew_ms))
+
+
+def copy_for(
+    attempt: Attempt, failure: Failure, *, topics: RetryTopics, now_ms: int
+) -> tuple[Copy, Step | None]:
+    """The copy for a failed attempt and the retry it waits for; None: it is in the failed topic."""
+    step = None
+    if not failure.permanent:
+        step = topics.policy.next_step(attempt.number, failure.min_delay_ms)
+    disposition = failure.disposition
+    if step is None and disposition is Disposition.RETRYABLE:
+        disposition = Disposition.EXHAUSTED
+    previous = attempt.previous
+    retry = RetryHeaders(
+        number=step.number if step else attempt.number,
+        not_before_ms=now_ms + (step.tier.delay_ms if step else 0),
+        origin=attempt.origin,
+        group=topics.group,
+        delay_ms=step.tier.delay_ms if step else 0,
+        first_failed_at_ms=_first_failed(previous, now_ms),
+        last_failed_at_ms=now_ms,
+        disposition=disposition,
+        error_class=failure.error_class,
+        error_message=failure.message,
+        error_stack="" if step else failure.stack,
+        fingerprint=failure.fingerprint,
+        reason=failure.reason,
+        redrive_id=previous.redrive_id if previous else "",
+        redrive_count=attempt.redrive_count,
+    )
+    topic = topics.tier(step.tier) if step else topics.failed
+    return _copy(topic, attempt, retry, failed=step is None), step
+
+
+def redrive_copy(attempt: Attempt, *, topics: RetryTopics, redrive_id: str, now_ms: int) -> Copy:
+    """The copy that sends a record of the failed topic back for another round (spec 5.6)."""
+    if attempt.previous is None:
+        raise HeaderFault("only a copy of the failed topic can be redriven")
+    retry = replace(
+        attempt.previous, number=0, not_before_ms=now_ms, delay_ms=0, error_stack="",
+        disposition=Disposition.REDRIVEN, redrive_id=redrive_id,
+        redrive_count=attempt.previous.redrive_count + 1,
+    )  # fmt: skip
+    return _copy(topics.entry, attempt, retry, failed=False)
+
+
+def ladder(copy: Copy) -> Iterator[Copy]:
+    """The copy, then ever smaller ones for a broker that refuses it as too large."""
+    yield copy
+    without_stack = replace(copy, retry=replace(copy.retry, error_stack=""))
+    if copy.retry.error_stack:
+        yield without_stack
+    without_message = replace(copy, retry=replace(without_stack.retry, error_message=""))
+    if copy.retry.error_message:
+        yield without_message
+    small = [x for x in copy.user_headers if x[1] is None or len(x[1]) <= h.MAX_TEXT_BYTES]
+    yield replace(
+        without_message,
+        value=None,
+        user_headers=tuple(small[:MAX_STUB_HEADERS]),
+        omitted_bytes=len(copy.value or b""),
+    )
+
+
+def is_stub(headers: Sequence[Header]) -> bool:
+    """True for a copy that had to leave its value behind; redrive reads it at the origin."""
+    return any(key == h.VALUE_OMITTED for key, _ in headers)
+
+
+def _copy(topic: str, attempt: Attempt, retry: RetryHeaders, *, failed: bool) -> Copy:
+    return Copy(
+        topic=topic,
+        partition_hint=attempt.origin.partition,
+        key=attempt.key,
+        value=attempt.value,
+        user_headers=tuple(h.user_headers(attempt.headers)),
+        retry=retry,
+        failed=failed,
+    )
+
+
+def _first_failed(previous: RetryHeaders | None, now_ms: int) -> int:
+    """The first failure of this round; a redriven record begins a new one."""
+    if previous is None or previous.number == 0:
+        return now_ms
+    return previous.first_failed_at_ms

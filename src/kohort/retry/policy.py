@@ -1,0 +1,172 @@
+"""Which delay a failed record waits next, and what its topics are called.
+
+Rules:
+- A policy is a sequence of delays, one for each retry. `5m 5m 30m 30m 30m 1h` allows six retries
+  over three tiers: a tier is one *distinct* delay and has one topic, so that its records fall due
+  in the order in which they stand (invariant R6). Two delays never share a topic.
+- The next tier follows from the attempt number, not from the topic the record came from.
+- A topic's name is a function of (topic, group, delay) alone, so that two groups on one topic never
+  meet, and a changed delay never meets the records of the old one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from kohort.config import format_duration, parse_duration_ms
+from kohort.errors import ConfigError
+
+DEFAULT_RETRIES: Final = "5m 5m 30m 30m 30m 1h"
+MAX_RETRIES: Final = 64
+MAX_DELAY_MS: Final = 30 * 24 * 3_600_000
+MAX_TOPIC_NAME_CHARS: Final = 249
+REDRIVE_LABEL: Final = "0s"
+"""The label of the group's own entry topic, into which the failed topic is sent back."""
+
+_ILLEGAL_IN_TOPIC = re.compile(r"[^a-zA-Z0-9._-]")
+_HASH_CHARS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """One distinct delay. `label` is its shortest exact text and part of the topic's name."""
+
+    delay_ms: int
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One retry: its attempt number (1 is the first retry) and the tier that it waits in."""
+
+    number: int
+    tier: Tier
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """The delays of all retries in order; empty means that nothing is retried.
+
+    Build one with `RetryPolicy.parse("5m 5m 30m")`. Raises ConfigError for a delay of zero or over
+    30 days, and for more than 64 retries.
+    """
+
+    delays_ms: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.delays_ms) > MAX_RETRIES:
+            raise ConfigError(f"{len(self.delays_ms)} retries are too many; at most {MAX_RETRIES}")
+        for delay in self.delays_ms:
+            if delay <= 0:
+                raise ConfigError(
+                    "a retry delay must be longer than zero (0s is the entry of redriven records); "
+                    "to try again at once, do so inside the handler"
+                )
+            if delay > MAX_DELAY_MS:
+                raise ConfigError(
+                    f"a retry delay of {format_duration(delay)} is too long; at most "
+                    f"{format_duration(MAX_DELAY_MS)}, since the copy must outlive it in its topic"
+                )
+
+    @classmethod
+    def parse(cls, text: str) -> RetryPolicy:
+        """A policy of delays parted by spaces or commas; `""` and `none` retry nothing."""
+        words = text.replace(",", " ").split()
+        if words == ["none"]:
+            words = []
+        return cls(tuple(parse_duration_ms(word) for word in words))
+
+    @classmethod
+    def default(cls) -> RetryPolicy:
+        """The product's default, `5m 5m 30m 30m 30m 1h`."""
+        return cls.parse(DEFAULT_RETRIES)
+
+    def __str__(self) -> str:
+        return " ".join(format_duration(d) for d in self.delays_ms) or "none"
+
+    @property
+    def retries(self) -> int:
+        """How many retries a record gets before it goes to the failed topic."""
+        return len(self.delays_ms)
+
+    @cached_property
+    def tiers(self) -> tuple[Tier, ...]:
+        """The distinct delays, in the order of their first use."""
+        return tuple(Tier(d, format_duration(d)) for d in dict.fromkeys(self.delays_ms))
+
+    def step(self, number: int) -> Step | None:
+        """The retry with this attempt number (1 is the first), or None past the end."""
+        if not 1 <= number <= self.retries:
+            return None
+        delay = self.delays_ms[number - 1]
+        return Step(number, Tier(delay, format_duration(delay)))
+
+    def next_step(self, attempted: int, min_delay_ms: int = 0) -> Step | None:
+        """Where a record goes whose attempt `attempted` (0 is the first try) failed for now.
+
+        With `min_delay_ms` (a `RetryAfter`), the first later retry whose delay is at least that,
+        else the longest of the later ones. None: no retry is left, the failed topic is next.
+        """
+        later = range(attempted + 1, self.retries + 1)
+        if not later:
+            return None
+        for number in later:
+            if self.delays_ms[number - 1] >= min_delay_ms:
+                return self.step(number)
+        return self.step(max(later, key=lambda number: self.delays_ms[number - 1]))
+
+
+@dataclass(frozen=True)
+class RetryTopics:
+    """The names of all retry topics of one (topic, group)."""
+
+    topic: str
+    group: str
+    policy: RetryPolicy
+
+    def __post_init__(self) -> None:
+        if not self.group:
+            raise ConfigError("retries need a group: its name is part of every retry topic's name")
+
+    def tier(self, tier: Tier) -> str:
+        """`TOPIC.GROUP.retry.5m`"""
+        return topic_name(self.topic, self.group, f"retry.{tier.label}")
+
+    @cached_property
+    def entry(self) -> str:
+        """`TOPIC.GROUP.retry.0s`: where redriven records enter, for this group alone."""
+        return topic_name(self.topic, self.group, f"retry.{REDRIVE_LABEL}")
+
+    @cached_property
+    def failed(self) -> str:
+        """`TOPIC.GROUP.failed`"""
+        return topic_name(self.topic, self.group, "failed")
+
+    @cached_property
+    def delays_ms(self) -> dict[str, int]:
+        """Delay by topic, of the entry topic (0) and of every tier."""
+        return {self.entry: 0, **{self.tier(t): t.delay_ms for t in self.policy.tiers}}
+
+
+def topic_name(topic: str, group: str, suffix: str) -> str:
+    """A legal topic name of at most 249 characters for (topic, group, suffix).
+
+    A group may hold any character; illegal ones become `_`, and since two groups could then meet
+    in one name, a hash of the group is added. A name that is too long is cut, and hashed too.
+    """
+    clean = _ILLEGAL_IN_TOPIC.sub("_", group)
+    if clean != group:
+        clean = f"{clean}-{_digest(group)}"
+    name = f"{topic}.{clean}.{suffix}"
+    if len(name) <= MAX_TOPIC_NAME_CHARS:
+        return name
+    tail = f"-{_digest(f'{topic}/{group}')}.{suffix}"
+    return f"{topic}.{clean}"[: MAX_TOPIC_NAME_CHARS - len(tail)] + tail
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_CHARS]

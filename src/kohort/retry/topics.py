@@ -1,0 +1,152 @@
+"""The retry topics of one group: what they must be like, and what to do when they are not.
+
+Rules (retry reference A2):
+- Created with the broker's append time, deletion (never compaction, which merges failures by key),
+  a retention that outlives the delay, the source's partition count and 64 KiB more a message.
+- The source topic is never touched.
+- At each start the configurations are verified; a wrong one is an error that prints the commands
+  which mend it. Without the right to create topics, the same commands are printed.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kohort.config import format_duration
+from kohort.errors import ConfigError
+from kohort.retry.policy import RetryTopics
+
+WEEK_MS: Final = 7 * 24 * 3_600_000
+RETENTION_DELAYS: Final = 24
+ROOM_FOR_HEADERS_BYTES: Final = 64 * 1024
+DEFAULT_MAX_MESSAGE_BYTES: Final = 1_048_588
+MAX_PARTITIONS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """One retry topic as it must be."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    configs: Mapping[str, str]
+    delay_ms: int | None
+    """None for the failed topic."""
+
+    def command(self, bootstrap: str) -> str:
+        """The `kafka-topics` line that creates it."""
+        words = [
+            "kafka-topics", "--bootstrap-server", bootstrap, "--create", "--topic", self.name,
+            "--partitions", str(self.partitions),
+        ]  # fmt: skip
+        if self.replication_factor > 0:
+            words += ["--replication-factor", str(self.replication_factor)]
+        for key, value in self.configs.items():
+            words += ["--config", f"{key}={value}"]
+        return shlex.join(words)
+
+
+@dataclass(frozen=True, slots=True)
+class Existing:
+    """A topic as it is: its partition count, and the configurations that were described."""
+
+    partitions: int
+    configs: Mapping[str, str | None]
+
+
+def plan_topics(
+    topics: RetryTopics,
+    *,
+    partitions: int,
+    replication_factor: int = -1,
+    source_max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+    min_insync: str | None = None,
+) -> list[TopicSpec]:
+    """All retry topics of one (topic, group): entry, tiers, failed.
+
+    Raises ConfigError when two of them, or one of them and the source, share a name.
+    """
+    count = max(1, min(partitions, MAX_PARTITIONS))
+    common = {
+        "message.timestamp.type": "LogAppendTime",
+        "cleanup.policy": "delete",
+        "max.message.bytes": str(source_max_message_bytes + ROOM_FOR_HEADERS_BYTES),
+    }
+    if min_insync is not None:
+        common["min.insync.replicas"] = min_insync
+    specs = [
+        TopicSpec(
+            name, count, replication_factor,
+            {**common, "retention.ms": str(max(WEEK_MS, RETENTION_DELAYS * delay))}, delay,
+        )
+        for name, delay in topics.delays_ms.items()
+    ]  # fmt: skip
+    failed = {**common, "retention.ms": "-1"}
+    specs.append(TopicSpec(topics.failed, count, replication_factor, failed, None))
+    _refuse_shared_names(topics, specs)
+    return specs
+
+
+def check_topics(
+    specs: list[TopicSpec], existing: Mapping[str, Existing], *, bootstrap: str
+) -> list[TopicSpec]:
+    """The specs that do not exist yet. Raises ConfigError for one that exists and is unfit.
+
+    A larger partition count is fit. Only what the gate and the ledger rest on is insisted upon:
+    append time, deletion, and a retention longer than the delay.
+    """
+    missing: list[TopicSpec] = []
+    for spec in specs:
+        found = existing.get(spec.name)
+        if found is None:
+            missing.append(spec)
+            continue
+        wrong = [*_wrong_configs(spec, found)]
+        if wrong:
+            alter = shlex.join([
+                "kafka-configs", "--bootstrap-server", bootstrap, "--alter", "--entity-type",
+                "topics", "--entity-name", spec.name, "--add-config",
+                ",".join(f"{key}={spec.configs[key]}" for key, _ in wrong),
+            ])  # fmt: skip
+            said = "; ".join(f"{key} is {value!r}" for key, value in wrong)
+            raise ConfigError(
+                f"retry topic {spec.name} exists with unfit configuration ({said}). Mend it with:\n"
+                f"  {alter}"
+            )
+    return missing
+
+
+def creation_refused(specs: list[TopicSpec], *, bootstrap: str, reason: str) -> ConfigError:
+    """The error for a user who may not create topics: every command to run, ready to copy."""
+    lines = "\n".join(f"  {spec.command(bootstrap)}" for spec in specs)
+    return ConfigError(f"the retry topics could not be created ({reason}). Create them:\n{lines}")
+
+
+def _wrong_configs(spec: TopicSpec, found: Existing) -> list[tuple[str, str | None]]:
+    wrong: list[tuple[str, str | None]] = []
+    for key in ("message.timestamp.type", "cleanup.policy"):
+        value = found.configs.get(key)
+        if key in found.configs and value != spec.configs[key]:
+            wrong.append((key, value))
+    retention = found.configs.get("retention.ms")
+    if retention is not None and spec.delay_ms is not None:
+        kept_ms = int(retention)
+        if kept_ms >= 0 and kept_ms <= spec.delay_ms:
+            wrong.append(("retention.ms", f"{format_duration(kept_ms)}, not over the delay"))
+    return wrong
+
+
+def _refuse_shared_names(topics: RetryTopics, specs: list[TopicSpec]) -> None:
+    owner: dict[str, str] = {topics.topic: "the source topic"}
+    for spec in specs:
+        what = "the failed topic" if spec.delay_ms is None else format_duration(spec.delay_ms)
+        if spec.name in owner:
+            raise ConfigError(
+                f"{spec.name} would be both {owner[spec.name]} and {what}; give the group or the "
+                f"topic another name"
+            )
+        owner[spec.name] = what

@@ -1,0 +1,60 @@
+"""Spec 5.1: permanent or temporary, and why."""
+
+from __future__ import annotations
+
+from kohort.retry.classify import (
+    Classifier,
+    Disposition,
+    Fatal,
+    Permanent,
+    RetryAfter,
+    Temporary,
+    clean_reason,
+    fingerprint,
+)
+
+
+def raised(error: Exception, cause: BaseException | None = None) -> Exception:
+    try:
+        raise error from cause
+    except Exception as caught:  # the test wants a traceback on whatever it was given
+        return caught
+
+
+def test_what_a_handler_says_wins() -> None:
+    sort = Classifier(permanent=(Temporary,))
+    failure = sort.classify(raised(Permanent("unknown_airport", "no BQN")))
+    assert (failure.permanent, failure.reason) == (True, "unknown_airport")
+    assert failure.disposition is Disposition.FATAL
+    assert failure.message == "no BQN"
+    later = sort.classify(raised(RetryAfter("10m", "rate limit")))
+    assert (later.permanent, later.reason, later.min_delay_ms) == (False, "rate_limit", 600_000)
+    assert Fatal is Permanent
+
+
+def test_causes_are_searched() -> None:
+    """A2: by class along `__cause__`; what is not listed is temporary."""
+    sort = Classifier(permanent=(ValueError,), temporary=(UnicodeDecodeError,))
+    assert sort.classify(raised(RuntimeError("x"), raised(ValueError("y")))).permanent
+    assert not sort.classify(raised(RuntimeError("x"), raised(KeyError("y")))).permanent
+    assert not sort.classify(raised(UnicodeDecodeError("utf-8", b"", 0, 1, "bad"))).permanent
+    assert sort.classify(raised(RuntimeError("x"), raised(Permanent("told")))).reason == "told"
+
+
+def test_a_cycle_of_causes_ends() -> None:
+    one, two = ValueError("1"), ValueError("2")
+    one.__cause__, two.__cause__ = two, one
+    assert not Classifier().classify(one).permanent
+
+
+def test_failures_of_one_kind_share_a_fingerprint() -> None:
+    same = [fingerprint(raised(ValueError(f"row {i} of 'f{i}' at 0x{i}"))) for i in range(3)]
+    assert len(set(same)) == 1
+    assert fingerprint(raised(ValueError("else"))) != same[0]
+    assert len(same[0]) == 16
+
+
+def test_reasons_are_fit_to_be_counted_by() -> None:
+    assert clean_reason("no such\nairport: BQN") == "no_such_airport:_BQN"
+    assert clean_reason("") == "unknown"
+    assert len(clean_reason("x" * 500)) == 100
