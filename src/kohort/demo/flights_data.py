@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 
 from kohort.errors import ConfigError
@@ -166,8 +165,8 @@ def _flights(
 ) -> tuple[list[Event], dict[bytes, dict[int, int]]]:
     """The flights in event time, and for every airport-hour how far they must have been read."""
     table = read_table("flights")
-    order = pc.sort_indices(table, sort_keys=[("time_hour", "ascending"), ("minute", "ascending")])
-    rows = rows_of(table.take(order).slice(0, limit), _FLIGHT_COLUMNS)
+    table = table.sort_by([("time_hour", "ascending"), ("minute", "ascending")])
+    rows = rows_of(table.slice(0, limit), _FLIGHT_COLUMNS)
     next_offset = [0] * FLIGHT_PARTITIONS
     wanted: dict[bytes, dict[int, int]] = {}
     events: list[Event] = []
@@ -186,8 +185,8 @@ def _flights(
 
 def _observations() -> Iterator[Event]:
     table = read_table("weather")
-    order = pc.sort_indices(table, sort_keys=[("time_hour", "ascending"), ("origin", "ascending")])
-    for row in rows_of(table.take(order), _WEATHER_COLUMNS):
+    table = table.sort_by([("time_hour", "ascending"), ("origin", "ascending")])
+    for row in rows_of(table, _WEATHER_COLUMNS):
         key = observation_key(row["origin"], row["time_hour"])
         partition = ORIGINS.index(row["origin"])
         yield Event(partition, hour_ms(row["time_hour"]), key, _dump(row))

@@ -1,0 +1,229 @@
+"""The reconciliation of the flights demonstration as JSON and as a page with plots.
+
+Rules:
+- Nothing here counts: the figures come from `Facts`, which was read from the database and the
+  topics. `Facts.problems` says which promise does not hold; an empty list is what we want.
+- The page is one file without scripts: the plots are SVG inside it.
+"""
+
+# matplotlib carries no complete types, so strict checking would only speak of it.
+# pyright: basic
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("svg")
+import matplotlib.pyplot as plt
+from jinja2 import Environment, PackageLoader, select_autoescape
+from matplotlib.axes import Axes
+
+INK, MUTED, GRID = "#1d2733", "#68788a", "#e3e8ee"
+COLOURS = ("#2a6fdb", "#e07a1f", "#2e9e6b", "#b6447d", "#7a5cc9", "#8a8f98")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the database and the topics say after a run.
+
+    `failed` counts by reason; `arrivals` maps a topic to (day, records) in event time;
+    `retries` maps a tier to (seconds since the start, copies scheduled); `loaded_over_time` is
+    (seconds since the start, flights loaded in that second); `delay_by_carrier` is
+    (carrier, mean minutes late, flights).
+    """
+
+    inputs: int
+    loaded: int
+    failed: Mapping[str, int]
+    duplicates: int
+    in_tiers: int
+    loaded_after_retry: int
+    seconds: float
+    arrivals: Mapping[str, Sequence[tuple[str, int]]] = field(default_factory=dict)
+    retries: Mapping[str, Sequence[tuple[float, int]]] = field(default_factory=dict)
+    loaded_over_time: Sequence[tuple[float, int]] = ()
+    delay_by_carrier: Sequence[tuple[str, float, int]] = ()
+
+    @property
+    def failed_total(self) -> int:
+        return sum(self.failed.values())
+
+    @property
+    def problems(self) -> list[str]:
+        """Every promise that does not hold, in words."""
+        wrong: list[str] = []
+        if self.inputs != self.loaded + self.failed_total:
+            wrong.append(
+                f"{self.inputs} inputs, but {self.loaded} loaded + {self.failed_total} failed "
+                f"= {self.loaded + self.failed_total}"
+            )
+        if self.duplicates:
+            wrong.append(f"{self.duplicates} inputs are there more than once")
+        if self.in_tiers:
+            wrong.append(f"{self.in_tiers} records still wait in a retry tier")
+        return wrong
+
+    def as_json(self) -> dict[str, Any]:
+        """The keys of `report.json`."""
+        return {
+            "inputs": self.inputs,
+            "loaded": self.loaded,
+            "failed": dict(self.failed),
+            "failed_total": self.failed_total,
+            "duplicates": self.duplicates,
+            "in_tiers": self.in_tiers,
+            "loaded_after_retry": self.loaded_after_retry,
+            "loaded_after_retry_percent": round(100 * self.retry_share, 2),
+            "seconds": round(self.seconds, 1),
+            "reconciled": not self.problems,
+            "problems": self.problems,
+        }
+
+    @property
+    def retry_share(self) -> float:
+        return self.loaded_after_retry / self.loaded if self.loaded else 0.0
+
+
+def text_of(facts: Facts) -> str:
+    """The reconciliation for a terminal."""
+    lines = [f"{facts.inputs:>9,} inputs", f"{facts.loaded:>9,} loaded"]
+    lines.append(
+        f"{facts.loaded_after_retry:>9,}   of them after a retry ({100 * facts.retry_share:.1f} %)"
+    )
+    for reason, count in sorted(facts.failed.items(), key=lambda item: -item[1]):
+        lines.append(f"{count:>9,} failed: {reason}")
+    lines.append(f"{facts.duplicates:>9,} duplicates")
+    lines.append(f"{facts.in_tiers:>9,} left in a retry tier")
+    lines.append("")
+    lines += [f"DOES NOT ADD UP: {problem}" for problem in facts.problems] or [
+        f"{facts.inputs:,} in = {facts.loaded:,} loaded + {facts.failed_total:,} failed: "
+        "each input once and only once"
+    ]
+    return "\n".join(lines)
+
+
+def write_report(facts: Facts, directory: Path) -> tuple[Path, Path]:
+    """Write `report.json` and `report.html` into `directory`; returns both paths."""
+    directory.mkdir(parents=True, exist_ok=True)
+    as_json, as_html = directory / "report.json", directory / "report.html"
+    as_json.write_text(json.dumps(facts.as_json(), indent=2) + "\n")
+    environment = Environment(
+        loader=PackageLoader("kohort.demo", "templates"), autoescape=select_autoescape()
+    )
+    page = environment.get_template("report.html").render(facts=facts, plots=plots_of(facts))
+    as_html.write_text(page)
+    return as_json, as_html
+
+
+def plots_of(facts: Facts) -> list[tuple[str, str, str]]:
+    """(title, what it shows, SVG) of every plot that there is data for."""
+    drawn = [
+        (
+            "Arrivals",
+            "Records a day in event time, as they stand in the topics.",
+            _draw(_arrivals, facts) if facts.arrivals else None,
+        ),
+        (
+            "Retries by tier",
+            "Copies put into each delay tier, by second of the run.",
+            _draw(_retries, facts) if facts.retries else None,
+        ),
+        (
+            "Failures by reason",
+            "What ended in the failed topic, by the ledger.",
+            _draw(_failures, facts) if facts.failed else None,
+        ),
+        (
+            "Throughput",
+            "Flights loaded into the database, by second of the run.",
+            _draw(_throughput, facts) if facts.loaded_over_time else None,
+        ),
+        (
+            "Delay by carrier",
+            "Mean arrival delay of the loaded flights, in minutes.",
+            _draw(_delays, facts) if facts.delay_by_carrier else None,
+        ),
+    ]
+    return [(title, text, svg) for title, text, svg in drawn if svg is not None]
+
+
+def _draw(draw: Any, facts: Facts) -> str:
+    style: Any = {
+        "font.family": "sans-serif", "font.size": 9, "text.color": INK, "axes.edgecolor": GRID,
+        "axes.labelcolor": MUTED, "xtick.color": MUTED, "ytick.color": MUTED, "axes.grid": True,
+        "grid.color": GRID, "axes.axisbelow": True, "svg.fonttype": "none",
+        "svg.hashsalt": "kohort", "axes.spines.top": False, "axes.spines.right": False,
+    }  # fmt: skip
+    with plt.rc_context(style):
+        figure, axes = plt.subplots(figsize=(7.2, 2.9), layout="constrained")
+        draw(axes, facts)
+        out = io.StringIO()
+        figure.savefig(out, format="svg", metadata={"Date": None})
+        plt.close(figure)
+    text = out.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _thousands(axes: Axes) -> None:
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
+def _arrivals(axes: Axes, facts: Facts) -> None:
+    for colour, (topic, days) in zip(COLOURS, facts.arrivals.items(), strict=False):
+        xs = range(len(days))
+        axes.plot(xs, [count for _, count in days], color=colour, linewidth=1, label=topic)
+        step = max(1, len(days) // 12)
+        axes.set_xticks([*xs][::step], [day[5:] for day, _ in days][::step])
+    axes.set_ylabel("records a day")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, ncols=2, loc="center right")
+    _thousands(axes)
+
+
+def _retries(axes: Axes, facts: Facts) -> None:
+    for colour, (tier, points) in zip(COLOURS, facts.retries.items(), strict=False):
+        axes.plot(
+            [second for second, _ in points], [count for _, count in points],
+            color=colour, linewidth=1.4, marker="o", markersize=2.5, label=f"tier {tier}",
+        )  # fmt: skip
+    axes.set_xlabel("seconds since the start")
+    axes.set_ylabel("copies a second")
+    axes.legend(frameon=False)
+    _thousands(axes)
+
+
+def _failures(axes: Axes, facts: Facts) -> None:
+    ordered = sorted(facts.failed.items(), key=lambda item: item[1])
+    bars = axes.barh([reason for reason, _ in ordered], [count for _, count in ordered])
+    for bar, colour in zip(bars, COLOURS, strict=False):
+        bar.set_color(colour)
+    axes.bar_label(bars, [f"{count:,}" for _, count in ordered], padding=4, color=INK)
+    axes.grid(axis="y", visible=False)
+    axes.margins(x=0.12)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
+def _throughput(axes: Axes, facts: Facts) -> None:
+    seconds = [second for second, _ in facts.loaded_over_time]
+    counts = [count for _, count in facts.loaded_over_time]
+    axes.fill_between(seconds, counts, color=COLOURS[0], alpha=0.25, step="mid", linewidth=0)
+    axes.step(seconds, counts, where="mid", color=COLOURS[0], linewidth=1.2)
+    axes.set_xlabel("seconds since the start")
+    axes.set_ylabel("flights a second")
+    axes.set_ylim(bottom=0)
+    _thousands(axes)
+
+
+def _delays(axes: Axes, facts: Facts) -> None:
+    ordered = sorted(facts.delay_by_carrier, key=lambda row: -row[1])
+    late = [COLOURS[1] if minutes > 0 else COLOURS[2] for _, minutes, _ in ordered]
+    axes.bar([carrier for carrier, _, _ in ordered], [m for _, m, _ in ordered], color=late)
+    axes.axhline(0, color=MUTED, linewidth=0.8)
+    axes.set_ylabel("minutes")
+    axes.grid(axis="x", visible=False)

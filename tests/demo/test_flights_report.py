@@ -1,0 +1,66 @@
+"""The report: what it says when all adds up, and that it says so when it does not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from kohort.demo.flights_report import Facts, text_of, write_report
+
+GOOD = Facts(
+    inputs=336_776,
+    loaded=327_674,
+    failed={"unknown_airport": 7_602, "missing_weather": 1_500},
+    duplicates=0,
+    in_tiers=0,
+    loaded_after_retry=32_000,
+    seconds=93.4,
+    arrivals={"flights": [("2013-01-01", 842), ("2013-01-02", 943)], "weather": [("a", 71)] * 2},
+    retries={"2s": [(1.0, 5), (2.0, 7)]},
+    loaded_over_time=[(1.0, 800), (2.0, 900)],
+    delay_by_carrier=[("UA", 3.5, 1000), ("AS", -9.9, 700)],
+)
+
+
+def test_report_json_has_the_promised_keys(tmp_path: Path) -> None:
+    as_json, _ = write_report(GOOD, tmp_path)
+    report = json.loads(as_json.read_text())
+    promised = {"inputs", "loaded", "failed", "duplicates", "in_tiers", "loaded_after_retry"}
+    assert promised | {"seconds"} <= report.keys()
+    assert report["failed"] == {"unknown_airport": 7_602, "missing_weather": 1_500}
+    assert report["reconciled"] is True
+
+
+def test_report_page_shows_every_plot_and_runs_no_script(tmp_path: Path) -> None:
+    _, as_html = write_report(GOOD, tmp_path)
+    page = as_html.read_text()
+    assert page.count("<svg") == 5
+    assert "<script" not in page
+    assert "336,776 in = 327,674 loaded + 7,602 failed (unknown airport)" in page
+
+
+def test_a_hostile_reason_is_shown_as_text(tmp_path: Path) -> None:
+    _, as_html = write_report(replace(GOOD, failed={"<script>alert(1)</script>": 9102}), tmp_path)
+    assert "<script>" not in as_html.read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"loaded": 327_673}, "= 336775"),
+        ({"duplicates": 2}, "2 inputs are there more than once"),
+        ({"in_tiers": 3}, "3 records still wait"),
+    ],
+)
+def test_what_does_not_add_up_is_said(change: dict[str, int], said: str, tmp_path: Path) -> None:
+    facts = replace(GOOD, **change)  # pyright: ignore[reportArgumentType]
+    assert said in "\n".join(facts.problems)
+    assert "DOES NOT ADD UP" in text_of(facts)
+    as_json, as_html = write_report(facts, tmp_path)
+    assert json.loads(as_json.read_text())["reconciled"] is False
+    assert "verdict bad" in as_html.read_text()
