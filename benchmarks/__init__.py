@@ -1,0 +1,1 @@
+"""Benchmarks: each runs Kohort and its peers side by side in one run and prints the ratio."""
