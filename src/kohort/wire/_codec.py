@@ -1,0 +1,258 @@
+"""Encoding and decoding of one message body, through codecs made at first use.
+
+Rules:
+- A codec is generated per (message, version) from the facts, compiled once and kept on the class.
+- Only `DecodeError`, `EncodeError` and `UnsupportedVersionError` come out.
+- Decoding consumes the whole input. `bytes` in is fastest; records come out as `memoryview`s of
+  the input, so the input must not be recycled while they are in use. All else is copied.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from itertools import repeat
+from struct import error as struct_error
+from typing import Any, Final, TypeVar
+
+from kohort.errors import DecodeError, EncodeError, ProtocolError, UnsupportedVersionError
+from kohort.wire import _runtime
+from kohort.wire._base import ZERO_UUID, Message
+from kohort.wire._types import Buffer
+
+M = TypeVar("M", bound=Message)
+
+
+class Limits:
+    """What a decoder accepts at most.
+
+    `elements` counts the elements of all arrays of one message together, `frame_bytes` the whole
+    input, `tags` the unknown tagged fields of one struct.
+    """
+
+    __slots__ = ("elements", "frame_bytes", "tags")
+
+    def __init__(
+        self, *, elements: int = 100_000, frame_bytes: int = 100 << 20, tags: int = 64
+    ) -> None:
+        self.elements = elements
+        self.frame_bytes = frame_bytes
+        self.tags = tags
+
+    def __repr__(self) -> str:
+        return f"Limits(elements={self.elements}, frame_bytes={self.frame_bytes}, tags={self.tags})"
+
+
+REQUEST_LIMITS: Final = Limits()
+"""For what a server reads: 100,000 elements, 100 MiB."""
+
+RESPONSE_LIMITS: Final = Limits(elements=5_000_000, frame_bytes=1 << 30)
+"""For what a client reads, and for records of the internal topics: 5 million elements, 1 GiB."""
+
+_TOO_SHORT = (IndexError, struct_error)
+_UNFIT = (
+    EncodeError,
+    struct_error,
+    TypeError,
+    AttributeError,
+    ValueError,
+    OverflowError,
+    IndexError,
+    _runtime.NoPlace,
+)
+
+
+def default_limits(cls: type[Message]) -> Limits:
+    """`REQUEST_LIMITS` for requests, `RESPONSE_LIMITS` for all else."""
+    return REQUEST_LIMITS if cls.NAME.endswith("Request") else RESPONSE_LIMITS
+
+
+def encode(message: Message, version: int) -> bytes:
+    """The body of `message` at `version`, in one piece.
+
+    Raises `UnsupportedVersionError` for a version that the message does not have, or for a value
+    that has no place in it; `EncodeError` for a value that does not fit its field.
+    """
+    out: list[Buffer] = []
+    encode_into(message, version, out, [])
+    try:
+        return b"".join(out)
+    except TypeError as error:
+        raise _explained(message, version, error) from None
+
+
+def encode_parts(message: Message, version: int) -> list[Buffer]:
+    """As `encode`, in pieces: record buffers above 1 KiB are passed through uncopied."""
+    out: list[Buffer] = []
+    large: list[int] = []
+    encode_into(message, version, out, large)
+    return guarded_join(message, version, out, large)
+
+
+def guarded_join(
+    message: Message, version: int, out: list[Buffer], large: list[int]
+) -> list[Buffer]:
+    """Joins all small neighbours in `out`; the buffers at the indices `large` stay as they are."""
+    try:
+        return _join_parts(out, large)
+    except TypeError as error:
+        raise _explained(message, version, error) from None
+
+
+def _join_parts(out: list[Buffer], large: list[int]) -> list[Buffer]:
+    if not large:
+        return [b"".join(out)]
+    parts: list[Buffer] = []
+    start = 0
+    for index in large:
+        if index > start:
+            parts.append(b"".join(out[start:index]))
+        parts.append(out[index])
+        start = index + 1
+    if start < len(out):
+        parts.append(b"".join(out[start:]))
+    return parts
+
+
+def encode_into(message: Message, version: int, out: list[Buffer], large: list[int]) -> None:
+    """Appends the body of `message` to `out`, indices of large record buffers to `large`."""
+    encoder = message.ENCODERS.get(version)
+    if encoder is None:
+        encoder = make_encoder(type(message), version)
+    try:
+        encoder(message, out, large)
+    except _UNFIT as error:
+        raise _explained(message, version, error) from None
+
+
+def _explained(message: Message, version: int, cause: Exception) -> ProtocolError:
+    """The error for a failed encoding, which names the field."""
+    from kohort.wire._explain import explain
+
+    return explain(message, version, cause)
+
+
+def decode(cls: type[M], version: int, data: Buffer, *, limits: Limits | None = None) -> M:
+    """The message of type `cls` that `data` holds at `version`; all of `data` is consumed.
+
+    Raises `DecodeError` for bytes that are not such a message or pass the limits (default:
+    `REQUEST_LIMITS` for requests, `RESPONSE_LIMITS` for all else), `UnsupportedVersionError` for
+    a version that the message does not have.
+    """
+    return decode_at(cls, version, data, 0, limits=limits)[0]
+
+
+def decode_at(
+    cls: type[M],
+    version: int,
+    data: Buffer,
+    offset: int,
+    *,
+    limits: Limits | None = None,
+    partial: bool = False,
+) -> tuple[M, int]:
+    """As `decode`, from `offset`; returns the end, too. `partial` allows bytes after it."""
+    if limits is None:
+        limits = REQUEST_LIMITS if cls.NAME.endswith("Request") else RESPONSE_LIMITS
+    plain = type(data) is bytes
+    if not plain and not cls.HAS_RECORDS:
+        data = bytes(data)
+        plain = True
+    decoder = cls.DECODERS.get(version if plain else ~version)
+    if decoder is None:
+        decoder = make_decoder(cls, version, view=not plain)
+    end = len(data)
+    if end > limits.frame_bytes:
+        raise DecodeError(
+            f"{cls.NAME} v{version} of {end} bytes: limit is {limits.frame_bytes} bytes"
+        )
+    memory = memoryview(data) if cls.HAS_RECORDS else None
+    try:
+        message, p = decoder(data, memory, offset, end, limits.elements, limits.tags)
+    except _TOO_SHORT:
+        raise DecodeError(f"{cls.NAME} v{version} is cut short: {end - offset} bytes") from None
+    except UnicodeDecodeError as error:
+        raise DecodeError(
+            f"{cls.NAME} v{version}: a string is not UTF-8 ({error.reason})"
+        ) from None
+    except DecodeError as error:
+        raise DecodeError(f"{cls.NAME} v{version}: {error}") from None
+    if p != end and not (partial and p < end):
+        raise DecodeError(
+            f"{cls.NAME} v{version}: message ends at byte {p - offset} of {end - offset}"
+        )
+    return message, p
+
+
+def check_version(cls: type[Message], version: int) -> None:
+    """Raises `UnsupportedVersionError` unless `cls` has `version`."""
+    if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
+        raise UnsupportedVersionError(
+            f"{cls.NAME} has versions {cls.MIN_VERSION} to {cls.MAX_VERSION}, not {version}"
+        )
+
+
+def make_encoder(cls: type[Message], version: int) -> Callable[..., Any]:
+    """Generates, compiles and keeps the encoder of `cls` at `version`."""
+    from kohort.wire import _gen_encode, _schema
+
+    check_version(cls, version)
+    source, names = _gen_encode.encoder_source(_schema.load(cls.NAME), version)
+    encoder = _compile(cls, source, names, f"encode {cls.NAME} v{version}")["encode"]
+    cls.ENCODERS[version] = encoder
+    return encoder
+
+
+def make_decoder(cls: type[Message], version: int, *, view: bool) -> Callable[..., Any]:
+    """Generates, compiles and keeps the decoder of `cls` at `version`."""
+    from kohort.wire import _gen_decode, _schema
+
+    check_version(cls, version)
+    source, names = _gen_decode.decoder_source(_schema.load(cls.NAME), version, view=view)
+    decoder = _compile(cls, source, names, f"decode {cls.NAME} v{version}")["decode"]
+    cls.DECODERS[~version if view else version] = decoder
+    return decoder
+
+
+_RUNTIME_NAMES: Final = {
+    "new": object.__new__,
+    "repeat": repeat,
+    "ZERO": ZERO_UUID,
+    **{
+        name: getattr(_runtime, name)
+        for name in (
+            "BYTE",
+            "NoPlace",
+            "ZERO_BYTE",
+            "bad_count",
+            "bad_size",
+            "bad_tag",
+            "numbers",
+            "pack_numbers",
+            "records_parts",
+            "size",
+            "string_prefix",
+            "string_size",
+            "tag_head",
+            "unknown_tags",
+            "uvarint",
+            "uvarint_bytes",
+            "write_tags",
+        )
+    },
+}
+
+
+def _compile(cls: type[Message], source: str, names: dict[str, Any], title: str) -> dict[str, Any]:
+    """Runs generated source; `C_X` and `D_X` stand for class X and its shared default."""
+    module = sys.modules[cls.__module__]
+    space: dict[str, Any] = dict(_RUNTIME_NAMES)
+    for name, value in names.items():
+        if name.startswith("C_"):
+            space[name] = getattr(module, value)
+        elif name.startswith("D_"):
+            space[name] = getattr(module, value).DEFAULT
+        else:
+            space[name] = value
+    exec(compile(source, f"<kohort.wire {title}>", "exec"), space)
+    return space
