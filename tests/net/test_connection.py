@@ -233,8 +233,12 @@ def test_a_silent_connection_is_closed_after_its_idle_time(lt):
 
 def test_idle_time_may_be_switched_off(lt):
     pair = Pair(lt)
-    lt.do(pair.s.close_when_idle, 1)
-    lt.do(pair.s.close_when_idle, None)
+
+    def on_and_off() -> None:
+        pair.s.close_when_idle(0)
+        pair.s.close_when_idle(None)
+
+    lt.do(on_and_off)
     pair.send(b"x")
     assert pair.server.next("frame") == b"x"
 

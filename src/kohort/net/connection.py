@@ -161,6 +161,12 @@ class Connection:
             self._listener.connection_ended()
         self._loop.call_soon(self._handler.closed, self, error)
 
+    def abandon(self) -> None:
+        """In the child of a fork: let go of the socket, which stays the parent's."""
+        self.is_closed = True
+        if self._transport is not None:
+            self._transport.close()
+
     def pause_reading(self) -> None:
         """Take no further frame until `resume_reading`; may be called inside `frame_received`."""
         if not self._paused and not self.is_closed:

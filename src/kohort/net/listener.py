@@ -76,6 +76,11 @@ class Listener:
         self._socket.close()
         self._loop.disown(self._id)
 
+    def abandon(self) -> None:
+        """In the child of a fork: let go of the socket, which stays the parent's."""
+        self.is_closed = True
+        self._socket.close()
+
     def connection_ended(self) -> None:
         """Told by a connection of ours when it closes."""
         self.open_count -= 1

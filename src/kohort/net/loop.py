@@ -6,6 +6,8 @@ Rules:
 - Everything runs on the loop's thread except `call_soon_threadsafe` and `stop`.
 - A callback that raises never ends the loop: the error is reported (`on_error`, by default the log
   `kohort.net`), and when it came from a connection that connection is closed.
+- In the child of a fork the loop is dead: its descriptors are closed there without a word to the
+  peers (the parent still talks to them), and every use raises ForkedError.
 - When `run` ends, by `stop` or by an exception that is not an `Exception` (Ctrl-C), every listener
   and connection is closed and told so, once, before `run` returns.
 
@@ -18,11 +20,12 @@ import heapq
 import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from kohort.errors import ClosedError
+from kohort.errors import ClosedError, ForkedError
 from kohort.net.connection import Connection, ConnectionHandler
 from kohort.net.listener import Listener
 from kohort.net.poller import READ, Poller, new_poller
@@ -44,6 +47,17 @@ def log_error(what: str, error: BaseException) -> None:
     logging.getLogger("kohort.net").error(
         "%s raised %r", what, error, exc_info=(type(error), error, error.__traceback__)
     )
+
+
+_loops: weakref.WeakSet[Loop] = weakref.WeakSet()
+
+
+def _abandon_loops() -> None:
+    for loop in list(_loops):
+        loop.abandon_after_fork()
+
+
+os.register_at_fork(after_in_child=_abandon_loops)
 
 
 class Timer:
@@ -97,11 +111,14 @@ class Loop:
         self._stopping = False
         self._finished = False
         self._thread_id: int | None = None
+        self.forked = False
+        """True in a child of the process that made this loop."""
         self._resolver = Resolver(self.call_soon_threadsafe)
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
         self.watch(self._wake_read, READ, self._woken)
+        _loops.add(self)
 
     # -- calls and timers
 
@@ -111,6 +128,8 @@ class Loop:
 
     def call_soon_threadsafe(self, fn: Callable[..., object], *args: Any) -> None:
         """Call `fn(*args)` soon, from any thread. After `run` has ended the call is never made."""
+        if self.forked:
+            raise ForkedError("this loop was made before the process forked; make a new one")
         # `_asleep` is set before the loop looks at `_calls` for the last time, and is read here
         # after the append: either the loop sees the call, or we see that it sleeps.
         self._calls.append((fn, args))
@@ -219,6 +238,8 @@ class Loop:
     def stop(self) -> None:
         """End `run()` after the present turn, from any thread. A loop that never ran is closed."""
         self._stopping = True
+        if self.forked:
+            return
         if self._thread_id is None:
             self._tear_down()
         elif self._asleep:
@@ -299,6 +320,20 @@ class Loop:
                 pass
         except BlockingIOError:
             return
+
+    def abandon_after_fork(self) -> None:
+        """In the child: close the descriptors. The epoll set is the parent's too: leave it alone.
+
+        Without this a peer would not see the parent close a connection while the child lives.
+        """
+        if self._finished:
+            return
+        self.forked = self._finished = True
+        for closable in self._closables.values():
+            closable.abandon()
+        self._poller.close()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
 
     def _tear_down(self) -> None:
         if self._finished:

@@ -1,0 +1,297 @@
+"""One frozen configuration a role, with Kafka's names and defaults.
+
+Rules:
+- Names are Kafka's, dotted or with underscores. Durations are milliseconds (`_ms`), sizes bytes.
+- A value that can never work is refused when the client is made, before anything is started.
+- TLS and SASL are not in this version: keys that begin with `ssl` or `sasl` are accepted and unused
+  while `security_protocol` is PLAINTEXT, as Kafka does, and any other protocol is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from kohort.config import Config
+from kohort.errors import ConfigError
+
+INT32_MAX: Final = 2**31 - 1
+_ADDRESS = re.compile(r"\[([0-9a-fA-F:.]+)\]:(\d+)|([^:\s\[\]]+):(\d+)")
+_ISO_DURATION = re.compile(
+    r"P(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,3})?)S)?)?"
+)
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+
+Partitioner = Callable[[str, bytes | None, int], int]
+"""A partition for (topic, key, number of partitions)."""
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of `host:9092` or `[::1]:9092`."""
+    match = _ADDRESS.fullmatch(text.strip())
+    if match is None or not 0 < int(match[2] or match[4]) < 65_536:
+        raise ConfigError(
+            f"bootstrap_servers has {text!r}; write host:port, for example localhost:9092"
+        )
+    return match[1] or match[3], int(match[2] or match[4])
+
+
+@dataclass(frozen=True)
+class ClientConfig(Config):
+    """What every role has in common."""
+
+    bootstrap_servers: tuple[str, ...] = ("localhost:9092",)
+    """Addresses to learn the cluster from; one that answers is enough."""
+    client_id: str = "kohort"
+    """Named in broker logs, quotas and group descriptions."""
+    client_rack: str = ""
+    """This client's rack, for fetching from the closest replica (KIP-392)."""
+    request_timeout_ms: int = 30_000
+    """A request without an answer for so long has failed; its connection is closed."""
+    default_api_timeout_ms: int = 60_000
+    """The most that a blocking call waits when it is given no timeout of its own."""
+    metadata_max_age_ms: int = 300_000
+    """Topics and leaders are asked for again after so long, even without a sign of change."""
+    retry_backoff_ms: int = 100
+    """The first wait before a request is tried again; doubles up to `retry_backoff_max_ms`."""
+    retry_backoff_max_ms: int = 1_000
+    reconnect_backoff_ms: int = 50
+    """The first wait before a broker is connected again; doubles up to the next one."""
+    reconnect_backoff_max_ms: int = 1_000
+    socket_connection_setup_timeout_ms: int = 10_000
+    """A connection that is not open after so long has failed."""
+    connections_max_idle_ms: int = 540_000
+    """A connection without a request for so long is closed."""
+    receive_message_max_bytes: int = 128 << 20
+    """The largest answer that is accepted; a longer one closes its connection."""
+    security_protocol: str = "PLAINTEXT"
+    """PLAINTEXT only, in this version."""
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """As `Config.from_mapping`; `ssl` and `sasl` keys are unused (see the module's rules)."""
+        ours = {
+            key: value
+            for key, value in values.items()
+            if not key.lower().startswith(("ssl.", "ssl_", "sasl.", "sasl_"))
+        }
+        return super().from_mapping(ours)
+
+    def __post_init__(self) -> None:
+        servers: Any = self.bootstrap_servers
+        if isinstance(servers, str):
+            servers = servers.split(",")
+        object.__setattr__(
+            self, "bootstrap_servers", tuple(s.strip() for s in servers if s.strip())
+        )
+        if not self.bootstrap_servers:
+            raise ConfigError("bootstrap_servers is empty; name at least one host:port")
+        for server in self.bootstrap_servers:
+            parse_address(server)
+        if self.security_protocol.upper() != "PLAINTEXT":
+            raise ConfigError(
+                f"security_protocol={self.security_protocol!r} is not supported in this version "
+                f"of Kohort; only PLAINTEXT is"
+            )
+        self._at_least(1, "request_timeout_ms", "default_api_timeout_ms", "metadata_max_age_ms")
+        self._at_least(1, "socket_connection_setup_timeout_ms", "connections_max_idle_ms")
+        self._at_least(0, "retry_backoff_ms", "reconnect_backoff_ms")
+        self._at_least(1 << 10, "receive_message_max_bytes")
+        self._ordered("retry_backoff_ms", "retry_backoff_max_ms")
+        self._ordered("reconnect_backoff_ms", "reconnect_backoff_max_ms")
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """The bootstrap addresses as (host, port)."""
+        return [parse_address(server) for server in self.bootstrap_servers]
+
+    def _refuse(self, name: str, why: str) -> ConfigError:
+        return ConfigError(f"{self.role()} configuration {name}={getattr(self, name)!r}: {why}")
+
+    def _at_least(self, low: int, *names: str) -> None:
+        for name in names:
+            value: Any = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < low:
+                raise self._refuse(name, f"a whole number of at least {low} is needed")
+
+    def _ordered(self, lower: str, upper: str) -> None:
+        if getattr(self, lower) > getattr(self, upper):
+            raise self._refuse(lower, f"must not be more than {upper}={getattr(self, upper)}")
+
+    def _one_of(self, name: str, allowed: tuple[str, ...]) -> None:
+        if getattr(self, name) not in allowed:
+            raise self._refuse(name, f"must be one of {', '.join(allowed)}")
+
+
+@dataclass(frozen=True)
+class ConsumerConfig(ClientConfig):
+    """A consumer's configuration; defaults are Kafka's."""
+
+    group_id: str | None = None
+    """The consumer group; None for a consumer that only assigns and never commits."""
+    group_instance_id: str | None = None
+    """A name that outlives restarts makes this a static member (KIP-345)."""
+    group_protocol: str = "classic"
+    """`classic` only, in this version."""
+    partition_assignment_strategy: tuple[Any, ...] = ("range", "cooperative-sticky")
+    """Names of assignors, or assignor objects, the most preferred first."""
+    session_timeout_ms: int = 45_000
+    """The coordinator takes a member for dead after so long without a heartbeat."""
+    heartbeat_interval_ms: int = 3_000
+    max_poll_interval_ms: int = 300_000
+    """A consumer that does not poll for so long leaves its group (spec 1.3)."""
+    max_poll_records: int = 500
+    """The most records that one `poll` returns."""
+    enable_auto_commit: bool = True
+    """Commit what has been handed out and returned from; needs a `group_id`."""
+    auto_commit_interval_ms: int = 5_000
+    auto_offset_reset: str = "latest"
+    """`earliest`, `latest`, `none`, or `by_duration:PT1H` (KIP-1106)."""
+    fetch_min_bytes: int = 1
+    """A broker waits for so much data, but not longer than `fetch_max_wait_ms`."""
+    fetch_max_wait_ms: int = 500
+    fetch_max_bytes: int = 50 << 20
+    """The most data of one answer."""
+    max_partition_fetch_bytes: int = 1 << 20
+    """The most data of one partition in one answer; also the size of the pieces decoded."""
+    fetch_buffer_bytes: int = 64 << 20
+    """Data fetched and not yet handed out, paused partitions' too; beyond it fetching stops."""
+    check_crcs: bool = True
+    isolation_level: str = "read_uncommitted"
+    """`read_uncommitted` only, in this version."""
+    exclude_internal_topics: bool = True
+    """A pattern never matches internal topics."""
+    allow_auto_create_topics: bool = True
+    """Let the broker create a subscribed topic that is missing, if it may."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.partition_assignment_strategy, str):
+            names = tuple(self.partition_assignment_strategy.split(","))
+            object.__setattr__(self, "partition_assignment_strategy", names)
+        if not self.partition_assignment_strategy:
+            raise self._refuse("partition_assignment_strategy", "name at least one assignor")
+        self._at_least(1, "session_timeout_ms", "heartbeat_interval_ms", "max_poll_interval_ms")
+        self._at_least(1, "max_poll_records", "auto_commit_interval_ms", "fetch_buffer_bytes")
+        self._at_least(1, "fetch_max_bytes", "max_partition_fetch_bytes")
+        self._at_least(0, "fetch_min_bytes", "fetch_max_wait_ms")
+        self._one_of("group_protocol", ("classic",))
+        self._one_of("isolation_level", ("read_uncommitted",))
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise self._refuse(
+                "heartbeat_interval_ms",
+                f"must be less than session_timeout_ms={self.session_timeout_ms}, best a third",
+            )
+        if self.fetch_max_wait_ms >= self.request_timeout_ms:
+            raise self._refuse(
+                "fetch_max_wait_ms",
+                f"must be less than request_timeout_ms={self.request_timeout_ms}",
+            )
+        for name in ("group_id", "group_instance_id"):
+            if getattr(self, name) == "":
+                raise self._refuse(name, "must not be empty; leave it out instead")
+        if self.group_instance_id is not None and self.group_id is None:
+            raise self._refuse("group_instance_id", "needs a group_id")
+        known = self.auto_offset_reset in ("earliest", "latest", "none")
+        if not known and self.reset_duration_ms is None:
+            raise self._refuse(
+                "auto_offset_reset", "must be earliest, latest, none or by_duration:PT1H"
+            )
+
+    @property
+    def reset_duration_ms(self) -> int | None:
+        """Milliseconds of `auto_offset_reset="by_duration:..."`, None for the other policies."""
+        prefix, _, text = self.auto_offset_reset.partition(":")
+        match = _ISO_DURATION.fullmatch(text) if prefix == "by_duration" else None
+        if match is None or text == "P":
+            return None
+        days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+        return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+
+
+@dataclass(frozen=True)
+class ProducerConfig(ClientConfig):
+    """A producer's configuration; defaults are Kafka's."""
+
+    acks: int | str = "all"
+    """`all` (-1): every in-sync replica has it; 1: the leader has it; 0: nobody answers."""
+    enable_idempotence: bool | None = None
+    """No duplicates and no reordering by retries (KIP-98). None: on, if `acks`, `retries` and
+    `max_in_flight_requests_per_connection` allow it."""
+    linger_ms: int = 5
+    """A batch waits so long for more records, unless it is full (KIP-1030)."""
+    batch_size: int = 16_384
+    """Bytes of one partition's batch before compression."""
+    buffer_memory: int = 32 << 20
+    """Bytes of records that wait or are under way; beyond it `send` blocks."""
+    max_block_ms: int = 60_000
+    """The most that `send` waits for memory or for a topic's metadata."""
+    max_request_size: int = 1 << 20
+    """The largest record, and the largest request."""
+    delivery_timeout_ms: int = 120_000
+    """From `send` to success or failure, all retries included."""
+    retries: int = INT32_MAX
+    """Tries after the first; `delivery_timeout_ms` is the better bound."""
+    max_in_flight_requests_per_connection: int = 5
+    compression_type: str = "none"
+    """none, gzip, snappy, lz4 or zstd."""
+    compression_gzip_level: int | None = None
+    """1 to 9; None for the codec's own default (6)."""
+    compression_lz4_level: int | None = None
+    """1 to 17; None for the fast compressor."""
+    compression_zstd_level: int | None = None
+    """1 to 22; None for the codec's own default (3)."""
+    partitioner: str | Partitioner = "default"
+    """`default`: murmur2 of the key as Java does, sticky without a key (KIP-794); or a function."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        given = str(self.acks).strip().lower()
+        if given not in ("all", "-1", "0", "1"):
+            raise self._refuse("acks", "must be all (or -1), 1 or 0")
+        object.__setattr__(self, "acks", -1 if given == "all" else int(given))
+        self._at_least(0, "linger_ms", "retries", "max_block_ms", "batch_size")
+        self._at_least(1, "buffer_memory", "max_request_size", "delivery_timeout_ms")
+        self._at_least(1, "max_in_flight_requests_per_connection")
+        self._one_of("compression_type", CODECS)
+        for name, top in (("gzip", 9), ("lz4", 17), ("zstd", 22)):
+            level = getattr(self, f"compression_{name}_level")
+            if level is not None and not 1 <= level <= top:
+                raise self._refuse(f"compression_{name}_level", f"must be 1 to {top}")
+        if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
+            raise self._refuse(
+                "delivery_timeout_ms",
+                "must be at least linger_ms + request_timeout_ms "
+                f"({self.linger_ms + self.request_timeout_ms})",
+            )
+        if isinstance(self.partitioner, str) and self.partitioner != "default":
+            raise self._refuse("partitioner", "must be 'default' or a function")
+        self._settle_idempotence()
+
+    def _settle_idempotence(self) -> None:
+        """Kafka's rule: on by default, off when something else that was set excludes it."""
+        possible = (
+            self.acks == -1 and self.retries > 0 and self.max_in_flight_requests_per_connection <= 5
+        )
+        if self.enable_idempotence and not possible:
+            raise self._refuse(
+                "enable_idempotence",
+                "needs acks=all, retries above 0 and at most 5 "
+                "max_in_flight_requests_per_connection",
+            )
+        if self.enable_idempotence is None:
+            object.__setattr__(self, "enable_idempotence", possible)
+
+    @property
+    def compression_level(self) -> int | None:
+        """The level of the chosen codec, None for its default."""
+        if self.compression_type in ("none", "snappy"):
+            return None
+        return getattr(self, f"compression_{self.compression_type}_level")
+
+
+@dataclass(frozen=True)
+class AdminConfig(ClientConfig):
+    """An admin client's configuration; defaults are Kafka's."""

@@ -1,0 +1,121 @@
+"""The one network thread of a process, and the ways to and from it.
+
+Rules:
+- All clients of a process share one daemon thread with one loop. It starts with the first client
+  and ends with the last one.
+- Sockets do not survive a fork. In the child the parent's clients raise ForkedError from every
+  call, and a new client gets a new thread.
+- At interpreter exit the thread is ended, so that nothing runs while modules are torn down.
+
+Shell: threads, fork, exit.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from kohort.client.future import Future
+from kohort.errors import ClosedError, ForkedError
+from kohort.net import Loop
+
+T = TypeVar("T")
+_JOIN_S: Final = 5.0
+
+
+class NetworkThread:
+    """A loop on a thread of its own, counted by its users."""
+
+    _shared: NetworkThread | None = None
+    _guard = threading.Lock()
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self._users = 0
+        self._stopped = False
+        self._thread = threading.Thread(target=self.loop.run, name="kohort-network", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def shared(cls) -> NetworkThread:
+        """The process's thread, started if need be. Pair every call with one `release()`."""
+        with cls._guard:
+            thread = cls._shared
+            if thread is None or not thread.alive:
+                thread = cls._shared = cls()
+            thread._users += 1
+            return thread
+
+    @property
+    def alive(self) -> bool:
+        """True while calls are carried out."""
+        return not self._stopped and not self.loop.forked and self._thread.is_alive()
+
+    def release(self) -> None:
+        """One user less; with the last one the thread ends. Does not wait on the thread itself."""
+        cls = type(self)
+        with cls._guard:
+            self._users -= 1
+            if self._users > 0 or self._stopped or self.loop.forked:
+                return
+            self._stopped = True
+            if cls._shared is self:
+                cls._shared = None
+        self._stop()
+
+    def call(self, fn: Callable[..., T], *args: Any) -> Future[T]:
+        """Run `fn(*args)` on the network thread; the future has what it returns or raises.
+
+        Raises ForkedError in a child of the process that made the client, ClosedError when the
+        thread has ended.
+        """
+        self.check()
+        future: Future[T] = Future()
+        self.loop.call_soon_threadsafe(_run_into, future, fn, args)
+        return future
+
+    def check(self) -> None:
+        """Raise ForkedError or ClosedError when calls would never be carried out."""
+        if self.loop.forked:
+            raise ForkedError(
+                "this client was made before the process forked, and sockets do not survive a "
+                "fork; make a new client in the child process"
+            )
+        if self._stopped:
+            raise ClosedError("the network thread has ended, because its last client was closed")
+
+    def _stop(self) -> None:
+        self.loop.stop()
+        if not self.loop.on_loop_thread:
+            self._thread.join(_JOIN_S)
+
+    @classmethod
+    def stop_at_exit(cls) -> None:
+        """End the thread because the interpreter ends."""
+        with cls._guard:
+            thread, cls._shared = cls._shared, None
+        if thread is not None and thread.alive:
+            thread._stopped = True
+            thread._stop()
+
+    @classmethod
+    def forget_after_fork(cls) -> None:
+        """In the child of a fork: the thread is not here, and the lock may be held by nobody."""
+        cls._guard = threading.Lock()
+        cls._shared = None
+
+
+def _run_into(future: Future[Any], fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    try:
+        value = fn(*args)
+    except Exception as error:  # carried to the caller, who raises it
+        future.set_error(error)
+    else:
+        future.set_result(value)
+
+
+atexit.register(NetworkThread.stop_at_exit)
+os.register_at_fork(after_in_child=NetworkThread.forget_after_fork)

@@ -1,0 +1,100 @@
+"""Client configurations: Kafka's names and defaults, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from kohort.client.config import AdminConfig, ConsumerConfig, ProducerConfig, parse_address
+from kohort.errors import ConfigError
+
+
+def test_consumer_defaults_are_kafkas():
+    c = ConsumerConfig()
+    assert (c.session_timeout_ms, c.heartbeat_interval_ms) == (45_000, 3_000)
+    assert (c.max_poll_interval_ms, c.max_poll_records) == (300_000, 500)
+    assert c.partition_assignment_strategy == ("range", "cooperative-sticky")
+    assert (c.enable_auto_commit, c.auto_commit_interval_ms) == (True, 5_000)
+    assert c.auto_offset_reset == "latest"
+    assert (c.fetch_min_bytes, c.fetch_max_wait_ms, c.fetch_max_bytes) == (1, 500, 52_428_800)
+
+
+def test_producer_defaults_are_kafkas():
+    p = ProducerConfig()
+    assert (p.acks, p.enable_idempotence, p.linger_ms, p.batch_size) == (-1, True, 5, 16_384)
+    assert (p.buffer_memory, p.max_block_ms, p.delivery_timeout_ms) == (32 << 20, 60_000, 120_000)
+    assert (p.max_request_size, p.compression_type, p.compression_level) == (1 << 20, "none", None)
+
+
+def test_dotted_keys_text_values_and_addresses_in_one_string():
+    c = ConsumerConfig.from_mapping(
+        {
+            "bootstrap.servers": "a:1, [::1]:9092",
+            "session.timeout.ms": "10s",
+            "heartbeat_interval_ms": 1_000,
+            "group.id": "g",
+            "partition.assignment.strategy": "sticky,range",
+        }
+    )
+    assert c.addresses == [("a", 1), ("::1", 9092)]
+    assert c.session_timeout_ms == 10_000
+    assert c.partition_assignment_strategy == ("sticky", "range")
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", ":9092", "host:0", "host:70000", "a b:1"])
+def test_a_bad_address_is_refused(text):
+    with pytest.raises(ConfigError):
+        parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("config", "values", "named"),
+    [
+        (ConsumerConfig, {"session_timeout_ms": 3_000}, "heartbeat_interval_ms"),
+        (ConsumerConfig, {"fetch_max_wait_ms": 30_000}, "fetch_max_wait_ms"),
+        (ConsumerConfig, {"auto_offset_reset": "oldest"}, "auto_offset_reset"),
+        (ConsumerConfig, {"auto_offset_reset": "by_duration:P"}, "auto_offset_reset"),
+        (ConsumerConfig, {"group_protocol": "consumer"}, "group_protocol"),
+        (ConsumerConfig, {"isolation_level": "read_committed"}, "isolation_level"),
+        (ConsumerConfig, {"group_instance_id": "i"}, "group_instance_id"),
+        (ConsumerConfig, {"group_id": ""}, "group_id"),
+        (ConsumerConfig, {"max_poll_records": 0}, "max_poll_records"),
+        (ConsumerConfig, {"partition_assignment_strategy": ()}, "partition_assignment_strategy"),
+        (ProducerConfig, {"acks": 2}, "acks"),
+        (ProducerConfig, {"acks": 1, "enable_idempotence": True}, "enable_idempotence"),
+        (ProducerConfig, {"compression_type": "brotli"}, "compression_type"),
+        (ProducerConfig, {"compression_zstd_level": 40}, "compression_zstd_level"),
+        (ProducerConfig, {"delivery_timeout_ms": 10}, "delivery_timeout_ms"),
+        (ProducerConfig, {"partitioner": "crc"}, "partitioner"),
+        (ProducerConfig, {"linger_ms": True}, "linger_ms"),
+        (AdminConfig, {"bootstrap_servers": ()}, "bootstrap_servers"),
+        (AdminConfig, {"security_protocol": "SSL"}, "security_protocol"),
+        (AdminConfig, {"retry_backoff_ms": 2_000}, "retry_backoff_ms"),
+    ],
+)
+def test_what_can_never_work_is_refused_and_named(config, values, named):
+    with pytest.raises(ConfigError, match=named):
+        config(**values)
+
+
+def test_an_unknown_key_names_the_nearest_one():
+    with pytest.raises(ConfigError, match="did you mean 'max_poll_records'"):
+        ConsumerConfig.from_mapping({"max.pol.records": 5})
+
+
+def test_tls_keys_are_unused_without_tls_and_tls_is_refused():
+    assert AdminConfig.from_mapping({"ssl.ca.location": "x", "sasl_mechanism": "PLAIN"})
+    with pytest.raises(ConfigError, match="PLAINTEXT"):
+        AdminConfig.from_mapping({"security.protocol": "SASL_SSL"})
+
+
+@pytest.mark.parametrize("values", [{"acks": 1}, {"acks": "0"}, {"retries": 0}])
+def test_idempotence_gives_way_to_what_excludes_it(values):
+    assert ProducerConfig(**values).enable_idempotence is False
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("PT1H", 3_600_000), ("P1DT2H", 93_600_000), ("PT0.5S", 500), ("P7D", 604_800_000)],
+)
+def test_reset_by_duration(text, expected):
+    assert ConsumerConfig(auto_offset_reset=f"by_duration:{text}").reset_duration_ms == expected

@@ -1,0 +1,125 @@
+"""The shared network thread and the future: waiting, awaiting, counting users, forks."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+
+import pytest
+
+from kohort.client.backoff import Backoff
+from kohort.client.future import Future
+from kohort.client.network import NetworkThread
+from kohort.errors import ClosedError, ForkedError, KafkaTimeoutError
+
+
+@pytest.fixture
+def thread():
+    thread = NetworkThread.shared()
+    yield thread
+    thread.release()
+
+
+def test_clients_share_one_thread_and_the_last_one_ends_it():
+    first, second = NetworkThread.shared(), NetworkThread.shared()
+    assert first is second
+    assert first.call(threading.current_thread).result(5).name == "kohort-network"
+    first.release()
+    assert second.call(lambda: 1).result(5) == 1
+    second.release()
+    with pytest.raises(ClosedError):
+        second.call(lambda: 1)
+    third = NetworkThread.shared()
+    assert third is not first
+    third.release()
+
+
+def test_a_call_brings_back_errors(thread):
+    with pytest.raises(ZeroDivisionError):
+        thread.call(lambda: 1 // 0).result(5)
+
+
+def test_release_on_the_network_thread_itself_does_not_wait_for_itself():
+    thread = NetworkThread.shared()
+    thread.call(thread.release).result(5)
+
+
+def test_a_future_that_does_not_come_times_out():
+    future: Future[int] = Future()
+    with pytest.raises(KafkaTimeoutError):
+        future.result(0)
+    future.set_result(3)
+    future.set_error(ValueError("too late"))
+    assert future.result(0) == 3
+    assert future.error() is None
+
+
+def test_many_threads_may_wait_and_callbacks_run_once():
+    future: Future[int] = Future()
+    seen: list[int] = []
+    future.add_done_callback(lambda f: seen.append(f.result()))
+    waiters = [threading.Thread(target=lambda: seen.append(future.result(5))) for _ in range(4)]
+    for waiter in waiters:
+        waiter.start()
+    future.set_result(1)
+    for waiter in waiters:
+        waiter.join(5)
+    future.add_done_callback(lambda f: seen.append(f.result()))
+    assert seen == [1] * 6
+
+
+def test_a_future_may_be_awaited(thread):
+    async def main() -> tuple[int, int]:
+        future = thread.call(lambda: 5)
+        return await future, await future
+
+    assert asyncio.run(main()) == (5, 5)
+
+
+def test_cancelling_a_waiting_task_leaves_the_future_alone():
+    future: Future[int] = Future()
+
+    async def wait() -> int:
+        return await future
+
+    async def main() -> None:
+        task = asyncio.ensure_future(wait())
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        future.set_result(1)
+        assert await future == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_after_a_fork_old_clients_are_refused_and_new_ones_work(thread):
+    """Invariant C14: sockets do not survive a fork; Spark workers fork."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            thread.call(lambda: 1)
+        except ForkedError:
+            fresh = NetworkThread.shared()
+            code = 0 if fresh.call(lambda: 7).result(5) == 7 else 2
+            fresh.release()
+            thread.release()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert thread.call(lambda: 1).result(5) == 1
+
+
+def test_backoff_doubles_to_its_bound_and_is_spread():
+    middle = Backoff(50, 1_000, lambda: 0.5)
+    assert [middle.failed() for _ in range(7)] == [50, 100, 200, 400, 800, 1_000, 1_000]
+    middle.succeeded()
+    assert middle.failed() == 50
+    assert Backoff(100, 1_000, lambda: 0.0).failed() == 80
+    assert Backoff(100, 1_000, lambda: 0.999999).failed() == 120
+    far = Backoff(100, 1_000, lambda: 0.5)
+    assert [far.failed() for _ in range(200)][-1] == 1_000
