@@ -1,0 +1,338 @@
+"""What to fetch next, from which node, and what to make of the answer.
+
+Rules:
+- One order a node holds all of the node's fetchable partitions. A partition whose data is unread,
+  or for which an order is under way, is not asked for again (spec 4.3); so the next order can go
+  out while the last one is still being read, over other partitions.
+- A node has `LANES` connections for orders. While some partition of the node has unread data an
+  order waits at the broker for `QUICK_WAIT_MS` only, so that a partition that has just been read
+  to its end never waits behind a long poll of idle ones.
+- What is buffered (paused partitions too) and what orders may bring never exceeds the budget,
+  except by the one batch that a broker always returns (KIP-74) (F4).
+- An answer for a partition counts only if the partition still has the stamp, the offset and the
+  order it was asked with (C7, spec 4.4).
+- `end`: a partition with a bound is not asked at or beyond it (retry tiers, range reads).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kohort.client.positions import Phase, Position, Positions, Stamp
+from kohort.client.types import TopicPartition
+from kohort.errors import BrokerError, CorruptRecordError, ErrorCode
+
+Records = bytes | bytearray | memoryview
+
+LANES = 2
+QUICK_WAIT_MS = 20
+MIN_ORDER_BYTES = 16 * 1024
+
+
+class FetchLimits(NamedTuple):
+    """From the consumer's configuration; sizes in bytes, times in milliseconds."""
+
+    fetch_max_bytes: int
+    partition_max_bytes: int
+    min_bytes: int
+    max_wait_ms: int
+    buffer_bytes: int
+    backoff_ms: int
+    replica_ms: int
+
+
+class FetchPart(NamedTuple):
+    """One partition in an order, with all that tells whether the answer is still wanted."""
+
+    tp: TopicPartition
+    stamp: Stamp
+    offset: int
+    leader_epoch: int
+    max_bytes: int
+
+
+class FetchOrder(NamedTuple):
+    """One Fetch request to be sent. `lane` names the connection of the node it goes over."""
+
+    token: int
+    node: int
+    lane: int
+    parts: tuple[FetchPart, ...]
+    max_bytes: int
+    max_wait_ms: int
+
+
+class FetchResult(NamedTuple):
+    """One partition of a Fetch answer. `records` is the record set as it came."""
+
+    tp: TopicPartition
+    error: int
+    high_watermark: int
+    last_stable: int
+    log_start: int
+    records: Records
+    preferred_replica: int = -1
+    aborted: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(slots=True)
+class Fetched:
+    """A partition's unread record set; `offset` is where reading it begins.
+
+    `chunk`, `batch` and `index` belong to the reader (`FetchReader`).
+    """
+
+    records: Records
+    offset: int
+    stamp: Stamp
+    aborted: tuple[tuple[int, int], ...] = ()
+
+
+class Arrival(NamedTuple):
+    """What an answer brought: partitions with data to read, and whether metadata is out of date."""
+
+    ready: list[Position]
+    stale_metadata: bool
+    errors: list[tuple[TopicPartition, int]]
+
+
+@dataclass
+class FetchPlanner:
+    """Decides orders and settles their answers; no clock, no socket."""
+
+    positions: Positions
+    limits: FetchLimits
+    under_way: dict[int, FetchOrder] = field(default_factory=dict[int, FetchOrder])
+    parked: bool = False
+    needs_metadata: bool = False
+    _next_token: int = 0
+    _reserved: int = 0
+
+    # -- asking --------------------------------------------------------------------------------
+
+    def plan(
+        self, leader_of: Callable[[TopicPartition], int | None], now_ms: int
+    ) -> list[FetchOrder]:
+        """Every order that may go out now."""
+        if self.parked:
+            return []
+        wanted, unread = self._fetchable(leader_of, now_ms)
+        if not wanted:
+            return []
+        busy: dict[int, set[int]] = {}
+        for order in self.under_way.values():
+            busy.setdefault(order.node, set()).add(order.lane)
+        orders: list[FetchOrder] = []
+        for node, found in wanted.items():
+            free = [lane for lane in range(LANES) if lane not in busy.get(node, ())]
+            if free and (order := self._order(node, free[0], found, node in unread)) is not None:
+                orders.append(order)
+        return orders
+
+    def _fetchable(
+        self, leader_of: Callable[[TopicPartition], int | None], now_ms: int
+    ) -> tuple[dict[int, list[Position]], set[int]]:
+        """Partitions to ask for by node, and the nodes some of whose partitions are unread."""
+        wanted: dict[int, list[Position]] = {}
+        unread: set[int] = set()
+        for position in self.positions:
+            if position.phase is not Phase.FETCHING or position.paused:
+                continue
+            if position.in_flight is not None:
+                continue
+            node = self._node_of(position, leader_of, now_ms)
+            if position.buffer is not None:
+                if node is not None:
+                    unread.add(node)
+                continue
+            if position.end is not None and position.offset >= position.end:
+                continue
+            if node is None:
+                self.needs_metadata = True
+            elif position.retry_at_ms <= now_ms:
+                wanted.setdefault(node, []).append(position)
+        return wanted, unread
+
+    def _node_of(
+        self, position: Position, leader_of: Callable[[TopicPartition], int | None], now_ms: int
+    ) -> int | None:
+        if position.replica is not None and now_ms < position.replica_until_ms:
+            return position.replica
+        position.replica = None
+        return leader_of(position.tp)
+
+    def _order(
+        self, node: int, lane: int, found: list[Position], unread: bool
+    ) -> FetchOrder | None:
+        limits = self.limits
+        room = limits.buffer_bytes - self.positions.buffered_bytes - self._reserved
+        most = min(limits.fetch_max_bytes, limits.partition_max_bytes * len(found), room)
+        if most < min(MIN_ORDER_BYTES, limits.partition_max_bytes):
+            return None
+        found.sort(key=lambda position: position.last_fetch_ms)
+        self._next_token += 1
+        token = self._next_token
+        each = min(limits.partition_max_bytes, most)
+        parts: list[FetchPart] = []
+        for position in found:
+            position.in_flight = token
+            parts.append(
+                FetchPart(position.tp, position.stamp, position.offset, position.leader_epoch, each)
+            )
+        wait = min(QUICK_WAIT_MS, limits.max_wait_ms) if unread else limits.max_wait_ms
+        order = FetchOrder(token, node, lane, tuple(parts), most, wait)
+        self.under_way[token] = order
+        self._reserved += most
+        return order
+
+    # -- answers -------------------------------------------------------------------------------
+
+    def arrived(self, token: int, results: Sequence[FetchResult], now_ms: int) -> Arrival:
+        """Settle an order with its answer. Partitions that are not named had nothing new."""
+        order = self._close(token)
+        if order is None:
+            return Arrival([], False, [])
+        asked = {part.tp: part for part in order.parts}
+        arrival = Arrival([], False, [])
+        stale = False
+        for result in results:
+            part = asked.get(result.tp)
+            position = self._still_wanted(part, order) if part is not None else None
+            if position is None or part is None:
+                continue
+            position.in_flight = None
+            if result.error:
+                stale |= self._refused(position, part, result, order, now_ms)
+                arrival.errors.append((result.tp, result.error))
+            else:
+                self._accepted(position, part, result, arrival.ready, now_ms)
+        self._settle(order)
+        if not arrival.ready and order.max_wait_ms < self.limits.max_wait_ms:
+            self.parked = any(p.buffer is not None and not p.paused for p in self.positions)
+        return arrival._replace(stale_metadata=stale)
+
+    def failed(self, token: int, now_ms: int) -> None:
+        """No answer (connection lost, timed out): ask again after a back-off."""
+        order = self._close(token)
+        if order is None:
+            return
+        for part in order.parts:
+            position = self._still_wanted(part, order)
+            if position is not None:
+                position.in_flight = None
+                position.replica = None
+                position.retry_at_ms = now_ms + self.limits.backoff_ms
+
+    def polled(self) -> bool:
+        """The reader is back; True if orders were held until then."""
+        held, self.parked = self.parked, False
+        return held
+
+    def next_deadline(self) -> int | None:
+        """When a back-off ends, or None."""
+        times = [
+            p.retry_at_ms
+            for p in self.positions
+            if p.retry_at_ms and p.phase is Phase.FETCHING and p.in_flight is None
+        ]
+        return min(times, default=None)
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _close(self, token: int) -> FetchOrder | None:
+        order = self.under_way.pop(token, None)
+        if order is not None:
+            self._reserved -= order.max_bytes
+        return order
+
+    def _settle(self, order: FetchOrder) -> None:
+        for part in order.parts:
+            position = self.positions.partitions.get(part.tp)
+            if position is not None and position.in_flight == order.token:
+                position.in_flight = None
+
+    def _still_wanted(self, part: FetchPart, order: FetchOrder) -> Position | None:
+        position = self.positions.current(part.tp, part.stamp)
+        if position is None or position.in_flight != order.token:
+            return None
+        return position if position.offset == part.offset else None
+
+    def _accepted(
+        self,
+        position: Position,
+        part: FetchPart,
+        result: FetchResult,
+        ready: list[Position],
+        now_ms: int,
+    ) -> None:
+        position.high_watermark = result.high_watermark
+        position.last_stable = result.last_stable
+        position.log_start = max(position.log_start, result.log_start)
+        position.retry_at_ms, position.last_fetch_ms = 0, now_ms
+        if result.preferred_replica >= 0:
+            position.replica = result.preferred_replica
+            position.replica_until_ms = now_ms + self.limits.replica_ms
+        size = len(result.records)
+        if size:
+            fetched = Fetched(result.records, part.offset, part.stamp, result.aborted)
+            self.positions.store_buffer(position, fetched, size)
+            ready.append(position)
+
+    def _refused(
+        self,
+        position: Position,
+        part: FetchPart,
+        result: FetchResult,
+        order: FetchOrder,
+        now_ms: int,
+    ) -> bool:
+        """Decide about an error; True when it says that metadata is out of date."""
+        error = result.error
+        position.retry_at_ms = now_ms + self.limits.backoff_ms
+        if error == ErrorCode.OFFSET_OUT_OF_RANGE:
+            if position.replica is not None and position.replica == order.node:
+                position.replica = None
+                return False
+            log_start = result.log_start
+            self.positions.out_of_range(part.tp, part.stamp, part.offset, log_start, now_ms)
+            return False
+        if error in FATAL_CODES:
+            self.positions.fail(part.tp, part.stamp, _fatal(part, error), now_ms)
+            return False
+        if error in REPLICA_CODES:
+            position.replica = None
+        return error not in WAIT_CODES
+
+
+# Wait and ask the same node again.
+WAIT_CODES = frozenset({ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.UNKNOWN_SERVER_ERROR})
+# The follower that was preferred cannot serve; go back to the leader.
+REPLICA_CODES = frozenset(
+    {
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    }
+)
+# Nothing that time could mend; the partition stops and the caller is told.
+FATAL_CODES = frozenset(
+    {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.INVALID_REQUEST,
+    }
+)
+
+
+def _fatal(part: FetchPart, error: int) -> BrokerError | CorruptRecordError:
+    name = f"{part.tp.topic}-{part.tp.partition}"
+    if error == ErrorCode.CORRUPT_MESSAGE:
+        return CorruptRecordError(
+            f"the broker reports a damaged record in {name} at offset {part.offset}; "
+            f"seek() past it to go on"
+        )
+    return BrokerError(error, f"fetching {name} from offset {part.offset}")

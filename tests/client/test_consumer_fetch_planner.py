@@ -1,0 +1,246 @@
+"""The fetch planner: what is asked, what an answer counts for (spec 4.3, 4.4; C7, C8, F1, F4)."""
+
+from __future__ import annotations
+
+from kohort.client.fetch_planner import (
+    QUICK_WAIT_MS,
+    FetchLimits,
+    FetchOrder,
+    FetchPlanner,
+    FetchResult,
+)
+from kohort.client.positions import Phase, Positions
+from kohort.client.reset_policy import ResetPolicy
+from kohort.client.types import TopicPartition
+from kohort.errors import ErrorCode
+
+LIMITS = FetchLimits(
+    fetch_max_bytes=50 << 20,
+    partition_max_bytes=1 << 20,
+    min_bytes=1,
+    max_wait_ms=500,
+    buffer_bytes=64 << 20,
+    backoff_ms=100,
+    replica_ms=60_000,
+)
+DATA = b"x" * 1000
+
+
+class World:
+    """A planner over `count` partitions at offset 0; `leaders` says who leads which."""
+
+    def __init__(self, count: int = 4, nodes: int = 1, limits: FetchLimits = LIMITS) -> None:
+        self.positions = Positions(ResetPolicy.parse("earliest"))
+        self.tps = [TopicPartition("t", n) for n in range(count)]
+        self.positions.add(self.tps, 0)
+        for tp in self.tps:
+            self.positions.seek(tp, 0, -1, 0)
+        self.leaders: dict[TopicPartition, int] = {tp: n % nodes for n, tp in enumerate(self.tps)}
+        self.planner = FetchPlanner(self.positions, limits)
+
+    def plan(self, now: int = 0) -> list[FetchOrder]:
+        return self.planner.plan(self.leaders.get, now)
+
+    def one(self, now: int = 0) -> FetchOrder:
+        (order,) = self.plan(now)
+        return order
+
+    def answer(self, order: FetchOrder, *partitions: int, now: int = 0, data: bytes = DATA):
+        results = [self.result(n, data) for n in partitions]
+        return self.planner.arrived(order.token, results, now)
+
+    def result(self, n: int, data: bytes = DATA, error: int = 0) -> FetchResult:
+        return FetchResult(self.tps[n], error, 100, 100, 0, data)
+
+    def read(self, n: int, count: int = 10) -> None:
+        """The reader has read all that is buffered of a partition."""
+        position = self.positions.get(self.tps[n])
+        self.positions.advance(position, position.offset + count, 0)
+        self.positions.release_buffer(position)
+
+
+def asked(order: FetchOrder) -> set[int]:
+    return {part.tp.partition for part in order.parts}
+
+
+def test_one_order_a_node_with_all_its_partitions() -> None:
+    """Spec 4.3."""
+    world = World(4, nodes=2)
+    first, second = world.plan()
+    assert (first.node, asked(first)) == (0, {0, 2})
+    assert (second.node, asked(second)) == (1, {1, 3})
+    assert world.plan() == [], "a request for them is under way"
+
+
+def test_unread_data_is_not_asked_for_again() -> None:
+    """Spec 4.3: while unread, and while under way; what was read goes out on the second lane."""
+    world = World(3)
+    first = world.one()
+    world.answer(first, 0, 1)
+    second = world.one()
+    assert asked(second) == {2}
+    world.read(0)
+    third = world.one()
+    assert asked(third) == {0}
+    assert {second.lane, third.lane} == {0, 1}
+    assert third.parts[0].offset == 10
+    world.read(1)
+    assert world.plan() == [], "both lanes are taken"
+    world.answer(third)
+    assert asked(world.one()) == {0, 1}
+
+
+def test_idle_partitions_do_not_hold_back_a_busy_one() -> None:
+    """While something is unread, an order waits at the broker for a moment only."""
+    world = World(3)
+    first = world.one()
+    assert first.max_wait_ms == 500
+    world.answer(first, 0)
+    second = world.one()
+    assert second.max_wait_ms == QUICK_WAIT_MS
+    world.answer(second)
+    assert world.plan() == [], "nothing came: wait for the reader, do not spin"
+    assert world.planner.polled()
+    assert asked(world.one()) == {1, 2}
+    assert not world.planner.polled()
+
+
+def test_paused_partitions_are_not_asked_and_do_not_make_others_hurry() -> None:
+    """Spec 4.4, C10."""
+    world = World(2)
+    first = world.one()
+    world.answer(first, 0)
+    world.positions.pause([world.tps[0]])
+    order = world.one()
+    assert (asked(order), order.max_wait_ms) == ({1}, 500)
+    assert world.positions.get(world.tps[0]).buffer is not None
+    world.read(0)
+    world.answer(order)
+    assert asked(world.one()) == {1}
+
+
+def test_an_answer_after_a_seek_is_dropped() -> None:
+    """C7, B51."""
+    world = World(2)
+    order = world.one()
+    world.positions.seek(world.tps[0], 55, -1, 1)
+    fresh = world.one()
+    assert [(part.tp.partition, part.offset) for part in fresh.parts] == [(0, 55)]
+    arrival = world.answer(order, 0, 1)
+    assert [position.tp.partition for position in arrival.ready] == [1]
+    position = world.positions.get(world.tps[0])
+    assert (position.buffer, position.in_flight) == (None, fresh.token)
+
+
+def test_an_answer_for_an_earlier_ownership_is_dropped() -> None:
+    """C1, C7: revoked and assigned again while the fetch was under way."""
+    world = World(1)
+    order = world.one()
+    world.positions.remove(world.tps)
+    world.positions.add(world.tps, 1)
+    world.positions.seek(world.tps[0], 0, -1, 1)
+    assert world.answer(order, 0).ready == []
+    assert world.positions.get(world.tps[0]).buffer is None
+    assert asked(world.one()) == {0}
+
+
+def test_an_answer_comes_once_and_names_only_what_was_asked() -> None:
+    """F1."""
+    world = World(2)
+    world.positions.pause([world.tps[1]])
+    order = world.one()
+    assert len(world.answer(order, 0, 1).ready) == 1
+    assert world.positions.get(world.tps[1]).buffer is None
+    assert world.answer(order, 0).ready == []
+
+
+def test_budget_is_never_exceeded() -> None:
+    """F4: buffered (paused too) and under way together stay within the budget."""
+    world = World(8, limits=LIMITS._replace(buffer_bytes=3 << 20))
+    order = world.one()
+    assert order.max_bytes == 3 << 20
+    big = b"x" * (1 << 20)
+    world.answer(order, 0, 1, 2, data=big)
+    world.positions.pause(world.tps[:3])
+    assert world.plan() == []
+    world.read(0)
+    assert world.one().max_bytes == 1 << 20
+
+
+def test_least_recently_served_first() -> None:
+    """A small limit serves every partition in turn."""
+    world = World(3)
+    order = world.one(0)
+    world.answer(order, 0, now=10)
+    world.read(0)
+    assert [part.tp.partition for part in world.one(10).parts] == [1, 2, 0]
+
+
+def test_bounded_fetch() -> None:
+    """Retry tiers and range reads: nothing at or beyond the bound is asked for."""
+    world = World(2)
+    world.positions.get(world.tps[0]).end = 10
+    world.positions.get(world.tps[1]).end = 0
+    order = world.one()
+    assert asked(order) == {0}
+    world.answer(order, 0)
+    world.read(0, 10)
+    assert world.plan() == []
+    world.positions.get(world.tps[0]).end = None
+    assert asked(world.one()) == {0}
+
+
+def test_out_of_range_at_the_leader_resets() -> None:
+    """C8."""
+    world = World(1)
+    order = world.one()
+    out = world.result(0, b"", ErrorCode.OFFSET_OUT_OF_RANGE)
+    world.planner.arrived(order.token, [out], 5)
+    assert world.positions.get(world.tps[0]).phase is Phase.AWAITING_RESET
+
+
+def test_out_of_range_at_a_follower_asks_the_leader() -> None:
+    """KIP-392: a follower may be behind; only the leader's word counts."""
+    world = World(1)
+    position = world.positions.get(world.tps[0])
+    order = world.one()
+    hint = FetchResult(world.tps[0], 0, 100, 100, 0, b"", preferred_replica=7)
+    world.planner.arrived(order.token, [hint], 5)
+    order = world.one(6)
+    assert order.node == 7
+    out = world.result(0, b"", ErrorCode.OFFSET_OUT_OF_RANGE)
+    world.planner.arrived(order.token, [out], 10)
+    assert position.phase is Phase.FETCHING
+    assert world.plan(50) == []
+    assert world.one(110).node == 0
+
+
+def test_a_lost_connection_is_tried_again_and_resets_nothing() -> None:
+    """C8: no reset on a transport error."""
+    world = World(2)
+    order = world.one()
+    world.planner.failed(order.token, 0)
+    assert world.plan(99) == []
+    assert world.planner.next_deadline() == 100
+    assert asked(world.one(100)) == {0, 1}
+
+
+def test_moved_leader_asks_for_metadata() -> None:
+    world = World(1)
+    order = world.one()
+    moved = world.result(0, b"", ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert world.planner.arrived(order.token, [moved], 0).stale_metadata
+    world.leaders = {}
+    assert world.plan(100) == []
+    assert world.planner.needs_metadata
+
+
+def test_a_damaged_log_stops_the_partition_with_its_place() -> None:
+    """F6."""
+    world = World(2)
+    order = world.one()
+    bad = world.result(0, b"", ErrorCode.CORRUPT_MESSAGE)
+    world.planner.arrived(order.token, [bad, world.result(1)], 0)
+    position = world.positions.get(world.tps[0])
+    assert position.phase is Phase.FAILED
+    assert "t-0 at offset 0" in str(position.error)
