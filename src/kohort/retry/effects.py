@@ -1,0 +1,111 @@
+"""What a handler wants written, and how it becomes as few statements as possible.
+
+Rules:
+- Effects keep their order. Only neighbours with the same SQL are joined into one `executemany`, so
+  a parent row that stands before its child is also written before it.
+- Names of tables and columns are quoted and may hold anything but a NUL; values are parameters.
+- `?` stands for a parameter in every SQL text here; a store with another mark translates it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from kohort.errors import UsageError
+
+Params = Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """Insert one row. A broken constraint is a permanent failure of its record."""
+
+    table: str
+    row: Mapping[str, Any]
+
+    def statement(self) -> tuple[str, Params]:
+        """The SQL and its parameters."""
+        return _insert_sql(self.table, tuple(self.row)), tuple(self.row.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Upsert:
+    """Insert one row, or replace the one with the same values in the columns of `key`."""
+
+    table: str
+    row: Mapping[str, Any]
+    key: tuple[str, ...]
+
+    def statement(self) -> tuple[str, Params]:
+        """The SQL and its parameters."""
+        missing = [k for k in self.key if k not in self.row]
+        if missing or not self.key:
+            raise UsageError(f"upsert into {self.table}: the row has no value for key {missing}")
+        return _upsert_sql(self.table, tuple(self.row), self.key), tuple(self.row.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Execute:
+    """Any one statement, with `?` for its parameters."""
+
+    sql: str
+    params: Params = ()
+
+    def statement(self) -> tuple[str, Params]:
+        """The SQL and its parameters."""
+        return self.sql, self.params
+
+
+Effect = Insert | Upsert | Execute
+
+
+@dataclass(slots=True)
+class Statement:
+    """One SQL text and the parameter rows to run it with, in order."""
+
+    sql: str
+    rows: list[Params] = field(default_factory=list[Params])
+
+
+def statements(effects: Iterable[Effect]) -> list[Statement]:
+    """The effects as statements; neighbours with the same SQL become one."""
+    found: list[Statement] = []
+    last: str | None = None
+    rows: list[Params] = []
+    for effect in effects:
+        sql, params = effect.statement()
+        if sql != last:
+            rows = []
+            found.append(Statement(sql, rows))
+            last = sql
+        rows.append(params)
+    return found
+
+
+def quote(name: str) -> str:
+    """A name quoted for SQL; `schema.table` becomes `"schema"."table"`."""
+    if not name or "\x00" in name:
+        raise UsageError(f"{name!r} is not a name of a table or column")
+    return ".".join('"' + part.replace('"', '""') + '"' for part in name.split("."))
+
+
+@lru_cache(maxsize=1024)
+def _insert_sql(table: str, columns: tuple[str, ...]) -> str:
+    if not columns:
+        return f"INSERT INTO {quote(table)} DEFAULT VALUES"
+    names = ", ".join(quote(c) for c in columns)
+    marks = ", ".join("?" for _ in columns)
+    return f"INSERT INTO {quote(table)} ({names}) VALUES ({marks})"
+
+
+@lru_cache(maxsize=1024)
+def _upsert_sql(table: str, columns: tuple[str, ...], key: tuple[str, ...]) -> str:
+    rest = [quote(c) for c in columns if c not in key]
+    keys = ", ".join(quote(c) for c in key)
+    if not rest:
+        return f"{_insert_sql(table, columns)} ON CONFLICT ({keys}) DO NOTHING"
+    sets = ", ".join(f"{c} = excluded.{c}" for c in rest)
+    return f"{_insert_sql(table, columns)} ON CONFLICT ({keys}) DO UPDATE SET {sets}"

@@ -1,0 +1,315 @@
+"""The boundary to the user's code: records in, effects or failures out.
+
+Rules:
+- Decoding happens inside the boundary: a value that does not decode is that record's permanent
+  failure (`deserialize`), its bytes untouched, and its handler is never called.
+- A handler computes; it does not write. It may look things up (`store.query`), and it may be called
+  again for the same record, since a transaction can be tried anew.
+- A batch handler must decide about every record. When it raises, the batch is halved until the
+  record that raised stands alone: one bad record never fails its neighbours.
+- Errors of the store itself are not the record's: they end the task, and it is tried again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+from kohort.errors import KohortError, StorageError, UsageError
+from kohort.retry.classify import Classifier, Disposition, Failure, describe, stated
+from kohort.retry.copies import Attempt
+from kohort.retry.effects import Effect, Execute, Insert, Params, Upsert
+from kohort.retry.headers import Header
+from kohort.retry.store import ConstraintError, Store, StoreBusyError
+
+Decoder = Callable[[bytes], Any]
+Decode = Literal["json", "text"] | Decoder | None
+Outcome = Sequence[Effect] | Failure
+UNDECODABLE = "undecodable"
+
+
+class Record:
+    """One record as a handler sees it; a retried record shows the place where it stood first.
+
+    Attributes:
+        topic, partition, offset: where the record stood first, also when it is tried again.
+        timestamp_ms: its first timestamp, milliseconds since the epoch.
+        key, value: the bytes as they were produced; None for null.
+        data: the decoded value (see `decode` of the handler), else the bytes.
+        attempt: 0 for the first try, 1 for the first retry, and so on.
+        headers: pairs of name and bytes, ours included when it is a retry.
+    """
+
+    __slots__ = ("_attempt", "data")
+
+    def __init__(self, attempt: Attempt, data: Any) -> None:
+        self._attempt = attempt
+        self.data = data
+
+    @property
+    def topic(self) -> str:
+        return self._attempt.origin.topic
+
+    @property
+    def partition(self) -> int:
+        return self._attempt.origin.partition
+
+    @property
+    def offset(self) -> int:
+        return self._attempt.origin.offset
+
+    @property
+    def timestamp_ms(self) -> int:
+        return self._attempt.origin.timestamp_ms
+
+    @property
+    def key(self) -> bytes | None:
+        return self._attempt.key
+
+    @property
+    def value(self) -> bytes | None:
+        return self._attempt.value
+
+    @property
+    def headers(self) -> Sequence[Header]:
+        return self._attempt.headers
+
+    @property
+    def attempt(self) -> int:
+        return self._attempt.number
+
+    @property
+    def id(self) -> str:
+        """`TOPIC/PARTITION/OFFSET` of the first place: an idempotency key for other systems."""
+        return self._attempt.origin.retry_id
+
+    def __repr__(self) -> str:
+        return f"Record({self.id}, attempt={self.attempt})"
+
+
+class Lookup:
+    """What a handler may ask of the store: committed rows, and a cache for reference tables."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.cache: dict[str, Any] = {}
+        """For whatever a handler wants to keep; lives as long as the task, then starts empty."""
+
+    def query(self, sql: str, params: Params = ()) -> list[tuple[Any, ...]]:
+        """All rows of a SELECT; `?` marks parameters in every database."""
+        try:
+            return self._store.query(sql, params)
+        except (StoreBusyError, ConstraintError):
+            raise
+        except KohortError:
+            raise
+        except Exception as error:  # whatever the database calls it, the query is at fault
+            raise StorageError(f"the handler's query failed: {error}: {sql[:200]}") from error
+
+    def one(self, sql: str, params: Params = ()) -> tuple[Any, ...] | None:
+        """The first row of a SELECT, or None."""
+        rows = self.query(sql, params)
+        return rows[0] if rows else None
+
+
+class Batch:
+    """Records of one partition, each to be decided by `load`, `retry`, `fail` or `skip`."""
+
+    def __init__(self, records: Sequence[Record], spec: HandlerSpec) -> None:
+        self.records = records
+        self._spec = spec
+        self._outcomes: list[Outcome | None] = [None] * len(records)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @property
+    def data(self) -> list[Any]:
+        """The decoded values, in order."""
+        return [r.data for r in self.records]
+
+    def load(self, index: int, *rows: Mapping[str, Any] | Effect) -> None:
+        """The record is to be written: rows of the handler's table, or effects."""
+        self._outcomes[index] = self._spec.effects(rows)
+
+    def skip(self, index: int) -> None:
+        """The record is done and nothing is written for it."""
+        self._outcomes[index] = ()
+
+    def retry(self, index: int, reason: str, message: str = "", *, min_delay_ms: int = 0) -> None:
+        """A temporary failure: on to the next tier."""
+        self._outcomes[index] = stated(
+            reason, permanent=False, message=message, min_delay_ms=min_delay_ms
+        )
+
+    def fail(self, index: int, reason: str, message: str = "") -> None:
+        """A permanent failure: to the failed topic."""
+        self._outcomes[index] = stated(reason, permanent=True, message=message)
+
+    def decided(self) -> list[Outcome]:
+        """All outcomes. Raises UsageError naming the first record without one."""
+        for index, outcome in enumerate(self._outcomes):
+            if outcome is None:
+                raise UsageError(
+                    f"the batch handler of {self._spec.topic} decided nothing about "
+                    f"{self.records[index]!r}; call load, retry, fail or skip for every record"
+                )
+        return cast(list[Outcome], self._outcomes)
+
+
+@dataclass(frozen=True)
+class HandlerSpec:
+    """One handler as it was registered.
+
+    Args:
+        topic: the source topic whose records it gets (also from that topic's tiers).
+        function: `f(record, store)` or, with `batch`, `f(batch, store)`.
+        table: where plain rows go; None when the handler returns effects only.
+        key: columns by which a row replaces another; empty inserts.
+        decode: "json", "text", a function of the bytes, or None for the bytes themselves.
+    """
+
+    topic: str
+    function: Callable[[Any, Lookup], Any]
+    batch: bool = False
+    table: str | None = None
+    key: tuple[str, ...] = ()
+    decode: Decode = "json"
+    classifier: Classifier = field(default_factory=Classifier)
+
+    def effects(self, returned: Any) -> Sequence[Effect]:
+        """What a handler returned, as effects: None, a row, an effect, or several of them."""
+        if returned is None:
+            return ()
+        if isinstance(returned, Insert | Upsert | Execute):
+            return (returned,)
+        if isinstance(returned, Mapping):
+            return (self._row(cast(Mapping[str, Any], returned)),)
+        if isinstance(returned, str | bytes) or not isinstance(returned, Iterable):
+            raise UsageError(
+                f"the handler of {self.topic} returned {type(returned).__name__}; return None, a "
+                "row (a dict), an effect (Insert, Upsert, Execute), or a list of them"
+            )
+        found: list[Effect] = []
+        for part in cast(Iterable[Any], returned):
+            if isinstance(part, Mapping):
+                found.append(self._row(cast(Mapping[str, Any], part)))
+            else:
+                found += self.effects(part)
+        return found
+
+    def _row(self, row: Mapping[str, Any]) -> Effect:
+        if self.table is None:
+            raise UsageError(
+                f"the handler of {self.topic} returned a row, but names no table; register it with "
+                "table=..., or return Insert(table, row)"
+            )
+        return Upsert(self.table, row, self.key) if self.key else Insert(self.table, row)
+
+
+class Handlers:
+    """All handlers of a pipeline, as the `Handler` of `kohort.retry.fenced`."""
+
+    def __init__(self, specs: Iterable[HandlerSpec]) -> None:
+        self._specs = {spec.topic: spec for spec in specs}
+        self._lookup: Lookup | None = None
+
+    def __call__(self, base: str, attempts: Sequence[Attempt], store: Store) -> list[Outcome]:
+        """Decode and run: one outcome for each attempt, in order."""
+        if self._lookup is None:
+            self._lookup = Lookup(store)
+        spec = self._specs[base]
+        decoded = decode_all(spec.decode, [a.value for a in attempts])
+        outcomes: list[Outcome] = [()] * len(attempts)
+        records: list[Record] = []
+        indices: list[int] = []
+        for index, (attempt, data) in enumerate(zip(attempts, decoded, strict=True)):
+            if isinstance(data, Undecodable):
+                outcomes[index] = data.failure
+            else:
+                records.append(Record(attempt, data))
+                indices.append(index)
+        run = _run_batch if spec.batch else _run_each
+        for index, outcome in zip(indices, run(spec, records, self._lookup), strict=True):
+            outcomes[index] = outcome
+        return outcomes
+
+
+@dataclass(frozen=True, slots=True)
+class Undecodable:
+    """The place of a value that did not decode."""
+
+    failure: Failure
+
+
+def decode_all(decode: Decode, values: Sequence[bytes | None]) -> list[Any]:
+    """Each value decoded; None stays None (a tombstone), a bad one becomes Undecodable."""
+    if decode is None:
+        return list(values)
+    function: Decoder = _decoder(decode)
+    found: list[Any] = []
+    for value in values:
+        try:
+            found.append(None if value is None else function(value))
+        except Exception as error:  # the decoder is the user's, and may raise anything
+            found.append(
+                Undecodable(
+                    describe(
+                        error, permanent=True, reason=UNDECODABLE,
+                        disposition=Disposition.DESERIALIZE,
+                    )
+                )
+            )  # fmt: skip
+    return found
+
+
+def _run_each(spec: HandlerSpec, records: Sequence[Record], lookup: Lookup) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    function, effects, classify = spec.function, spec.effects, spec.classifier.classify
+    for record in records:
+        try:
+            outcomes.append(effects(function(record, lookup)))
+        except (StorageError, UsageError):
+            raise
+        except Exception as error:  # the handler is the user's, and may raise anything
+            outcomes.append(classify(error))
+    return outcomes
+
+
+def _run_batch(spec: HandlerSpec, records: Sequence[Record], lookup: Lookup) -> list[Outcome]:
+    if not records:
+        return []
+    batch = Batch(records, spec)
+    try:
+        spec.function(batch, lookup)
+    except (StorageError, UsageError):
+        raise
+    except Exception as error:  # the handler is the user's, and may raise anything
+        if len(records) == 1:
+            return [spec.classifier.classify(error)]
+        half = len(records) // 2
+        return _run_batch(spec, records[:half], lookup) + _run_batch(spec, records[half:], lookup)
+    return batch.decided()
+
+
+def _decoder(decode: Literal["json", "text"] | Decoder) -> Decoder:
+    if decode == "json":
+        return _json_loads()
+    if decode == "text":
+        return _text
+    return decode
+
+
+def _text(value: bytes) -> str:
+    return value.decode()
+
+
+def _json_loads() -> Callable[[bytes], Any]:
+    """orjson where it is installed, else the standard library."""
+    try:
+        import orjson  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        return json.loads
+    return cast(Callable[[bytes], Any], orjson.loads)

@@ -1,0 +1,207 @@
+"""The ledger: what is true of every record that failed, whatever copies of it lie about.
+
+Rules (spec 6.3, retry reference E2):
+- A ledger row is written in the same transaction as the effects and the fence. The key is
+  (pipeline, retry_id, redrive_count, retry_number): one row for each attempt that is owed or ended.
+- A copy in a tier is run only if its row is `scheduled` and names the copy's own place. Every other
+  copy (an orphan of a killed attempt, a duplicate, a stranger's) is inert.
+- An attempt that ends turns its row to `done` (it succeeded, or a next row was scheduled with it)
+  or to `failed`. The newest row of a record therefore says what became of it.
+- A redriven copy runs if the newest row of its record is `failed` with a smaller redrive count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from kohort.retry.classify import Failure
+from kohort.retry.copies import Attempt, Copy
+from kohort.retry.headers import MAX_MESSAGE_BYTES, Origin, cut_utf8
+from kohort.retry.policy import Step
+
+
+class Status(StrEnum):
+    """What a ledger row says of its attempt."""
+
+    SCHEDULED = "scheduled"
+    DONE = "done"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a published copy stands."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """One attempt that is owed (`scheduled`) or has ended. Times are milliseconds."""
+
+    origin: Origin
+    redrive_count: int
+    number: int
+    status: Status
+    place: Place | None
+    due_ms: int | None
+    key_hash: str | None
+    disposition: str
+    reason: str
+    error_class: str
+    error_message: str
+    fingerprint: str
+    created_ms: int
+    closed_ms: int | None = None
+
+    @property
+    def retry_id(self) -> str:
+        return self.origin.retry_id
+
+
+@dataclass(frozen=True, slots=True)
+class RowState:
+    """The part of a row that the gate needs."""
+
+    redrive_count: int
+    number: int
+    status: Status
+    place: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Close a scheduled row: to `done`, or to `failed` with the failure and its copy's place."""
+
+    retry_id: str
+    redrive_count: int
+    number: int
+    failed: LedgerRow | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FenceMove:
+    """The compare-and-set of one partition's fence, in the transaction of its effects."""
+
+    topic: str
+    partition: int
+    expected: int
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FenceRow:
+    """How far a pipeline has taken one partition of one incarnation of a topic."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    next_offset: int
+
+
+class Verdict(StrEnum):
+    """What the ledger says of a copy."""
+
+    RUN = "run"
+    INERT = "inert"
+
+
+def gate(attempt: Attempt, rows: Sequence[RowState]) -> Verdict:
+    """May this copy be run? `rows` are all rows of its record, in any order."""
+    newest = max(rows, key=lambda r: (r.redrive_count, r.number), default=None)
+    if newest is None:
+        return Verdict.INERT
+    if attempt.number == 0:  # a redriven copy in the entry topic
+        redrivable = newest.status is Status.FAILED and newest.redrive_count < attempt.redrive_count
+        return Verdict.RUN if redrivable else Verdict.INERT
+    same = (newest.redrive_count, newest.number) == (attempt.redrive_count, attempt.number)
+    here = newest.place == Place(*attempt.position)
+    return Verdict.RUN if same and here and newest.status is Status.SCHEDULED else Verdict.INERT
+
+
+def backs_failed(place: Place, row: RowState | None) -> bool:
+    """Is this copy in the failed topic the one that the ledger tells of?"""
+    return row is not None and row.status is Status.FAILED and row.place == place
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """What one ended attempt means for the ledger."""
+
+    claim: Claim | None
+    row: LedgerRow | None
+
+
+MAX_KEY_HASH: Final = 16
+
+
+def succeeded(attempt: Attempt, now_ms: int) -> Entries:
+    """A first try that succeeds leaves no row; a retry closes its own."""
+    if attempt.previous is None:
+        return Entries(None, None)
+    if attempt.number == 0:
+        return Entries(None, _ended(attempt, Status.DONE, now_ms))
+    return Entries(_claim(attempt), None)
+
+
+def failed(
+    attempt: Attempt, failure: Failure, copy: Copy, step: Step | None, place: Place, now_ms: int
+) -> Entries:
+    """The rows of an attempt that failed: the next one is scheduled, or the record has failed."""
+    row = LedgerRow(
+        origin=attempt.origin,
+        redrive_count=attempt.redrive_count,
+        number=step.number if step else attempt.number,
+        status=Status.SCHEDULED if step else Status.FAILED,
+        place=place,
+        due_ms=copy.retry.not_before_ms if step else None,
+        key_hash=key_hash(attempt.key),
+        disposition=copy.retry.disposition.value,
+        reason=failure.reason,
+        error_class=failure.error_class,
+        error_message=cut_utf8(failure.message, MAX_MESSAGE_BYTES).decode(),
+        fingerprint=failure.fingerprint,
+        created_ms=now_ms,
+        closed_ms=None if step else now_ms,
+    )
+    if attempt.previous is None or attempt.number == 0:
+        return Entries(None, row)  # two rows for a redriven copy: see `also_ended`
+    if step is None:
+        return Entries(_claim(attempt, row), None)
+    return Entries(_claim(attempt), row)
+
+
+def also_ended(attempt: Attempt, step: Step | None, now_ms: int) -> LedgerRow | None:
+    """The row of a redriven copy's own attempt, when its failure schedules a next one.
+
+    It makes the run of the copy unique: a duplicate meets the row and is inert.
+    """
+    if attempt.previous is not None and attempt.number == 0 and step is not None:
+        return _ended(attempt, Status.DONE, now_ms)
+    return None
+
+
+def key_hash(key: bytes | None) -> str | None:
+    """A short hash by which records of one key are found; None for a record without a key."""
+    return None if key is None else hashlib.sha256(key).hexdigest()[:MAX_KEY_HASH]
+
+
+def _claim(attempt: Attempt, row: LedgerRow | None = None) -> Claim:
+    return Claim(attempt.origin.retry_id, attempt.redrive_count, attempt.number, row)
+
+
+def _ended(attempt: Attempt, status: Status, now_ms: int) -> LedgerRow:
+    previous = attempt.previous
+    return LedgerRow(
+        origin=attempt.origin, redrive_count=attempt.redrive_count, number=attempt.number,
+        status=status, place=Place(*attempt.position), due_ms=None,
+        key_hash=key_hash(attempt.key),
+        disposition=previous.disposition.value if previous else "", reason="", error_class="",
+        error_message="", fingerprint="", created_ms=now_ms, closed_ms=now_ms,
+    )  # fmt: skip

@@ -1,0 +1,65 @@
+"""The SQLite store: one file, one writer at a time, readers beside it.
+
+Rules:
+- WAL, so that readers never wait for the writer; `synchronous=FULL`, so that what was committed
+  before a power cut is still there and the fence never stands behind the checkpoint.
+- A write transaction takes the write lock at once (`BEGIN IMMEDIATE`): waiting happens before
+  anything is done, and never ends in a deadlock between two readers that both want to write.
+- Foreign keys are on. SQLite has them off by default.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any, Final
+
+from kohort.errors import ConfigError, StorageError
+from kohort.retry.store import ConstraintError, Store, StoreBusyError
+
+BUSY_TIMEOUT_S: Final = 60.0
+READ_CACHE_KIB: Final = 16 * 1024
+_CONSTRAINTS = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError)
+
+
+class SqliteStore(Store):
+    """`sqlite:///relative.db` (made absolute here, since executors run elsewhere)."""
+
+    def __init__(self, url: str) -> None:
+        path = url.removeprefix("sqlite:///")
+        if path == url or not path or path == ":memory:":
+            raise ConfigError(
+                f"{url!r}: write sqlite:///FILE.db or sqlite:////ABSOLUTE/FILE.db; a database in "
+                "memory cannot be shared by the processes of a pipeline"
+            )
+        self.path = Path(path).expanduser().absolute()
+        super().__init__(f"sqlite:///{self.path}")
+
+    def _connect(self, *, read_only: bool) -> Any:
+        if not self.path.parent.is_dir():
+            raise StorageError(f"{self.path.parent} is not a directory; make it, then start again")
+        connection = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA foreign_keys=ON")
+        connection.execute(f"PRAGMA cache_size=-{READ_CACHE_KIB}")
+        if read_only:
+            connection.execute("PRAGMA query_only=ON")
+        return connection
+
+    def _begin(self, connection: Any) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+
+    def _sql(self, sql: str) -> str:
+        return sql
+
+    def _translate(self, error: Exception) -> Exception:
+        if isinstance(error, _CONSTRAINTS):
+            return ConstraintError(str(error))
+        if isinstance(error, sqlite3.ProgrammingError) and "binding parameter" in str(error):
+            return ConstraintError(str(error))
+        if isinstance(error, sqlite3.OperationalError) and (
+            "locked" in str(error) or "busy" in str(error)
+        ):
+            return StoreBusyError(f"{self.path} was locked for {BUSY_TIMEOUT_S:g} s: {error}")
+        return error

@@ -1,0 +1,464 @@
+"""The store: effects, fence and ledger of a pipeline in one database, changed in one transaction.
+
+Rules (retry reference E2, invariants X1-X8):
+- `apply` is the only place that writes. Fence, claims, effects and ledger rows go in together or
+  not at all; the fence is a compare-and-set, so of two writers one rolls back and finds out.
+- The write transaction is short: nothing is computed, published or waited for inside it.
+- No scheduled row may name a copy that its tier's reader has already passed. Two checks inside the
+  transaction see to it: whoever schedules looks at the tier's fence, and whoever moves a tier's
+  fence looks for rows scheduled below it. A copy that is read while the transaction that schedules
+  it is still under way would otherwise be dropped and owed for ever.
+- A store is a plain value with a URL: it can be pickled to an executor and connects when it is
+  first used. Connections belong to one process (invariant C14) and one thread.
+- `query` reads committed state on a second connection and never blocks a writer.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from kohort.errors import ConfigError, KohortError, StorageError
+from kohort.retry.effects import Params, Statement
+from kohort.retry.headers import Origin
+from kohort.retry.ledger import Claim, FenceMove, FenceRow, LedgerRow, Place, RowState, Status
+
+MAX_IDS_PER_QUERY: Final = 500
+SCHEMA: Final = (
+    """CREATE TABLE IF NOT EXISTS kohort_fence (
+        pipeline TEXT NOT NULL, topic TEXT NOT NULL, topic_id TEXT NOT NULL,
+        partition INTEGER NOT NULL, next_offset BIGINT NOT NULL, updated_at BIGINT NOT NULL,
+        PRIMARY KEY (pipeline, topic, partition))""",
+    """CREATE TABLE IF NOT EXISTS kohort_ledger (
+        pipeline TEXT NOT NULL, retry_id TEXT NOT NULL, redrive_count INTEGER NOT NULL,
+        retry_number INTEGER NOT NULL, status TEXT NOT NULL,
+        origin_topic TEXT NOT NULL, origin_partition INTEGER NOT NULL,
+        origin_offset BIGINT NOT NULL, origin_timestamp BIGINT NOT NULL,
+        dest TEXT, copy_partition INTEGER, copy_offset BIGINT, due BIGINT, key_hash TEXT,
+        disposition TEXT NOT NULL, reason TEXT NOT NULL, error_class TEXT NOT NULL,
+        error_message TEXT NOT NULL, fingerprint TEXT NOT NULL,
+        created_at BIGINT NOT NULL, closed_at BIGINT,
+        PRIMARY KEY (pipeline, retry_id, redrive_count, retry_number))""",
+    """CREATE INDEX IF NOT EXISTS kohort_ledger_open
+        ON kohort_ledger (pipeline, dest, copy_partition, copy_offset)
+        WHERE status = 'scheduled'""",
+)
+ROW_COLUMNS: Final = (
+    "retry_id", "redrive_count", "retry_number", "status", "origin_topic", "origin_partition",
+    "origin_offset", "origin_timestamp", "dest", "copy_partition", "copy_offset", "due",
+    "key_hash", "disposition", "reason", "error_class", "error_message", "fingerprint",
+    "created_at", "closed_at",
+)  # fmt: skip
+_INSERT_ROW = (
+    f"INSERT INTO kohort_ledger (pipeline, {', '.join(ROW_COLUMNS)}) "
+    f"VALUES ({', '.join('?' * (len(ROW_COLUMNS) + 1))})"
+)
+_OF_ATTEMPT = (
+    "WHERE pipeline = ? AND retry_id = ? AND redrive_count = ? AND retry_number = ? "
+    "AND status = 'scheduled'"
+)
+
+
+class Applied(StrEnum):
+    """How a transaction ended."""
+
+    COMMITTED = "committed"
+    FENCE_LOST = "fence_lost"
+    CLAIM_LOST = "claim_lost"
+
+
+class StoreBusyError(StorageError):
+    """The database was locked or unreachable for longer than the time given. Try again."""
+
+    retriable = True
+
+
+class ConstraintError(KohortError):
+    """A statement broke a constraint of the database, or carried a value that it refuses."""
+
+
+@dataclass(slots=True)
+class Transaction:
+    """Everything that one step changes. `now_ms` is written into the rows."""
+
+    pipeline: str
+    fence: FenceMove
+    now_ms: int
+    statements: list[Statement] = field(default_factory=list[Statement])
+    claims: list[Claim] = field(default_factory=list[Claim])
+    rows: list[LedgerRow] = field(default_factory=list[LedgerRow])
+    of_tier: bool = False
+
+
+class Store(ABC):
+    """One database. `open_store(url)` makes the right one."""
+
+    share_lock = ""
+    """What a SELECT needs to hold a row as it is until the transaction ends."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._pid = 0
+        self._writer: Any = None
+        self._reader: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"url": self.url}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["url"])
+
+    @abstractmethod
+    def _connect(self, *, read_only: bool) -> Any: ...
+
+    @abstractmethod
+    def _begin(self, connection: Any) -> None: ...
+
+    @abstractmethod
+    def _sql(self, sql: str) -> str:
+        """The text with this database's parameter marks."""
+
+    @abstractmethod
+    def _translate(self, error: Exception) -> Exception:
+        """The database's error as one of ours, or as it is."""
+
+    # Reading
+
+    def query(self, sql: str, params: Params = ()) -> list[tuple[Any, ...]]:
+        """All rows of a SELECT over committed state; `?` marks parameters."""
+        with self._errors():
+            cursor = self._reading().cursor()
+            cursor.execute(self._sql(sql), tuple(params))
+            return [tuple(row) for row in cursor.fetchall()]
+
+    def fence(self, pipeline: str, topic: str, partition: int) -> FenceRow | None:
+        """The fence of one partition; None before the first record of it was planned."""
+        rows = self.query(
+            "SELECT topic, topic_id, partition, next_offset FROM kohort_fence "
+            "WHERE pipeline = ? AND topic = ? AND partition = ?",
+            (pipeline, topic, partition),
+        )
+        return FenceRow(*rows[0]) if rows else None
+
+    def fences(self, pipeline: str) -> list[FenceRow]:
+        """Every fence of a pipeline."""
+        return [
+            FenceRow(*row)
+            for row in self.query(
+                "SELECT topic, topic_id, partition, next_offset FROM kohort_fence "
+                "WHERE pipeline = ? ORDER BY topic, partition",
+                (pipeline,),
+            )
+        ]
+
+    def states(self, pipeline: str, retry_ids: Iterable[str]) -> dict[str, list[RowState]]:
+        """The rows of the named records, for the ledger gate; records without rows are absent."""
+        wanted = list(dict.fromkeys(retry_ids))
+        found: dict[str, list[RowState]] = {}
+        for at in range(0, len(wanted), MAX_IDS_PER_QUERY):
+            part = wanted[at : at + MAX_IDS_PER_QUERY]
+            rows = self.query(
+                "SELECT retry_id, redrive_count, retry_number, status, dest, copy_partition, "
+                "copy_offset FROM kohort_ledger WHERE pipeline = ? AND retry_id IN "
+                f"({', '.join('?' * len(part))})",
+                (pipeline, *part),
+            )
+            for retry_id, redrives, number, status, dest, partition, offset in rows:
+                place = None if offset is None else Place(dest, partition, offset)
+                state = RowState(redrives, number, Status(status), place)
+                found.setdefault(retry_id, []).append(state)
+        return found
+
+    def rows(self, pipeline: str, where: str = "", params: Params = ()) -> Iterator[LedgerRow]:
+        """Ledger rows in the order in which they were made; `where` narrows them (trusted text)."""
+        sql = f"SELECT {', '.join(ROW_COLUMNS)} FROM kohort_ledger WHERE pipeline = ?"
+        if where:
+            sql += f" AND ({where})"
+        sql += " ORDER BY created_at, retry_id, redrive_count, retry_number"
+        for row in self.query(sql, (pipeline, *params)):
+            yield _to_row(row)
+
+    # Writing
+
+    def prepare(self) -> None:
+        """Make the fence and ledger tables where they are missing."""
+        with self._transaction() as cursor:
+            for sql in SCHEMA:
+                cursor.execute(sql)
+
+    def open_fence(
+        self, pipeline: str, topic: str, topic_id: str, partition: int, start: int, now_ms: int
+    ) -> FenceRow:
+        """The fence of a partition, made at `start` when there is none."""
+        with self._transaction() as cursor:
+            cursor.execute(
+                self._sql(
+                    "INSERT INTO kohort_fence VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+                ),
+                (pipeline, topic, topic_id, partition, start, now_ms),
+            )
+        row = self.fence(pipeline, topic, partition)
+        assert row is not None, "a fence that was just made is there"
+        return row
+
+    def rewind_fence(self, pipeline: str, topic: str, partition: int, offset: int) -> None:
+        """Move a fence by hand (an operator's act, never the pipeline's)."""
+        with self._transaction() as cursor:
+            cursor.execute(
+                self._sql(
+                    "UPDATE kohort_fence SET next_offset = ? "
+                    "WHERE pipeline = ? AND topic = ? AND partition = ?"
+                ),
+                (offset, pipeline, topic, partition),
+            )
+
+    def apply(self, change: Transaction) -> Applied:
+        """Do all of `change` or nothing.
+
+        Raises ConstraintError when a statement broke a constraint (nothing is changed), and
+        StoreBusyError when the database could not be had.
+        """
+        try:
+            with self._transaction() as cursor:
+                self._move_fence(cursor, change)
+                self._close_claims(cursor, change)
+                self._check_overtaken(cursor, change)
+                if change.of_tier:
+                    self._check_left_behind(cursor, change)
+                for statement in change.statements:
+                    cursor.executemany(self._sql(statement.sql), statement.rows)
+        except _Lost as lost:
+            return lost.how
+        return Applied.COMMITTED
+
+    def execute(self, statements: Sequence[Statement]) -> None:
+        """Run statements in one transaction of their own (set-up by the user, not the pipeline)."""
+        with self._transaction() as cursor:
+            for statement in statements:
+                cursor.executemany(self._sql(statement.sql), statement.rows or [()])
+
+    def probe(self, parts: Sequence[Sequence[Statement]]) -> dict[int, Exception]:
+        """Which parts break a constraint: each is tried behind a savepoint, and all is undone."""
+        broken: dict[int, Exception] = {}
+        with self._errors():
+            connection = self._writing()
+            cursor = connection.cursor()
+            self._begin(connection)
+            try:
+                for index, part in enumerate(parts):
+                    cursor.execute("SAVEPOINT kohort_probe")
+                    try:
+                        for statement in part:
+                            cursor.executemany(self._sql(statement.sql), statement.rows)
+                    except Exception as error:  # every database has its own classes
+                        known = self._translate(error)
+                        if not isinstance(known, ConstraintError):
+                            raise
+                        cursor.execute("ROLLBACK TO SAVEPOINT kohort_probe")
+                        broken[index] = known
+                    cursor.execute("RELEASE SAVEPOINT kohort_probe")
+            finally:
+                connection.rollback()
+        return broken
+
+    def close(self) -> None:
+        """Close this process's connections; the next use opens new ones."""
+        for connection in (self._writer, self._reader):
+            if connection is not None and self._pid == os.getpid():
+                connection.close()
+        self._writer = self._reader = None
+
+    # Inside a transaction
+
+    def _move_fence(self, cursor: Any, change: Transaction) -> None:
+        move = change.fence
+        cursor.execute(
+            self._sql(
+                "UPDATE kohort_fence SET next_offset = ?, updated_at = ? WHERE pipeline = ? "
+                "AND topic = ? AND partition = ? AND next_offset = ?"
+            ),
+            (
+                move.next_offset, change.now_ms, change.pipeline, move.topic, move.partition,
+                move.expected,
+            ),
+        )  # fmt: skip
+        if cursor.rowcount != 1:
+            raise _Lost(Applied.FENCE_LOST)
+
+    def _close_claims(self, cursor: Any, change: Transaction) -> None:
+        done = [
+            (change.now_ms, change.pipeline, c.retry_id, c.redrive_count, c.number)
+            for c in change.claims
+            if c.failed is None
+        ]
+        if done:
+            sql = f"UPDATE kohort_ledger SET status = 'done', closed_at = ? {_OF_ATTEMPT}"
+            cursor.executemany(self._sql(sql), done)
+            if cursor.rowcount != len(done):
+                raise _Lost(Applied.CLAIM_LOST)
+        for claim in change.claims:
+            if claim.failed is not None:
+                self._close_failed(cursor, change, claim, claim.failed)
+        try:
+            rows = [(change.pipeline, *_from_row(row)) for row in change.rows]
+            if rows:
+                cursor.executemany(self._sql(_INSERT_ROW), rows)
+        except Exception as error:  # every database has its own classes
+            if isinstance(self._translate(error), ConstraintError):
+                raise _Lost(Applied.CLAIM_LOST) from error
+            raise
+
+    def _close_failed(self, cursor: Any, change: Transaction, claim: Claim, row: LedgerRow) -> None:
+        place = row.place or Place("", -1, -1)
+        cursor.execute(
+            self._sql(
+                "UPDATE kohort_ledger SET status = 'failed', closed_at = ?, dest = ?, "
+                "copy_partition = ?, copy_offset = ?, disposition = ?, reason = ?, "
+                f"error_class = ?, error_message = ?, fingerprint = ? {_OF_ATTEMPT}"
+            ),
+            (
+                change.now_ms, place.topic, place.partition, place.offset, row.disposition,
+                row.reason, row.error_class, row.error_message, row.fingerprint,
+                change.pipeline, claim.retry_id, claim.redrive_count, claim.number,
+            ),
+        )  # fmt: skip
+        if cursor.rowcount != 1:
+            raise _Lost(Applied.CLAIM_LOST)
+
+    def _check_overtaken(self, cursor: Any, change: Transaction) -> None:
+        """No copy that is scheduled here may stand below the fence of its tier."""
+        first: dict[tuple[str, int], int] = {}
+        for row in change.rows:
+            if row.status is Status.SCHEDULED and row.place is not None:
+                at = (row.place.topic, row.place.partition)
+                first[at] = min(first.get(at, row.place.offset), row.place.offset)
+        for (topic, partition), offset in sorted(first.items()):
+            cursor.execute(
+                self._sql(
+                    "SELECT next_offset FROM kohort_fence "
+                    f"WHERE pipeline = ? AND topic = ? AND partition = ? {self.share_lock}"
+                ),
+                (change.pipeline, topic, partition),
+            )
+            fence = cursor.fetchone()
+            if fence is not None and fence[0] > offset:
+                raise _Lost(Applied.CLAIM_LOST)
+
+    def _check_left_behind(self, cursor: Any, change: Transaction) -> None:
+        """Nothing that is still scheduled may stand below a tier's new fence."""
+        move = change.fence
+        cursor.execute(
+            self._sql(
+                "SELECT 1 FROM kohort_ledger WHERE pipeline = ? AND dest = ? "
+                "AND copy_partition = ? AND copy_offset < ? AND status = 'scheduled' LIMIT 1"
+            ),
+            (change.pipeline, move.topic, move.partition, move.next_offset),
+        )
+        if cursor.fetchone() is not None:
+            raise _Lost(Applied.CLAIM_LOST)
+
+    # Connections
+
+    @contextmanager
+    def _transaction(self) -> Generator[Any]:
+        with self._errors():
+            connection = self._writing()
+            cursor = connection.cursor()
+            self._begin(connection)
+            try:
+                yield cursor
+            except BaseException:  # whatever it was, nothing of it may stay
+                connection.rollback()
+                raise
+            connection.commit()
+
+    @contextmanager
+    def _errors(self) -> Generator[None]:
+        try:
+            yield
+        except KohortError:
+            raise
+        except Exception as error:  # every database has its own classes; one place sorts them
+            known = self._translate(error)
+            if isinstance(known, StoreBusyError):
+                self.close()
+            if known is error:
+                raise
+            raise known from error
+
+    def _writing(self) -> Any:
+        self._check_process()
+        if self._writer is None:
+            self._writer = self._connect(read_only=False)
+        return self._writer
+
+    def _reading(self) -> Any:
+        self._check_process()
+        if self._reader is None:
+            self._reader = self._connect(read_only=True)
+        return self._reader
+
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():  # forked: the parent's connections are not ours to touch
+            self._writer = self._reader = None
+            self._pid = os.getpid()
+
+
+class _Lost(KohortError):
+    """The compare-and-set of the fence or of a claim found another value: roll back."""
+
+    def __init__(self, how: Applied) -> None:
+        self.how = how
+        super().__init__(how.value)
+
+
+def open_store(url: str) -> Store:
+    """The store of a URL: `sqlite:///file.db`, `sqlite:////absolute.db`, `postgresql://…`.
+
+    Nothing is connected yet. Raises ConfigError for another kind of URL.
+    """
+    scheme = urlsplit(url).scheme
+    if scheme == "sqlite":
+        from kohort.retry.sqlite import SqliteStore
+
+        return SqliteStore(url)
+    if scheme in {"postgresql", "postgres"}:
+        from kohort.retry.postgres import PostgresStore
+
+        return PostgresStore(url)
+    raise ConfigError(
+        f"{url!r} is not a store; write sqlite:///FILE.db or postgresql://USER@HOST/DATABASE"
+    )
+
+
+def _from_row(row: LedgerRow) -> tuple[Any, ...]:
+    place = row.place
+    return (
+        row.retry_id, row.redrive_count, row.number, row.status.value, row.origin.topic,
+        row.origin.partition, row.origin.offset, row.origin.timestamp_ms,
+        place.topic if place else None, place.partition if place else None,
+        place.offset if place else None, row.due_ms, row.key_hash, row.disposition, row.reason,
+        row.error_class, row.error_message, row.fingerprint, row.created_ms, row.closed_ms,
+    )  # fmt: skip
+
+
+def _to_row(values: Sequence[Any]) -> LedgerRow:
+    (
+        _, redrives, number, status, topic, partition, offset, stamp, dest, copy_partition,
+        copy_offset, due, key, disposition, reason, error_class, message, fingerprint, created,
+        closed,
+    ) = values  # fmt: skip
+    return LedgerRow(
+        origin=Origin(topic, partition, offset, stamp), redrive_count=redrives, number=number,
+        status=Status(status),
+        place=None if copy_offset is None else Place(dest, copy_partition, copy_offset),
+        due_ms=due, key_hash=key, disposition=disposition, reason=reason,
+        error_class=error_class, error_message=message, fingerprint=fingerprint,
+        created_ms=created, closed_ms=closed,
+    )  # fmt: skip

@@ -1,0 +1,301 @@
+"""Retry reference E2: every row of its kill table, and a walk over random kills (spec 6.3)."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kohort.errors import DataLossError
+from kohort.retry.classify import Permanent, Temporary
+from kohort.retry.copies import Attempt, redrive_copy
+from kohort.retry.effects import Insert
+from kohort.retry.fenced import RawRecord
+from kohort.retry.handling import Record
+from kohort.retry.headers import parse
+from kohort.retry.ledger import Place, backs_failed
+from tests.retry.world import Killed, World, row
+
+numbers = itertools.count()
+KILLS = (
+    "before publish", "during publish", "after publish", "before transaction", "after commit",
+    "before commit log",
+)  # fmt: skip
+
+
+def handle(record: Record, _store: object) -> object:
+    """`ok`, `bad`, or how often to fail first."""
+    if record.value == b"bad":
+        raise Permanent("bad")
+    if record.value not in (b"ok", b"bad") and record.attempt < int(record.value or b"0"):
+        raise Temporary("not_yet")
+    return row(record)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "db.sqlite", handle=handle)
+
+
+def test_everything_ends_loaded_or_failed(world: World) -> None:
+    """Spec 5.3, 6.3: permanent to failed, temporary through its tiers, the rest at once."""
+    world.produce(0, b"ok", b"bad", b"1", b"3", b"4")
+    world.produce(1, b"2", b"ok")
+    world.run_all()
+    world.check()
+    assert world.failed() == ["in/0/1", "in/0/4"]
+    attempts = world.ask("SELECT id, attempt FROM loaded WHERE attempt > 0 ORDER BY id")
+    assert attempts == [("in/0/2", 1), ("in/0/3", 3), ("in/1/0", 2)]
+    reasons = world.ask("SELECT reason, disposition FROM kohort_ledger WHERE status='failed'")
+    assert sorted(reasons) == [("bad", "fatal"), ("not_yet", "exhausted")]
+
+
+@pytest.mark.parametrize("place", KILLS)
+@pytest.mark.parametrize("topic", ["in", "in.g.retry.2s", "in.g.retry.5s"])
+def test_a_kill_anywhere_changes_nothing(world: World, place: str, topic: str) -> None:
+    """Retry reference E2, the kill table's first four rows, on the source and on each tier."""
+    world.produce(0, b"ok", b"bad", b"1", b"2", b"3", b"4")
+    killed = False
+    for _ in range(100):
+        for name in ("in", *world.topics.delays_ms):
+            if (
+                name == topic
+                and not killed
+                and world.end(name, 0, world.checkpoint.get((name, 0), 0))
+            ):
+                world.kills.at = [place]
+                try:
+                    world.run(name, 0)
+                except Killed:
+                    killed = True
+                    world.gate.forget()
+                world.kills.at = []
+            world.survive(name, 0)
+        world.now += 1_000
+    assert killed
+    world.check()
+    assert world.failed() == ["in/0/1", "in/0/5"]
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    values=st.lists(st.sampled_from([b"ok", b"bad", b"1", b"2", b"3", b"4"]), max_size=25),
+    kills=st.lists(st.sampled_from(KILLS), max_size=12),
+    chunk=st.integers(1, 10),
+)
+def test_random_kills(tmp_path: Path, values: list[bytes], kills: list[str], chunk: int) -> None:
+    """X3: whatever is killed and when, the output is the input, once."""
+    world = World(tmp_path / f"{next(numbers)}.sqlite", handle=handle)
+    for n, value in enumerate(values):
+        world.produce(n % 2, value)
+    world.kills.at = list(kills)
+    world.run_all(chunk)
+    world.kills.at = []
+    world.check()
+    expected = [v for v in values if v in (b"bad", b"4")]
+    assert len(world.failed()) == len(expected)
+
+
+def test_orphan_and_duplicate_copies_are_inert(world: World) -> None:
+    """A copy whose transaction never committed is dropped, whoever reads it first."""
+    world.produce(0, b"1")
+    world.kills.at = ["after publish"]
+    with pytest.raises(Killed):
+        world.run("in", 0)
+    world.now += 10_000
+    report = world.run("in.g.retry.2s", 0)  # the orphan is read before the source runs again
+    assert report is not None
+    assert (report.inert, report.loaded) == (1, 0)
+    world.run_all()
+    world.check()
+    assert world.loaded() == ["in/0/0"]
+
+
+def test_a_copy_overtaken_by_its_tier_is_published_again(world: World) -> None:
+    """A slow transaction whose copy was already read and dropped is not owed for ever."""
+    world.produce(0, b"1")
+    loader = world.loader()
+    publish, calls = loader.publisher.publish, []
+
+    class Slow:
+        def publish(self, copies: object) -> list[Place]:
+            places = publish(copies)  # type: ignore[arg-type]
+            calls.append(places)
+            if len(calls) == 1:
+                world.now += 60_000
+                world.run("in.g.retry.2s", 0)
+            return places
+
+    loader.publisher = Slow()  # type: ignore[assignment]
+    load = loader.open(world.span("in", 0, 0, 1))
+    load.load(world.logs["in", 0])
+    load.finish()
+    assert len(calls) == 2
+    world.checkpoint["in", 0] = 1
+    world.run_all()
+    world.check()
+
+
+def test_a_tier_fence_does_not_pass_a_row_scheduled_meanwhile(world: World) -> None:
+    """The other side of the same race: the tier finds the row when it moves its fence."""
+    world.produce(0, b"1")
+    source, tier = world.loader(), world.loader()
+    load = source.open(world.span("in", 0, 0, 1))
+    tiers = world.logs["in.g.retry.2s", 0]
+    tiers.append(RawRecord(0, world.now - 5_000, 1, b"k", b"1", _headers_of_first_copy(world)))
+
+    class Published:
+        def publish(self, copies: object) -> list[Place]:
+            return [Place("in.g.retry.2s", 0, 0)]
+
+    class Late:
+        """A store in which the source commits right after the tier has looked."""
+
+        def __init__(self, real: object) -> None:
+            self.real = real
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.real, name)
+
+        def states(self, *args: object) -> object:
+            found = self.real.states(*args)  # type: ignore[attr-defined]
+            load.load(world.logs["in", 0])
+            return found
+
+    source.publisher = Published()  # type: ignore[assignment]
+    tier.store = Late(tier.store)  # type: ignore[assignment]
+    running = tier.open(world.span("in.g.retry.2s", 0, 0, 1))
+    running.load(tiers)
+    assert running.finish().loaded == 1
+    assert world.loaded() == ["in/0/0"]
+
+
+def _headers_of_first_copy(world: World) -> list[tuple[str, bytes | None]]:
+    from kohort.retry.classify import stated
+    from kohort.retry.copies import copy_for
+    from kohort.retry.headers import Origin
+
+    origin = Origin("in", 0, 0, world.now, 0, "id-1")
+    attempt = Attempt(origin, 0, ("in", 0, 0), b"k", b"1", [])
+    copy, _ = copy_for(
+        attempt, stated("x", permanent=False), topics=world.topics, now_ms=world.now - 5_000
+    )
+    return copy.headers
+
+
+def test_checkpoint_deleted(world: World) -> None:
+    """E2: batch 0 again, from the start: the prefix is dropped by offset."""
+    world.produce(0, b"ok", b"1", b"bad")
+    world.run("in", 0)
+    world.checkpoint.clear()
+    report = world.run("in", 0)
+    assert report is not None
+    assert (report.loaded, report.failed) == (0, 0)
+    world.run_all()
+    world.check()
+
+
+def test_store_emptied_restored_or_topic_made_anew_is_refused(world: World) -> None:
+    """E2: n < s, no fence, another topic id: loud, and nothing is changed."""
+    world.produce(0, b"ok", b"ok")
+    store = world.store()
+    loader = world.loader()
+    with pytest.raises(DataLossError, match="emptied or replaced"):
+        loader.open(world.span("in", 0, 1, 2))
+    store.open_fence("p", "in", "id-1", 0, 0, 1)
+    with pytest.raises(DataLossError, match="backup"):
+        loader.open(world.span("in", 0, 1, 2))
+    world.topic_id = "id-2"
+    with pytest.raises(DataLossError, match="made anew"):
+        loader.open(world.span("in", 0, 0, 2))
+    assert world.loaded() == []
+    store.close()
+
+
+def test_zombie_task_loses_the_compare_and_set(world: World) -> None:
+    """X5: two writers of one range: the loser rolls back, finds out, and writes nothing."""
+    world.produce(0, b"ok", b"1", b"ok")
+    zombie = world.loader().open(world.span("in", 0, 0, 3))
+    world.run("in", 0)
+    zombie.load(world.logs["in", 0])
+    assert zombie.finish().loaded == 0
+    world.run_all()
+    world.check()
+
+
+def test_broken_constraints_are_isolated(world: World) -> None:
+    """Spec 5.1: a constraint violated is permanent, and its neighbours are loaded."""
+
+    def big(record: Record, _store: object) -> object:
+        size = 10**9 if record.value == b"big" else 1
+        return Insert("loaded", {"id": record.id, "attempt": 0, "small": size})
+
+    world.handle = big
+    world.produce(0, b"ok", b"big", b"ok", b"big")
+    world.run_all()
+    world.check()
+    assert world.failed() == ["in/0/1", "in/0/3"]
+    assert world.ask("SELECT DISTINCT reason FROM kohort_ledger") == [("constraint_violated",)]
+
+
+def test_what_does_not_decode_goes_to_failed_untouched(world: World) -> None:
+    """R7, issue 2: original bytes untouched, disposition deserialize; tombstones are no error."""
+    world.decode = "json"
+    world.handle = lambda record, store: row(record)
+    world.produce(0, b'{"a": 1}', b"\xff{", b"[1", b"2],3")
+    world.logs["in", 0].append(RawRecord(4, world.now, 0, b"k", None, []))
+    world.run_all()
+    assert world.failed() == ["in/0/1", "in/0/2", "in/0/3"]
+    copies = world.logs[world.topics.failed, 0]
+    assert [c.value for c in copies] == [b"\xff{", b"[1", b"2],3"]
+    assert {parse(c.headers).disposition for c in copies} == {"deserialize"}
+    assert [c for c in copies[0].headers if c[0] == "h"] == [("h", None), ("h", b"1")]
+
+
+def test_strangers_in_a_tier_go_to_failed(world: World) -> None:
+    """A2: a record in a tier without our headers is never run."""
+    log = world.logs["in.g.retry.2s", 0]
+    log.append(RawRecord(0, world.now, 1, b"k", b"ok", [("retry_number", b"1")]))
+    world.now += 10_000
+    world.run_all()
+    assert world.loaded() == []
+    assert world.failed() == ["in.g.retry.2s/0/0"]
+
+
+def test_redrive_runs_each_record_once(world: World) -> None:
+    """R9, spec 5.6: another round; a redrive repeated by a crashed tool is a no-op."""
+    world.produce(0, b"bad", b"4")
+    world.run_all()
+    world.handle = lambda record, store: row(record)
+    failed = world.logs[world.topics.failed, 0]
+    for _ in range(2):
+        for c in failed:
+            attempt = Attempt(
+                parse(c.headers).origin, 0, (world.topics.failed, 0, c.offset), c.key, c.value,
+                c.headers, parse(c.headers),
+            )  # fmt: skip
+            world.publish(
+                [redrive_copy(attempt, topics=world.topics, redrive_id="r", now_ms=world.now)]
+            )
+    world.run_all()
+    world.check()
+    assert world.loaded() == ["in/0/0", "in/0/1"]
+
+
+def test_only_the_copy_that_the_ledger_names_is_backed(world: World) -> None:
+    """Spec 6.3: a copy whose ledger row does not back it is inert, in the failed topic too."""
+    world.produce(0, b"bad")
+    world.kills.at = ["after publish"]
+    world.run_all()
+    copies = world.logs[world.topics.failed, 0]
+    assert len(copies) == 2
+    store = world.store()
+    (state,) = store.states("p", ["in/0/0"])["in/0/0"]
+    backed = [backs_failed(Place(world.topics.failed, 0, c.offset), state) for c in copies]
+    assert backed == [False, True]
+    store.close()

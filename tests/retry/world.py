@@ -1,0 +1,243 @@
+"""A small world for the fence: logs in memory, a clock that is moved, and kills at every step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kohort.retry.copies import Attempt, Copy
+from kohort.retry.effects import Effect, Insert
+from kohort.retry.fenced import Loader, RawRecord, Report, SourceRange
+from kohort.retry.gate import Answer, NeedProof, Opened, TierGate
+from kohort.retry.handling import Handlers, HandlerSpec
+from kohort.retry.ledger import Place
+from kohort.retry.policy import RetryPolicy, RetryTopics
+from kohort.retry.store import Applied, Store, Transaction, open_store
+
+SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS loaded (id TEXT NOT NULL, attempt INTEGER NOT NULL, "
+    "small INTEGER NOT NULL CHECK (small < 1000000000))"
+)
+
+
+class Killed(BaseException):
+    """kill -9: nothing may catch it."""
+
+
+@dataclass
+class Kills:
+    """Names of the places where the process dies, each once."""
+
+    at: list[str] = field(default_factory=list)
+
+    def reach(self, place: str) -> None:
+        if place in self.at:
+            self.at.remove(place)
+            raise Killed(place)
+
+
+@dataclass
+class World:
+    """Everything outside of the process, and so everything that survives a kill."""
+
+    path: Path
+    policy: RetryPolicy = field(default_factory=lambda: RetryPolicy.parse("2s 2s 5s"))
+    now: int = 1_000_000
+    logs: dict[tuple[str, int], list[RawRecord]] = field(default_factory=lambda: defaultdict(list))
+    checkpoint: dict[tuple[str, int], int] = field(default_factory=dict)
+    open_batch: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    kills: Kills = field(default_factory=Kills)
+    handle: Callable[..., object] = lambda record, store: None
+    decode: object = None
+    topic_id: str = "id-1"
+    partitions: int = 2
+
+    def __post_init__(self) -> None:
+        self.topics = RetryTopics("in", "g", self.policy)
+        self.gate = TierGate(self.topics.delays_ms, skew_ms=0)
+        store = self.store()
+        store.prepare()
+        from kohort.retry.effects import Execute, statements
+
+        store.execute(statements([Execute(SCHEMA)]))
+        for topic in self.topics.delays_ms:
+            for partition in range(self.partitions):
+                store.open_fence("p", topic, self.topic_id, partition, 0, self.now)
+        store.close()
+
+    def store(self) -> Store:
+        return open_store(f"sqlite:///{self.path}")
+
+    def produce(self, partition: int, *values: bytes) -> None:
+        for value in values:
+            log = self.logs["in", partition]
+            log.append(RawRecord(len(log), self.now, 0, b"k", value, [("h", None), ("h", b"1")]))
+
+    # One process
+
+    def loader(self) -> Loader:
+        spec = HandlerSpec("in", self.handle, table="loaded", decode=self.decode)  # type: ignore[arg-type]
+        return Loader(
+            "p", {"in": self.topics}, KillableStore(self), self, Handlers([spec]), self, 0
+        )
+
+    def publish(self, copies: Sequence[Copy]) -> list[Place]:
+        self.kills.reach("before publish")
+        places: list[Place] = []
+        for copy in copies:
+            at = (copy.topic, copy.partition_hint % self.partitions)
+            log = self.logs[at]
+            log.append(RawRecord(len(log), self.now, 1, copy.key, copy.value, copy.headers))
+            places.append(Place(*at, log[-1].offset))
+            self.kills.reach("during publish")
+        self.kills.reach("after publish")
+        return places
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def sleep_ms(self, ms: int) -> None:
+        self.now += ms
+
+    # What Spark does: plan, keep the plan, run it, remember that it is done
+
+    def span(self, topic: str, partition: int, start: int, end: int) -> SourceRange:
+        delay = self.topics.delays_ms.get(topic)
+        return SourceRange(topic, self.topic_id, partition, start, end, "in", delay, start == 0)
+
+    def run(self, topic: str, partition: int, chunk: int = 100) -> Report | None:
+        """One micro-batch of one partition; a kill inside leaves the plan open, as Spark does."""
+        at = (topic, partition)
+        if at not in self.open_batch:
+            start = self.checkpoint.get(at, 0)
+            end = self.end(topic, partition, start)
+            if end == start:
+                return None
+            self.open_batch[at] = (start, end)
+        start, end = self.open_batch[at]
+        loader = self.loader()
+        load = loader.open(self.span(topic, partition, start, end))
+        if load.done:
+            report = load.finish()
+        else:
+            records = self.logs[at][start:end]
+            for low in range(0, len(records), chunk):
+                load.load(records[low : low + chunk])
+            report = load.finish()
+        self.kills.reach("before commit log")
+        self.checkpoint[at] = end
+        del self.open_batch[at]
+        return report
+
+    def end(self, topic: str, partition: int, start: int) -> int:
+        log = self.logs[topic, partition]
+        if topic not in self.topics.delays_ms:
+            return len(log)
+        for q in self.gate.questions({(topic, partition): start}, self.now):
+            stamps = [(r.offset, r.timestamp_ms) for r in log]
+            offset, stamp = next(((o, t) for o, t in stamps if t >= q.target_ms), (-1, -1))
+            answer = Answer(len(log), offset, stamp)
+            outcome = self.gate.answer(q, answer, self.now)
+            if isinstance(outcome, NeedProof):
+                last = max(stamps, key=lambda e: e[1], default=(-1, -1))
+                proven = Answer(
+                    len(log), offset, stamp, max_offset=last[0], max_timestamp_ms=last[1]
+                )
+                outcome = self.gate.answer(q, proven, self.now)
+            assert isinstance(outcome, Opened)
+        opened = self.gate.opened((topic, partition))
+        assert opened is not None
+        return max(opened.end, start)
+
+    def run_all(self, chunk: int = 100) -> None:
+        """Until nothing is owed; a killed process is started again."""
+        for _ in range(400):
+            for topic in ("in", *self.topics.delays_ms):
+                for partition in range(self.partitions):
+                    self.survive(topic, partition, chunk)
+            if not self.owed() and not self.open_batch:
+                return
+            self.now += 1_000
+        raise AssertionError(f"still owed: {self.owed()}")
+
+    def survive(self, topic: str, partition: int, chunk: int = 100) -> None:
+        while True:
+            try:
+                self.run(topic, partition, chunk)
+                return
+            except Killed:
+                self.gate.forget()
+
+    # What is true
+
+    def ask(self, sql: str) -> list[tuple[object, ...]]:
+        store = self.store()
+        try:
+            return store.query(sql)
+        finally:
+            store.close()
+
+    def owed(self) -> int:
+        return int(
+            str(self.ask("SELECT count(*) FROM kohort_ledger WHERE status='scheduled'")[0][0])
+        )
+
+    def loaded(self) -> list[str]:
+        return sorted(str(row[0]) for row in self.ask("SELECT id FROM loaded"))
+
+    def failed(self) -> list[str]:
+        """Records whose newest row is `failed`."""
+        return sorted(
+            str(row[0])
+            for row in self.ask(
+                "SELECT retry_id FROM kohort_ledger l WHERE status = 'failed' AND NOT EXISTS ("
+                "SELECT 1 FROM kohort_ledger n WHERE n.retry_id = l.retry_id "
+                "AND (n.redrive_count > l.redrive_count OR (n.redrive_count = l.redrive_count "
+                "AND n.retry_number > l.retry_number)))"
+            )
+        )
+
+    def inputs(self) -> list[str]:
+        return sorted(
+            f"in/{p}/{r.offset}" for p in range(self.partitions) for r in self.logs["in", p]
+        )
+
+    def check(self) -> None:
+        """Spec 6.3: each input is loaded exactly once or failed exactly once."""
+        assert sorted(self.loaded() + self.failed()) == self.inputs()
+        assert self.owed() == 0
+
+
+class KillableStore(Store):
+    """The real store with kills around its transaction."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._real = world.store()
+        super().__init__(self._real.url)
+
+    def apply(self, change: Transaction) -> Applied:
+        self._world.kills.reach("before transaction")
+        applied = self._real.apply(change)
+        self._world.kills.reach("after commit")
+        return applied
+
+    def __getattribute__(self, name: str) -> object:
+        if name in {"apply", "_world", "_real"}:
+            return object.__getattribute__(self, name)
+        return getattr(object.__getattribute__(self, "_real"), name)
+
+    _connect = _begin = _sql = _translate = lambda *a, **k: None  # type: ignore[assignment]
+
+
+def row(record: object) -> list[Effect]:
+    """The row that a handler of these tests loads."""
+    from kohort.retry.handling import Record
+
+    assert isinstance(record, Record)
+    return [Insert("loaded", {"id": record.id, "attempt": record.attempt, "small": 1})]
+
+
+__all__ = ["Attempt", "Killed", "Kills", "World", "row"]
