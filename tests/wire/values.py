@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import random
+import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from kohort import wire
+from kohort.errors import ErrorCode
 from kohort.wire import Message, message_class
 from kohort.wire import _schema as schema
 
 SCHEMAS = Path(schema.__file__).parent / "schema"
 ALL_NAMES = sorted(path.stem for path in SCHEMAS.glob("*.schema"))
+TIME = re.compile("time|_ms|period")
 ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789-._äßπ漢😀"
 
 
@@ -81,6 +84,10 @@ class Maker:
             return pick.randbytes(16)
         if field.base == "bool":
             return pick.random() < 0.5
+        if self.plain and "error_code" in field.name:
+            return int(pick.choice(list(ErrorCode)))
+        if self.plain and field.base == "int64" and TIME.search(field.name):
+            return pick.randint(0, 10**12)
         code = schema.NUMBERS[field.base]
         raw = pick.randbytes(struct.calcsize(code)) if pick.random() < 0.6 else b""
         if field.base == "float64":

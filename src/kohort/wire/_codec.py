@@ -227,6 +227,8 @@ _RUNTIME_NAMES: Final = {
             "bad_count",
             "bad_size",
             "bad_tag",
+            "check_uuids",
+            "in_order",
             "numbers",
             "pack_numbers",
             "records_parts",

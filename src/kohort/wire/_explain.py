@@ -12,7 +12,7 @@ from typing import Any, cast
 from kohort.errors import EncodeError, ProtocolError, UnsupportedVersionError
 from kohort.wire import _schema
 from kohort.wire._base import Message
-from kohort.wire._runtime import STRING_BYTES_MAX, NoPlace
+from kohort.wire._runtime import STRING_BYTES_MAX, NoPlace, records_parts
 
 
 class _Found(Exception):
@@ -109,7 +109,12 @@ class _Walker:
             self.number(field, value, path)
         elif field.base == "string":
             self.string(value, path)
-        elif field.base == "bytes" and not isinstance(value, (bytes, bytearray, memoryview)):
+        elif field.base == "records":
+            try:
+                records_parts(value)
+            except TypeError as error:
+                self.fail(path, f"cannot be sent: {error}")
+        elif not isinstance(value, (bytes, bytearray, memoryview)):
             self.fail(path, f"is a {type(value).__name__}, not bytes")
 
     def number(self, field: _schema.Field, value: Any, path: str) -> None:
@@ -141,7 +146,8 @@ def _is_default(field: _schema.Field, value: Any) -> bool:
     if field.array:
         return value == []
     if field.struct is not None:
-        return value == type(value)()
+        cls: Any = type(value)
+        return bool(value == (cls.DEFAULT if hasattr(cls, "DEFAULT") else cls()))
     if field.default is not None:
         wanted = {"true": True, "false": False}.get(field.default)
         return value == (float(field.default) if wanted is None else wanted)

@@ -153,7 +153,7 @@ class DecoderWriter:
         self.emit(f"    {found}.append(({tag}, bytes(buf[p:{e}])))")
         self.emit(f"    p = {e}")
         self.depth -= 1
-        self.emit(f"if {found}: {target}.unknown_tags = {found}")
+        self.emit(f"if {found}: {target}.unknown_tags = in_order({found})")
         self.depth -= 1
 
     # -- fields

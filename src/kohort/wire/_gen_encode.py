@@ -178,6 +178,8 @@ class EncoderWriter:
         if field.array:
             self.array(field, value)
         elif field.fixed:
+            if field.base == "uuid":
+                self.emit(f"if len({value}) != 16: raise NoPlace")
             self.run.append((field.fixed, value))
         elif field.struct is not None:
             self.nested(field, value, in_tag=in_tag)
@@ -273,6 +275,8 @@ class EncoderWriter:
         single.classic = field.classic
         if field.struct is None and single.fixed is not None:
             code = single.fixed
+            if field.base == "uuid":
+                self.emit(f"check_uuids({v})")
             name = f"b_{code.replace('?', 't').replace('16s', 'U')}"
             self.names[name] = [packer.pack for packer in _runtime.arrays(code)]
             few = f"{name}[len({v})](*{v}) if len({v}) < {_runtime.SMALL_ARRAYS}"

@@ -11,8 +11,9 @@ Rules:
 
 from __future__ import annotations
 
+from itertools import pairwise
 from struct import Struct
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, cast
 
 from kohort.errors import DecodeError, EncodeError
 from kohort.wire._types import Buffer
@@ -124,7 +125,16 @@ def unknown_tags(buf: Buffer, p: int, count: int, most: int) -> tuple[list[tuple
         tag, n, p = tag_head(buf, p)
         found.append((tag, bytes(buf[p : p + n])))
         p += n
-    return found, p
+    return in_order(found), p
+
+
+def in_order(found: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+    """Unknown tagged fields by tag; a tag may stand only once."""
+    found.sort(key=lambda field: field[0])
+    for (tag, _), (other, _) in pairwise(found):
+        if tag == other:
+            raise DecodeError(f"tagged field {tag} stands twice in one struct")
+    return found
 
 
 def tag_head(buf: Buffer, p: int) -> tuple[int, int, int]:
@@ -190,12 +200,25 @@ def records_parts(records: Any) -> tuple[list[Buffer], int]:
     if isinstance(records, (bytes, bytearray)):
         return [records], len(records)
     if isinstance(records, memoryview):
-        flat = records if records.nbytes == len(records) else records.cast("B")
+        flat = cast("memoryview", records)
+        if flat.nbytes != len(flat):
+            flat = flat.cast("B")
         return [flat], flat.nbytes
+    if not isinstance(records, (list, tuple)):
+        raise TypeError(f"records are a {type(records).__name__}, not a buffer or list of buffers")
     parts: list[Buffer] = []
     total = 0
-    for part in records:
+    for part in cast("list[Any]", records):
+        if not isinstance(part, (bytes, bytearray, memoryview)):
+            raise TypeError(f"records hold a {type(part).__name__}, not a buffer")
         more, n = records_parts(part)
         parts += more
         total += n
     return parts, total
+
+
+def check_uuids(values: list[Any]) -> None:
+    """Refuses what is not 16 bytes long: `struct` would pad or cut it without a word."""
+    for value in values:
+        if len(value) != 16:
+            raise ValueError(f"uuid of {len(value)} bytes")

@@ -65,6 +65,12 @@ class Versions:
 NO_VERSIONS: Final = Versions("none")
 
 
+def _options(words: list[str]) -> dict[str, str]:
+    """`name=value` words as a dict; a bare name has an empty value."""
+    pairs = [word.partition("=") for word in words]
+    return {name: value for name, _, value in pairs}
+
+
 class Field:
     """One field: `base` is its type without `[]`; `struct` is set when that type is a struct."""
 
@@ -86,7 +92,7 @@ class Field:
 
     def __init__(self, line: str) -> None:
         words = line.split()
-        options = dict(word.partition("=")[::2] for word in words[3:])
+        options = _options(words[3:])
         self.wire_name = words[0]
         self.name = snake(words[0])
         self.array = words[1].startswith("[]")
@@ -143,7 +149,7 @@ class Definition:
     def __init__(self, text: str) -> None:
         lines = [line for line in text.splitlines() if line and not line.startswith("#")]
         head = lines[0].split()
-        options = dict(word.partition("=")[::2] for word in head[2:])
+        options = _options(head[2:])
         self.kind, self.name = head[0], head[1]
         self.key = int(options["key"])
         self.versions = Versions(options["versions"])
