@@ -1,0 +1,318 @@
+"""One broker on one lane: a connection that comes back, its handshake, its requests.
+
+Rules:
+- States: IDLE (no connection, nobody needs one), CONNECTING, NEGOTIATING (ApiVersions is asked),
+  READY, BACKING_OFF (the last try failed; the next one comes by itself when something waits).
+- Every new connection negotiates versions again: the broker may have been upgraded meanwhile.
+- When a try fails, everything that waits fails with it, so that callers may choose another broker.
+- A completion of an earlier connection is dropped by its identity (design decision 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Literal, Protocol
+
+import kohort
+from kohort.client.backoff import Backoff
+from kohort.client.config import ClientConfig
+from kohort.client.pipeline import PendingRequest, Pipeline
+from kohort.client.versions import pick, ranges_of
+from kohort.errors import (
+    BrokerError,
+    ClosedError,
+    ConnectionFailedError,
+    KafkaTimeoutError,
+    KohortError,
+    ProtocolError,
+)
+from kohort.net import Connection, Loop, Timer
+from kohort.wire import Message, decode_response, encode_request, response_correlation_id
+from kohort.wire.api_versions import decode_api_versions
+from kohort.wire.messages.api_versions_request import ApiVersionsRequest
+
+Lane = Literal["general", "fetch", "group", "produce"]
+"""Requests that may have to wait have connections apart from those that must not wait."""
+
+
+class PeerState(Enum):
+    """Where a peer's connection stands."""
+
+    IDLE = "idle"
+    CONNECTING = "connecting"
+    NEGOTIATING = "negotiating"
+    READY = "ready"
+    BACKING_OFF = "backing off"
+    CLOSED = "closed"
+
+
+class PeerOwner(Protocol):
+    """What a peer tells the cluster."""
+
+    def requests_failed(
+        self, peer: Peer, requests: list[PendingRequest], error: KohortError
+    ) -> None:
+        """These requests were not answered by `peer` and will not be."""
+        ...
+
+
+class Peer:
+    """A broker's address on one lane."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        owner: PeerOwner,
+        config: ClientConfig,
+        address: tuple[str, int],
+        name: str,
+        lane: Lane,
+        uniform: Callable[[], float],
+    ) -> None:
+        self._loop = loop
+        self._owner = owner
+        self._config = config
+        self.address = address
+        self.lane: Lane = lane
+        self.name = name
+        """How errors call it, for example `broker 1 (localhost:9092)`."""
+        self.state = PeerState.IDLE
+        self.pipeline = Pipeline()
+        self.last_error: KohortError | None = None
+        self.retry_at_ms = 0
+        """The end of the present back-off."""
+        self.ranges: dict[int, tuple[int, int]] = {}
+        self._backoff = Backoff(
+            config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, uniform
+        )
+        self._connection: Connection | None = None
+        self._handshake = (-1, -1, 0)  # correlation id, version, deadline
+        self._deadline: Timer | None = None
+        self._retry: Timer | None = None
+        self._idle: Timer | None = None
+        self._used_ms = 0
+
+    @property
+    def failures(self) -> int:
+        """Failed tries since the last good connection."""
+        return self._backoff.failures
+
+    # -- for the cluster
+
+    def send(self, request: PendingRequest) -> None:
+        """Send when the connection stands; it is opened if need be. Raises UsageError (limit)."""
+        self.pipeline.add(request)
+        self._watch_deadline(request.deadline_ms)
+        if self.state is PeerState.READY:
+            self._send_waiting()
+        elif self.state is PeerState.IDLE:
+            self._connect()
+
+    def close(self, error: KohortError) -> None:
+        """End for good; everything under way fails with `error`."""
+        if self.state is PeerState.CLOSED:
+            return
+        self.state = PeerState.CLOSED
+        for timer in (self._deadline, self._retry, self._idle):
+            if timer is not None:
+                timer.cancel()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+        self._fail_all(error)
+
+    # -- the connection's events
+
+    def connected(self, c: Connection, /) -> None:
+        """The stream is open: ask for the versions."""
+        if c is self._connection:
+            self.state = PeerState.NEGOTIATING
+            self._ask_versions(ApiVersionsRequest.STABLE_VERSION)
+
+    def frame_received(self, c: Connection, frame: memoryview, /) -> None:
+        """An answer came."""
+        if c is not self._connection:
+            return
+        if self.state is PeerState.NEGOTIATING:
+            self._versions_answered(frame)
+            return
+        try:
+            request = self.pipeline.answered(response_correlation_id(frame))
+        except ProtocolError as error:
+            self._lose(error)
+            return
+        answer_class = request.answer
+        assert answer_class is not None, "only requests with an answer are in flight"
+        answer: Message | KohortError
+        try:
+            answer = decode_response(answer_class, request.version, frame)[1]
+        except ProtocolError as error:
+            request.done(error)
+            self._lose(error)
+            return
+        self._used_ms = self._loop.turn_ms
+        request.done(answer)
+
+    def closed(self, c: Connection, error: KohortError | None, /) -> None:
+        """The stream is gone."""
+        if c is self._connection:
+            self._lost(error or ConnectionFailedError(f"the connection to {self.name} was closed"))
+
+    def drained(self, c: Connection, /) -> None:
+        """Nothing waits for this: requests are bounded by their callers."""
+
+    # -- connecting
+
+    def _connect(self) -> None:
+        self.state = PeerState.CONNECTING
+        self._retry = None
+        host, port = self.address
+        self._connection = self._loop.connect(
+            host,
+            port,
+            self,
+            max_frame_bytes=self._config.receive_message_max_bytes,
+            timeout_ms=self._config.socket_connection_setup_timeout_ms,
+        )
+
+    def _ask_versions(self, version: int) -> None:
+        assert self._connection is not None
+        request = ApiVersionsRequest(
+            client_software_name="kohort", client_software_version=kohort.__version__
+        )
+        deadline_ms = self._loop.now_ms() + self._config.request_timeout_ms
+        self._handshake = (self.pipeline.next_id(), version, deadline_ms)
+        # KIP-511: versions below 3 have no place for the software's name.
+        message = request if version >= 3 else ApiVersionsRequest()
+        self._connection.send(
+            encode_request(message, version, self._handshake[0], self._config.client_id)
+        )
+        self._watch_deadline(deadline_ms)
+
+    def _versions_answered(self, frame: memoryview) -> None:
+        expected, version, _ = self._handshake
+        try:
+            answer = decode_api_versions(frame, version)
+            if answer.correlation_id != expected:
+                raise ProtocolError(
+                    f"{self.name} answered ApiVersions with correlation id "
+                    f"{answer.correlation_id}, expected {expected}; is it a Kafka broker?"
+                )
+        except ProtocolError as error:
+            self._lose(error)
+            return
+        if answer.message is None:
+            self._ask_versions(answer.retry_version or 0)
+            return
+        if answer.message.error_code:
+            self._lose(BrokerError(answer.message.error_code, f"ApiVersions from {self.name}"))
+            return
+        self.ranges = ranges_of(answer.message)
+        self._backoff.succeeded()
+        self.state = PeerState.READY
+        self._used_ms = self._loop.now_ms()
+        self._arm_idle()
+        self._send_waiting()
+
+    # -- sending
+
+    def _send_waiting(self) -> None:
+        pipeline = self.pipeline
+        while pipeline.waiting and self._connection is not None:
+            request = pipeline.waiting.popleft()
+            try:
+                version = pick(request.api, self.ranges, self.name, request.at_most)
+                message = request.build(version)
+                correlation_id = pipeline.sent(request, version)
+                frame = encode_request(message, version, correlation_id, self._config.client_id)
+            except KohortError as error:
+                if pipeline.in_flight and pipeline.in_flight[-1] is request:
+                    pipeline.in_flight.pop()
+                self._loop.call_soon(request.done, error)
+                continue
+            self._connection.send(frame)
+            if request.answer is None:
+                self._loop.call_soon(request.done, message)
+        self._used_ms = self._loop.turn_ms
+
+    # -- deadlines
+
+    def _watch_deadline(self, deadline_ms: int) -> None:
+        if self._deadline is None or not self._deadline.active:
+            self._deadline = self._loop.call_at(deadline_ms, self._deadline_reached)
+        elif deadline_ms < self._deadline.when_ms:
+            self._deadline.cancel()
+            self._deadline = self._loop.call_at(deadline_ms, self._deadline_reached)
+
+    def _deadline_reached(self) -> None:
+        now_ms = self._loop.now_ms()
+        waiting, in_flight = self.pipeline.expire(now_ms)
+        if waiting:
+            self._owner.requests_failed(self, waiting, self._too_late("was not sent in time"))
+        if in_flight:
+            error = self._too_late(f"did not answer {in_flight[0].api.NAME} in time")
+            self._owner.requests_failed(self, in_flight, error)
+            self._lose(error)
+        elif self.state is PeerState.NEGOTIATING and now_ms >= self._handshake[2]:
+            self._lose(self._too_late("did not answer ApiVersions in time"))
+        if self.state is PeerState.NEGOTIATING:
+            self._watch_deadline(self._handshake[2])
+        deadline_ms = self.pipeline.next_deadline()
+        if deadline_ms is not None and self.state is not PeerState.CLOSED:
+            self._watch_deadline(deadline_ms)
+
+    def _too_late(self, what: str) -> KafkaTimeoutError:
+        cause = f"; last error: {self.last_error}" if self.last_error is not None else ""
+        return KafkaTimeoutError(f"{self.name} {what} (state: {self.state.value}){cause}")
+
+    def _arm_idle(self) -> None:
+        due_ms = self._used_ms + self._config.connections_max_idle_ms
+        self._idle = self._loop.call_at(due_ms, self._idle_reached)
+
+    def _idle_reached(self) -> None:
+        if self.state is not PeerState.READY:
+            return
+        now_ms = self._loop.now_ms()
+        if len(self.pipeline):
+            self._used_ms = now_ms
+        if now_ms - self._used_ms < self._config.connections_max_idle_ms:
+            self._arm_idle()
+            return
+        connection, self._connection = self._connection, None
+        assert connection is not None
+        connection.close()
+        self.state = PeerState.IDLE
+
+    # -- losing
+
+    def _lose(self, error: KohortError) -> None:
+        """Give the connection up because of what came over it, or did not."""
+        connection = self._connection
+        if connection is not None:
+            self._connection = None
+            connection.close(error)
+            self._lost(error)
+
+    def _lost(self, error: KohortError) -> None:
+        self._connection = None
+        self.last_error = error
+        if self._idle is not None:
+            self._idle.cancel()
+        wait_ms = self._backoff.failed()
+        self.retry_at_ms = self._loop.now_ms() + wait_ms
+        self.state = PeerState.BACKING_OFF
+        self._retry = self._loop.call_at(self.retry_at_ms, self._backed_off)
+        self._fail_all(error)
+
+    def _backed_off(self) -> None:
+        if self.pipeline.waiting:
+            self._connect()
+        else:
+            self.state = PeerState.IDLE
+
+    def _fail_all(self, error: KohortError) -> None:
+        waiting, in_flight = self.pipeline.take_all()
+        if not isinstance(error, ConnectionFailedError | ClosedError):
+            error = ConnectionFailedError(f"the connection to {self.name} was given up: {error}")
+        self._owner.requests_failed(self, in_flight + waiting, error)

@@ -1,0 +1,44 @@
+"""Which version of an API to speak to a broker. Pure.
+
+Rules:
+- The newest version that both sides know; ours end at the newest stable one.
+- No common version is an error that names both ranges; nothing is sent then.
+- The versions of ApiVersions itself are `kohort.wire.api_versions`'s matter (KIP-511).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kohort.errors import UnsupportedVersionError
+from kohort.wire import API_NAMES, Message
+from kohort.wire.messages.api_versions_response import ApiVersionsResponse
+
+Ranges = Mapping[int, tuple[int, int]]
+"""API key to the oldest and the newest version that a broker serves."""
+
+
+def ranges_of(response: ApiVersionsResponse) -> dict[int, tuple[int, int]]:
+    """What an ApiVersions answer says."""
+    return {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
+
+
+def pick(api: type[Message], theirs: Ranges, broker: str, at_most: int | None = None) -> int:
+    """The version to send a request of class `api` in; raises UnsupportedVersionError.
+
+    `at_most` lowers our newest version, for a caller that knows a newer one does not suit it.
+    """
+    name = API_NAMES[api.API_KEY]
+    if api.API_KEY not in theirs:
+        raise UnsupportedVersionError(
+            f"{broker} does not serve {name}; it needs a newer or differently configured broker"
+        )
+    low, high = theirs[api.API_KEY]
+    newest = api.STABLE_VERSION if at_most is None else min(api.STABLE_VERSION, at_most)
+    version = min(newest, high)
+    if version < max(api.MIN_VERSION, low):
+        raise UnsupportedVersionError(
+            f"{broker} serves {name} versions {low} to {high} and this client speaks "
+            f"{api.MIN_VERSION} to {newest}; upgrade the older of the two"
+        )
+    return version

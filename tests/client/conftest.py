@@ -1,0 +1,89 @@
+"""A network thread, scripted brokers, and clients on them; everything is closed and checked."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+
+import pytest
+
+from kohort.client.cluster import ClusterClient
+from kohort.client.config import ClientConfig
+from kohort.client.network import NetworkThread
+from kohort.errors import KohortError
+
+from .scripted import WAIT_S, ScriptedBroker, ScriptedCluster
+
+
+class Client:
+    """A ClusterClient and a way to wait for what it tells."""
+
+    def __init__(self, thread: NetworkThread, *addresses: str, **config) -> None:
+        config = {"reconnect_backoff_ms": 5, "retry_backoff_ms": 5, **config}
+        self.thread = thread
+        self.config = ClientConfig(bootstrap_servers=addresses, **config)
+        self.cluster = thread.call(ClusterClient, thread.loop, self.config).result(WAIT_S)
+
+    def start(self, *args, **kwargs) -> queue.SimpleQueue:
+        answers: queue.SimpleQueue = queue.SimpleQueue()
+        target, message = args
+        self.thread.call(
+            lambda: self.cluster.request(target, message, answers.put, **kwargs)
+        ).result(WAIT_S)
+        return answers
+
+    def ask(self, *args, **kwargs):
+        answer = self.start(*args, **kwargs).get(timeout=WAIT_S)
+        if isinstance(answer, KohortError):
+            raise answer
+        return answer
+
+    def refresh(self, **kwargs):
+        answers: queue.SimpleQueue = queue.SimpleQueue()
+        self.thread.call(lambda: self.cluster.refresh(answers.put, **kwargs)).result(WAIT_S)
+        answer = answers.get(timeout=WAIT_S)
+        if isinstance(answer, KohortError):
+            raise answer
+        return answer
+
+    def do(self, fn, *args):
+        return self.thread.call(fn, *args).result(WAIT_S)
+
+    def close(self) -> None:
+        if self.thread.alive:
+            self.do(self.cluster.close)
+
+
+@pytest.fixture
+def thread() -> Iterator[NetworkThread]:
+    thread = NetworkThread.shared()
+    yield thread
+    thread.release()
+
+
+@pytest.fixture
+def brokers() -> Iterator[ScriptedCluster]:
+    """An empty scripted cluster; brokers added to it are stopped and checked."""
+    cluster = ScriptedCluster()
+    yield cluster
+    for broker in cluster.brokers:
+        broker.stop()
+        assert broker.errors == []
+
+
+@pytest.fixture
+def broker(brokers) -> ScriptedBroker:
+    return ScriptedBroker(brokers)
+
+
+@pytest.fixture
+def client(thread):
+    made: list[Client] = []
+
+    def make(*addresses, **config) -> Client:
+        made.append(Client(thread, *addresses, **config))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
