@@ -1,0 +1,192 @@
+"""What an assignor sees and gives: views of members and topics in, a plan out.
+
+Rules:
+- An assignor is pure: `assign` depends on its argument alone, not on the order of members, topics
+  or claims (G14). One `Assignor` object belongs to one consumer; what it keeps between rebalances
+  (`on_assignment`) goes into the group only through `subscription`.
+- Partitions are written as a mapping from topic to partition numbers, never as one object each.
+- A plan is checked before it leaves the member (`checked`): every partition of every subscribed
+  topic once, only to members that subscribe to its topic, nothing that does not exist (G2).
+- The two phases of a cooperative rebalance (KIP-429) are applied by the member, not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kohort.errors import KohortError
+
+Partitions = Mapping[str, tuple[int, ...]]
+"""Partitions by topic, the numbers ascending. Topics without partitions are left out."""
+
+NO_GENERATION = -1
+"""The generation of a member that never was in one."""
+
+
+class AssignorError(KohortError):
+    """An assignor failed, or gave a plan that breaks its contract. The text says which rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """A topic as the group's leader sees it.
+
+    `partitions` is how many there are, numbered from 0. `racks` and `leaders` are by partition:
+    the racks of its replicas, and the node id of its leader; both empty where they are not known.
+    """
+
+    partitions: int
+    racks: tuple[frozenset[str], ...] = ()
+    leaders: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    """A member as the group's leader sees it.
+
+    `owned` is what it says it owns and `generation` the generation it got that in (-1: unknown);
+    `rack` is its `client.rack`; `user_data` is what its assignor's `subscription` gave.
+    """
+
+    member_id: str
+    topics: frozenset[str]
+    instance_id: str | None = None
+    owned: Partitions = field(default_factory=dict[str, tuple[int, ...]])
+    generation: int = NO_GENERATION
+    rack: str | None = None
+    user_data: bytes | None = None
+
+    @property
+    def order(self) -> tuple[bool, str]:
+        """Kafka's order of members: static ones first by instance id, the others by member id."""
+        return (self.instance_id is None, self.instance_id or self.member_id)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """Everybody in the group by member id, and the topics that exist among the subscribed ones."""
+
+    members: Mapping[str, MemberView]
+    topics: Mapping[str, TopicView]
+
+    def in_order(self) -> list[MemberView]:
+        """The members in Kafka's order."""
+        return sorted(self.members.values(), key=lambda member: member.order)
+
+    def subscribers(self) -> dict[str, list[MemberView]]:
+        """The members of each existing topic, in Kafka's order, topics in order of name."""
+        found: dict[str, list[MemberView]] = {name: [] for name in sorted(self.topics)}
+        for member in self.in_order():
+            for topic in member.topics:
+                if topic in found:
+                    found[topic].append(member)
+        return {topic: members for topic, members in found.items() if members}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Who gets what, by member id. `user_data` reaches each member's `on_assignment`."""
+
+    assignments: Mapping[str, Mapping[str, Sequence[int]]]
+    user_data: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+
+
+class Assignor:
+    """Base of an assignor of one's own: give it a `name` and write `assign`.
+
+    The name is what members vote for, so every member of the group needs an assignor of this name.
+    With `cooperative`, members keep what they own during a rebalance (KIP-429), provided that all
+    assignors of their configuration can; a partition then changes hands in two rebalances, which
+    the member sees to.
+    """
+
+    name: str = ""
+    cooperative: bool = False
+
+    def subscription(self, topics: frozenset[str]) -> bytes | None:
+        """User data to send with each join, for the leader's `assign`. None: there is none."""
+        return None
+
+    def assign(self, group: GroupView) -> Plan:
+        """Divide the partitions of `group.topics` among `group.members`; runs in the leader only.
+
+        Members that get nothing may be left out.
+        """
+        raise TypeError(f"assignor {type(self).__name__} does not define assign(group)")
+
+    def on_assignment(
+        self, assignment: Partitions, user_data: bytes | None, generation: int
+    ) -> None:
+        """Told what this member got, in which generation, before its listener is."""
+
+
+def freeze(partitions: Mapping[str, Iterable[int]]) -> dict[str, tuple[int, ...]]:
+    """Ascending numbers, topics in order, topics without partitions left out."""
+    frozen = {topic: tuple(sorted(numbers)) for topic, numbers in sorted(partitions.items())}
+    return {topic: numbers for topic, numbers in frozen.items() if numbers}
+
+
+def subtract(left: Partitions, right: Partitions) -> dict[str, tuple[int, ...]]:
+    """What is in `left` and not in `right`."""
+    rest: dict[str, tuple[int, ...]] = {}
+    for topic, numbers in left.items():
+        gone = right.get(topic)
+        if gone == numbers:
+            continue
+        kept = tuple(sorted(set(numbers).difference(gone))) if gone else numbers
+        if kept:
+            rest[topic] = kept
+    return rest
+
+
+def count(partitions: Mapping[str, Sequence[int]]) -> int:
+    """How many partitions there are."""
+    return sum(map(len, partitions.values()))
+
+
+def checked(name: str, plan: Plan, group: GroupView) -> Plan:
+    """`plan`, if it keeps the contract; raises AssignorError naming the rule, member, partition."""
+    owners: dict[str, dict[int, str]] = {topic: {} for topic in group.topics}
+    for member_id, parts in plan.assignments.items():
+        member = group.members.get(member_id)
+        if member is None:
+            raise _broken(name, f"it assigns to {member_id!r}, who is not a member")
+        for topic, numbers in parts.items():
+            if not numbers:
+                continue
+            if topic not in member.topics:
+                raise _broken(name, f"{member_id!r} gets {topic!r} and does not subscribe to it")
+            if topic not in owners:
+                raise _broken(name, f"{member_id!r} gets partitions of {topic!r}: no such topic")
+            _claim(name, member_id, topic, numbers, owners[topic], group.topics[topic].partitions)
+    for topic, members in group.subscribers().items():
+        missing = set(range(group.topics[topic].partitions)).difference(owners[topic])
+        if missing and members:
+            raise _broken(name, f"nobody gets {topic!r} partitions {sorted(missing)[:10]}")
+    return plan
+
+
+def _claim(
+    name: str, member_id: str, topic: str, numbers: Sequence[int], owner: dict[int, str], size: int
+) -> None:
+    before = len(owner)
+    if min(numbers) < 0 or max(numbers) >= size:
+        wrong = next(number for number in numbers if not 0 <= number < size)
+        raise _broken(
+            name, f"{member_id!r} gets {topic!r} partition {wrong}; it has partitions 0..{size - 1}"
+        )
+    twice = next((number for number in numbers if number in owner), None)
+    owner.update(dict.fromkeys(numbers, member_id))
+    if twice is None and len(owner) == before + len(numbers):
+        return
+    if twice is None:
+        raise _broken(name, f"{member_id!r} gets a partition of {topic!r} twice")
+    raise _broken(name, f"{topic!r} partition {twice} has two owners, {member_id!r} among them")
+
+
+def _broken(name: str, what: str) -> AssignorError:
+    return AssignorError(
+        f"assignor {name!r} gave a plan that cannot be used: {what}. The plan was dropped and the "
+        f"member leaves the group; mend the assignor's assign()"
+    )

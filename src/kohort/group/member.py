@@ -1,0 +1,238 @@
+"""One consumer's membership in a group, classic protocol (KIP-62 and later), as a pure machine.
+
+Rules:
+- Everything that happens comes in as a call with the time; what is to be done comes back as a list
+  of effects (`member_effects`). No clock, socket or randomness here: the shell's `jitter` is asked
+  for a number in [0, 1) when a back-off is computed.
+- The states stand in `member_table`. Between a join or sync and its answer nothing else is sent.
+- At most one join, one sync and one heartbeat are under way. Each has a token; an answer whose
+  token has been overtaken is dropped (C7, B30). A new join, a lost coordinator and a lost
+  generation overtake all.
+- `REBALANCE_IN_PROGRESS`: the caller's listener is told *revoked* and may commit; then it rejoins.
+  `ILLEGAL_GENERATION`, `UNKNOWN_MEMBER_ID`: ownership is gone already, *lost*, nothing to commit.
+- The member id is kept over rebalances, over a lost generation and over a coordinator that dies in
+  the middle of a join (B31); it is forgotten on `UNKNOWN_MEMBER_ID` and after leaving.
+- What is claimed to be owned is always what the caller really owns when the join is sent, with the
+  generation it was assigned in (B32, B34, B36), never a copy kept from an earlier step.
+- Eager unless every configured assignor is cooperative (as Java decides, KIP-429).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from kohort.errors import ErrorCode, KohortError, ProtocolError
+from kohort.group.assignors.base import Partitions, TopicView
+from kohort.group.member_core import MOVED_CODES, UNKNOWN_CODES, Call, MemberCore
+from kohort.group.member_effects import Effect
+from kohort.group.member_errors import fatal_error
+from kohort.group.member_table import HEARTBEATING, POLL_WATCHED, SEEKING, Event, State
+from kohort.wire import Message
+from kohort.wire.messages.heartbeat_response import HeartbeatResponse
+from kohort.wire.messages.join_group_response import JoinGroupResponse
+from kohort.wire.messages.sync_group_response import SyncGroupResponse
+
+
+class ClassicMember(MemberCore):
+    """A member of one group. Every method returns the effects to be carried out, in order.
+
+    `assignors` are in order of preference, the most preferred first. All times are milliseconds of
+    one monotonic clock of the shell's. A caller that is blocked inside `poll` is polling: the shell
+    may call `polled` on its behalf as often as it likes.
+    """
+
+    # -- what it shows -----------------------------------------------------------------------
+
+    @property
+    def group_instance_id(self) -> str | None:
+        """`group.instance.id` of a static member (KIP-345), else None."""
+        return self.config.group_instance_id
+
+    @property
+    def assignment(self) -> Partitions:
+        """What the caller owns once it has run all its steps."""
+        return self._owned
+
+    @property
+    def subscription(self) -> frozenset[str] | None:
+        """The subscribed topics, None while there is no subscription."""
+        return self._topics
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether a commit with the present generation and member id can succeed now."""
+        return self.generation >= 0 and self.state in HEARTBEATING | {State.REDISCOVERING}
+
+    # -- the caller ----------------------------------------------------------------------------
+
+    def subscribe(self, topics: Iterable[str], now_ms: int) -> list[Effect]:
+        """Be a member reading `topics` (a pattern's matches; may be empty). Replaces the last."""
+        self._now_ms = now_ms
+        chosen = frozenset(topics)
+        if chosen == self._topics:
+            return self._flush()
+        self._topics = chosen
+        if self.state is State.DOWN:
+            self._start()
+        elif self.state in {State.STABLE, State.ASSIGNING, State.DISCOVERING}:
+            self._rejoin("the subscription changed")
+        return self._flush()
+
+    def unsubscribe(self, now_ms: int) -> list[Effect]:
+        """Give up everything, leave the group, stay ready for another `subscribe`."""
+        self._now_ms = now_ms
+        self._topics = None
+        self._give_up(Event.UNSUBSCRIBE, "the consumer unsubscribed")
+        return self._flush()
+
+    def close(self, now_ms: int) -> list[Effect]:
+        """Give up everything and leave for good; done in state LEFT. A static member stays."""
+        self._now_ms = now_ms
+        self._give_up(Event.CLOSE, "the consumer is being closed")
+        return self._flush()
+
+    def polled(self, now_ms: int) -> list[Effect]:
+        """The caller polls, or is inside `poll`: it is alive."""
+        self._now_ms = now_ms
+        self._polled_ms = now_ms
+        if self._move(Event.POLLED):
+            self._advance()
+        return self._flush()
+
+    def revoked(self, token: int, now_ms: int) -> list[Effect]:
+        """The caller has run the step `Revoke(token)`."""
+        return self._step_done(token, now_ms)
+
+    def assigned(self, token: int, now_ms: int) -> list[Effect]:
+        """The caller has run the step `Assign(token)`."""
+        return self._step_done(token, now_ms)
+
+    def _step_done(self, token: int, now_ms: int) -> list[Effect]:
+        self._now_ms = now_ms
+        if token == self._step:
+            self._step = None
+            self._advance()
+        return self._flush()
+
+    def commit_refused(self, code: int, generation: int, now_ms: int) -> list[Effect]:
+        """A commit sent in `generation` was answered with `code`; more is at stake than the commit.
+
+        So a member that was expelled stops at once, not at its next heartbeat (B40). Codes that say
+        nothing about membership, and commits of another generation, change nothing.
+        """
+        self._now_ms = now_ms
+        if code in MOVED_CODES:
+            self._coordinator_gone(f"it answered a commit with {ErrorCode.name_of(code)}")
+        elif generation == self.generation and generation >= 0:
+            asleep = {State.JOINING, State.SYNCING, State.PLANNING}
+            if code == ErrorCode.FENCED_INSTANCE_ID:
+                self._fail(fatal_error(code, "committing", self.config, list(self.assignors)))
+            elif code in UNKNOWN_CODES and self.state not in asleep:
+                self._lose(code, "a commit")
+            elif code == ErrorCode.REBALANCE_IN_PROGRESS and self.state is State.STABLE:
+                self._rejoin("a commit was answered REBALANCE_IN_PROGRESS")
+        return self._flush()
+
+    def hurry(self, now_ms: int) -> list[Effect]:
+        """Heartbeat at once: something hints that the coordinator has news."""
+        self._now_ms = now_ms
+        if self._may_heartbeat():
+            self._heartbeat_at_ms = now_ms
+            self._timers()
+        return self._flush()
+
+    # -- the cluster ---------------------------------------------------------------------------
+
+    def topics_changed(self, topics: Mapping[str, TopicView | None], now_ms: int) -> list[Effect]:
+        """All that is known of the watched topics now; None: there is no such topic.
+
+        A topic that is left out is not known yet. Only a leader acts on it (spec 1.9).
+        """
+        self._now_ms = now_ms
+        self._seen = dict(topics)
+        if self.state is State.PLANNING:
+            self._plan()
+        elif self.is_leader:
+            self._note_topics()
+        if self.state is State.STABLE:
+            self._settle()
+        return self._flush()
+
+    def coordinator_found(self, node_id: int, now_ms: int) -> list[Effect]:
+        """The lookup that `FindCoordinator` asked for, or another one, named the coordinator."""
+        self._now_ms = now_ms
+        self._finding = False
+        if self.coordinator == node_id:
+            return self._flush()
+        if self.coordinator is not None:
+            self._coordinator_gone("another node is the coordinator now")
+        self.coordinator = node_id
+        self._heard_ms = self._heartbeat_at_ms = now_ms
+        if self.state is State.DISCOVERING:
+            self._enter()
+        elif self._move(Event.COORDINATOR_FOUND):
+            self._settle()
+        self._timers()
+        return self._flush()
+
+    def coordinator_not_found(self, error: KohortError, now_ms: int) -> list[Effect]:
+        """The lookup failed; it is tried again after a back-off unless `error` is for a person."""
+        self._now_ms = now_ms
+        self._finding = False
+        if not error.retriable and self.state in SEEKING:
+            self._fail(error)
+        self._find_at_ms = now_ms + self._backoff_ms(self._finds)
+        self._finds += 1
+        return self._flush()
+
+    def coordinator_lost(self, now_ms: int) -> list[Effect]:
+        """The connection to the coordinator broke, or somebody was told NOT_COORDINATOR."""
+        self._now_ms = now_ms
+        self._coordinator_gone("the connection was lost")
+        return self._flush()
+
+    def answered(self, token: int, answer: Message | KohortError, now_ms: int) -> list[Effect]:
+        """The response to `Send(token, …)`, or the error that came instead of one."""
+        self._now_ms = now_ms
+        call = next((call for call, sent in self._calls.items() if sent == token), None)
+        if call is None:
+            return self._flush()
+        del self._calls[call]
+        if call is Call.LEAVE:
+            self._move(Event.GONE)
+        elif isinstance(answer, KohortError):
+            self._unanswered(call, answer)
+        elif isinstance(answer, JoinGroupResponse) and call is Call.JOIN:
+            self._join_answered(answer)
+        elif isinstance(answer, SyncGroupResponse) and call is Call.SYNC:
+            self._sync_answered(answer)
+        elif isinstance(answer, HeartbeatResponse) and call is Call.HEARTBEAT:
+            self._heartbeat_answered(answer)
+        else:
+            self._fail(ProtocolError(f"{call.value}: answered with a {type(answer).__name__}"))
+        return self._flush()
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def next_deadline(self) -> int | None:
+        """When `tick` is due at the latest, None while nothing but an event can change anything."""
+        due: list[int] = []
+        if self._keeps_session():
+            due.append(self._heard_ms + self.config.session_timeout_ms)
+            if self._may_heartbeat():
+                due.append(self._heartbeat_at_ms)
+        if self.state in POLL_WATCHED:
+            due.append(self._polled_ms + self.config.max_poll_interval_ms)
+        if self.state is State.JOINING and Call.JOIN not in self._calls:
+            due.append(self._join_at_ms)
+        if self.state is State.PLANNING:
+            due.append(self._plan_at_ms)
+        if self._may_seek():
+            due.append(self._find_at_ms)
+        return min(due, default=None)
+
+    def tick(self, now_ms: int) -> list[Effect]:
+        """Do what has fallen due. Call `polled` with the caller's latest poll first."""
+        self._now_ms = now_ms
+        self._timers()
+        return self._flush()

@@ -1,0 +1,42 @@
+"""What a member of a group is told about itself. Kafka's names, units and defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kohort.config import Config
+from kohort.errors import ConfigError
+
+MAX_REASON = 255
+"""A JoinGroup's or LeaveGroup's reason may have at most this many characters (KIP-800)."""
+
+
+@dataclass(frozen=True)
+class MemberConfig(Config):
+    """The member's part of a consumer's configuration. All times in milliseconds.
+
+    `group_instance_id` makes the member static (KIP-345): closing does not leave the group.
+    `max_poll_interval_ms` is also the time the coordinator grants it to rejoin.
+    """
+
+    group_id: str = ""
+    group_instance_id: str | None = None
+    client_rack: str | None = None
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    max_poll_interval_ms: int = 300_000
+    request_timeout_ms: int = 30_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+
+    def __post_init__(self) -> None:
+        if not self.group_id:
+            raise ConfigError("group_id is empty: a consumer that subscribes needs a group")
+        for name in ("session_timeout_ms", "heartbeat_interval_ms", "max_poll_interval_ms"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}: it must be above 0")
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise ConfigError(
+                f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be below "
+                f"session_timeout_ms ({self.session_timeout_ms}); a third of it is usual"
+            )

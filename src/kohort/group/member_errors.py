@@ -1,0 +1,54 @@
+"""Group errors that a member cannot mend by itself, each with what a person can do about it."""
+
+from __future__ import annotations
+
+from kohort.errors import ErrorCode, FencedError, GroupError
+from kohort.group.member_config import MemberConfig
+
+_HINTS: dict[int, str] = {
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: (
+        "the group has members with which this one shares no assignor ({assignors} here), or it is "
+        "used by another kind of client. Configure an assignor that all members have, or use "
+        "another group id"
+    ),
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: (
+        "this client may not use the group. Grant it READ on the group, or check its credentials"
+    ),
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
+        "this client may not read a subscribed topic. Grant it READ on the topic"
+    ),
+    ErrorCode.GROUP_MAX_SIZE_REACHED: (
+        "the group has as many members as the broker's group.max.size allows. Stop a member, or "
+        "raise that limit"
+    ),
+    ErrorCode.INVALID_SESSION_TIMEOUT: (
+        "session.timeout.ms is {session} here; choose one between the broker's "
+        "group.min.session.timeout.ms and group.max.session.timeout.ms"
+    ),
+    ErrorCode.INVALID_GROUP_ID: "the broker does not take this group id; choose another",
+    ErrorCode.UNRELEASED_INSTANCE_ID: (
+        "another live member holds this group.instance.id. Give each member one of its own"
+    ),
+    ErrorCode.UNSUPPORTED_VERSION: (
+        "the broker is too old for what is configured (group.instance.id needs Kafka 2.3). Remove "
+        "it or upgrade the broker"
+    ),
+}
+_FENCED = (
+    "another client has joined with group.instance.id {instance!r} and took this member's place. "
+    "Give each running consumer an instance id of its own; this one has stopped consuming"
+)
+_OTHER = "the broker gave no reason that can be acted on; see its log"
+
+
+def fatal_error(code: int, doing: str, config: MemberConfig, assignors: list[str]) -> GroupError:
+    """The error to raise when `doing` was answered with `code`: what, to whom, why, what to do."""
+    fenced = code == ErrorCode.FENCED_INSTANCE_ID
+    hint = _FENCED if fenced else _HINTS.get(code, _OTHER)
+    text = hint.format(
+        assignors=", ".join(assignors),
+        session=config.session_timeout_ms,
+        instance=config.group_instance_id,
+    )
+    kind = FencedError if fenced else GroupError
+    return kind(code, f"{doing} in group {config.group_id!r} was refused: {text}")

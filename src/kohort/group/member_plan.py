@@ -1,0 +1,139 @@
+"""The leader's work: read the members' subscriptions, run the assignor, write everybody's part.
+
+Rules:
+- A member whose metadata cannot be read is given nothing and named in a warning: one broken client
+  must not bring down leader after leader.
+- Every member has an entry, an empty one too, or it would be answered without an assignment (B37).
+- Of two members that claim one partition, the one of the highest generation owned it last; on a tie
+  neither is believed (B32, B33, KIP-429).
+- A cooperative plan lets nobody have a partition that another still owns: it is held back until its
+  owner has given it up and rejoined. That is phase one; phase two is an ordinary rebalance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kohort.errors import DecodeError
+from kohort.group.assignors.base import (
+    Assignor,
+    AssignorError,
+    GroupView,
+    MemberView,
+    Plan,
+    TopicView,
+    checked,
+)
+from kohort.group.assignors.protocol import decode_subscription, encode_assignment
+from kohort.wire.messages.join_group_response import JoinGroupResponseMember
+from kohort.wire.messages.sync_group_request import SyncGroupRequestAssignment
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The members as their metadata describes them, and what could not be read."""
+
+    members: Mapping[str, MemberView]
+    topics: frozenset[str]
+    warnings: Sequence[str]
+
+
+def read_members(members: Iterable[JoinGroupResponseMember]) -> Reading:
+    """Decode what the leader's join was answered with."""
+    views: dict[str, MemberView] = {}
+    warnings: list[str] = []
+    for each in members:
+        try:
+            view = decode_subscription(each.member_id, each.metadata, each.group_instance_id)
+        except DecodeError as error:
+            view = MemberView(each.member_id, frozenset(), each.group_instance_id)
+            warnings.append(
+                f"member {each.member_id!r} sent metadata that cannot be read and is given no "
+                f"partitions: {error}"
+            )
+        views[each.member_id] = view
+    topics = frozenset[str]().union(*(view.topics for view in views.values()))
+    return Reading(views, topics, warnings)
+
+
+def make_plan(assignor: Assignor, group: GroupView) -> Plan:
+    """The assignor's plan, checked, and with its cooperative phase one applied.
+
+    Raises AssignorError when the assignor raises or breaks its contract.
+    """
+    try:
+        plan = assignor.assign(group)
+    except Exception as error:  # a user's own code: whatever it raises is named and fatal
+        raise AssignorError(
+            f"assignor {assignor.name!r} failed with {type(error).__name__}: {error}. The member "
+            f"leaves the group; mend the assignor's assign()"
+        ) from error
+    plan = checked(assignor.name, plan, group)
+    return hold_back(plan, group) if assignor.cooperative else plan
+
+
+def encode_plan(plan: Plan, members: Iterable[str]) -> list[SyncGroupRequestAssignment]:
+    """An entry for each member, in order of id."""
+    return [
+        SyncGroupRequestAssignment(
+            member_id=member_id,
+            assignment=encode_assignment(
+                plan.assignments.get(member_id, {}), plan.user_data.get(member_id)
+            ),
+        )
+        for member_id in sorted(members)
+    ]
+
+
+def last_owners(members: Iterable[MemberView]) -> dict[str, dict[int, str | None]]:
+    """Who owns each claimed partition: the highest generation wins; None on a tie (B32, B33)."""
+    owners: dict[str, dict[int, str | None]] = {}
+    claimed_in: dict[str, dict[int, int]] = {}
+    for member in sorted(members, key=lambda each: -each.generation):
+        for topic, numbers in member.owned.items():
+            owner, since = owners.setdefault(topic, {}), claimed_in.setdefault(topic, {})
+            if since.keys().isdisjoint(numbers):
+                owner.update(dict.fromkeys(numbers, member.member_id))
+                since.update(dict.fromkeys(numbers, member.generation))
+                continue
+            for number in numbers:
+                if number not in since:
+                    owner[number], since[number] = member.member_id, member.generation
+                elif since[number] == member.generation:
+                    owner[number] = None
+    return owners
+
+
+def hold_back(plan: Plan, group: GroupView) -> Plan:
+    """Phase one of KIP-429: a claimed partition goes to its undisputed owner or, yet, to nobody."""
+    owners = last_owners(group.members.values())
+    held: dict[str, Mapping[str, Sequence[int]]] = {}
+    for member_id, parts in plan.assignments.items():
+        kept: dict[str, Sequence[int]] = {}
+        for topic, numbers in parts.items():
+            owner = owners.get(topic)
+            if owner:
+                numbers = [n for n in numbers if owner.get(n, member_id) == member_id]
+            kept[topic] = numbers
+        held[member_id] = kept
+    return Plan(held, plan.user_data)
+
+
+def changed_topics(
+    before: Mapping[str, TopicView | None], now: Mapping[str, TopicView | None]
+) -> list[str]:
+    """What has become of the topics that a plan was made for, in words; empty if nothing.
+
+    Only the number of partitions counts: racks come and go while brokers restart, and a rebalance
+    for each would be a storm (librdkafka #4742).
+    """
+    changes: list[str] = []
+    for topic, then in sorted(before.items()):
+        if topic not in now:
+            continue
+        seen = now[topic]
+        old, new = (then.partitions if then else 0), (seen.partitions if seen else 0)
+        if old != new:
+            changes.append(f"topic {topic!r} went from {old} to {new} partitions")
+    return changes
