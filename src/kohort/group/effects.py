@@ -1,0 +1,61 @@
+"""What goes into a coordinator's shard and what comes out of it.
+
+Rules:
+- All of it is data: nothing here acts. The shell (the broker) appends, replays and answers.
+- `Effects.records` stand in the log in their order, as one batch, before any reply goes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kohort.wire import Message
+
+
+class GroupRecord(NamedTuple):
+    """One record of `__consumer_offsets`, byte for byte; a value of None is a tombstone."""
+
+    key: bytes
+    value: bytes | None
+
+
+class RequestContext(NamedTuple):
+    """Who asked, and how the answer finds its way back.
+
+    `token` is the shell's; it comes back in the `Reply`. `client_id` is "" when the client sent
+    none; `client_host` is shown by DescribeGroups and stored with the member.
+    """
+
+    token: Hashable
+    api_version: int
+    client_id: str
+    client_host: str
+
+
+class Reply(NamedTuple):
+    """The answer to the request that came with `token`."""
+
+    token: Hashable
+    response: Message
+
+
+class Producer(NamedTuple):
+    """The stamp of a transactional batch."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(slots=True)
+class Effects:
+    """What is to be done: append `records`, replay them, answer `replies` once that is durable.
+
+    `producer` is set for the records of a transaction: the batch is to be appended as that
+    producer's, transactional.
+    """
+
+    records: list[GroupRecord] = field(default_factory=list[GroupRecord])
+    replies: list[Reply] = field(default_factory=list[Reply])
+    producer: Producer | None = None

@@ -1,0 +1,127 @@
+"""DescribeGroups, ListGroups, DeleteGroups (KIP-222, 518, 848 types, 1043).
+
+Rules:
+- A group without members and without a record of its own, which only has offsets, is shown as
+  `Empty` with protocol type "".
+- Subscriptions and assignments are shown in `Stable` only; elsewhere they are about to change.
+- Deleting removes the offsets first, pending ones too, then the group, in one batch.
+"""
+
+from __future__ import annotations
+
+from kohort.errors import ErrorCode
+from kohort.group.effects import Effects, Reply, RequestContext
+from kohort.group.live import Group
+from kohort.group.rebalance import drop_pending
+from kohort.group.records import group_tombstone, offset_tombstone
+from kohort.group.states import Asked, GroupEvent, GroupState, Step, answer
+from kohort.group.workspace import Workspace
+from kohort.wire.messages.delete_groups_request import DeleteGroupsRequest
+from kohort.wire.messages.delete_groups_response import DeletableGroupResult, DeleteGroupsResponse
+from kohort.wire.messages.describe_groups_request import DescribeGroupsRequest
+from kohort.wire.messages.describe_groups_response import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsResponse,
+)
+from kohort.wire.messages.list_groups_request import ListGroupsRequest
+from kohort.wire.messages.list_groups_response import ListedGroup, ListGroupsResponse
+
+GROUP_ID_NOT_FOUND_FROM = 6
+CLASSIC = "classic"
+
+
+def describe(
+    ws: Workspace,
+    request: DescribeGroupsRequest,
+    context: RequestContext,
+    now_ms: int,
+    out: Effects,
+) -> None:
+    """Describe the groups asked for; one that does not exist is `Dead`."""
+    del now_ms
+    groups = [_described(ws, group_id, context.api_version) for group_id in request.groups]
+    out.replies.append(Reply(context.token, DescribeGroupsResponse(groups=groups)))
+
+
+def _described(ws: Workspace, group_id: str, api_version: int) -> DescribedGroup:
+    group = ws.groups.get(group_id)
+    step = answer(Asked.DESCRIBE, group.state if group else None)
+    if group is None or step is Step.SHOW_DEAD:
+        dead = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+        if api_version >= GROUP_ID_NOT_FOUND_FROM:
+            dead.error_code = int(ErrorCode.GROUP_ID_NOT_FOUND)
+            dead.error_message = f"Group {group_id} not found."
+        return dead
+    stored, in_full = ws.stored(group), step is Step.SHOW_ALL
+    described = DescribedGroup(
+        group_id=group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(stored.protocol or "") if in_full else "",
+    )
+    for member in group.members.values():
+        shown = DescribedGroupMember(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+        )
+        if in_full:
+            shown.member_metadata = member.metadata(stored.protocol)
+            shown.member_assignment = stored.members[member.member_id].assignment
+        described.members.append(shown)
+    return described
+
+
+def list_groups(
+    ws: Workspace, request: ListGroupsRequest, context: RequestContext, now_ms: int, out: Effects
+) -> None:
+    """List the groups of this shard, by state and type where a filter is given."""
+    del now_ms
+    states = {name.lower() for name in request.states_filter}
+    types = {name.lower() for name in request.types_filter}
+    response = ListGroupsResponse()
+    if not types or CLASSIC in types:
+        for group in ws.groups.values():
+            if not states or group.state.value.lower() in states:
+                response.groups.append(
+                    ListedGroup(
+                        group_id=group.group_id,
+                        protocol_type=group.protocol_type or "",
+                        group_state=group.state.value,
+                        group_type=CLASSIC,
+                    )
+                )
+    out.replies.append(Reply(context.token, response))
+
+
+def delete_groups(
+    ws: Workspace,
+    request: DeleteGroupsRequest,
+    context: RequestContext,
+    now_ms: int,
+    out: Effects,
+) -> None:
+    """Delete groups that have no members, each with all its offsets."""
+    del now_ms
+    response = DeleteGroupsResponse()
+    for group_id in dict.fromkeys(request.groups_names):
+        group = ws.groups.get(group_id)
+        step = answer(Asked.DELETE, group.state if group else None)
+        if group is not None and step is Step.DELETE:
+            delete_group(ws, group, out)
+        code = step if isinstance(step, ErrorCode) else ErrorCode.NONE
+        response.results.append(DeletableGroupResult(group_id=group_id, error_code=int(code)))
+    out.replies.append(Reply(context.token, response))
+
+
+def delete_group(ws: Workspace, group: Group, out: Effects) -> None:
+    """Write the tombstones of an empty group. It is Dead until they are replayed, then gone."""
+    for partition in ws.durable.partitions_of(group.group_id):
+        out.records.append(offset_tombstone(group.group_id, partition))
+    out.records.append(group_tombstone(group.group_id))
+    for member_id in list(group.pending_join):
+        drop_pending(ws, group, member_id)
+    group.move(GroupEvent.REMOVED)
+    ws.dead.append(group.group_id)

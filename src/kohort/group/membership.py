@@ -1,0 +1,114 @@
+"""Heartbeat and LeaveGroup (spec 2.3, 2.7, 1.10).
+
+Rules:
+- A heartbeat that is good in member, instance and generation starts the session anew, also when
+  its answer is REBALANCE_IN_PROGRESS.
+- LeaveGroup takes out all its members first; then the group moves on once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kohort.errors import ErrorCode
+from kohort.group.effects import Effects, Reply, RequestContext
+from kohort.group.live import Group
+from kohort.group.rebalance import (
+    drop_member,
+    drop_pending,
+    end_join_phase_if_all_joined,
+    start_rebalance,
+)
+from kohort.group.states import ANSWERS, Asked, GroupState, Step, answer
+from kohort.group.workspace import Workspace
+from kohort.wire.messages.heartbeat_request import HeartbeatRequest
+from kohort.wire.messages.heartbeat_response import HeartbeatResponse
+from kohort.wire.messages.leave_group_request import LeaveGroupRequest, MemberIdentity
+from kohort.wire.messages.leave_group_response import LeaveGroupResponse, MemberResponse
+
+_HEARTBEAT: Final = {
+    state: int(code)
+    for state, code in ANSWERS[Asked.HEARTBEAT].items()
+    if isinstance(code, ErrorCode)
+}
+BATCH_LEAVE_FROM = 3
+
+
+def heartbeat(
+    ws: Workspace, request: HeartbeatRequest, context: RequestContext, now_ms: int, out: Effects
+) -> None:
+    """Answer a Heartbeat. The busiest request of all: no object is made that is not sent."""
+    group = ws.groups.get(request.group_id)
+    if not request.group_id:
+        code = int(ErrorCode.INVALID_GROUP_ID)
+    elif group is None or group.state is GroupState.DEAD:
+        code = _HEARTBEAT[group.state if group else None]
+    else:
+        member_id, instance_id = request.member_id, request.group_instance_id
+        member = group.members.get(member_id)
+        if member is None or instance_id is not None:
+            code = int(group.fault_of(member_id, instance_id))
+        else:
+            code = 0
+        if not code and request.generation_id != ws.generation(group):
+            code = int(ErrorCode.ILLEGAL_GENERATION)
+        if not code and member is not None:
+            ws.timers.arm(member.timer_key, now_ms + member.session_timeout_ms)
+            code = _HEARTBEAT[group.state]
+    out.replies.append(Reply(context.token, HeartbeatResponse(error_code=code)))
+
+
+def leave(
+    ws: Workspace, request: LeaveGroupRequest, context: RequestContext, now_ms: int, out: Effects
+) -> None:
+    """Answer a LeaveGroup: of one member up to v2, of several since v3."""
+    response = LeaveGroupResponse()
+    out.replies.append(Reply(context.token, response))
+    group = ws.groups.get(request.group_id)
+    if not request.group_id or (group and group.state is GroupState.DEAD):
+        gone = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        response.error_code = int(gone if group else ErrorCode.INVALID_GROUP_ID)
+        return
+    batch = context.api_version >= BATCH_LEAVE_FROM
+    leaving = request.members if batch else [MemberIdentity(member_id=request.member_id)]
+    removed = 0
+    for who in leaving:
+        code, was_member = _remove(ws, group, who, out)
+        removed += was_member
+        if batch:
+            answered = MemberResponse(
+                member_id=who.member_id,
+                group_instance_id=who.group_instance_id,
+                error_code=int(code),
+            )
+            response.members.append(answered)
+        else:
+            response.error_code = int(code)
+    if group is None:
+        return
+    if removed and answer(Asked.LEAVE, group.state) is Step.REMOVE_AND_REBALANCE:
+        start_rebalance(ws, group, now_ms, out)
+    else:
+        end_join_phase_if_all_joined(ws, group, now_ms, out)
+
+
+def _remove(
+    ws: Workspace, group: Group | None, who: MemberIdentity, out: Effects
+) -> tuple[ErrorCode, bool]:
+    """The error for one who leaves, and whether it was a member.
+
+    An administrator removes a static member by its instance id alone.
+    """
+    member_id, instance_id = who.member_id, who.group_instance_id
+    if group is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID, False
+    if not member_id:
+        member_id = group.static_members.get(instance_id or "", "")
+    elif member_id in group.pending_join:
+        drop_pending(ws, group, member_id)
+        return ErrorCode.NONE, False
+    fault = group.fault_of(member_id, instance_id)
+    if fault:
+        return fault, False
+    drop_member(ws, group, member_id, out)
+    return ErrorCode.NONE, True

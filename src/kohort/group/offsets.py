@@ -1,0 +1,355 @@
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch, OffsetDelete (spec 2.7, 4.5; KIP-211, 447, 709).
+
+Rules:
+- A commit is acknowledged only together with its record (spec 2.12, O7).
+- A commit of a member needs its present generation; without one only a group without members takes
+  commits. Too long metadata refuses its own partition alone.
+- Everything is decided and recorded in one step: between the check of a transactional commit and
+  its record nothing can happen (KAFKA-15784).
+- The broker has checked topics and rights and filled in names for topic ids; ids are copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from kohort.errors import ErrorCode
+from kohort.group.effects import Effects, Producer, Reply, RequestContext
+from kohort.group.live import Group
+from kohort.group.rebalance import CONSUMER_PROTOCOL_TYPE
+from kohort.group.records import (
+    NO_EXPIRY,
+    StoredOffset,
+    TopicPartition,
+    offset_record,
+    offset_tombstone,
+)
+from kohort.group.states import Asked, GroupState, Step, answer
+from kohort.group.workspace import MAX_ID_BYTES, Workspace
+from kohort.wire.messages.offset_commit_request import OffsetCommitRequest
+from kohort.wire.messages.offset_commit_response import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from kohort.wire.messages.offset_delete_request import OffsetDeleteRequest
+from kohort.wire.messages.offset_delete_response import (
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from kohort.wire.messages.offset_fetch_request import OffsetFetchRequest
+from kohort.wire.messages.offset_fetch_response import (
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from kohort.wire.messages.txn_offset_commit_request import TxnOffsetCommitRequest
+from kohort.wire.messages.txn_offset_commit_response import (
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+GROUP_ID_NOT_FOUND_FROM = 9
+BATCH_FETCH_FROM = 8
+MAX_TOPIC_BYTES = 32_767
+NO_OFFSET = StoredOffset(-1, -1, "", -1)
+
+
+class _AskedPartition(Protocol):
+    """What OffsetCommit and TxnOffsetCommit say of one partition."""
+
+    partition_index: int
+    committed_offset: int
+    committed_leader_epoch: int
+    committed_metadata: str | None
+
+
+def commit(
+    ws: Workspace, request: OffsetCommitRequest, context: RequestContext, now_ms: int, out: Effects
+) -> None:
+    """Store offsets, or refuse all of them with one error."""
+    generation, member_id = request.generation_id_or_member_epoch, request.member_id
+    group = ws.groups.get(request.group_id)
+    code = _fault_of_commit(
+        ws,
+        group,
+        generation,
+        member_id,
+        request.group_instance_id,
+        rows=(Asked.COMMIT_SIMPLE, Asked.COMMIT_MEMBER),
+        not_found=context.api_version >= GROUP_ID_NOT_FOUND_FROM,
+    )
+    if not code and not _has_group(ws, group, request.group_id):
+        code = ErrorCode.POLICY_VIOLATION
+    write = None if code else _writer(ws, request.group_id, request.retention_time_ms, now_ms, out)
+    response = OffsetCommitResponse()
+    for topic in request.topics:
+        partitions = [
+            OffsetCommitResponsePartition(
+                partition_index=p.partition_index,
+                error_code=write(topic.name, p) if write else int(code),
+            )
+            for p in topic.partitions
+        ]
+        response.topics.append(
+            OffsetCommitResponseTopic(
+                name=topic.name, topic_id=topic.topic_id, partitions=partitions
+            )
+        )
+    if not code and group is not None and member_id in group.members:
+        ws.arm_session(group.members[member_id], now_ms)
+    out.replies.append(Reply(context.token, response))
+
+
+def txn_commit(
+    ws: Workspace,
+    request: TxnOffsetCommitRequest,
+    context: RequestContext,
+    now_ms: int,
+    out: Effects,
+) -> None:
+    """Stage a transaction's offsets until its marker."""
+    group = ws.groups.get(request.group_id)
+    if not request.group_id:
+        code = ErrorCode.INVALID_GROUP_ID
+    else:
+        code = _fault_of_commit(
+            ws,
+            group,
+            request.generation_id,
+            request.member_id,
+            request.group_instance_id,
+            rows=(Asked.TXN_COMMIT_SIMPLE, Asked.TXN_COMMIT_MEMBER),
+            not_found=False,
+        )
+    if not code and not _has_group(ws, group, request.group_id):
+        code = ErrorCode.POLICY_VIOLATION
+    write = None if code else _writer(ws, request.group_id, NO_EXPIRY, now_ms, out)
+    response = TxnOffsetCommitResponse()
+    for topic in request.topics:
+        partitions = [
+            TxnOffsetCommitResponsePartition(
+                partition_index=p.partition_index,
+                error_code=write(topic.name, p) if write else int(code),
+            )
+            for p in topic.partitions
+        ]
+        response.topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions))
+    if out.records:
+        out.producer = Producer(request.producer_id, request.producer_epoch)
+    out.replies.append(Reply(context.token, response))
+
+
+def _fault_of_commit(
+    ws: Workspace,
+    group: Group | None,
+    generation: int,
+    member_id: str,
+    instance_id: str | None,
+    *,
+    rows: tuple[Asked, Asked],
+    not_found: bool,
+) -> ErrorCode:
+    """NONE when the commit may be stored.
+
+    Without a generation it is a simple consumer's or an administrator's, whatever ids it carries
+    as long as the group has no members (KAFKA-14201).
+    """
+    simple, of_member = rows
+    state = group.state if group else None
+    none_given = generation < 0 and not member_id and instance_id is None
+    is_simple = none_given or (generation < 0 and state in (None, GroupState.EMPTY))
+    step = answer(simple if is_simple else of_member, state)
+    if group is not None and group.state is not GroupState.DEAD and not is_simple:
+        fault = group.fault_of(member_id, instance_id)
+        if fault:
+            return fault
+        if generation != ws.generation(group):
+            return ErrorCode.ILLEGAL_GENERATION
+    if step is Step.ILLEGAL_GENERATION_OR_GROUP_ID_NOT_FOUND:
+        return ErrorCode.GROUP_ID_NOT_FOUND if not_found else ErrorCode.ILLEGAL_GENERATION
+    return step if isinstance(step, ErrorCode) else ErrorCode.NONE
+
+
+def _has_group(ws: Workspace, group: Group | None, group_id: str) -> bool:
+    """A commit may bring a group without members into being, if the shard has room for it."""
+    if group is not None:
+        return True
+    return len(group_id.encode()) <= MAX_ID_BYTES and ws.create_group(group_id) is not None
+
+
+def _writer(
+    ws: Workspace, group_id: str, retention_ms: int, now_ms: int, out: Effects
+) -> Callable[[str, _AskedPartition], int]:
+    """A function that records one partition's offset and gives its error code."""
+    wall_ms = ws.wall_ms(now_ms)
+    expire_ms = wall_ms + retention_ms if retention_ms >= 0 else NO_EXPIRY
+    max_metadata = ws.config.offset_metadata_max_bytes
+    records = out.records
+
+    def write(topic: str, asked: _AskedPartition) -> int:
+        metadata = asked.committed_metadata or ""
+        if len(metadata) > max_metadata:
+            return int(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+        if len(topic.encode()) > MAX_TOPIC_BYTES:
+            return int(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        value = StoredOffset(
+            asked.committed_offset, asked.committed_leader_epoch, metadata, wall_ms, expire_ms
+        )
+        records.append(offset_record(group_id, (topic, asked.partition_index), value))
+        return 0
+
+    return write
+
+
+# OffsetFetch
+
+
+class _Found:
+    """What is known of one partition's committed offset, ready for either form of the answer."""
+
+    __slots__ = ("code", "leader_epoch", "metadata", "offset")
+
+    def __init__(self, stored: StoredOffset | None, unstable: bool) -> None:
+        known = NO_OFFSET if stored is None or unstable else stored
+        self.offset, self.leader_epoch, self.metadata = known[:3]
+        self.code = int(ErrorCode.UNSTABLE_OFFSET_COMMIT if unstable else ErrorCode.NONE)
+
+
+def fetch(
+    ws: Workspace, request: OffsetFetchRequest, context: RequestContext, now_ms: int, out: Effects
+) -> None:
+    """Answer with committed offsets: of one group up to v7, of several since v8."""
+    del now_ms  # reading does not depend on the time
+    response = OffsetFetchResponse()
+    stable = request.require_stable
+    if context.api_version >= BATCH_FETCH_FROM:
+        for asked in request.groups:
+            found = OffsetFetchResponseGroup(group_id=asked.group_id)
+            if asked.topics is None:
+                for name, partitions in _all_partitions(ws, asked.group_id):
+                    entries = _batch_entries(ws, asked.group_id, name, partitions, stable)
+                    found.topics.append(OffsetFetchResponseTopics(name=name, partitions=entries))
+            else:
+                for topic in asked.topics:
+                    entries = _batch_entries(
+                        ws, asked.group_id, topic.name, topic.partition_indexes, stable
+                    )
+                    found.topics.append(
+                        OffsetFetchResponseTopics(
+                            name=topic.name, topic_id=topic.topic_id, partitions=entries
+                        )
+                    )
+            response.groups.append(found)
+    else:
+        wanted: Iterable[tuple[str, Sequence[int]]]
+        if request.topics is None:
+            wanted = _all_partitions(ws, request.group_id)
+        else:
+            wanted = [(t.name, t.partition_indexes) for t in request.topics]
+        for name, partitions in wanted:
+            single = _single_entries(ws, request.group_id, name, partitions, stable)
+            response.topics.append(OffsetFetchResponseTopic(name=name, partitions=single))
+    out.replies.append(Reply(context.token, response))
+
+
+def _all_partitions(ws: Workspace, group_id: str) -> list[tuple[str, list[int]]]:
+    """Every topic that the group has committed to, with its partitions."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in ws.durable.offsets.get(group_id, {}):
+        topics.setdefault(topic, []).append(partition)
+    return list(topics.items())
+
+
+def _find(ws: Workspace, group_id: str, topic: str, partition: int, require_stable: bool) -> _Found:
+    where = (topic, partition)
+    unstable = require_stable and ws.durable.is_pending(group_id, where)
+    return _Found(ws.durable.offsets.get(group_id, {}).get(where), unstable)
+
+
+def _batch_entries(
+    ws: Workspace, group_id: str, topic: str, partitions: Sequence[int], require_stable: bool
+) -> list[OffsetFetchResponsePartitions]:
+    entries: list[OffsetFetchResponsePartitions] = []
+    for partition in partitions:
+        found = _find(ws, group_id, topic, partition, require_stable)
+        entries.append(
+            OffsetFetchResponsePartitions(
+                partition_index=partition,
+                committed_offset=found.offset,
+                committed_leader_epoch=found.leader_epoch,
+                metadata=found.metadata,
+                error_code=found.code,
+            )
+        )
+    return entries
+
+
+def _single_entries(
+    ws: Workspace, group_id: str, topic: str, partitions: Sequence[int], require_stable: bool
+) -> list[OffsetFetchResponsePartition]:
+    entries: list[OffsetFetchResponsePartition] = []
+    for partition in partitions:
+        found = _find(ws, group_id, topic, partition, require_stable)
+        entries.append(
+            OffsetFetchResponsePartition(
+                partition_index=partition,
+                committed_offset=found.offset,
+                committed_leader_epoch=found.leader_epoch,
+                metadata=found.metadata,
+                error_code=found.code,
+            )
+        )
+    return entries
+
+
+# OffsetDelete
+
+
+def delete_offsets(
+    ws: Workspace, request: OffsetDeleteRequest, context: RequestContext, now_ms: int, out: Effects
+) -> None:
+    """Remove committed offsets of topics that the group does not subscribe to (KIP-496)."""
+    del now_ms
+    response = OffsetDeleteResponse()
+    out.replies.append(Reply(context.token, response))
+    group = ws.groups.get(request.group_id)
+    if not request.group_id:
+        response.error_code = int(ErrorCode.INVALID_GROUP_ID)
+        return
+    step = answer(Asked.OFFSET_DELETE, group.state if group else None)
+    if isinstance(step, ErrorCode):
+        response.error_code = int(step)
+        return
+    assert group is not None
+    subscribed: frozenset[str] = frozenset()
+    if step is Step.DELETE_UNSUBSCRIBED:
+        if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            response.error_code = int(ErrorCode.NON_EMPTY_GROUP)
+            return
+        subscribed = group.subscribed_topics or frozenset()
+    for topic in request.topics:
+        refused = topic.name in subscribed
+        partitions: list[OffsetDeleteResponsePartition] = []
+        for p in topic.partitions:
+            code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if refused else ErrorCode.NONE
+            partitions.append(
+                OffsetDeleteResponsePartition(
+                    partition_index=p.partition_index, error_code=int(code)
+                )
+            )
+            if not refused:
+                _delete(ws, group, (topic.name, p.partition_index), out)
+        response.topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
+
+
+def _delete(ws: Workspace, group: Group, partition: TopicPartition, out: Effects) -> None:
+    stored = ws.durable.offsets.get(group.group_id, {})
+    if partition in stored or ws.durable.is_pending(group.group_id, partition):
+        out.records.append(offset_tombstone(group.group_id, partition))

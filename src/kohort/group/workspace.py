@@ -1,0 +1,138 @@
+"""What the handlers of one shard share: its state, its timers, and small helpers.
+
+Rules:
+- Handlers read `durable` and never write it; they put records into `Effects` instead.
+- At most one group-metadata record of a group goes into one `Effects`: the next decision about the
+  group is taken when that record has been replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kohort.errors import ErrorCode
+from kohort.group.config import GroupConfig
+from kohort.group.durable import DurableState
+from kohort.group.effects import Effects, Reply, RequestContext
+from kohort.group.live import Group, Member
+from kohort.group.records import StoredGroup, StoredMember, group_record
+from kohort.group.timers import Timers
+from kohort.wire.messages.join_group_response import JoinGroupResponse
+from kohort.wire.messages.sync_group_response import SyncGroupResponse
+
+MAX_ID_BYTES = 8_192
+"""Bytes of a group id, instance id, protocol type or protocol name; a stored string has 32767."""
+MAX_CLIENT_ID_CHARS = 255
+"""Of the client id, in a member id and in what is stored."""
+
+NEVER_STORED = StoredGroup(None, 0, None, None, -1)
+
+
+class Workspace:
+    """The state of one shard, as its handlers see it."""
+
+    __slots__ = (
+        "config",
+        "dead",
+        "durable",
+        "groups",
+        "new_id",
+        "pending_join_bytes",
+        "timers",
+        "wall_offset_ms",
+    )
+
+    def __init__(self, config: GroupConfig, new_id: Callable[[], str], wall_offset_ms: int) -> None:
+        self.config = config
+        self.new_id = new_id
+        self.wall_offset_ms = wall_offset_ms
+        self.durable = DurableState()
+        self.groups: dict[str, Group] = {}
+        self.timers = Timers()
+        self.pending_join_bytes = 0
+        self.dead: list[str] = []  # groups whose tombstones are yet to be replayed
+
+    def stored(self, group: Group) -> StoredGroup:
+        """The group as the log has it."""
+        return self.durable.groups.get(group.group_id, NEVER_STORED)
+
+    def generation(self, group: Group) -> int:
+        """The group's current generation; 0 before the first."""
+        return self.stored(group).generation
+
+    def wall_ms(self, now_ms: int) -> int:
+        """Wall-clock time of `now_ms`, for what is written into records."""
+        return now_ms + self.wall_offset_ms
+
+    def create_group(self, group_id: str) -> Group | None:
+        """A new group without members; None when the shard holds as many as it may."""
+        if len(self.groups) >= self.config.shard_max_groups:
+            return None
+        group = self.groups[group_id] = Group(group_id)
+        return group
+
+    def snapshot(
+        self,
+        group: Group,
+        generation: int,
+        protocol: str | None,
+        assignments: dict[str, bytes],
+        state_timestamp_ms: int,
+    ) -> StoredGroup:
+        """The group as it is to be stored: members and leader as now, with these assignments."""
+        return StoredGroup(
+            protocol_type=group.protocol_type,
+            generation=generation,
+            protocol=protocol,
+            leader=group.leader,
+            state_timestamp_ms=state_timestamp_ms,
+            members={
+                m.member_id: stored_member(m, protocol, assignments.get(m.member_id, b""))
+                for m in group.members.values()
+            },
+        )
+
+    def store_again(self, group: Group, assignments: dict[str, bytes], out: Effects) -> None:
+        """Store the present generation once more, with members' ids and timeouts as they are."""
+        stored = self.stored(group)
+        again = self.snapshot(
+            group, stored.generation, stored.protocol, assignments, stored.state_timestamp_ms
+        )
+        out.records.append(group_record(group.group_id, again))
+
+    def assignments(self, group: Group) -> dict[str, bytes]:
+        """The stored assignments by member id."""
+        return {m.member_id: m.assignment for m in self.stored(group).members.values()}
+
+    def arm_session(self, member: Member, now_ms: int) -> None:
+        """Start the member's session anew (spec 2.3)."""
+        self.timers.arm(member.timer_key, now_ms + member.session_timeout_ms)
+
+
+def stored_member(member: Member, protocol: str | None, assignment: bytes) -> StoredMember:
+    """A member as a generation stores it."""
+    return StoredMember(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        session_timeout_ms=member.session_timeout_ms,
+        subscription=member.metadata(protocol),
+        assignment=assignment,
+    )
+
+
+def refuse_join(out: Effects, context: RequestContext, member_id: str, code: ErrorCode) -> None:
+    """Answer a JoinGroup with an error; `protocol_name` may be null from v7 on only."""
+    response = JoinGroupResponse(
+        error_code=int(code),
+        member_id=member_id,
+        protocol_name=None if context.api_version >= 7 else "",
+    )
+    out.replies.append(Reply(context.token, response))
+
+
+def refuse_sync(out: Effects, context: RequestContext, code: ErrorCode) -> None:
+    """Answer a SyncGroup with an error."""
+    out.replies.append(Reply(context.token, SyncGroupResponse(error_code=int(code))))
