@@ -181,7 +181,8 @@ def heavy_imports(path: Path, tree: ast.Module) -> Iterator[Complaint]:
 def _is_optional(path: Path, module: str) -> bool:
     """Modules that are only ever imported with their extra."""
     parts = path.relative_to(SRC).parts
-    return parts[0] in {"spark", "demo"} and module not in {"asyncio"}
+    with_extra = parts[0] in {"spark", "demo"} or parts == ("records", "arrow.py")
+    return with_extra and module not in {"asyncio"}
 
 
 def unfinished(text: str) -> Iterator[Complaint]:

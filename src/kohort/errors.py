@@ -260,7 +260,26 @@ class UnsupportedVersionError(ProtocolError):
 
 
 class CorruptRecordError(ProtocolError):
-    """A record batch is damaged (CRC, length, count). Names topic, partition, offset if known."""
+    """A record batch is damaged (CRC, length, count). Names topic, partition, offset if known.
+
+    `offset` is the first offset that cannot be read, `next_offset` the first one after the damaged
+    batch, as far as its header can be trusted. All four are None where they are not known.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
+        next_offset: int | None = None,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.next_offset = next_offset
+        super().__init__(message)
 
 
 class RecordTooLargeError(KohortError):

@@ -1,0 +1,432 @@
+# The way out: records appended one by one, in bulk, or from columns; then built into a batch.
+
+cdef enum:
+    # A batch's length is an int32; its compressed form may be a little longer than its records.
+    MOST_BYTES = 0x7F000000
+
+
+cdef inline size_t body_size(
+    uint64_t time, uint64_t delta, int64_t key_size, int64_t value_size,
+    int64_t headers, size_t header_bytes,
+) noexcept nogil:
+    """Bytes of a record behind its length."""
+    return (
+        1 + kh_width(time) + kh_width(delta) + kh_width(zigzag(key_size))
+        + kh_width(zigzag(value_size)) + <size_t> (key_size if key_size > 0 else 0)
+        + <size_t> (value_size if value_size > 0 else 0) + kh_width(zigzag(headers)) + header_bytes
+    )
+
+
+cdef inline uint8_t *put_field(uint8_t *p, const uint8_t *data, int64_t size) noexcept nogil:
+    """A length and its bytes; -1 is null."""
+    p = put_varint(p, zigzag(size))
+    if size > 0:
+        memcpy(p, data, <size_t> size)
+        p += size
+    return p
+
+
+cdef struct Field:
+    const uint8_t *data
+    int64_t size  # -1: null
+
+
+cdef struct Draft:
+    # What has been appended: `records.data` leaves room for the header in front.
+    Vec records
+    Vec scratch  # the headers of one record
+    int32_t count
+    int64_t base_timestamp
+    int64_t max_timestamp
+    size_t max_bytes
+
+
+cdef int add_record(
+    Draft *d, int64_t timestamp, Field key, Field value, int64_t headers
+) noexcept nogil:
+    """Appends one record, its headers standing in `scratch`; 1 when it does not fit, -1 memory."""
+    cdef int64_t since = (
+        0 if d.count == 0 else <int64_t> (<uint64_t> timestamp - <uint64_t> d.base_timestamp)
+    )
+    cdef uint64_t time = zigzag(since)
+    cdef uint64_t delta = zigzag(d.count)
+    cdef size_t size = body_size(time, delta, key.size, value.size, headers, d.scratch.size)
+    cdef size_t after = d.records.size + kh_width(zigzag(<int64_t> size)) + size
+    cdef uint8_t *p
+    if d.count and after > d.max_bytes or after > MOST_BYTES or d.count == 0x7FFFFFFF:
+        return 1
+    if reserve(&d.records, after):
+        return -1
+    p = put_varint(d.records.data + d.records.size, zigzag(<int64_t> size))
+    p[0] = 0
+    p = put_varint(p + 1, time)
+    p = put_varint(p, delta)
+    p = put_field(p, key.data, key.size)
+    p = put_field(p, value.data, value.size)
+    p = put_varint(p, zigzag(headers))
+    if d.scratch.size:
+        memcpy(p, d.scratch.data, d.scratch.size)
+    if d.count == 0:
+        d.base_timestamp = d.max_timestamp = timestamp
+    elif timestamp > d.max_timestamp:
+        d.max_timestamp = timestamp
+    d.records.size = after
+    d.count += 1
+    return 0
+
+
+cdef int add_header(Vec *scratch, Field name, Field value) noexcept nogil:
+    cdef size_t most = scratch.size + 20 + <size_t> name.size
+    if value.size > 0:
+        most += <size_t> value.size
+    cdef uint8_t *p
+    if most > MOST_BYTES or reserve(scratch, most):
+        return -1
+    p = put_field(scratch.data + scratch.size, name.data, name.size)
+    p = put_field(p, value.data, value.size)
+    scratch.size = <size_t> (p - scratch.data)
+    return 0
+
+
+cdef inline int field_of(object data, Field *field, Py_buffer *view) except -1:
+    """Points `field` at the bytes of `data`; 1 when `view` must be released afterwards."""
+    if data is None:
+        field.data = NULL
+        field.size = -1
+        return 0
+    if type(data) is bytes:
+        field.data = <const uint8_t *> <char *> (<bytes> data)
+        field.size = len(<bytes> data)
+        return 0
+    PyObject_GetBuffer(data, view, PyBUF_SIMPLE)
+    field.data = <const uint8_t *> view.buf
+    field.size = view.len
+    return 1
+
+
+@cython.final
+cdef class BatchBuilder:
+    """Gathers the records of one batch. The contract is `pure.BatchBuilder`'s."""
+
+    cdef Draft draft
+    cdef readonly object compression
+    cdef readonly object level
+
+    def __cinit__(self, compression=Compression.NONE, max_bytes=MOST_BYTES, *, level=None):
+        memset(&self.draft, 0, sizeof(Draft))
+        self.compression = Compression(compression)
+        self.level = level
+        if level is not None:
+            check_level(self.compression, level)
+        self.draft.max_bytes = min(max(max_bytes, HEADER), MOST_BYTES)
+        self.clear()
+
+    def __dealloc__(self):
+        release(&self.draft.records)
+        release(&self.draft.scratch)
+
+    def __len__(self):
+        return self.draft.count
+
+    @property
+    def size(self):
+        return self.draft.records.size
+
+    @property
+    def max_bytes(self):
+        return self.draft.max_bytes
+
+    @property
+    def base_timestamp(self):
+        return self.draft.base_timestamp
+
+    @property
+    def max_timestamp(self):
+        return self.draft.max_timestamp
+
+    def clear(self):
+        if reserve(&self.draft.records, HEADER):
+            raise MemoryError
+        self.draft.records.size = HEADER
+        self.draft.count = 0
+        self.draft.base_timestamp = self.draft.max_timestamp = -1
+
+    def append(self, int64_t timestamp, key, value, headers=()):
+        cdef int status = self._append(timestamp, key, value, headers)
+        if status:
+            return self._refused(status)
+        return self.draft.count - 1
+
+    def extend(self, timestamps, keys, values, headers=None, *, Py_ssize_t start=0):
+        cdef Py_ssize_t row = start, stop = len(values)
+        cdef bint fixed = isinstance(timestamps, int)
+        cdef int64_t timestamp = timestamps if fixed else -1
+        cdef int status
+        check_lengths(stop, keys, headers, None if fixed else timestamps)
+        while row < stop:
+            if not fixed:
+                timestamp = timestamps[row]
+            status = self._append(
+                timestamp, None if keys is None else keys[row], values[row],
+                () if headers is None else headers[row],
+            )
+            if status:
+                self._refused(status)
+                break
+            row += 1
+        return row - start
+
+    def extend_columns(
+        self, timestamps, key, value, headers=None, *, Py_ssize_t start=0, Py_ssize_t stop
+    ):
+        cdef Py_ssize_t row = start
+        cdef ColumnReader reader = ColumnReader(timestamps, key, value, headers, start, stop)
+        cdef int status = 0
+        with nogil:
+            while row < stop and status == 0:
+                status = reader.add(&self.draft, row)
+                if status == 0:
+                    row += 1
+        if status == 2:
+            raise UsageError(f"row {row} of a column has offsets outside the column's data")
+        if status:
+            self._refused(status)
+        return row - start
+
+    def build(
+        self, *, int64_t base_offset=0, int32_t leader_epoch=-1, int64_t producer_id=-1,
+        int16_t producer_epoch=-1, int32_t base_sequence=-1, bint transactional=False,
+        bint control=False, append_time_ms=None,
+    ):
+        cdef Draft *d = &self.draft
+        cdef uint8_t *p = d.records.data
+        cdef int attributes = self.compression
+        cdef int64_t max_timestamp = d.max_timestamp
+        if d.count == 0:
+            raise UsageError("a batch without records cannot be built; append first")
+        if append_time_ms is not None:
+            max_timestamp = append_time_ms
+            attributes |= 0x08
+        attributes |= (0x10 if transactional else 0) | (0x20 if control else 0)
+        put64(p, <uint64_t> base_offset)
+        put32(p + 12, <uint32_t> leader_epoch)
+        p[16] = 2
+        put32(p + 21, <uint32_t> attributes << 16 | <uint32_t> (d.count - 1) >> 16)
+        put32(p + 23, <uint32_t> (d.count - 1))
+        put64(p + 27, <uint64_t> d.base_timestamp)
+        put64(p + 35, <uint64_t> max_timestamp)
+        put64(p + 43, <uint64_t> producer_id)
+        p[51] = <uint8_t> (producer_epoch >> 8)
+        p[52] = <uint8_t> producer_epoch
+        put32(p + 53, <uint32_t> base_sequence)
+        put32(p + 57, <uint32_t> d.count)
+        return self._sealed()
+
+    cdef bytes _sealed(self):
+        """The batch as bytes: records compressed, length and CRC filled in."""
+        cdef Draft *d = &self.draft
+        cdef bytes out
+        cdef const uint8_t[::1] packed
+        cdef uint8_t *p
+        cdef size_t size = d.records.size
+        cdef uint32_t crc
+        if self.compression:
+            body = PyBytes_FromStringAndSize(
+                <const char *> d.records.data + HEADER, <Py_ssize_t> d.records.size - HEADER
+            )
+            packed = memoryview(compress(self.compression, body, self.level))
+            size = HEADER + <size_t> packed.shape[0]
+            out = PyBytes_FromStringAndSize(NULL, <Py_ssize_t> size)
+            p = <uint8_t *> <char *> out
+            memcpy(p, d.records.data, HEADER)
+            memcpy(p + HEADER, &packed[0], size - HEADER)
+        else:
+            out = PyBytes_FromStringAndSize(<const char *> d.records.data, <Py_ssize_t> size)
+            p = <uint8_t *> <char *> out
+        put32(p + 8, <uint32_t> (size - PREFIX))
+        crc = kh_crc32c(0, p + CRC_FROM, size - CRC_FROM)
+        put32(p + 17, crc)
+        return out
+
+    cdef int _append(self, int64_t timestamp, key, value, headers) except -1:
+        cdef Field key_field, value_field
+        cdef Py_buffer key_view, value_view
+        cdef int held_key = 0, held_value = 0
+        cdef int64_t count = 0
+        cdef int status
+        self.draft.scratch.size = 0
+        if headers:
+            count = self._scratch_headers(headers)
+        try:
+            held_key = field_of(key, &key_field, &key_view)
+            held_value = field_of(value, &value_field, &value_view)
+            status = add_record(&self.draft, timestamp, key_field, value_field, count)
+        finally:
+            if held_key:
+                PyBuffer_Release(&key_view)
+            if held_value:
+                PyBuffer_Release(&value_view)
+        if status < 0:
+            raise MemoryError
+        return status
+
+    cdef int64_t _scratch_headers(self, headers) except -1:
+        """Encodes the headers of one record into `scratch`; returns how many they are."""
+        cdef Field name_field, value_field
+        cdef Py_buffer view
+        cdef int64_t count = 0
+        cdef int held, status
+        for name, value in headers:
+            encoded = (<str?> name).encode()
+            field_of(encoded, &name_field, &view)
+            held = field_of(value, &value_field, &view)
+            status = add_header(&self.draft.scratch, name_field, value_field)
+            if held:
+                PyBuffer_Release(&view)
+            if status:
+                raise MemoryError
+            count += 1
+        return count
+
+    cdef object _refused(self, int status):
+        """-1 for a full batch, an error for a record that would fit into none."""
+        if status < 0:
+            raise MemoryError
+        if self.draft.count == 0:
+            raise RecordTooLargeError("a record of more than 2 GB cannot be encoded")
+        return -1
+
+
+def check_lengths(Py_ssize_t rows, *columns):
+    """Raises `UsageError` when a column has another number of rows than the values."""
+    for column in columns:
+        if column is not None and len(column) != rows:
+            raise UsageError(f"{rows} values, but {len(column)} rows in another column")
+
+
+cdef struct Strings:
+    # A BinaryColumn, held open.
+    const uint8_t *bits
+    const int32_t *offsets
+    const uint8_t *data
+    Py_ssize_t data_size
+    Py_ssize_t first
+    bint present
+
+
+cdef inline int string_at(const Strings *column, Py_ssize_t row, Field *field) noexcept nogil:
+    """The bytes of one row; 2 when its offsets lie outside the data."""
+    cdef int64_t start, end
+    field.data = NULL
+    field.size = -1
+    if not column.present:
+        return 0
+    row += column.first
+    if column.bits != NULL and not column.bits[row >> 3] >> (row & 7) & 1:
+        return 0
+    start = column.offsets[row]
+    end = column.offsets[row + 1]
+    if start < 0 or end < start or end > column.data_size:
+        return 2
+    field.data = column.data + start
+    field.size = end - start
+    return 0
+
+
+@cython.final
+cdef class ColumnReader:
+    """Columns to encode from; every buffer is held, and long enough for the rows asked for."""
+
+    cdef list held
+    cdef Py_ssize_t held_size  # of the last one
+    cdef const int64_t *timestamps
+    cdef int64_t timestamp
+    cdef Strings key
+    cdef Strings value
+    cdef const int32_t *lists
+    cdef Py_ssize_t lists_first
+    cdef Py_ssize_t header_rows
+    cdef Strings header_key
+    cdef Strings header_value
+
+    def __init__(self, timestamps, key, value, headers, Py_ssize_t start, Py_ssize_t stop):
+        self.held = []
+        if start < 0 or stop < start:
+            raise UsageError(f"rows {start} to {stop} are no range")
+        if isinstance(timestamps, int):
+            self.timestamp = timestamps
+        else:
+            self.timestamps = <const int64_t *> self._hold(timestamps, stop * 8)
+        self._strings(&self.key, key, stop)
+        self._strings(&self.value, value, stop)
+        if headers is not None:
+            self.lists_first = headers.first
+            if headers.first < 0:
+                raise UsageError("a column begins before its buffers")
+            least = (headers.first + stop + 1) * 4
+            self.lists = <const int32_t *> self._hold(headers.offsets, least)
+            self.header_rows = self.lists[headers.first + stop]
+            if self.header_rows < 0:
+                raise UsageError("a column of headers has negative offsets")
+            self._strings(&self.header_key, headers.keys, self.header_rows)
+            self._strings(&self.header_value, headers.values, self.header_rows)
+
+    cdef const uint8_t *_hold(self, data, Py_ssize_t least) except? NULL:
+        """Keeps a buffer of at least `least` bytes open."""
+        cdef Source source = Source(data)
+        if source.view.len < least:
+            raise UsageError(f"a buffer has {source.view.len} bytes where {least} are needed")
+        self.held.append(source)
+        self.held_size = source.view.len
+        return <const uint8_t *> source.view.buf
+
+    cdef int _strings(self, Strings *out, column, Py_ssize_t rows) except -1:
+        cdef Py_ssize_t end
+        memset(out, 0, sizeof(Strings))
+        if column is None:
+            return 0
+        if column.first < 0:
+            raise UsageError("a column begins before its buffers")
+        end = column.first + rows
+        out.present = True
+        out.first = column.first
+        if column.validity is not None:
+            out.bits = <const uint8_t *> self._hold(column.validity, (end + 7) // 8)
+        least = (end + 1) * 4 if rows else 0
+        out.offsets = <const int32_t *> self._hold(column.offsets, least)
+        out.data = self._hold(column.data, 0)
+        out.data_size = self.held_size
+        return 0
+
+    cdef int add(self, Draft *draft, Py_ssize_t row) noexcept nogil:
+        """Appends one row: 0 done, 1 full, 2 bad offsets, -1 no memory."""
+        cdef Field key, value
+        cdef int64_t count = 0
+        cdef int fault = string_at(&self.key, row, &key) | string_at(&self.value, row, &value)
+        if fault:
+            return fault
+        draft.scratch.size = 0
+        if self.lists != NULL:
+            count = self._scratch(draft, row)
+            if count < 0:
+                return <int> -count
+        return add_record(
+            draft, self.timestamps[row] if self.timestamps != NULL else self.timestamp,
+            key, value, count,
+        )
+
+    cdef int64_t _scratch(self, Draft *draft, Py_ssize_t row) noexcept nogil:
+        """Encodes the headers of one row; their number, or a fault negated."""
+        cdef Field name, value
+        cdef Py_ssize_t at = self.lists[self.lists_first + row]
+        cdef Py_ssize_t end = self.lists[self.lists_first + row + 1]
+        cdef int64_t count = end - at
+        if at < 0 or end < at or end > self.header_rows:
+            return -2
+        while at < end:
+            if string_at(&self.header_key, at, &name) or string_at(&self.header_value, at, &value):
+                return -2
+            if name.size < 0 or add_header(&draft.scratch, name, value):
+                return -2
+            at += 1
+        return count

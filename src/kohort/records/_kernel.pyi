@@ -1,0 +1,14 @@
+"""The kernel's types are its twin's."""
+
+from kohort.records.compression import Readable
+from kohort.records.pure import BatchBuilder as BatchBuilder
+from kohort.records.pure import Chunk as Chunk
+from kohort.records.pure import Record as Record
+from kohort.records.pure import check_records as check_records
+from kohort.records.pure import rebuild_record as rebuild_record
+
+CRC_PATH: str
+
+def crc32c(data: Readable, crc: int = 0) -> int: ...
+def crc32c_portable(data: Readable, crc: int = 0) -> int: ...
+def allocate(size: int) -> memoryview: ...

@@ -1,0 +1,297 @@
+# cython: language_level=3
+"""The compiled kernel: CRC-32C, decoding to records and columns, encoding batches.
+
+Rules:
+- `pure.py` is its specification: the same names, the same results, the same errors, byte for byte.
+- No length is believed before it is compared with what is left; nothing is allocated on the word of
+  a count that the bytes at hand could not hold.
+- Records, pages and buffers own their memory by reference; none is recycled while referenced (C13).
+  None of them can stand in a reference cycle, so they are kept from the garbage collector's lists.
+- The interpreter's lock is let go only for work longer than taking it back may cost.
+
+`_decode.pxi` holds the way in, `_encode.pxi` the way out.
+"""
+
+cimport cython
+from cpython.buffer cimport (
+    PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
+)
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memset
+
+from kohort.errors import ConcurrentUseError, CorruptRecordError, RecordTooLargeError, UsageError
+from kohort.records.columns import (
+    DEFAULT_COLUMNS, DEFAULT_MAX_ROWS, DEFAULT_PIECE_BYTES, BinaryColumn, Columns, HeaderColumn,
+    sound_keys,
+)
+from kohort.records.compression import (
+    DEFAULT_MAX_DECOMPRESSED_BYTES, check_level, compress, decompress, Compression,
+)
+from kohort.records.layout import MAX_OFFSET, RECORD_FAULTS, TimestampType, corrupt
+
+cdef extern from "_crc32c.h":
+    const char *kh_crc_init()
+    uint32_t kh_crc32c(uint32_t crc, const uint8_t *data, size_t size) nogil
+    uint32_t kh_crc32c_portable(uint32_t crc, const uint8_t *data, size_t size) nogil
+
+cdef extern from *:
+    """
+    #define kh_width(x) ((63 - __builtin_clzll((unsigned long long)(x) | 1)) / 7 + 1)
+    """
+    int kh_width(uint64_t value) nogil
+
+cdef enum:
+    HEADER = 61
+    PREFIX = 12
+    CRC_FROM = 21
+    MIN_RECORD = 7
+    # Below this many bytes the work is shorter than a hand-over of the interpreter's lock.
+    UNLOCK_BYTES = 65536
+
+CRC_PATH = (<bytes> kh_crc_init()).decode()
+cdef object CREATE_TIME = TimestampType.CREATE_TIME
+cdef object LOG_APPEND_TIME = TimestampType.LOG_APPEND_TIME
+
+
+# Memory ------------------------------------------------------------------------------------------
+
+cdef struct Vec:
+    uint8_t *data
+    size_t size
+    size_t room
+
+
+cdef inline int reserve(Vec *vec, size_t room) noexcept nogil:
+    """Makes room for `room` bytes in all; -1 when there is no memory."""
+    if room <= vec.room:
+        return 0
+    return grow(vec, room)
+
+
+cdef int grow(Vec *vec, size_t room) noexcept nogil:
+    cdef size_t wanted = vec.room * 2
+    if wanted < room:
+        wanted = room
+    cdef uint8_t *moved = <uint8_t *> realloc(vec.data, wanted)
+    if moved == NULL:
+        return -1
+    vec.data = moved
+    vec.room = wanted
+    return 0
+
+
+# Fresh memory costs more than the decoding that fills it (a page fault is about a microsecond), so
+# large buffers come back here when their last reference is gone. The lock guards this pool.
+cdef enum:
+    POOL_SLOTS = 48
+    POOL_BYTES = 24 * 1024 * 1024
+    POOL_LEAST = 32 * 1024
+
+cdef Vec pool[POOL_SLOTS]
+cdef int pooled = 0
+cdef size_t pooled_bytes = 0
+
+
+cdef int draw(Vec *vec, size_t room) except -1:
+    """Gives the empty `vec` room, from the pool when something there fits well."""
+    global pooled, pooled_bytes
+    cdef int i, best = -1
+    if room >= POOL_LEAST:
+        for i in range(pooled):
+            if pool[i].room >= room and (best < 0 or pool[i].room < pool[best].room):
+                best = i
+    if best >= 0 and pool[best].room <= 2 * room + POOL_LEAST:
+        vec[0] = pool[best]
+        pooled -= 1
+        pooled_bytes -= vec.room
+        pool[best] = pool[pooled]
+        return 0
+    if reserve(vec, room):
+        raise MemoryError
+    return 0
+
+
+cdef void release(Vec *vec) noexcept:
+    """Gives the memory of `vec` to the pool, or back to the system."""
+    global pooled, pooled_bytes
+    if (
+        vec.room >= POOL_LEAST and pooled < POOL_SLOTS
+        and pooled_bytes + vec.room <= POOL_BYTES
+    ):
+        pool[pooled] = vec[0]
+        pool[pooled].size = 0
+        pooled += 1
+        pooled_bytes += vec.room
+    else:
+        free(vec.data)
+    vec.data = NULL
+    vec.size = vec.room = 0
+
+
+@cython.final
+@cython.no_gc
+cdef class Memory:
+    """A buffer that owns its bytes and gives them to the pool when it goes."""
+
+    cdef Vec vec
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(view, self, self.vec.data, <Py_ssize_t> self.vec.size, 0, flags)
+
+    def __dealloc__(self):
+        release(&self.vec)
+
+
+cdef object take(Vec *vec):
+    """The bytes of `vec` as a memoryview that owns them, in memory of about their size."""
+    cdef Memory memory = Memory.__new__(Memory)
+    if vec.data != NULL and vec.room <= vec.size + vec.size // 2 + 64:
+        memory.vec = vec[0]
+        vec.data = NULL
+        vec.size = vec.room = 0
+    else:
+        draw(&memory.vec, vec.size if vec.size else 8)
+        memcpy(memory.vec.data, vec.data, vec.size)
+        memory.vec.size = vec.size
+    return memoryview(memory).toreadonly()
+
+
+def allocate(size_t size):
+    """A writable buffer of `size` bytes from the pool; its contents are whatever they are."""
+    cdef Memory memory = Memory.__new__(Memory)
+    draw(&memory.vec, size if size else 1)
+    memory.vec.size = size
+    return memoryview(memory)
+
+
+@cython.final
+@cython.no_gc
+cdef class Source:
+    """Somebody's buffer, held for as long as anything points into it."""
+
+    cdef Py_buffer view
+    cdef bint held
+
+    def __cinit__(self, data):
+        PyObject_GetBuffer(data, &self.view, PyBUF_SIMPLE)
+        self.held = True
+
+    def __dealloc__(self):
+        if self.held:
+            PyBuffer_Release(&self.view)
+
+
+# Numbers -----------------------------------------------------------------------------------------
+
+cdef inline uint32_t be32(const uint8_t *p) noexcept nogil:
+    return (<uint32_t> p[0] << 24) | (<uint32_t> p[1] << 16) | (<uint32_t> p[2] << 8) | p[3]
+
+
+cdef inline int64_t be64(const uint8_t *p) noexcept nogil:
+    return <int64_t> ((<uint64_t> be32(p) << 32) | be32(p + 4))
+
+
+cdef inline int16_t be16(const uint8_t *p) noexcept nogil:
+    return <int16_t> ((<uint32_t> p[0] << 8) | p[1])
+
+
+cdef inline void put32(uint8_t *p, uint32_t value) noexcept nogil:
+    p[0] = <uint8_t> (value >> 24)
+    p[1] = <uint8_t> (value >> 16)
+    p[2] = <uint8_t> (value >> 8)
+    p[3] = <uint8_t> value
+
+
+cdef inline void put64(uint8_t *p, uint64_t value) noexcept nogil:
+    put32(p, <uint32_t> (value >> 32))
+    put32(p + 4, <uint32_t> value)
+
+
+cdef inline const uint8_t *get_varint(
+    const uint8_t *p, const uint8_t *end, int32_t *out
+) noexcept nogil:
+    """Reads a zigzag varint of at most 5 bytes; NULL when it is cut off or too large."""
+    cdef uint32_t raw
+    if p < end and p[0] < 0x80:
+        raw = p[0]
+        out[0] = <int32_t> ((raw >> 1) ^ (~(raw & 1) + 1))
+        return p + 1
+    if end - p >= 2 and p[1] < 0x80:
+        raw = (p[0] & 0x7F) | (<uint32_t> p[1] << 7)
+        out[0] = <int32_t> ((raw >> 1) ^ (~(raw & 1) + 1))
+        return p + 2
+    cdef int64_t wide = 0
+    p = get_varlong(p, end, 5, &wide)
+    if wide > 0x7FFFFFFF or wide < -0x80000000LL:
+        return NULL
+    out[0] = <int32_t> wide
+    return p
+
+
+cdef const uint8_t *get_varlong(
+    const uint8_t *p, const uint8_t *end, int longest, int64_t *out
+) noexcept nogil:
+    """Reads a zigzag varlong of at most `longest` bytes; NULL when it is cut off or too long."""
+    cdef uint64_t raw = 0
+    cdef int shift = 0
+    while longest > 0 and p < end:
+        raw |= <uint64_t> (p[0] & 0x7F) << shift
+        if p[0] < 0x80:
+            out[0] = <int64_t> ((raw >> 1) ^ (~(raw & 1) + 1))
+            return p + 1
+        p += 1
+        shift += 7
+        longest -= 1
+    return NULL
+
+
+cdef inline uint64_t zigzag(int64_t value) noexcept nogil:
+    return (<uint64_t> value << 1) ^ <uint64_t> (value >> 63)
+
+
+cdef inline uint8_t *put_varint(uint8_t *p, uint64_t raw) noexcept nogil:
+    while raw > 0x7F:
+        p[0] = <uint8_t> (raw | 0x80)
+        p += 1
+        raw >>= 7
+    p[0] = <uint8_t> raw
+    return p + 1
+
+
+# CRC ---------------------------------------------------------------------------------------------
+
+def crc32c(data, uint32_t crc=0):
+    """CRC-32C of `data`, going on from `crc`."""
+    return crc_of(data, crc, False)
+
+
+def crc32c_portable(data, uint32_t crc=0):
+    """The same by tables, as on processors without the instruction."""
+    return crc_of(data, crc, True)
+
+
+cdef object crc_of(object data, uint32_t crc, bint portable):
+    cdef Py_buffer view
+    cdef const uint8_t *start
+    cdef size_t size
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    start = <const uint8_t *> view.buf
+    size = <size_t> view.len
+    try:
+        if portable:
+            crc = kh_crc32c_portable(crc, start, size)
+        elif size >= UNLOCK_BYTES:
+            with nogil:
+                crc = kh_crc32c(crc, start, size)
+        else:
+            crc = kh_crc32c(crc, start, size)
+    finally:
+        PyBuffer_Release(&view)
+    return crc
+
+
+include "_decode.pxi"
+include "_encode.pxi"

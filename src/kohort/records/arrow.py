@@ -1,0 +1,229 @@
+"""Columns of records to and from pyarrow, without copying a value.
+
+Rules:
+- pyarrow is imported here and nowhere else in this package; importing `kohort.records` does not.
+- The Arrow arrays hold the buffers; they stay valid when the chunk and the fetch are gone (C13).
+- The columns and their order are `COLUMN_NAMES`, as Spark's Kafka source has them in our words.
+"""
+
+# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyright: basic
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Collection
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from kohort.errors import UsageError
+from kohort.records.columns import (
+    COLUMN_NAMES,
+    DEFAULT_COLUMNS,
+    BinaryColumn,
+    Columns,
+    HeaderColumn,
+)
+from kohort.records.compression import Compression, Readable
+from kohort.records.implementation import BatchBuilder
+
+HEADERS_TYPE: Any = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+TIMESTAMP_TYPE: Any = pa.timestamp("ms", tz="UTC")
+_TYPES: dict[str, Any] = {
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": TIMESTAMP_TYPE,
+    "timestamp_type": pa.int8(),
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "headers": HEADERS_TYPE,
+}
+
+
+def record_batch_schema(columns: Collection[str] = DEFAULT_COLUMNS) -> Any:
+    """The schema of `to_record_batch` for these columns, always in the order of `COLUMN_NAMES`."""
+    return _schema(frozenset(columns))
+
+
+@lru_cache(maxsize=64)
+def _schema(columns: frozenset[str]) -> Any:
+    for name in columns:
+        if name not in _TYPES:
+            raise UsageError(f"there is no column {name!r}; choose from {', '.join(COLUMN_NAMES)}")
+    return pa.schema([(name, _TYPES[name]) for name in COLUMN_NAMES if name in columns])
+
+
+def to_record_batch(columns: Columns, names: Collection[str] = DEFAULT_COLUMNS) -> Any:
+    """A `pyarrow.RecordBatch` over the buffers of `columns`; only topic and partition are made.
+
+    `UsageError` when a column is asked for that `columns` was read without.
+    """
+    schema = _schema(frozenset(names))
+    arrays = [_array(columns, field.name, field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array(columns: Columns, name: str, kind: Any) -> Any:
+    rows = columns.rows
+    if name == "topic":
+        return _repeated(columns.topic.encode(), rows)
+    if name == "partition":
+        raw = columns.partition.to_bytes(4, sys.byteorder, signed=True) * rows
+        return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(raw)])
+    content: Any = getattr(columns, name)
+    if content is None:
+        raise UsageError(f"the columns were read without {name!r}; ask for it in next_columns")
+    if isinstance(content, BinaryColumn):
+        return _binary(content, rows, kind)
+    if isinstance(content, HeaderColumn):
+        return _headers(content, rows)
+    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(content)])
+
+
+def _repeated(value: bytes, rows: int) -> Any:
+    """The same string in every row: offsets are multiples of its length."""
+    buffers = [None, _multiples(len(value), rows // 1024 * 1024 + 1024), value * rows]
+    wrapped = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
+    return pa.Array.from_buffers(pa.string(), rows, wrapped)
+
+
+@lru_cache(maxsize=16)
+def _multiples(step: int, count: int) -> bytes:
+    return array("i", range(0, step * count, step) if step else bytes(count)).tobytes()
+
+
+def _binary(column: BinaryColumn, rows: int, kind: Any) -> Any:
+    validity = None if column.validity is None else pa.py_buffer(column.validity)
+    buffers = [validity, pa.py_buffer(column.offsets), pa.py_buffer(column.data)]
+    return pa.Array.from_buffers(kind, rows, buffers, column.nulls, column.first)
+
+
+def _headers(column: HeaderColumn, rows: int) -> Any:
+    total = memoryview(column.offsets).cast("B").cast("i")[column.first + rows]
+    children = [
+        _binary(column.keys, total, pa.string()),
+        _binary(column.values, total, pa.binary()),
+    ]
+    pairs = pa.StructArray.from_arrays(children, fields=list(HEADERS_TYPE.value_type))
+    offsets = pa.py_buffer(column.offsets)
+    return pa.Array.from_buffers(
+        HEADERS_TYPE, rows, [None, offsets], 0, column.first, children=[pairs]
+    )
+
+
+class ArrowSource:
+    """Columns of a `pyarrow.RecordBatch`, ready for `BatchBuilder.extend_columns`.
+
+    `value` and `key` may be binary or string (a key column may be missing); `timestamp` any
+    timestamp type or int64 milliseconds; `headers` as `HEADERS_TYPE`. Other columns are left alone.
+    A missing or null timestamp becomes `default_timestamp_ms`. `UsageError` for a value or key of
+    another type.
+    """
+
+    def __init__(self, batch: Any, default_timestamp_ms: int) -> None:
+        names = set(batch.schema.names)
+        self.rows: int = batch.num_rows
+        self.key = _encodable(batch, "key") if "key" in names else None
+        self.value = _encodable(batch, "value") if "value" in names else None
+        self.timestamps: int | Readable = default_timestamp_ms
+        if "timestamp" in names:
+            self.timestamps = _milliseconds(batch.column("timestamp"), default_timestamp_ms)
+        self.headers = _encodable_headers(batch) if "headers" in names else None
+
+    def extend(self, builder: BatchBuilder, start: int, stop: int | None = None) -> int:
+        """Appends rows from `start` on until `builder` is full; returns how many it took."""
+        return builder.extend_columns(
+            self.timestamps,
+            self.key,
+            self.value,
+            self.headers,
+            start=start,
+            stop=self.rows if stop is None else stop,
+        )
+
+
+def encode_record_batch(
+    batch: Any,
+    default_timestamp_ms: int,
+    *,
+    compression: int = Compression.NONE,
+    level: int | None = None,
+    max_bytes: int = 1024 * 1024,
+) -> list[bytes]:
+    """A `pyarrow.RecordBatch` as record batches of at most about `max_bytes` each."""
+    source = ArrowSource(batch, default_timestamp_ms)
+    builder = BatchBuilder(compression, max_bytes, level=level)
+    out: list[bytes] = []
+    row = 0
+    while row < source.rows:
+        row += source.extend(builder, row)
+        out.append(builder.build())
+        builder.clear()
+    return out
+
+
+def _strings(array: Any) -> BinaryColumn:
+    validity, offsets, data = array.buffers()
+    return BinaryColumn(
+        None if validity is None else memoryview(validity),
+        memoryview(offsets) if offsets is not None else bytes(4 * (array.offset + 1)),
+        memoryview(data) if data is not None else b"",
+        array.null_count,
+        array.offset,
+    )
+
+
+def _encodable(batch: Any, name: str) -> BinaryColumn | None:
+    array = batch.column(name)
+    kinds = pa.types
+    if kinds.is_null(array.type):
+        return None
+    if kinds.is_large_binary(array.type) or kinds.is_large_string(array.type):
+        array = array.cast(pa.binary())
+    elif kinds.is_dictionary(array.type):
+        array = array.dictionary_decode().cast(pa.binary())
+    if not (kinds.is_binary(array.type) or kinds.is_string(array.type)):
+        raise UsageError(
+            f"column {name!r} has type {array.type}; records need binary or string, so serialise it"
+        )
+    return _strings(array)
+
+
+def _milliseconds(array: Any, default_ms: int) -> Readable:
+    if pa.types.is_timestamp(array.type):
+        array = array.cast(pa.timestamp("ms"), safe=False).view(pa.int64())
+    elif not pa.types.is_int64(array.type):
+        raise UsageError(f"column 'timestamp' has type {array.type}; give timestamps or int64 ms")
+    if array.null_count:
+        array = array.fill_null(default_ms)
+    _, data = array.buffers()
+    return b"" if data is None else memoryview(data)[array.offset * 8 :]
+
+
+def _encodable_headers(batch: Any) -> HeaderColumn | None:
+    array = batch.column("headers")
+    if pa.types.is_null(array.type):
+        return None
+    if array.type != HEADERS_TYPE:
+        array = array.cast(HEADERS_TYPE)
+    if array.null_count:
+        # A null list may still span entries; rebuilt, it is empty.
+        array = pa.array(array.to_pylist(), HEADERS_TYPE).fill_null([])
+    pairs = array.values
+    if pairs.null_count:
+        raise UsageError("column 'headers' has a null among its headers")
+    _, offsets = array.buffers()[:2]
+    keys, values = _child(pairs, 0), _child(pairs, 1)
+    if keys.nulls:
+        raise UsageError("column 'headers' has a header without a name")
+    return HeaderColumn(
+        memoryview(offsets) if offsets is not None else bytes(4), keys, values, array.offset
+    )
+
+
+def _child(pairs: Any, index: int) -> BinaryColumn:
+    """A field of a struct array, with the struct's own offset applied."""
+    return _strings(pairs.field(index))

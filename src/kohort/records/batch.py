@@ -1,0 +1,132 @@
+"""What can be done with record batches without reading their records: check, validate, stamp.
+
+Rules:
+- The CRC (CRC-32C, from the attributes to the end) is checked before anything behind it is believed
+  (spec F3). The base offset and the leader epoch stand outside it, so that a broker may stamp them.
+- Damage raises `CorruptRecordError`, never anything else (spec F6).
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from kohort.errors import CorruptRecordError
+from kohort.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Compression, Readable
+from kohort.records.implementation import check_records, crc32c
+from kohort.records.layout import (
+    ATTRIBUTE_LOG_APPEND_TIME,
+    CRC_START,
+    HEADER_BYTES,
+    MAX_OFFSET,
+    MIN_RECORD_BYTES,
+    NO_PRODUCER_ID,
+    PREFIX_BYTES,
+    BatchHeader,
+    iter_batches,
+)
+
+_STAMP = Struct(">q4xi")
+_CRC = Struct(">I")
+
+
+def crc_matches(buffer: Readable, header: BatchHeader) -> bool:
+    """Whether the CRC in `header` is that of its batch in `buffer`."""
+    start = header.position + CRC_START
+    return crc32c(memoryview(buffer)[start : header.position + header.size]) == header.crc
+
+
+def check_batch(buffer: Readable, header: BatchHeader) -> None:
+    """Raises `CorruptRecordError` unless CRC, counts and codec of one batch are right."""
+    if not crc_matches(buffer, header):
+        raise _fault(header, "its CRC does not match")
+    records_bytes = header.length + PREFIX_BYTES - HEADER_BYTES
+    if header.codec > Compression.ZSTD:
+        raise _fault(header, f"unknown compression codec {header.codec}")
+    if header.last_offset_delta < 0 or header.next_offset > MAX_OFFSET:
+        raise _fault(header, f"last offset delta {header.last_offset_delta}")
+    if not 0 <= header.record_count <= header.last_offset_delta + 1:
+        raise _fault(header, f"record count {header.record_count}")
+    if header.codec == Compression.NONE and header.record_count * MIN_RECORD_BYTES > records_bytes:
+        raise _fault(header, f"{header.record_count} records cannot stand in {records_bytes} bytes")
+
+
+def validate_record_set(
+    buffer: Readable,
+    *,
+    check_contents: bool = False,
+    max_decompressed: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+) -> list[BatchHeader]:
+    """Checks a record set that a producer sent, and returns its batches.
+
+    Refused with `CorruptRecordError`: anything but whole batches of format 2, a wrong CRC, offset
+    deltas that are not 0 to count - 1, no records, producer fields that contradict each other, a
+    control batch. With `check_contents` every record is walked too (decompressing at most
+    `max_decompressed` bytes a batch): offset deltas are contiguous and every length fits.
+    """
+    batches: list[BatchHeader] = []
+    for header in iter_batches(buffer, strict=True):
+        check_batch(buffer, header)
+        _check_produced(header)
+        if check_contents:
+            start = header.position + HEADER_BYTES
+            records = memoryview(buffer)[start : header.position + header.size]
+            fault = check_records(records, header.codec, header.record_count, max_decompressed)
+            if fault:
+                raise _fault(header, fault)
+        batches.append(header)
+    if not batches:
+        raise CorruptRecordError("the record set holds no batch")
+    return batches
+
+
+def _check_produced(header: BatchHeader) -> None:
+    """What must hold in a batch that comes from a producer and not from a log."""
+    if header.record_count == 0 or header.record_count != header.last_offset_delta + 1:
+        raise _fault(
+            header,
+            f"{header.record_count} records and last offset delta {header.last_offset_delta}",
+        )
+    if header.is_control:
+        raise _fault(header, "producers may not write control batches")
+    if header.producer_id < NO_PRODUCER_ID:
+        raise _fault(header, f"producer id {header.producer_id}")
+    if header.producer_id != NO_PRODUCER_ID and (
+        header.producer_epoch < 0 or header.base_sequence < 0
+    ):
+        raise _fault(
+            header,
+            f"producer id {header.producer_id} with epoch {header.producer_epoch} and sequence "
+            f"{header.base_sequence}",
+        )
+    if header.is_transactional and header.producer_id == NO_PRODUCER_ID:
+        raise _fault(header, "transactional without a producer id")
+
+
+def _fault(header: BatchHeader, what: str) -> CorruptRecordError:
+    return CorruptRecordError(
+        f"batch at byte {header.position} (offset {header.base_offset}) is damaged: {what}",
+        offset=header.base_offset,
+    )
+
+
+def stamp(
+    buffer: bytearray | memoryview,
+    position: int,
+    base_offset: int,
+    leader_epoch: int,
+    append_time_ms: int | None = None,
+) -> None:
+    """Writes what a broker sets into the batch at `position` of a writable buffer.
+
+    Base offset and leader epoch stand outside the CRC. With `append_time_ms` the batch also becomes
+    one of log append time: its attribute, its max timestamp, and a new CRC (KIP-32).
+    """
+    _STAMP.pack_into(buffer, position, base_offset, leader_epoch)
+    if append_time_ms is None:
+        return
+    header = BatchHeader(buffer, position)
+    attributes = header.attributes | ATTRIBUTE_LOG_APPEND_TIME
+    view = memoryview(buffer)[position : position + header.size]
+    view[21:23] = attributes.to_bytes(2, "big", signed=True)
+    view[35:43] = append_time_ms.to_bytes(8, "big", signed=True)
+    _CRC.pack_into(view, 17, crc32c(view[CRC_START:]))

@@ -1,0 +1,284 @@
+"""Compression codecs of record batches: gzip, snappy, lz4, zstd.
+
+Rules:
+- Nothing is allocated on the word of compressed data beyond the caller's limit. The size of the
+  output is bounded from the frame's own block headers before a byte is decompressed; what does not
+  fit raises `CorruptRecordError` (spec F5).
+- Every codec's own exceptions become `CorruptRecordError`; nothing else leaves this module.
+- Levels are explicit. cramjam's own default for lz4 is seven times slower than level 1 for a tenth
+  less size.
+- Snappy is written in the framing of snappy-java, which Kafka's Java client uses, and read with it
+  or raw, as librdkafka writes it. lz4 is the standard frame, as it is since message format 2.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from enum import IntEnum
+from struct import Struct
+from typing import Any
+
+from kohort.errors import ConfigError, CorruptRecordError
+
+Readable = bytes | bytearray | memoryview
+Allocate = Callable[[int], bytearray | memoryview]
+
+DEFAULT_MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024
+
+
+class Compression(IntEnum):
+    """The codec of a batch: the low three bits of its attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+    @classmethod
+    def parse(cls, name: str) -> Compression:
+        """The codec called `name` (as in `compression.type`). `ConfigError` for any other."""
+        try:
+            return cls[name.upper()]
+        except KeyError:
+            names = ", ".join(codec.name.lower() for codec in cls)
+            raise ConfigError(f"unknown compression type {name!r}; choose one of {names}") from None
+
+
+DEFAULT_LEVELS = {Compression.GZIP: 6, Compression.LZ4: 1, Compression.ZSTD: 3}
+LEVEL_RANGES = {Compression.GZIP: (1, 9), Compression.LZ4: (1, 12), Compression.ZSTD: (1, 22)}
+
+_XERIAL_HEADER = b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
+_XERIAL_BLOCK_BYTES = 32 * 1024
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_ZSTD_BLOCK_BYTES = 128 * 1024
+_UINT32_BE = Struct(">I")
+_UINT32_LE = Struct("<I")
+
+
+def compress(codec: int, data: Readable, level: int | None = None) -> bytes | memoryview:
+    """Compresses `data`. `level` None takes the codec's default; snappy has no levels.
+
+    `ConfigError` for a level that the codec does not have.
+    """
+    codec = Compression(codec)
+    if level is not None:
+        check_level(codec, level)
+    chosen = DEFAULT_LEVELS.get(codec, 0) if level is None else level
+    if codec is Compression.NONE:
+        return bytes(data)
+    if codec is Compression.GZIP:
+        packer = zlib.compressobj(chosen, zlib.DEFLATED, 31)
+        return packer.compress(data) + packer.flush()
+    if codec is Compression.SNAPPY:
+        return _compress_snappy(memoryview(data))
+    library = _cramjam()
+    module = library.lz4 if codec is Compression.LZ4 else library.zstd
+    return memoryview(module.compress(data, chosen))
+
+
+def check_level(codec: Compression, level: int) -> None:
+    """Raises `ConfigError` when `codec` has no level `level`."""
+    if codec not in LEVEL_RANGES:
+        raise ConfigError(f"compression {codec.name.lower()} has no levels; leave the level out")
+    low, high = LEVEL_RANGES[codec]
+    if not low <= level <= high:
+        raise ConfigError(f"{codec.name.lower()} level {level} is not between {low} and {high}")
+
+
+def decompress(
+    codec: int,
+    data: Readable,
+    limit: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
+    allocate: Allocate = bytearray,
+) -> bytes | bytearray | memoryview:
+    """Decompresses `data` into at most `limit` bytes, in a buffer that `allocate` gives.
+
+    `CorruptRecordError` when the data is damaged, the codec unknown, or the output would pass
+    `limit`; never more than `limit` bytes are allocated for the output.
+    """
+    if codec == Compression.NONE:
+        return data
+    if codec == Compression.GZIP:
+        return _decompress_gzip(data, limit)
+    view = memoryview(data)
+    if codec == Compression.SNAPPY:
+        return _decompress_snappy(view, limit, allocate)
+    if codec == Compression.LZ4:
+        return _decompress_frame("lz4", view, _lz4_bound(view, limit), limit, allocate)
+    if codec == Compression.ZSTD:
+        return _decompress_frame("zstd", view, _zstd_bound(view, limit), limit, allocate)
+    raise CorruptRecordError(f"unknown compression codec {codec}")
+
+
+def _cramjam() -> Any:
+    import cramjam
+
+    return cramjam
+
+
+def _too_large(codec: str, limit: int) -> CorruptRecordError:
+    return CorruptRecordError(
+        f"{codec} data expands past the limit of {limit} bytes a batch; it is damaged, hostile, "
+        "or the limit must be raised"
+    )
+
+
+def _damaged(codec: str, why: object) -> CorruptRecordError:
+    return CorruptRecordError(f"{codec} data is damaged: {why}")
+
+
+# gzip -------------------------------------------------------------------------------------------
+
+
+def _decompress_gzip(data: Readable, limit: int) -> bytes:
+    """All members of a gzip stream; trailing zero bytes are padding (RFC 1952)."""
+    parts: list[bytes] = []
+    left = limit
+    rest: Readable = data
+    while True:
+        unpacker = zlib.decompressobj(31)
+        try:
+            part = unpacker.decompress(rest, left + 1)
+        except zlib.error as error:
+            raise _damaged("gzip", error) from None
+        if len(part) > left:
+            raise _too_large("gzip", limit)
+        if not unpacker.eof:
+            raise _damaged("gzip", "it ends in the middle of the stream")
+        parts.append(part)
+        left -= len(part)
+        rest = unpacker.unused_data
+        if not rest.strip(b"\x00"):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+# snappy -----------------------------------------------------------------------------------------
+
+
+def _compress_snappy(data: memoryview) -> bytes:
+    snappy = _cramjam().snappy
+    parts: list[bytes | memoryview] = [_XERIAL_HEADER]
+    for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
+        block = memoryview(snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))
+        parts.append(_UINT32_BE.pack(len(block)))
+        parts.append(block)
+    return b"".join(parts)
+
+
+def _snappy_size(block: memoryview, limit: int) -> int:
+    """The size that a raw snappy block says it has, if that is possible at all."""
+    size = shift = 0
+    for index in range(min(5, len(block))):
+        size |= (block[index] & 0x7F) << shift
+        shift += 7
+        if block[index] < 0x80:
+            break
+    else:
+        raise _damaged("snappy", "its size is cut off")
+    # A copy of at most 64 bytes takes at least 2 bytes: no block grows more than 32 times.
+    if size > 32 * len(block):
+        raise _damaged("snappy", f"{len(block)} bytes cannot expand to {size}")
+    if size > limit:
+        raise _too_large("snappy", limit)
+    return size
+
+
+def _decompress_snappy(data: memoryview, limit: int, allocate: Allocate) -> bytearray | memoryview:
+    blocks = _xerial_blocks(data) if bytes(data[:8]) == _XERIAL_HEADER[:8] else [data]
+    sizes: list[int] = []
+    left = limit
+    for block in blocks:
+        sizes.append(_snappy_size(block, left))
+        left -= sizes[-1]
+    library = _cramjam()
+    out = allocate(limit - left)
+    position = 0
+    for block, size in zip(blocks, sizes, strict=True):
+        target = memoryview(out)[position : position + size]
+        try:
+            written = library.snappy.decompress_raw_into(block, target)
+        except library.DecompressionError as error:
+            raise _damaged("snappy", error) from None
+        if written != size:
+            raise _damaged("snappy", f"a block has {written} bytes and says {size}")
+        position += size
+    return out
+
+
+def _xerial_blocks(data: memoryview) -> list[memoryview]:
+    blocks: list[memoryview] = []
+    position = len(_XERIAL_HEADER)
+    if len(data) < position:
+        raise _damaged("snappy", "its header is cut off")
+    while position < len(data):
+        if len(data) - position < 4:
+            raise _damaged("snappy", "a block's length is cut off")
+        (size,) = _UINT32_BE.unpack_from(data, position)
+        position += 4
+        if size > len(data) - position:
+            raise _damaged("snappy", f"a block of {size} bytes runs past the end")
+        blocks.append(data[position : position + size])
+        position += size
+    return blocks
+
+
+# lz4 and zstd: the frame's block headers bound the output ---------------------------------------
+
+
+def _decompress_frame(
+    name: str, data: memoryview, bound: int, limit: int, allocate: Allocate
+) -> memoryview:
+    """Decompresses into a buffer of `bound` bytes, which is at most `limit`."""
+    library = _cramjam()
+    out = allocate(bound)
+    try:
+        size = getattr(library, name).decompress_into(data, out)
+    except library.DecompressionError as error:
+        if bound == limit and "whole buffer" in str(error):
+            raise _too_large(name, limit) from None
+        raise _damaged(name, error) from None
+    return memoryview(out)[:size]
+
+
+def _lz4_bound(data: memoryview, limit: int) -> int:
+    """The most bytes that an lz4 frame can hold, by its block sizes; at most `limit`."""
+    if len(data) < 7 or bytes(data[:4]) != _LZ4_MAGIC:
+        raise _damaged("lz4", "it does not begin with an lz4 frame")
+    flags, block_code = data[4], (data[5] >> 4) & 7
+    block_max = 1 << (8 + 2 * max(block_code, 4))
+    checksum = 4 if flags & 0x10 else 0
+    position = 7 + (8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0)
+    bound = 0
+    while bound < limit and position + 4 <= len(data):
+        (word,) = _UINT32_LE.unpack_from(data, position)
+        if word == 0:
+            after = position + 4 + (4 if flags & 0x04 else 0)
+            return bound if after >= len(data) else limit
+        size = word & 0x7FFFFFFF
+        # A compressed byte can stand for at most 255 bytes of a match.
+        bound += size if word & 0x80000000 else min(block_max, 255 * size)
+        position += 4 + size + checksum
+    return min(bound, limit)
+
+
+def _zstd_bound(data: memoryview, limit: int) -> int:
+    """The most bytes that a zstd frame can hold, by its block headers; at most `limit`."""
+    if len(data) < 5 or bytes(data[:4]) != _ZSTD_MAGIC:
+        raise _damaged("zstd", "it does not begin with a zstd frame")
+    descriptor = data[4]
+    single = bool(descriptor & 0x20)
+    position = 5 + (0 if single else 1) + (0, 1, 2, 4)[descriptor & 3]
+    position += (1 if single else 0, 2, 4, 8)[descriptor >> 6]
+    bound = 0
+    while bound < limit and position + 3 <= len(data):
+        header = data[position] | data[position + 1] << 8 | data[position + 2] << 16
+        last, kind, size = header & 1, (header >> 1) & 3, header >> 3
+        bound += _ZSTD_BLOCK_BYTES if kind == 2 else size
+        position += 3 + (1 if kind == 1 else size)
+        if last:
+            after = position + (4 if descriptor & 4 else 0)
+            return min(bound, limit) if after >= len(data) else limit
+    return min(bound, limit)
