@@ -144,6 +144,9 @@ def has_records(definition: Definition) -> bool:
 def head_lines(definition: Definition) -> list[str]:
     """The class variables of a message."""
     versions = definition.versions
+    limits = []
+    if definition.kind == "request":
+        limits = ["    LIMITS: ClassVar[Limits] = REQUEST_LIMITS"]
     return [
         f'    NAME: ClassVar[str] = "{definition.name}"',
         f"    API_KEY: ClassVar[int] = {definition.key}",
@@ -152,6 +155,7 @@ def head_lines(definition: Definition) -> list[str]:
         f"    STABLE_VERSION: ClassVar[int] = {versions.last - definition.unstable}",
         f"    FLEXIBLE_FROM: ClassVar[int] = {flexible_from(definition)}",
         f"    HAS_RECORDS: ClassVar[bool] = {has_records(definition)}",
+        *limits,
         "    DECODERS: ClassVar[dict[int, Callable[..., Any]]] = {}",
         "    ENCODERS: ClassVar[dict[int, Callable[..., Any]]] = {}",
     ]
@@ -181,6 +185,8 @@ def module_text(definition: Definition) -> str:
         "",
         f"from kohort.wire._base import {', '.join(sorted(base))}",
     ]
+    if definition.kind == "request":
+        head.append("from kohort.wire._limits import REQUEST_LIMITS, Limits")
     if has_records(definition):
         head.append("from kohort.wire._types import Records")
     return "\n".join(head) + f"\n\n__all__ = [\n{exported}]" + text + "\n"

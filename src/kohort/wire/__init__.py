@@ -24,15 +24,7 @@ Rules:
 from __future__ import annotations
 
 from kohort.wire._base import ZERO_UUID, Message, Struct
-from kohort.wire._codec import (
-    REQUEST_LIMITS,
-    RESPONSE_LIMITS,
-    Limits,
-    decode,
-    decode_at,
-    encode,
-    encode_parts,
-)
+from kohort.wire._codec import decode, encode, encode_parts
 from kohort.wire._frames import (
     Request,
     RequestHead,
@@ -44,6 +36,7 @@ from kohort.wire._frames import (
     encode_response,
     response_correlation_id,
 )
+from kohort.wire._limits import REQUEST_LIMITS, RESPONSE_LIMITS, Limits
 from kohort.wire._prefixed import (
     decode_record_key,
     decode_versioned,
@@ -67,7 +60,6 @@ __all__ = [
     "RequestHead",
     "Struct",
     "decode",
-    "decode_at",
     "decode_body",
     "decode_record_key",
     "decode_request",

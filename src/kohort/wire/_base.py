@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, TypeVar
 
+from kohort.wire._limits import RESPONSE_LIMITS, Limits
+
 EMPTY: Final[list[Any]] = []
 """Default of array parameters: "a fresh, empty list". Never stored in an object."""
 
@@ -71,6 +73,8 @@ class Message(Struct):
     FLEXIBLE_FROM: ClassVar[int] = 1 << 15
     """First version with compact lengths and tagged fields; 32768 for never."""
 
+    LIMITS: ClassVar[Limits] = RESPONSE_LIMITS
+    """What decoding accepts unless told otherwise."""
     DECODERS: ClassVar[dict[int, Callable[..., Any]]] = {}
     """Generated decoders by version; filled by `kohort.wire`."""
     ENCODERS: ClassVar[dict[int, Callable[..., Any]]] = {}

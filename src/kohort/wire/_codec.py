@@ -18,38 +18,13 @@ from typing import Any, Final, TypeVar
 from kohort.errors import DecodeError, EncodeError, ProtocolError, UnsupportedVersionError
 from kohort.wire import _runtime
 from kohort.wire._base import ZERO_UUID, Message
+from kohort.wire._limits import Limits
 from kohort.wire._types import Buffer
 
 M = TypeVar("M", bound=Message)
 
 
-class Limits:
-    """What a decoder accepts at most.
-
-    `elements` counts the elements of all arrays of one message together, `frame_bytes` the whole
-    input, `tags` the unknown tagged fields of one struct.
-    """
-
-    __slots__ = ("elements", "frame_bytes", "tags")
-
-    def __init__(
-        self, *, elements: int = 100_000, frame_bytes: int = 100 << 20, tags: int = 64
-    ) -> None:
-        self.elements = elements
-        self.frame_bytes = frame_bytes
-        self.tags = tags
-
-    def __repr__(self) -> str:
-        return f"Limits(elements={self.elements}, frame_bytes={self.frame_bytes}, tags={self.tags})"
-
-
-REQUEST_LIMITS: Final = Limits()
-"""For what a server reads: 100,000 elements, 100 MiB."""
-
-RESPONSE_LIMITS: Final = Limits(elements=5_000_000, frame_bytes=1 << 30)
-"""For what a client reads, and for records of the internal topics: 5 million elements, 1 GiB."""
-
-_TOO_SHORT = (IndexError, struct_error)
+_DAMAGED = (IndexError, struct_error, UnicodeDecodeError, DecodeError)
 _UNFIT = (
     EncodeError,
     struct_error,
@@ -60,11 +35,6 @@ _UNFIT = (
     IndexError,
     _runtime.NoPlace,
 )
-
-
-def default_limits(cls: type[Message]) -> Limits:
-    """`REQUEST_LIMITS` for requests, `RESPONSE_LIMITS` for all else."""
-    return REQUEST_LIMITS if cls.NAME.endswith("Request") else RESPONSE_LIMITS
 
 
 def encode(message: Message, version: int) -> bytes:
@@ -132,56 +102,79 @@ def _explained(message: Message, version: int, cause: Exception) -> ProtocolErro
     return explain(message, version, cause)
 
 
-def decode(cls: type[M], version: int, data: Buffer, *, limits: Limits | None = None) -> M:
-    """The message of type `cls` that `data` holds at `version`; all of `data` is consumed.
+def decode(
+    cls: type[M], version: int, data: Buffer, *, limits: Limits | None = None, offset: int = 0
+) -> M:
+    """The message of type `cls` that `data` holds at `version`, from `offset` to its very end.
 
     Raises `DecodeError` for bytes that are not such a message or pass the limits (default:
     `REQUEST_LIMITS` for requests, `RESPONSE_LIMITS` for all else), `UnsupportedVersionError` for
     a version that the message does not have.
     """
-    return decode_at(cls, version, data, 0, limits=limits)[0]
-
-
-def decode_at(
-    cls: type[M],
-    version: int,
-    data: Buffer,
-    offset: int,
-    *,
-    limits: Limits | None = None,
-    partial: bool = False,
-) -> tuple[M, int]:
-    """As `decode`, from `offset`; returns the end, too. `partial` allows bytes after it."""
-    if limits is None:
-        limits = REQUEST_LIMITS if cls.NAME.endswith("Request") else RESPONSE_LIMITS
-    plain = type(data) is bytes
-    if not plain and not cls.HAS_RECORDS:
-        data = bytes(data)
-        plain = True
-    decoder = cls.DECODERS.get(version if plain else ~version)
+    decoder = cls.DECODERS.get(version) if type(data) is bytes else None
     if decoder is None:
-        decoder = make_decoder(cls, version, view=not plain)
+        decoder, data = _prepare(cls, version, data)
+    if limits is None:
+        limits = cls.LIMITS
     end = len(data)
     if end > limits.frame_bytes:
-        raise DecodeError(
-            f"{cls.NAME} v{version} of {end} bytes: limit is {limits.frame_bytes} bytes"
-        )
+        raise _too_large(cls, version, end, limits)
     memory = memoryview(data) if cls.HAS_RECORDS else None
     try:
         message, p = decoder(data, memory, offset, end, limits.elements, limits.tags)
-    except _TOO_SHORT:
-        raise DecodeError(f"{cls.NAME} v{version} is cut short: {end - offset} bytes") from None
-    except UnicodeDecodeError as error:
-        raise DecodeError(
-            f"{cls.NAME} v{version}: a string is not UTF-8 ({error.reason})"
-        ) from None
-    except DecodeError as error:
-        raise DecodeError(f"{cls.NAME} v{version}: {error}") from None
-    if p != end and not (partial and p < end):
-        raise DecodeError(
-            f"{cls.NAME} v{version}: message ends at byte {p - offset} of {end - offset}"
-        )
-    return message, p
+    except _DAMAGED as error:
+        raise _damaged(cls, version, error, end - offset) from None
+    if p != end:
+        raise _wrong_end(cls, version, p - offset, end - offset)
+    return message
+
+
+def decode_partial(
+    cls: type[M], version: int, data: Buffer, offset: int, *, limits: Limits | None = None
+) -> M:
+    """As `decode`, but bytes may follow the message."""
+    decoder, data = _prepare(cls, version, data)
+    limits = limits or cls.LIMITS
+    end = len(data)
+    if end > limits.frame_bytes:
+        raise _too_large(cls, version, end, limits)
+    memory = memoryview(data) if cls.HAS_RECORDS else None
+    try:
+        message, p = decoder(data, memory, offset, end, limits.elements, limits.tags)
+    except _DAMAGED as error:
+        raise _damaged(cls, version, error, end - offset) from None
+    if p > end:
+        raise _wrong_end(cls, version, p - offset, end - offset)
+    return message
+
+
+def _prepare(cls: type[Message], version: int, data: Buffer) -> tuple[Callable[..., Any], Buffer]:
+    """The decoder for `data`, and `data` as bytes where it may be copied."""
+    view = type(data) is not bytes
+    if view and not cls.HAS_RECORDS:
+        data = bytes(data)
+        view = False
+    decoder = cls.DECODERS.get(~version if view else version)
+    return decoder or make_decoder(cls, version, view=view), data
+
+
+def _too_large(cls: type[Message], version: int, size: int, limits: Limits) -> DecodeError:
+    return DecodeError(
+        f"{cls.NAME} v{version} of {size} bytes: limit is {limits.frame_bytes} bytes"
+    )
+
+
+def _damaged(cls: type[Message], version: int, error: Exception, size: int) -> DecodeError:
+    """The error for what a decoder raised."""
+    if isinstance(error, DecodeError):
+        return DecodeError(f"{cls.NAME} v{version}: {error}")
+    if isinstance(error, UnicodeDecodeError):
+        return DecodeError(f"{cls.NAME} v{version}: a string is not UTF-8 ({error.reason})")
+    return DecodeError(f"{cls.NAME} v{version} is cut short: {size} bytes")
+
+
+def _wrong_end(cls: type[Message], version: int, p: int, size: int) -> DecodeError:
+    return DecodeError(f"{cls.NAME} v{version}: message ends at byte {p} of {size}")
 
 
 def check_version(cls: type[Message], version: int) -> None:

@@ -146,7 +146,7 @@ def _is_default(field: _schema.Field, value: Any) -> bool:
     if field.array:
         return value == []
     if field.struct is not None:
-        cls: Any = type(value)
+        cls = cast("Any", type(value))
         return bool(value == (cls.DEFAULT if hasattr(cls, "DEFAULT") else cls()))
     if field.default is not None:
         wanted = {"true": True, "false": False}.get(field.default)

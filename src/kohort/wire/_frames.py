@@ -17,7 +17,8 @@ from typing import Final, NamedTuple, TypeVar, cast
 
 from kohort.errors import DecodeError, EncodeError, UnsupportedVersionError
 from kohort.wire._base import Message
-from kohort.wire._codec import Limits, decode_at, encode_into, guarded_join
+from kohort.wire._codec import decode, encode_into, guarded_join
+from kohort.wire._limits import Limits
 from kohort.wire._registry import APIS, request_class
 from kohort.wire._runtime import unknown_tags
 from kohort.wire._types import Buffer
@@ -132,7 +133,7 @@ def decode_request_header(frame: Buffer) -> RequestHead:
 def decode_body(frame: Buffer, head: RequestHead, *, limits: Limits | None = None) -> Message:
     """The body of a request frame whose header was read."""
     cls = request_class(head.api_key)
-    return decode_at(cls, head.api_version, frame, head.body_offset, limits=limits)[0]
+    return decode(cls, head.api_version, frame, limits=limits, offset=head.body_offset)
 
 
 def decode_request(frame: Buffer, *, limits: Limits | None = None) -> Request:
@@ -163,7 +164,7 @@ def decode_response(
     """Correlation id and body of a response frame."""
     correlation_id = response_correlation_id(frame)
     offset = response_body_offset(cls, version, frame)
-    return correlation_id, decode_at(cls, version, frame, offset, limits=limits)[0]
+    return correlation_id, decode(cls, version, frame, limits=limits, offset=offset)
 
 
 def _skip_tags(frame: Buffer, p: int) -> int:

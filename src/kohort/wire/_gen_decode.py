@@ -33,6 +33,7 @@ class DecoderWriter:
         self.names: dict[str, Any] = {}
         self.count = 0
         self.run: list[tuple[str, str]] = []
+        self.star: tuple[str, str, str] | None = None
 
     # -- small tools
 
@@ -46,7 +47,9 @@ class DecoderWriter:
         return f"{stem}{self.count}"
 
     def flush(self) -> None:
-        """Emits the pending run as one unpack."""
+        """Emits the pending run as one unpack, behind a pending array of numbers, if any."""
+        if self.star is not None:
+            self.flush_star()
         if not self.run:
             return
         codes = "".join(code for code, _ in self.run)
@@ -62,6 +65,48 @@ class DecoderWriter:
         comma = "," if len(targets) == 1 else ""
         self.emit(f"{', '.join(targets)}{comma} = {name}(buf, p)")
         self.emit(f"p += {width}")
+
+    def flush_star(self) -> None:
+        """Emits the pending array of numbers and the run behind it.
+
+        `n` is still the count + 1 (compact) or the count as it was read. Few elements are read
+        together with the run, into a starred target; many, null and hostile counts by steps.
+        """
+        assert self.star is not None
+        code, target, n = self.star
+        run, self.run, self.star = self.run, [], None
+        plus = 1 if self.flexible else 0
+        width, behind = SIZES[code], "".join(code for code, _ in run)
+        name = f"a_{plus}{code}_{behind}".replace("?", "t").replace("16s", "U")
+        self.names[name] = [None] * plus + [
+            Packer(">" + code * k + behind).unpack_from for k in range(_runtime.SMALL_ARRAYS)
+        ]
+        self.emit(f"if {plus} <= {n} < {_runtime.SMALL_ARRAYS + plus}:")
+        self.depth += 1
+        targets = ", ".join([f"*{target}", *(local for _, local in run)])
+        self.emit(f"{targets}{'' if run else ','} = {name}[{n}](buf, p)")
+        size = sum(SIZES[code] for code, _ in run) - plus * width
+        self.emit(f"p += {n} * {width} + {size}" if width > 1 else f"p += {n} + {size}")
+        self.emit(f"left -= {n} - {plus}" if plus else f"left -= {n}")
+        self.depth -= 1
+        self.emit("else:")
+        self.depth += 1
+        if plus:
+            self.emit(f"if not 0 < {n} < 128: {n}, p = size(buf, p, {n})")
+            self.emit(f"{n} -= 1")
+        self.check(n, width)
+        self.emit(f"{target} = numbers({code!r}, {width}, buf, p, {n})")
+        self.emit(f"p += {n} * {width}")
+        self.run = run
+        self.flush()
+        self.depth -= 1
+
+    def check(self, n: str, width: int) -> None:
+        """Compares the count `n` with the limit, and with the bytes left."""
+        self.emit(f"left -= {n}")
+        low = "" if self.flexible else f"{n} < 0 or "
+        needed = n if width == 1 else f"{n} * {width}"
+        self.emit(f"if {low}left < 0 or {needed} > end - p: bad_count({n}, p, end, left)")
 
     def read(self, code: str, target: str) -> None:
         """Queues a fixed-size read into `target`."""
@@ -79,9 +124,16 @@ class DecoderWriter:
 
     def struct(self, struct: Struct, target: str) -> None:
         """Reads one struct into the local `target`; leaves nothing pending."""
-        cls = f"C_{struct.name}"
-        self.names[cls] = struct.name
-        self.emit(f"{target} = new({cls})")
+        self.emit(f"{target} = new({self.cls(struct)})")
+        self.fill(struct, target)
+
+    def cls(self, struct: Struct) -> str:
+        """The name of the struct's class in the generated code."""
+        self.names[f"C_{struct.name}"] = struct.name
+        return f"C_{struct.name}"
+
+    def fill(self, struct: Struct, target: str) -> None:
+        """Reads the fields of the struct whose object is in `target`."""
         self.defaults(struct, target)
         for field in struct.present(self.version):
             self.field(field, f"{target}.{field.name}")
@@ -241,6 +293,10 @@ class DecoderWriter:
         nullable = self.may_be_null(field)
         self.read("B" if compact else "i", n)
         self.flush()
+        code = None if field.struct else self.code(field)
+        if code is not None and not nullable:
+            self.star = (code, target, n)
+            return
         if nullable:
             self.emit(f"if {n}:" if compact else f"if {n} != -1:")
             self.depth += 1
@@ -250,40 +306,70 @@ class DecoderWriter:
             self.emit(f"if not 0 < {n} < 128: {n}, p = size(buf, p, {n})")
         if compact:
             self.emit(f"{n} -= 1")
-        self.emit(f"left -= {n}")
-        low = "" if compact else f"{n} < 0 or "
-        width = self.least(field)
-        needed = n if width == 1 else f"{n} * {width}"
-        self.emit(f"if {low}left < 0 or {needed} > end - p: bad_count({n}, p, end, left)")
-        self.elements(field, target, n)
+        self.check(n, self.least(field))
+        if code is not None:
+            self.emit(f"{target} = numbers({code!r}, {SIZES[code]}, buf, p, {n})")
+            self.emit(f"p += {n} * {SIZES[code]}")
+        elif field.struct is not None:
+            self.structs(field.struct, target, n)
+        else:
+            self.variables(field, target, n)
         if nullable:
             self.depth -= 1
             self.emit(f"else: {target} = None")
 
-    def elements(self, field: Field, target: str, n: str) -> None:
-        """The elements of an array of `n`."""
-        code = None if field.struct else self.code(field)
-        if code is not None:
-            width = SIZES[code]
-            name = f"a_{code.replace('?', 't').replace('16s', 'U')}"
-            self.names[name] = [packer.unpack_from for packer in _runtime.arrays(code)]
-            many = f"numbers({code!r}, {width}, buf, p, {n})"
-            self.emit(
-                f"{target} = [*{name}[{n}](buf, p)] if {n} < {_runtime.SMALL_ARRAYS} else {many}"
-            )
-            self.emit(f"p += {n} * {width}" if width > 1 else f"p += {n}")
-            return
-        items = self.fresh("l")
+    def structs(self, struct: Struct, target: str, n: str) -> None:
+        """`n` structs: their objects are made at once, then filled one by one."""
+        items, local = self.fresh("l"), self.fresh("o")
+        cls = self.cls(struct)
+        many = f"[*map(new, repeat({cls}, {n}))]"
+        self.emit(f"{items} = {many} if {n} > 1 else [new({cls})] if {n} else []")
+        fixed = all(f.fixed for f in struct.present(self.version))
+        if fixed:
+            self.fixed_structs(struct, items, local, n)
+            self.depth += 1
+        self.emit(f"for {local} in {items}:")
+        self.depth += 1
+        self.fill(struct, local)
+        self.depth -= 1
+        if fixed:
+            self.depth -= 1
+        self.emit(f"{target} = {items}")
+
+    def fixed_structs(self, struct: Struct, items: str, local: str, n: str) -> None:
+        """The quick way for structs of one size: many at once, while none has tagged fields."""
+        present = struct.present(self.version)
+        codes = [f.fixed or "" for f in present] + (["B"] if self.flexible else [])
+        width = sum(SIZES[code] for code in codes)
+        name = "i_" + "".join(codes).replace("?", "t").replace("16s", "U")
+        self.names[name] = Packer(">" + "".join(codes)).iter_unpack
+        stop = f"p + {n} * {width}"
+        untagged = ""
+        if self.flexible:
+            column = f"buf[p + {width - 1}:{stop}:{width}]"
+            column = f"bytes({column})" if self.view else column
+            untagged = f" and {column}.count(0) == {n}"
+        self.emit(f"if {n} > 3{untagged}:")
+        self.depth += 1
+        targets = [f"{local}.{f.name}" for f in present] + (["_"] if self.flexible else [])
+        values = f"({', '.join(targets)}{',' if len(targets) == 1 else ''})"
+        self.emit(f"for {local}, {values} in zip({items}, {name}(buf[p:{stop}])):")
+        self.depth += 1
+        self.defaults(struct, local)
+        self.depth -= 1
+        self.emit(f"p = {stop}")
+        self.depth -= 1
+        self.emit("else:")
+
+    def variables(self, field: Field, target: str, n: str) -> None:
+        """`n` strings or byte strings."""
+        items, local = self.fresh("l"), self.fresh("o")
         self.emit(f"{items} = []")
         self.emit(f"for _ in repeat(None, {n}):")
         self.depth += 1
-        local = self.fresh("o")
-        if field.struct is not None:
-            self.struct(field.struct, local)
-        else:
-            element = Field(f"{field.wire_name} {field.base} 0+")
-            element.classic = field.classic
-            self.variable(element, local)
+        element = Field(f"{field.wire_name} {field.base} 0+")
+        element.classic = field.classic
+        self.variable(element, local)
         self.emit(f"{items}.append({local})")
         self.depth -= 1
         self.emit(f"{target} = {items}")
@@ -321,6 +407,9 @@ def decoder_source(
     """Source of `decode(buf, mem, p, end, left, most)` and the names that it needs."""
     writer = DecoderWriter(definition, version, view=view)
     writer.struct(definition.root, "o")
+    if any(name.startswith("a_") for name in writer.names):
+        # Short arrays of numbers are only counted on the way.
+        writer.emit("if left < 0: bad_count(-left, p, end, left)")
     writer.emit("return o, p")
     head = "def decode(buf, mem, p, end, left, most):"
     return "\n".join([head, *writer.lines]) + "\n", writer.names

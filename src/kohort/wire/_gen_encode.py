@@ -40,6 +40,7 @@ class EncoderWriter:
         self.names: dict[str, Any] = {}
         self.count = 0
         self.run: list[tuple[str, str]] = []
+        self.star: tuple[str, str, str, list[tuple[str, str]]] | None = None
         self.out = "out"
 
     # -- small tools
@@ -66,11 +67,45 @@ class EncoderWriter:
         return f"{name}({', '.join(value for code, value in run if code != 'x')})"
 
     def flush(self) -> None:
-        """Emits the pending run."""
+        """Emits the pending run, behind a pending array of numbers if there is one."""
+        if self.star is not None:
+            self.flush_star()
+            return
         expression = self.packed()
         self.run = []
         if expression is not None:
             self.emit(f"{self.out}.append({expression})")
+
+    def flush_star(self) -> None:
+        """Emits the pending array of numbers between the runs before and behind it.
+
+        A short array is one `pack` together with both runs; the count itself ends the first run.
+        """
+        assert self.star is not None
+        code, v, n, before = self.star
+        behind, self.run, self.star = self.run, [], None
+        plus = 1 if self.flexible else 0
+        prefix = "B" if plus else "i"
+        first, last = "".join(c for c, _ in before) + prefix, "".join(c for c, _ in behind)
+        name = f"s_{first}_{code}_{last}".replace("?", "t").replace("16s", "U")
+        self.names[name] = [
+            Packer(">" + first + code * k + last).pack for k in range(_runtime.SMALL_ARRAYS)
+        ]
+        values = [value for c, value in before if c != "x"]
+        values += [f"{n} + 1" if plus else n, f"*{v}"]
+        values += [value for c, value in behind if c != "x"]
+        self.emit(f"if {n} < {_runtime.SMALL_ARRAYS}:")
+        self.emit(f"    {self.out}.append({name}[{n}]({', '.join(values)}))")
+        self.emit("else:")
+        self.depth += 1
+        self.run = before if plus else [*before, ("i", n)]
+        self.flush()
+        if plus:
+            self.emit(f"{self.out}.append(uvarint_bytes({n} + 1))")
+        self.emit(f"{self.out}.append(pack_numbers({code!r}, {v}))")
+        self.run = behind
+        self.flush()
+        self.depth -= 1
 
     def compact(self, field: Field) -> bool:
         """Whether the field's length is a varint here."""
@@ -82,6 +117,8 @@ class EncoderWriter:
 
     def prefix(self, n: str, helper: str) -> None:
         """Emits the pending run and the varint `n`."""
+        if self.star is not None:
+            self.flush()
         short = self.packed(("B", n)) if self.run else f"BYTE[{n}]"
         self.emit(f"if {n} < 128: {self.out}.append({short})")
         self.emit("else:")
@@ -142,7 +179,7 @@ class EncoderWriter:
         tests = [f"{source}.unknown_tags"]
         tests += [self.differs(field, f"{source}.{field.name}") for field in known]
         self.emit(f"if {' or '.join(tests)}:")
-        run = list(self.run)
+        run, star = list(self.run), self.star
         self.depth += 1
         self.flush()
         found = "()"
@@ -156,7 +193,7 @@ class EncoderWriter:
             self.depth -= 1
         self.emit(f"write_tags({self.out}, {found}, {source}.unknown_tags)")
         self.depth -= 1
-        self.run = [*run, ("x", "")]
+        self.run, self.star = [*run, ("x", "")], star
         self.emit("else:")
         self.depth += 1
         self.flush()
@@ -255,6 +292,16 @@ class EncoderWriter:
         """An array: count, then elements."""
         v, n = self.fresh("v"), self.fresh("n")
         compact = self.compact(field)
+        code = None if field.struct else Field(f"{field.wire_name} {field.base} 0+").fixed
+        if code is not None and not self.may_be_null(field):
+            if self.star is not None:
+                self.flush()
+            self.emit(f"{v} = {value}")
+            self.emit(f"{n} = len({v})")
+            if field.base == "uuid":
+                self.emit(f"check_uuids({v})")
+            self.star, self.run = (code, v, n, self.run), []
+            return
         plus = " + 1" if compact else ""
         self.emit(f"{v} = {value}")
         if self.may_be_null(field):
@@ -274,13 +321,9 @@ class EncoderWriter:
         single = Field(f"{field.wire_name} {field.base} 0+")
         single.classic = field.classic
         if field.struct is None and single.fixed is not None:
-            code = single.fixed
             if field.base == "uuid":
                 self.emit(f"check_uuids({v})")
-            name = f"b_{code.replace('?', 't').replace('16s', 'U')}"
-            self.names[name] = [packer.pack for packer in _runtime.arrays(code)]
-            few = f"{name}[len({v})](*{v}) if len({v}) < {_runtime.SMALL_ARRAYS}"
-            self.emit(f"{self.out}.append({few} else pack_numbers({code!r}, {v}))")
+            self.emit(f"{self.out}.append(pack_numbers({single.fixed!r}, {v}))")
             return
         local = self.fresh("o")
         self.emit(f"for {local} in {v}:")

@@ -16,7 +16,8 @@ from typing import Final, TypeVar
 
 from kohort.errors import DecodeError
 from kohort.wire._base import Message
-from kohort.wire._codec import Limits, decode_at, encode
+from kohort.wire._codec import decode, decode_partial, encode
+from kohort.wire._limits import Limits
 from kohort.wire._types import Buffer
 
 _INT16: Final = Packer(">h")
@@ -40,8 +41,8 @@ def decode_versioned(
     """
     version = _prefix(cls.NAME, data)
     if newer and version > cls.MAX_VERSION:
-        return version, decode_at(cls, cls.MAX_VERSION, data, 2, limits=limits, partial=True)[0]
-    return version, decode_at(cls, version, data, 2, limits=limits)[0]
+        return version, decode_partial(cls, cls.MAX_VERSION, data, 2, limits=limits)
+    return version, decode(cls, version, data, limits=limits, offset=2)
 
 
 def encode_record_key(message: Message) -> bytes:
@@ -59,7 +60,7 @@ def decode_record_key(cls: type[M], data: Buffer) -> M:
     found = _prefix(cls.NAME, data)
     if found != cls.API_KEY:
         raise DecodeError(f"record type {found} is not {cls.NAME} (type {cls.API_KEY})")
-    return decode_at(cls, 0, data, 2)[0]
+    return decode(cls, 0, data, offset=2)
 
 
 def _prefix(name: str, data: Buffer) -> int:

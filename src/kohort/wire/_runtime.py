@@ -27,8 +27,8 @@ ENCODED_TAGS_MAX: Final = 100
 BYTE: Final = tuple(bytes((n,)) for n in range(256))
 """Every single byte; the first 128 are also the one-byte varints."""
 
-SMALL_ARRAYS: Final = 33
-"""Arrays of numbers with fewer elements than this are read by a ready-made `Struct`."""
+SMALL_ARRAYS: Final = 17
+"""Arrays of numbers with fewer elements than this have ready-made `Struct`s."""
 
 LARGE_BYTES: Final = 1024
 """Record buffers above this size go out as they are, without being copied into a frame."""
@@ -40,38 +40,33 @@ class NoPlace(Exception):
     """Raised by generated code when a value has no place; `_explain` says which. Never leaves."""
 
 
-_ARRAYS: dict[str, tuple[Struct, ...]] = {}
-
-
-def arrays(code: str) -> tuple[Struct, ...]:
-    """`Struct`s for 0, 1, 2 .. numbers of `code`."""
-    if code not in _ARRAYS:
-        _ARRAYS[code] = tuple(Struct(">" + code * n) for n in range(SMALL_ARRAYS))
-    return _ARRAYS[code]
-
-
 def uvarint(buf: Buffer, p: int, n: int) -> tuple[int, int]:
     """Finishes an unsigned varint whose first byte `n` (>= 128) was read; at most 5 bytes."""
-    n &= 127
-    shift = 7
+    byte = buf[p]
+    if byte < 128:
+        return n & 127 | byte << 7, p + 1
+    n = n & 127 | (byte & 127) << 7
+    shift = 14
     while True:
-        byte = buf[p]
         p += 1
+        byte = buf[p]
         n |= (byte & 127) << shift
         if byte < 128:
             break
         shift += 7
         if shift > 28:
-            raise DecodeError(f"varint of more than 5 bytes at byte {p - 6}")
+            raise DecodeError(f"varint of more than 5 bytes at byte {p - 4}")
     if n > 0xFFFFFFFF:
-        raise DecodeError(f"varint above 32 bits at byte {p - 5}")
-    return n, p
+        raise DecodeError(f"varint above 32 bits at byte {p - 4}")
+    return n, p + 1
 
 
 def uvarint_bytes(n: int) -> bytes:
     """`n` as an unsigned varint."""
     if n < 128:
         return BYTE[n]
+    if n < 1 << 14:
+        return bytes((n & 127 | 128, n >> 7))
     out = bytearray()
     while n > 127:
         out.append(n & 127 | 128)

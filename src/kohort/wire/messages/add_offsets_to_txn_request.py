@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from kohort.wire._base import Message
+from kohort.wire._limits import REQUEST_LIMITS, Limits
 
 __all__ = [
     "AddOffsetsToTxnRequest",
@@ -23,6 +24,7 @@ class AddOffsetsToTxnRequest(Message):
     STABLE_VERSION: ClassVar[int] = 4
     FLEXIBLE_FROM: ClassVar[int] = 3
     HAS_RECORDS: ClassVar[bool] = False
+    LIMITS: ClassVar[Limits] = REQUEST_LIMITS
     DECODERS: ClassVar[dict[int, Callable[..., Any]]] = {}
     ENCODERS: ClassVar[dict[int, Callable[..., Any]]] = {}
 

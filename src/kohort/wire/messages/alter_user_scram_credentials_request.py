@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from kohort.wire._base import EMPTY, Message, Struct
+from kohort.wire._limits import REQUEST_LIMITS, Limits
 
 __all__ = [
     "AlterUserScramCredentialsRequest",
@@ -67,6 +68,7 @@ class AlterUserScramCredentialsRequest(Message):
     STABLE_VERSION: ClassVar[int] = 0
     FLEXIBLE_FROM: ClassVar[int] = 0
     HAS_RECORDS: ClassVar[bool] = False
+    LIMITS: ClassVar[Limits] = REQUEST_LIMITS
     DECODERS: ClassVar[dict[int, Callable[..., Any]]] = {}
     ENCODERS: ClassVar[dict[int, Callable[..., Any]]] = {}
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from kohort.wire._base import EMPTY, Message, Struct
+from kohort.wire._limits import REQUEST_LIMITS, Limits
 
 __all__ = [
     "CreatableReplicaAssignment",
@@ -86,6 +87,7 @@ class CreateTopicsRequest(Message):
     STABLE_VERSION: ClassVar[int] = 7
     FLEXIBLE_FROM: ClassVar[int] = 5
     HAS_RECORDS: ClassVar[bool] = False
+    LIMITS: ClassVar[Limits] = REQUEST_LIMITS
     DECODERS: ClassVar[dict[int, Callable[..., Any]]] = {}
     ENCODERS: ClassVar[dict[int, Callable[..., Any]]] = {}
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from kohort.wire._base import EMPTY, Message, Struct, ZERO_UUID, frozen_default
+from kohort.wire._limits import REQUEST_LIMITS, Limits
 
 __all__ = [
     "FetchPartition",
@@ -119,6 +120,7 @@ class FetchRequest(Message):
     STABLE_VERSION: ClassVar[int] = 18
     FLEXIBLE_FROM: ClassVar[int] = 12
     HAS_RECORDS: ClassVar[bool] = False
+    LIMITS: ClassVar[Limits] = REQUEST_LIMITS
     DECODERS: ClassVar[dict[int, Callable[..., Any]]] = {}
     ENCODERS: ClassVar[dict[int, Callable[..., Any]]] = {}
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from kohort.wire._base import EMPTY, Message, Struct
+from kohort.wire._limits import REQUEST_LIMITS, Limits
 
 __all__ = [
     "ListOffsetsPartition",
@@ -63,6 +64,7 @@ class ListOffsetsRequest(Message):
     STABLE_VERSION: ClassVar[int] = 11
     FLEXIBLE_FROM: ClassVar[int] = 6
     HAS_RECORDS: ClassVar[bool] = False
+    LIMITS: ClassVar[Limits] = REQUEST_LIMITS
     DECODERS: ClassVar[dict[int, Callable[..., Any]]] = {}
     ENCODERS: ClassVar[dict[int, Callable[..., Any]]] = {}
 

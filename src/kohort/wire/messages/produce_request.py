@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from kohort.wire._base import EMPTY, Message, Struct, ZERO_UUID
+from kohort.wire._limits import REQUEST_LIMITS, Limits
 from kohort.wire._types import Records
 
 __all__ = [
@@ -64,6 +65,7 @@ class ProduceRequest(Message):
     STABLE_VERSION: ClassVar[int] = 13
     FLEXIBLE_FROM: ClassVar[int] = 9
     HAS_RECORDS: ClassVar[bool] = True
+    LIMITS: ClassVar[Limits] = REQUEST_LIMITS
     DECODERS: ClassVar[dict[int, Callable[..., Any]]] = {}
     ENCODERS: ClassVar[dict[int, Callable[..., Any]]] = {}
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from kohort.wire._base import EMPTY, Message, Struct
+from kohort.wire._limits import REQUEST_LIMITS, Limits
 
 __all__ = [
     "WritableTxnMarker",
@@ -69,6 +70,7 @@ class WriteTxnMarkersRequest(Message):
     STABLE_VERSION: ClassVar[int] = 2
     FLEXIBLE_FROM: ClassVar[int] = 1
     HAS_RECORDS: ClassVar[bool] = False
+    LIMITS: ClassVar[Limits] = REQUEST_LIMITS
     DECODERS: ClassVar[dict[int, Callable[..., Any]]] = {}
     ENCODERS: ClassVar[dict[int, Callable[..., Any]]] = {}
 
