@@ -2,7 +2,7 @@
 
 Usage: `python tools/check_against_kafka.py JAR...` with the `kafka-clients`,
 `kafka-group-coordinator`, `kafka-transaction-coordinator` and `slf4j-api` jars of the release that
-the facts in `kohort/wire/schema` come from. Needs Java 17 or later. All messages, all versions, random
+the facts in `kohort/wire/schema` come from. Needs Java 17 or later. All versions, random
 values, unknown tagged fields. Not part of the suite, which must run with PyPI alone: the vectors in
 `tests/wire/records.golden` were confirmed by it.
 """
