@@ -15,7 +15,7 @@ from kohort.errors import DecodeError, UnsupportedVersionError
 from kohort.wire import Message, decode, decode_request, encode, encode_request, message_class
 from tests.wire.values import ALL_NAMES, Maker, every_version
 
-MUTATIONS = 24
+MUTATIONS = 100
 LENGTHS = (b"\xff\xff\xff\xff\x0f", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\x80" * 6, b"\xff")
 
 
