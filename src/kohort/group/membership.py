@@ -65,9 +65,11 @@ def leave(
     response = LeaveGroupResponse()
     out.replies.append(Reply(context.token, response))
     group = ws.groups.get(request.group_id)
-    if not request.group_id or (group and group.state is GroupState.DEAD):
-        gone = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        response.error_code = int(gone if group else ErrorCode.INVALID_GROUP_ID)
+    if not request.group_id:
+        response.error_code = int(ErrorCode.INVALID_GROUP_ID)
+        return
+    if group is not None and group.state is GroupState.DEAD:
+        response.error_code = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return
     batch = context.api_version >= BATCH_LEAVE_FROM
     leaving = request.members if batch else [MemberIdentity(member_id=request.member_id)]
