@@ -22,6 +22,7 @@ from kohort.wire import Message, decode, encode, encode_versioned
 from kohort.wire.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
 from kohort.wire.messages.join_group_request import JoinGroupRequest, JoinGroupRequestProtocol
+from kohort.wire.messages.join_group_response import JoinGroupResponse
 from kohort.wire.messages.leave_group_request import LeaveGroupRequest, MemberIdentity
 from kohort.wire.messages.offset_commit_request import (
     OffsetCommitRequest,
@@ -34,6 +35,7 @@ from kohort.wire.messages.offset_fetch_request import (
     OffsetFetchRequestTopics,
 )
 from kohort.wire.messages.sync_group_request import SyncGroupRequest, SyncGroupRequestAssignment
+from kohort.wire.messages.sync_group_response import SyncGroupResponse
 from kohort.wire.messages.txn_offset_commit_request import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -109,10 +111,24 @@ class Bench:
         for reply in effects.replies:
             assert reply.token not in self.answers, f"request {reply.token} is answered twice"
             self.answers[reply.token] = reply.response
+            self._check_told(reply.response)
         self.last = effects
         if self.check and effects.records:
             self.check_log()
         return effects
+
+    def _check_told(self, answer: Message) -> None:
+        """Spec 2.6: nobody is told a generation or an assignment that is not in the log."""
+        stored = self.shard.durable.groups.values()
+        if isinstance(answer, JoinGroupResponse) and not answer.error_code:
+            assert any(
+                g.generation == answer.generation_id and answer.member_id in g.members
+                for g in stored
+            )
+        if isinstance(answer, SyncGroupResponse) and not answer.error_code:
+            assert any(
+                m.assignment == answer.assignment for g in stored for m in g.members.values()
+            )
 
     @property
     def end(self) -> int:
@@ -364,8 +380,9 @@ class Bench:
         """The leader's plan, and everybody's sync: from CompletingRebalance to Stable."""
         leader = self.group.leader
         plan = {m: f"a-{m}".encode() for m in ids}
-        tokens = [self.sync(m) for m in ids if m != leader]
-        tokens.append(self.sync(leader or "", plan=plan))
+        kind = self.group.protocol_type
+        tokens = [self.sync(m, protocol_type=kind) for m in ids if m != leader]
+        tokens.append(self.sync(leader or "", plan=plan, protocol_type=kind))
         assert all(self.code(t) == ErrorCode.NONE for t in tokens)
         assert self.state is GroupState.STABLE
 
