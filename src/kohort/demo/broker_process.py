@@ -1,0 +1,108 @@
+"""The demonstration's broker: a process of its own that outlives the driver and is found again.
+
+Rules:
+- What runs is written down (`broker.json`: pid, address) once it is ready; after a kill of the
+  driver the next run finds the broker there, or starts one on the same data.
+- A pid is believed only while its command line still names our data directory.
+
+Shell: subprocess, signals, clock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from kohort.errors import KafkaTimeoutError, KohortError
+
+READY_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 20.0
+
+
+class BrokerProcess:
+    """A broker on `directory/data`, running or not."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.data = directory / "data"
+        self._note = directory / "broker.json"
+        self._child: subprocess.Popen[str] | None = None
+
+    def running(self) -> tuple[int, str] | None:
+        """(pid, bootstrap address) of the broker that runs on our data, or None."""
+        try:
+            note = json.loads(self._note.read_text())
+            command = Path(f"/proc/{note['pid']}/cmdline").read_bytes().split(b"\0")
+        except (OSError, ValueError, KeyError):
+            return None
+        return (note["pid"], note["bootstrap"]) if str(self.data).encode() in command else None
+
+    def ensure(self) -> str:
+        """Start the broker unless it runs; returns its bootstrap address."""
+        if found := self.running():
+            return found[1]
+        self.directory.mkdir(parents=True, exist_ok=True)
+        command = [
+            sys.executable, "-m", "kohort", "broker", "run",
+            "--data-dir", str(self.data), "--port", "0", "--durability", "fsync",
+        ]  # fmt: skip
+        with (self.directory / "broker.log").open("a") as log:
+            # A session of its own: an interrupt at the terminal is the driver's to handle.
+            child = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+            )
+        bootstrap = self._await_ready(child)
+        temporary = self._note.with_suffix(".tmp")
+        temporary.write_text(json.dumps({"pid": child.pid, "bootstrap": bootstrap}))
+        temporary.replace(self._note)
+        self._child = child
+        return bootstrap
+
+    def _await_ready(self, child: subprocess.Popen[str]) -> str:
+        killer = threading.Timer(READY_TIMEOUT_S, child.kill)
+        killer.start()
+        try:
+            assert child.stdout is not None
+            for line in child.stdout:
+                if line.startswith("ready on "):
+                    return line.split()[2]
+        finally:
+            killer.cancel()
+        tail = "\n".join((self.directory / "broker.log").read_text().splitlines()[-5:])
+        raise KohortError(
+            f"the broker on {self.data} ended with status {child.wait()} before it was ready; "
+            f"the end of {self.directory / 'broker.log'} says:\n{tail}"
+        )
+
+    def watch(self, gone: Callable[[], None]) -> None:
+        """Call `gone` from a thread of its own when the broker's process is no more."""
+
+        def wait() -> None:
+            while self.running() and (self._child is None or self._child.poll() is None):
+                time.sleep(0.25)
+            gone()
+
+        threading.Thread(target=wait, name="kohort-demo-broker-watch", daemon=True).start()
+
+    def stop(self) -> None:
+        """Ask the broker to end cleanly, if it runs. Raises KafkaTimeoutError if it does not."""
+        found = self.running()
+        if found is None:
+            return
+        os.kill(found[0], signal.SIGTERM)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while self.running() and (self._child is None or self._child.poll() is None):
+            if time.monotonic() > deadline:
+                raise KafkaTimeoutError(
+                    f"the broker (pid {found[0]}) did not end within {STOP_TIMEOUT_S:.0f} s of "
+                    "SIGTERM; kill it and try again"
+                )
+            time.sleep(0.02)
+        self._note.unlink(missing_ok=True)
