@@ -1,0 +1,274 @@
+"""The main job, from an empty directory to balanced books, and on from wherever a kill left it.
+
+Rules:
+- The state is in the topics, the database and the checkpoint; nothing is counted in passing.
+  `--resume` therefore needs no notes of its own but the run's settings (`run.json`).
+- Feeding runs on a thread beside the pipeline; it asks the topics where to go on.
+- When the broker dies the run ends with what to do; it is not restarted behind the user's back.
+
+Shell: threads, clock, files, processes.
+"""
+
+# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyright: basic
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import kohort.demo
+from kohort import Admin, Consumer, NewTopic, Producer, TopicPartition
+from kohort.client.partitioner import for_key
+from kohort.demo.broker_process import BrokerProcess
+from kohort.demo.flights_data import FLIGHT_PARTITIONS, ORIGINS, Event, load_year
+from kohort.demo.flights_feed import Feed, Produced
+from kohort.demo.flights_report import Facts
+from kohort.errors import ConfigError, KohortError
+from kohort.retry.store import Store
+from kohort.spark import Pipeline, Progress, load_pipeline, reconcile, retries_over_time
+
+FLIGHTS, WEATHER = "flights", "weather"
+DEFAULT_RETRIES = "2s 2s 5s 5s 5s 10s"
+FEED_INTERVAL_S = 0.25
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What a run was started with; a resumed run goes on with the same.
+
+    `store` is a URL, or None for an SQLite file beside the broker; `limit` keeps the first so many
+    flights.
+    """
+
+    store: str | None = None
+    retries: str = DEFAULT_RETRIES
+    limit: int | None = None
+    master: str = "local[2]"
+    started_at: float = 0.0
+
+
+class FlightsRun:
+    """One run in one directory. Call `prepare`, then `run`, then `facts`."""
+
+    def __init__(self, directory: Path, say: Callable[[str], None]) -> None:
+        self.directory = directory.resolve()
+        self.say = say
+        self.broker = BrokerProcess(self.directory / "broker")
+        self.settings = RunSettings()
+        self.bootstrap = ""
+        self._note = self.directory / "run.json"
+        self._fed = threading.Event()
+        self._feed_error: BaseException | None = None
+
+    # -- before
+
+    def prepare(self, settings: RunSettings, *, resume: bool) -> None:
+        """Start anew, or take up the run that is there. Starts the broker; makes the topics."""
+        if resume:
+            self.settings = self._noted()
+        else:
+            self.broker.stop()
+            if self.directory.exists():
+                shutil.rmtree(self.directory)
+            self.directory.mkdir(parents=True)
+            self.settings = RunSettings(**{**asdict(settings), "started_at": time.time()})
+            self._note.write_text(json.dumps(asdict(self.settings)))
+        self.bootstrap = self.broker.ensure()
+        self.say(f"broker at {self.bootstrap}, log in {self.broker.data}")
+        with Admin(bootstrap_servers=self.bootstrap) as admin:
+            missing = {FLIGHTS: FLIGHT_PARTITIONS, WEATHER: len(ORIGINS)}
+            for topic in admin.list_topics():
+                missing.pop(topic, None)
+            if missing:
+                admin.create_topics([NewTopic(t, num_partitions=n) for t, n in missing.items()])
+        self.pipeline = self._load_pipeline()
+
+    def _noted(self) -> RunSettings:
+        try:
+            return RunSettings(**json.loads(self._note.read_text()))
+        except OSError:
+            raise ConfigError(
+                f"there is no run to resume in {self.directory}; start one without --resume"
+            ) from None
+
+    @property
+    def store_url(self) -> str:
+        return self.settings.store or f"sqlite:///{self.directory / 'flights.db'}"
+
+    def _load_pipeline(self) -> Pipeline:
+        os.environ["FLIGHTS_STORE"] = self.store_url
+        os.environ["FLIGHTS_RETRIES"] = self.settings.retries
+        os.environ["FLIGHTS_CHECKPOINT"] = str(self.directory / "checkpoint")
+        os.environ["KOHORT_BOOTSTRAP_SERVERS"] = self.bootstrap
+        return load_pipeline(pipeline_file())
+
+    # -- the run
+
+    def run(self, on_progress: Callable[[Progress, int], None]) -> None:
+        """Feed and load until everything has ended.
+
+        `on_progress(progress, expected)` is called about twice a second; `expected` is the number
+        of inputs when all have been produced.
+        """
+        self.say("reading the year of flights")
+        year = load_year(for_key, limit=self.settings.limit)
+        expected = len(year.flights) + len(year.weather) + len(year.late)
+        feed = Feed(year, self._produced())
+        self.broker.watch(self._broker_gone)
+        threading.Thread(
+            target=self._feed, args=(feed,), name="kohort-demo-feed", daemon=True
+        ).start()
+        self.say("starting Spark")
+        self.pipeline.run(
+            "until_idle",
+            master=self.settings.master,
+            until=self._all_fed,
+            on_progress=lambda progress: on_progress(progress, expected),
+        )
+
+    def _broker_gone(self) -> None:
+        self.say(
+            "the broker's process is gone; nothing that it acknowledged is lost.\n"
+            "go on with: kohort demo flights --resume"
+        )
+        sys.stdout.flush()
+        os._exit(1)  # Spark's threads would keep a driver without a broker alive for minutes
+
+    def _all_fed(self) -> bool:
+        if self._feed_error is not None:
+            raise KohortError(
+                f"producing the flights failed: {self._feed_error}; "
+                "go on with: kohort demo flights --resume"
+            ) from self._feed_error
+        return self._fed.is_set()
+
+    def _produced(self) -> Produced:
+        """What stands in the topics: counted by offsets, and for the weather by its keys."""
+        flights = [TopicPartition(FLIGHTS, p) for p in range(FLIGHT_PARTITIONS)]
+        weather = [TopicPartition(WEATHER, p) for p in range(len(ORIGINS))]
+        keys: set[bytes] = set()
+        with Consumer(bootstrap_servers=self.bootstrap, auto_offset_reset="earliest") as consumer:
+            ends = consumer.end_offsets([*flights, *weather])
+            consumer.assign(weather)
+            while any(consumer.position(tp) < ends[tp] for tp in weather):
+                batch = consumer.poll_arrow(5.0)
+                if batch is not None:
+                    keys.update(batch.column("key").to_pylist())
+        return Produced({tp.partition: ends[tp] for tp in flights}, keys)
+
+    def _feed(self, feed: Feed) -> None:
+        try:
+            with (
+                Producer(bootstrap_servers=self.bootstrap, linger_ms=20) as producer,
+                Admin(bootstrap_servers=self.bootstrap) as admin,
+            ):
+                flights, weather = feed.punctual()
+                _send(producer, WEATHER, weather)
+                _send(producer, FLIGHTS, flights)
+                while not feed.done:
+                    late = feed.late(self._committed(admin), int(time.monotonic() * 1000))
+                    _send(producer, WEATHER, late)
+                    if not feed.done:
+                        time.sleep(FEED_INTERVAL_S)
+            self._fed.set()
+        except BaseException as error:  # it is raised again on the main thread
+            self._feed_error = error
+
+    def _committed(self, admin: Admin) -> dict[int, int]:
+        offsets = admin.list_group_offsets(self.pipeline.group)
+        return {tp.partition: o.offset for tp, o in offsets.items() if tp.topic == FLIGHTS}
+
+    # -- after
+
+    def facts(self) -> Facts:
+        """The reconciliation, read from the database and the topics."""
+        flights = reconcile(self.pipeline).of(FLIGHTS)
+        store = self.pipeline.open_store()
+        try:
+            return Facts(
+                inputs=flights.inputs,
+                loaded=flights.loaded or 0,
+                failed=flights.failed,
+                duplicates=flights.duplicates + flights.both,
+                in_tiers=flights.in_tiers,
+                loaded_after_retry=flights.loaded_after_retry,
+                seconds=time.time() - self.settings.started_at,
+                arrivals=self._arrivals(),
+                retries=self._retries(store),
+                loaded_over_time=self._loaded_over_time(store),
+                delay_by_carrier=_delay_by_carrier(store),
+            )
+        finally:
+            store.close()
+
+    def _arrivals(self) -> dict[str, list[tuple[str, int]]]:
+        """Records a day in event time, from the timestamps in the topics."""
+        found: dict[str, list[tuple[str, int]]] = {}
+        for topic, count in ((FLIGHTS, FLIGHT_PARTITIONS), (WEATHER, len(ORIGINS))):
+            partitions = [TopicPartition(topic, p) for p in range(count)]
+            days: Counter[int] = Counter()
+            with Consumer(
+                bootstrap_servers=self.bootstrap, auto_offset_reset="earliest"
+            ) as consumer:
+                ends = consumer.end_offsets(partitions)
+                consumer.assign(partitions)
+                while any(consumer.position(tp) < ends[tp] for tp in partitions):
+                    batch = consumer.poll_arrow(5.0, columns=["timestamp"])
+                    if batch is not None:
+                        days.update(t // 86_400_000 for t in _milliseconds(batch))
+            found[topic] = [
+                (datetime.fromtimestamp(day * 86_400, UTC).date().isoformat(), days[day])
+                for day in sorted(days)
+            ]
+        return found
+
+    def _retries(self, store: Store) -> dict[str, list[tuple[float, int]]]:
+        found: dict[str, list[tuple[float, int]]] = {}
+        for tier, points in retries_over_time(self.pipeline, store).items():
+            found[tier] = [(ms / 1000 - self.settings.started_at, n) for ms, n in points]
+        return found
+
+    def _loaded_over_time(self, store: Store) -> list[tuple[float, int]]:
+        rows = store.query(
+            "SELECT CAST(loaded_at AS INTEGER) AS second, count(*) FROM flights "
+            "GROUP BY CAST(loaded_at AS INTEGER) ORDER BY 1"
+        )
+        return [(second - self.settings.started_at, count) for second, count in rows]
+
+    def close(self) -> None:
+        """Stop the broker."""
+        self.broker.stop()
+
+
+def pipeline_file() -> Path:
+    """The flights pipeline: `examples/flights_pipeline.py`, which the package carries too."""
+    return Path(kohort.demo.__file__).parent / "flights_pipeline.py"
+
+
+def _send(producer: Producer, topic: str, events: list[Event]) -> None:
+    for event in events:
+        producer.send(topic, event.value, event.key, event.partition, event.timestamp_ms)
+    producer.flush()
+
+
+def _milliseconds(batch: object) -> list[int]:
+    import pyarrow as pa
+
+    return batch.column("timestamp").cast(pa.int64()).to_pylist()  # type: ignore[attr-defined]
+
+
+def _delay_by_carrier(store: Store) -> list[tuple[str, float, int]]:
+    rows = store.query(
+        "SELECT carrier, avg(arr_delay), count(*) FROM flights WHERE arr_delay IS NOT NULL "
+        "GROUP BY carrier ORDER BY carrier"
+    )
+    return [(carrier, float(minutes), int(count)) for carrier, minutes, count in rows]
