@@ -1,0 +1,91 @@
+"""What to produce next: the year in event time, and each late observation once it is really late.
+
+Rules:
+- Pure: it is told what stands in the topics and how far the pipeline has read, and says what to
+  produce. After a kill it is told the same again and goes on where the topics end.
+- Flights and punctual weather go out as fast as they are taken. A late observation goes out only
+  when every flight that wants it has been tried once, and then after a delay of its own (up to
+  `MAX_LATENESS_MS`): so that it is late whatever the speed of the machine, and yet before those
+  flights have used up their retries.
+"""
+
+from __future__ import annotations
+
+import heapq
+import zlib
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+
+from kohort.demo.flights_data import FLIGHT_PARTITIONS, Event, LateObservation, Year
+
+MAX_LATENESS_MS = 8_000
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """What stands in the topics: flights by partition, observations by key."""
+
+    flights: Mapping[int, int] = field(default_factory=dict[int, int])
+    weather: Set[bytes] = frozenset()
+
+
+class Feed:
+    """The records that are still to be produced, and when the late ones may go."""
+
+    def __init__(self, year: Year, produced: Produced) -> None:
+        self._flights = _after(year.flights, produced.flights)
+        self._weather = [e for e in year.weather if e.key not in produced.weather]
+        self._held = [o for o in year.late if o.event.key not in produced.weather]
+        self._due: list[tuple[int, bytes, Event]] = []
+
+    @property
+    def done(self) -> bool:
+        """True when everything has been handed out."""
+        return not (self._flights or self._weather or self._held or self._due)
+
+    @property
+    def held(self) -> int:
+        """Late observations that are still kept back."""
+        return len(self._held) + len(self._due)
+
+    def punctual(self) -> tuple[list[Event], list[Event]]:
+        """(flights, observations) that come in time and have not been produced; asked once."""
+        flights, self._flights = self._flights, []
+        weather, self._weather = self._weather, []
+        return flights, weather
+
+    def late(self, committed: Mapping[int, int], now_ms: int) -> list[Event]:
+        """The late observations to produce now.
+
+        `committed` is, by partition of `flights`, the offset that the pipeline's group has
+        committed.
+        """
+        still_held: list[LateObservation] = []
+        for observation in self._held:
+            if _tried(observation, committed):
+                event = observation.event
+                due_ms = now_ms + zlib.crc32(event.value) % MAX_LATENESS_MS
+                heapq.heappush(self._due, (due_ms, event.key or b"", event))
+            else:
+                still_held.append(observation)
+        self._held = still_held
+        out: list[Event] = []
+        while self._due and self._due[0][0] <= now_ms:
+            out.append(heapq.heappop(self._due)[2])
+        return out
+
+
+def _tried(observation: LateObservation, committed: Mapping[int, int]) -> bool:
+    return all(committed.get(p, 0) >= offset for p, offset in observation.wanted_by.items())
+
+
+def _after(flights: list[Event], produced: Mapping[int, int]) -> list[Event]:
+    """The flights that are not in the topic yet: of each partition those past its end."""
+    to_skip = [produced.get(partition, 0) for partition in range(FLIGHT_PARTITIONS)]
+    out: list[Event] = []
+    for event in flights:
+        if to_skip[event.partition]:
+            to_skip[event.partition] -= 1
+        else:
+            out.append(event)
+    return out
