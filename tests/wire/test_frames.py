@@ -25,6 +25,7 @@ from kohort.wire.messages.api_versions_request import ApiVersionsRequest
 from kohort.wire.messages.api_versions_response import ApiVersion, ApiVersionsResponse
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
 from kohort.wire.messages.heartbeat_response import HeartbeatResponse
+from kohort.wire.messages.metadata_request import MetadataRequest
 from kohort.wire.messages.produce_request import (
     PartitionProduceData,
     ProduceRequest,
@@ -153,3 +154,12 @@ def test_other_errors_are_the_callers_to_read() -> None:
         decode_api_versions(b"\0\0\0\x05\0", 3)
     request = ApiVersionsRequest(client_software_name="kohort", client_software_version="1")
     assert decode(ApiVersionsRequest, 4, encode(request, 4)) == request
+
+
+def test_bytes_behind_a_request_are_let_be() -> None:
+    """librdkafka's MetadataRequest for all topics has three bytes too many; Kafka takes it."""
+    frame = bytes.fromhex("0003000d00000003000772646b61666b61" + "00" + "00000000010000")
+    request = decode_request(frame)
+    assert request.api_version == 13
+    assert isinstance(request.message, MetadataRequest)
+    assert request.message.topics is None

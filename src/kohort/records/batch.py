@@ -25,7 +25,8 @@ from kohort.records.layout import (
     iter_batches,
 )
 
-_STAMP = Struct(">q4xi")
+_BASE_OFFSET = Struct(">q")
+_LEADER_EPOCH = Struct(">i")
 _CRC = Struct(">I")
 
 
@@ -121,7 +122,9 @@ def stamp(
     Base offset and leader epoch stand outside the CRC. With `append_time_ms` the batch also becomes
     one of log append time: its attribute, its max timestamp, and a new CRC (KIP-32).
     """
-    _STAMP.pack_into(buffer, position, base_offset, leader_epoch)
+    # Two writes, because pad bytes of one would overwrite the length between them with zeros.
+    _BASE_OFFSET.pack_into(buffer, position, base_offset)
+    _LEADER_EPOCH.pack_into(buffer, position + 12, leader_epoch)
     if append_time_ms is None:
         return
     header = BatchHeader(buffer, position)

@@ -1,1 +1,5 @@
-"""kohort.testing"""
+"""What tests of users need: an embedded broker."""
+
+from kohort.testing.cluster import Cluster
+
+__all__ = ["Cluster"]

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeVar, cast
 
 from kohort.errors import DecodeError, EncodeError, UnsupportedVersionError
 from kohort.wire._base import Message
-from kohort.wire._codec import decode, encode_into, guarded_join
+from kohort.wire._codec import decode, decode_partial, encode_into, guarded_join
 from kohort.wire._limits import Limits
 from kohort.wire._registry import APIS, request_class
 from kohort.wire._runtime import unknown_tags
@@ -131,9 +131,13 @@ def decode_request_header(frame: Buffer) -> RequestHead:
 
 
 def decode_body(frame: Buffer, head: RequestHead, *, limits: Limits | None = None) -> Message:
-    """The body of a request frame whose header was read."""
+    """The body of a request frame whose header was read.
+
+    Bytes behind it are let be, as Apache Kafka does: librdkafka's MetadataRequest v9+ for all
+    topics has three of them (it writes the null array's length over four bytes).
+    """
     cls = request_class(head.api_key)
-    return decode(cls, head.api_version, frame, limits=limits, offset=head.body_offset)
+    return decode_partial(cls, head.api_version, frame, head.body_offset, limits=limits)
 
 
 def decode_request(frame: Buffer, *, limits: Limits | None = None) -> Request:

@@ -1,0 +1,46 @@
+"""Kafka's APIs, one module each. `APIS` is what this broker serves, and all that it advertises."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kohort.broker.apis import (
+    alter_configs,
+    api_versions,
+    create_partitions,
+    create_topics,
+    delete_groups,
+    delete_records,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    describe_groups,
+    fetch,
+    find_coordinator,
+    heartbeat,
+    incremental_alter_configs,
+    init_producer_id,
+    join_group,
+    leave_group,
+    list_groups,
+    list_offsets,
+    metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    offset_for_leader_epoch,
+    produce,
+    sync_group,
+)
+from kohort.broker.calls import Api
+
+_MODULES: Final = (
+    alter_configs, api_versions, create_partitions, create_topics, delete_groups, delete_records,
+    delete_topics, describe_cluster, describe_configs, describe_groups, fetch, find_coordinator,
+    heartbeat, incremental_alter_configs, init_producer_id, join_group, leave_group, list_groups,
+    list_offsets, metadata, offset_commit, offset_delete, offset_fetch, offset_for_leader_epoch,
+    produce, sync_group,
+)  # fmt: skip
+
+APIS: Final[dict[int, Api]] = {module.API.key: module.API for module in _MODULES}
+"""Every API by its key."""

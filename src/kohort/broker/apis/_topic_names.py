@@ -1,0 +1,17 @@
+"""Names for topic ids in requests whose shards know topics by name only (KIP-848, OffsetCommit and
+OffsetFetch v10)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kohort.broker.node import Node
+
+BY_ID_FROM = 10
+
+
+def name_of(node: Node, topic_id: bytes) -> str | None:
+    """The name of a topic, or None for an id that nobody has."""
+    topic = node.topics.by_id(topic_id)
+    return None if topic is None else topic.name

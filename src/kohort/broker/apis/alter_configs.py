@@ -1,0 +1,76 @@
+"""AlterConfigs (33), v0-2. KIP-133.
+
+Replaces the whole configuration of topics. Kafka has deprecated it for IncrementalAlterConfigs;
+older clients still send it.
+
+Differs from Apache Kafka: topics alone have configurations that can be changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from kohort.broker.apis.describe_configs import TOPIC
+from kohort.broker.calls import Call, serve
+from kohort.errors import BrokerError, ErrorCode
+from kohort.wire.messages.alter_configs_request import AlterConfigsRequest, AlterConfigsResource
+from kohort.wire.messages.alter_configs_response import (
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+
+if TYPE_CHECKING:
+    from kohort.broker.node import Node
+
+
+def handle(node: Node, request: AlterConfigsRequest, call: Call) -> None:
+    """Replace configurations, each on its own."""
+    responses: list[AlterConfigsResourceResponse] = []
+    for resource in request.resources:
+        code, message = change(
+            node,
+            resource.resource_type,
+            resource.resource_name,
+            lambda _, resource=resource: _replacement(resource),
+            request.validate_only,
+        )
+        responses.append(
+            AlterConfigsResourceResponse(
+                error_code=code,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+        )
+    call.answer(AlterConfigsResponse(responses=responses))
+
+
+def _replacement(resource: AlterConfigsResource) -> dict[str, str]:
+    return {c.name: c.value for c in resource.configs if c.value is not None}
+
+
+def change(
+    node: Node,
+    resource_type: int,
+    name: str,
+    new: Callable[[Mapping[str, str]], dict[str, str]],
+    validate_only: bool,
+) -> tuple[int, str | None]:
+    """Give a topic what `new` makes of its present configuration: `(error code, message)`."""
+    try:
+        if resource_type != TOPIC:
+            raise BrokerError(
+                ErrorCode.INVALID_REQUEST,
+                "only topics have a configuration that can be changed while the broker runs",
+            )
+        topic = node.topics.get(name)
+        if topic is None:
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        node.topics.configure(topic, new(topic.record.config), validate_only=validate_only)
+    except BrokerError as error:
+        return error.code, str(error)
+    return 0, None
+
+
+API = serve(AlterConfigsRequest, handle)

@@ -1,0 +1,48 @@
+"""ApiVersions (18), v0-4. KIP-35, KIP-511.
+
+What is listed is exactly what is handled. A version that is not known is answered by the server in
+v0 with UNSUPPORTED_VERSION, before this module is reached.
+
+Differs from Apache Kafka: no features are listed; there are none that change by upgrade.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from kohort.broker.calls import Call, serve
+from kohort.errors import ErrorCode
+from kohort.wire.messages.api_versions_request import ApiVersionsRequest
+from kohort.wire.messages.api_versions_response import ApiVersion, ApiVersionsResponse
+
+if TYPE_CHECKING:
+    from kohort.broker.node import Node
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+_SOFTWARE_FROM = 3
+
+
+def handle(node: Node, request: ApiVersionsRequest, call: Call) -> None:
+    """List the APIs."""
+    from kohort.broker.apis import APIS  # the table lists this module too
+
+    if call.api_version >= _SOFTWARE_FROM and not (
+        _SOFTWARE.fullmatch(request.client_software_name)
+        and _SOFTWARE.fullmatch(request.client_software_version)
+    ):
+        call.answer(ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST))
+        return
+    call.answer(
+        ApiVersionsResponse(
+            api_keys=[
+                ApiVersion(
+                    api_key=api.key, min_version=api.min_version, max_version=api.max_version
+                )
+                for api in sorted(APIS.values(), key=lambda a: a.key)
+            ]
+        )
+    )
+
+
+API = serve(ApiVersionsRequest, handle)

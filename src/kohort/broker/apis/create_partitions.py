@@ -1,0 +1,64 @@
+"""CreatePartitions (37), v0-3. KIP-195, KIP-599.
+
+Differs from Apache Kafka: an assignment may name this broker alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from kohort.broker.calls import Call, serve
+from kohort.errors import BrokerError, ErrorCode
+from kohort.wire.messages.create_partitions_request import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from kohort.wire.messages.create_partitions_response import (
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+)
+
+if TYPE_CHECKING:
+    from kohort.broker.node import Node
+
+
+def handle(node: Node, request: CreatePartitionsRequest, call: Call) -> None:
+    """Grow topics, each on its own."""
+    names = Counter(t.name for t in request.topics)
+    results = [
+        _grow(node, topic, request.validate_only, names[topic.name] > 1)
+        for topic in {t.name: t for t in request.topics}.values()
+    ]
+    call.answer(CreatePartitionsResponse(results=results))
+
+
+def _grow(
+    node: Node, wanted: CreatePartitionsTopic, validate_only: bool, twice: bool
+) -> CreatePartitionsTopicResult:
+    topic = node.topics.get(wanted.name)
+    try:
+        if twice:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+        if topic is None:
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if topic.internal:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, f"{topic.name} is the broker's own")
+        before, me = len(topic.partitions), [node.config.node_id]
+        assigned = wanted.assignments
+        if assigned is not None and (
+            len(assigned) != wanted.count - before or any(a.broker_ids != me for a in assigned)
+        ):
+            raise BrokerError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"one assignment for each new partition, to broker {me[0]} alone",
+            )
+        node.topics.add_partitions(topic, wanted.count, validate_only=validate_only)
+    except BrokerError as error:
+        return CreatePartitionsTopicResult(
+            name=wanted.name, error_code=error.code, error_message=str(error)
+        )
+    return CreatePartitionsTopicResult(name=wanted.name, error_message=None)
+
+
+API = serve(CreatePartitionsRequest, handle)

@@ -1,0 +1,37 @@
+"""DescribeGroups (15), v0-6. KIP-345, KIP-430, KIP-1043.
+
+Each group is described by its own shard; the answer keeps the order asked for. Authorised
+operations are never computed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kohort.broker.calls import Call, Gather, Part, serve
+from kohort.wire.messages.describe_groups_request import DescribeGroupsRequest
+from kohort.wire.messages.describe_groups_response import DescribeGroupsResponse
+
+if TYPE_CHECKING:
+    from kohort.broker.node import Node
+
+
+def handle(node: Node, request: DescribeGroupsRequest, call: Call) -> None:
+    """Describe groups."""
+    order = {group_id: at for at, group_id in enumerate(request.groups)}
+
+    def merge(answers: list[DescribeGroupsResponse]) -> None:
+        groups = [group for answer in answers for group in answer.groups]
+        groups.sort(key=lambda g: order[g.group_id])
+        call.answer(DescribeGroupsResponse(groups=groups))
+
+    gather = Gather(len(order), merge)
+    for group_id in order:
+        one = DescribeGroupsRequest(
+            groups=[group_id],
+            include_authorized_operations=request.include_authorized_operations,
+        )
+        node.groups.handle(group_id, one, Part(gather, call))
+
+
+API = serve(DescribeGroupsRequest, handle)

@@ -1,0 +1,191 @@
+"""Fetch (1), v4-18. KIP-74 (max_bytes), KIP-227, KIP-320 (leader epochs), KIP-516 (topic ids).
+
+Waits until `min_bytes` are there or `max_wait_ms` is over, and hands out stored bytes: whole
+batches, at least one of them however large (of the first partition that has any).
+
+Differs from Apache Kafka: every answer has session id 0, which means that no incremental session
+was made and the next request names all of its partitions; there are no followers, so a replica id
+is refused; there are no transactions, so READ_COMMITTED reads what READ_UNCOMMITTED does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kohort.broker.calls import Call, serve
+from kohort.broker.env import Cancellable
+from kohort.broker.log.log import Span
+from kohort.broker.partition import Partition
+from kohort.errors import BrokerError, CorruptRecordError, ErrorCode
+from kohort.wire.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
+from kohort.wire.messages.fetch_response import (
+    FetchableTopicResponse,
+    FetchResponse,
+    PartitionData,
+)
+
+if TYPE_CHECKING:
+    from kohort.broker.node import Node
+
+_TOPIC_IDS_FROM = 13
+
+
+def handle(node: Node, request: FetchRequest, call: Call) -> None:
+    """Answer at once, or wait for more."""
+    if request.replica_id >= 0 or request.replica_state.replica_id >= 0:
+        call.answer(FetchResponse(error_code=ErrorCode.INVALID_REQUEST))
+        return
+    if request.session_id != 0 and request.session_epoch > 0:
+        call.answer(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
+        return
+    _Fetch(node, request, call).begin()
+
+
+class _Wanted:
+    """One partition of a fetch, and what was found."""
+
+    __slots__ = ("error", "partition", "request", "span")
+
+    def __init__(self, request: FetchPartition, partition: Partition | None) -> None:
+        self.request = request
+        self.partition = partition
+        self.error = 0
+        self.span: Span | None = None
+
+
+class _Fetch:
+    """One fetch, which waits for its partitions if need be."""
+
+    def __init__(self, node: Node, request: FetchRequest, call: Call) -> None:
+        self._node = node
+        self._request = request
+        self._call = call
+        self._by_id = call.api_version >= _TOPIC_IDS_FROM
+        self._topics = [(topic, self._resolve(topic)) for topic in request.topics]
+        self._timer: Cancellable | None = None
+        self._again = False
+
+    def _resolve(self, wanted: FetchTopic) -> list[_Wanted]:
+        topics = self._node.topics
+        topic = topics.by_id(wanted.topic_id) if self._by_id else topics.get(wanted.topic)
+        found: list[_Wanted] = []
+        for part in wanted.partitions:
+            known = topic is not None and 0 <= part.partition < len(topic.partitions)
+            found.append(
+                _Wanted(part, topic.partitions[part.partition] if topic and known else None)
+            )
+        return found
+
+    def begin(self) -> None:
+        """Answer if there is enough; else wait."""
+        if self._enough() or self._request.max_wait_ms <= 0:
+            self._finish()
+            return
+        env = self._node.env
+        self._timer = env.call_at(env.now_ms() + self._request.max_wait_ms, self._time_over)
+        for wanted in self._all():
+            if wanted.partition is not None:
+                wanted.partition.waiters.add(self)
+        self._call.given_up = self._stop_waiting
+
+    def _all(self) -> list[_Wanted]:
+        return [wanted for _, parts in self._topics for wanted in parts]
+
+    def progressed(self) -> None:
+        """A partition may have more, or is gone; looked at once for all of this turn."""
+        if not self._again:
+            self._again = True
+            self._node.env.call_soon(self._look_again)
+
+    def _look_again(self) -> None:
+        self._again = False
+        if not self._call.answered and self._timer is not None and self._enough():
+            self._finish()
+
+    def _time_over(self) -> None:
+        self._timer = None
+        if not self._call.answered:
+            self._enough()
+            self._finish()
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for wanted in self._all():
+            if wanted.partition is not None:
+                wanted.partition.waiters.discard(self)
+
+    def _enough(self) -> bool:
+        """Look for data; True when there is enough, or an error to tell."""
+        room = min(self._request.max_bytes, self._node.config.fetch_max_bytes)
+        total, failed = 0, False
+        for wanted in self._all():
+            wanted.span, wanted.error = None, self._fault(wanted)
+            if wanted.error:
+                failed = True
+                continue
+            span = self._locate(wanted, max(0, min(wanted.request.partition_max_bytes, room)))
+            if span is None:
+                failed = failed or wanted.error != 0
+                continue
+            size = span.end - span.start
+            if size > room and total > 0:  # only the first one may exceed what was asked for
+                continue
+            wanted.span = span
+            total += size
+            room = max(0, room - size)
+        return failed or total >= self._request.min_bytes
+
+    def _fault(self, wanted: _Wanted) -> int:
+        partition = wanted.partition
+        if partition is None or self._node.topics.partition(*partition.key) is not partition:
+            unknown = ErrorCode.UNKNOWN_TOPIC_ID if self._by_id else None
+            return unknown or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return partition.epoch_fault(wanted.request.current_leader_epoch) or 0
+
+    def _locate(self, wanted: _Wanted, max_bytes: int) -> Span | None:
+        assert wanted.partition is not None
+        try:
+            return wanted.partition.locate(wanted.request.fetch_offset, max_bytes)
+        except BrokerError as error:
+            wanted.error = error.code
+        except (OSError, CorruptRecordError) as error:
+            wanted.partition.fail(f"it cannot be read: {error}")
+            wanted.error = ErrorCode.KAFKA_STORAGE_ERROR
+        return None
+
+    def _finish(self) -> None:
+        self._stop_waiting()
+        responses = [
+            FetchableTopicResponse(
+                topic=topic.topic,
+                topic_id=topic.topic_id,
+                partitions=[self._data(wanted) for wanted in parts],
+            )
+            for topic, parts in self._topics
+        ]
+        self._call.answer(FetchResponse(responses=responses))
+
+    @staticmethod
+    def _data(wanted: _Wanted) -> PartitionData:
+        partition = wanted.partition
+        if partition is None or (wanted.error and wanted.error != ErrorCode.OFFSET_OUT_OF_RANGE):
+            return PartitionData(
+                partition_index=wanted.request.partition,
+                error_code=wanted.error,
+                high_watermark=-1,
+                records=b"",
+            )
+        return PartitionData(
+            partition_index=wanted.request.partition,
+            error_code=wanted.error,
+            high_watermark=partition.end_offset,
+            last_stable_offset=partition.end_offset,
+            log_start_offset=partition.start_offset,
+            aborted_transactions=None,
+            records=wanted.span.views() if wanted.span is not None else b"",
+        )
+
+
+API = serve(FetchRequest, handle, may_park=True)

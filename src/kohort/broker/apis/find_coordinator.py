@@ -1,0 +1,61 @@
+"""FindCoordinator (10), v0-6. KIP-98 (key types), KIP-699 (batches).
+
+Makes `__consumer_offsets` when it is not there yet. This node coordinates every group.
+
+Differs from Apache Kafka: transactional ids (type 1) and share groups (type 2) have no coordinator
+here: COORDINATOR_NOT_AVAILABLE, and INVALID_REQUEST for other types.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kohort.broker.calls import Call, serve
+from kohort.errors import BrokerError, ErrorCode
+from kohort.wire.messages.find_coordinator_request import FindCoordinatorRequest
+from kohort.wire.messages.find_coordinator_response import Coordinator, FindCoordinatorResponse
+
+if TYPE_CHECKING:
+    from kohort.broker.node import Node
+
+_GROUP, _TRANSACTION, _SHARE = 0, 1, 2
+_BATCHED_FROM = 4
+
+
+def handle(node: Node, request: FindCoordinatorRequest, call: Call) -> None:
+    """Say who coordinates."""
+    if call.api_version >= _BATCHED_FROM:
+        found = [_find(node, key, request.key_type) for key in request.coordinator_keys]
+        call.answer(FindCoordinatorResponse(coordinators=found))
+        return
+    one = _find(node, request.key, request.key_type)
+    call.answer(
+        FindCoordinatorResponse(
+            error_code=one.error_code,
+            error_message=one.error_message,
+            node_id=one.node_id,
+            host=one.host,
+            port=one.port,
+        )
+    )
+
+
+def _find(node: Node, key: str, key_type: int) -> Coordinator:
+    try:
+        if key_type in (_TRANSACTION, _SHARE):
+            raise BrokerError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, "only consumer groups have a coordinator here"
+            )
+        if key_type != _GROUP:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, f"coordinator type {key_type}")
+        node.groups.host_of(key)
+    except BrokerError as error:
+        storage = error.code == ErrorCode.KAFKA_STORAGE_ERROR
+        code = ErrorCode.COORDINATOR_NOT_AVAILABLE if storage else error.code
+        return Coordinator(
+            key=key, node_id=-1, host="", port=-1, error_code=code, error_message=str(error)
+        )
+    return Coordinator(key=key, node_id=node.config.node_id, host=node.host, port=node.port)
+
+
+API = serve(FindCoordinatorRequest, handle)

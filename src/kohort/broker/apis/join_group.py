@@ -1,0 +1,23 @@
+"""JoinGroup (11), v0-9. KIP-345 (static members), KIP-394 (member id required), KIP-800.
+
+Differs from Apache Kafka: the new generation is in `__consumer_offsets` before anybody is answered
+(spec 2.6).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kohort.broker.calls import Call, serve
+from kohort.wire.messages.join_group_request import JoinGroupRequest
+
+if TYPE_CHECKING:
+    from kohort.broker.node import Node
+
+
+def handle(node: Node, request: JoinGroupRequest, call: Call) -> None:
+    """Join, or wait for the others."""
+    node.groups.handle(request.group_id, request, call)
+
+
+API = serve(JoinGroupRequest, handle, may_park=True)

@@ -1,0 +1,98 @@
+"""Metadata (3), v0-13. KIP-204 (auto creation), KIP-430, KIP-516 (topic ids), KIP-1102.
+
+Topics that do not exist are made when the request and `auto_create_topics_enable` allow it, and are
+in the same answer.
+
+Differs from Apache Kafka: a topic made by this request is answered as usable at once, not with
+LEADER_NOT_AVAILABLE; authorised operations are never computed (nobody is asked who they are).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kohort.broker.calls import Call, serve
+from kohort.broker.log.directory import topic_name_fault
+from kohort.broker.topics import Topic
+from kohort.errors import BrokerError, ErrorCode
+from kohort.wire import ZERO_UUID
+from kohort.wire.messages.metadata_request import MetadataRequest, MetadataRequestTopic
+from kohort.wire.messages.metadata_response import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from kohort.broker.node import Node
+
+_AUTO_CREATION_FROM = 4
+
+
+def handle(node: Node, request: MetadataRequest, call: Call) -> None:
+    """Describe the cluster and some or all of its topics."""
+    wanted = request.topics
+    if wanted is None or (call.api_version == 0 and not wanted):
+        topics = [describe(node, topic) for topic in node.topics]
+    else:
+        may_create = node.config.auto_create_topics_enable and (
+            call.api_version < _AUTO_CREATION_FROM or request.allow_auto_topic_creation
+        )
+        topics = [_describe_wanted(node, topic, may_create) for topic in wanted]
+    call.answer(
+        MetadataResponse(
+            brokers=[
+                MetadataResponseBroker(node_id=node.config.node_id, host=node.host, port=node.port)
+            ],
+            cluster_id=node.cluster_id,
+            controller_id=node.config.node_id,
+            topics=topics,
+        )
+    )
+
+
+def describe(node: Node, topic: Topic) -> MetadataResponseTopic:
+    """One topic; every partition is led by this node."""
+    me = [node.config.node_id]
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=[
+            MetadataResponsePartition(
+                partition_index=p.index,
+                leader_id=me[0],
+                leader_epoch=p.leader_epoch,
+                replica_nodes=me,
+                isr_nodes=me,
+            )
+            for p in topic.partitions
+        ],
+    )
+
+
+def _describe_wanted(
+    node: Node, wanted: MetadataRequestTopic, may_create: bool
+) -> MetadataResponseTopic:
+    if wanted.name is None:
+        topic = node.topics.by_id(wanted.topic_id)
+        if topic is not None:
+            return describe(node, topic)
+        code = ErrorCode.UNKNOWN_TOPIC_ID
+        return MetadataResponseTopic(error_code=code, name=None, topic_id=wanted.topic_id)
+    topic = node.topics.get(wanted.name)
+    if topic is not None:
+        return describe(node, topic)
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if topic_name_fault(wanted.name):
+        code = ErrorCode.INVALID_TOPIC_EXCEPTION
+    elif may_create:
+        try:
+            return describe(node, node.auto_create(wanted.name))
+        except BrokerError as error:
+            code = ErrorCode(error.code)
+    return MetadataResponseTopic(error_code=code, name=wanted.name, topic_id=ZERO_UUID)
+
+
+API = serve(MetadataRequest, handle)

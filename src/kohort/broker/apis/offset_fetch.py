@@ -1,0 +1,88 @@
+"""OffsetFetch (9), v1-10. KIP-447 (require stable), KIP-709 (batches), KIP-848 (topic ids).
+
+v8 and later may ask for several groups: each is answered by its own shard, in the order asked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kohort.broker.apis._topic_names import BY_ID_FROM, name_of
+from kohort.broker.calls import Call, Gather, Part, serve
+from kohort.errors import ErrorCode
+from kohort.wire.messages.offset_fetch_request import OffsetFetchRequest, OffsetFetchRequestGroup
+from kohort.wire.messages.offset_fetch_response import (
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+
+if TYPE_CHECKING:
+    from kohort.broker.node import Node
+
+_BATCHED_FROM = 8
+
+
+def handle(node: Node, request: OffsetFetchRequest, call: Call) -> None:
+    """Read committed offsets."""
+    if call.api_version < _BATCHED_FROM:
+        node.groups.handle(request.group_id, request, call)
+        return
+    unknown = {
+        group.group_id: _take_unknown(node, group) if call.api_version >= BY_ID_FROM else []
+        for group in request.groups
+    }
+    order = {group.group_id: at for at, group in enumerate(request.groups)}
+
+    def merge(answers: list[OffsetFetchResponse]) -> None:
+        groups = [group for answer in answers for group in answer.groups]
+        for group in groups:
+            _finish(node, group, unknown[group.group_id])
+        groups.sort(key=lambda g: order[g.group_id])
+        call.answer(OffsetFetchResponse(groups=groups))
+
+    gather = Gather(len(request.groups), merge)
+    for group in request.groups:
+        one = OffsetFetchRequest(groups=[group], require_stable=request.require_stable)
+        node.groups.handle(group.group_id, one, Part(gather, call))
+
+
+def _take_unknown(node: Node, group: OffsetFetchRequestGroup) -> list[OffsetFetchResponseTopics]:
+    """Give names to ids; topics whose id nobody has are answered here."""
+    if group.topics is None:
+        return []
+    refused: list[OffsetFetchResponseTopics] = []
+    for topic in group.topics:
+        topic.name = name_of(node, topic.topic_id) or ""
+        if not topic.name:
+            refused.append(
+                OffsetFetchResponseTopics(
+                    topic_id=topic.topic_id,
+                    partitions=[
+                        OffsetFetchResponsePartitions(
+                            partition_index=i,
+                            committed_offset=-1,
+                            metadata="",
+                            error_code=ErrorCode.UNKNOWN_TOPIC_ID,
+                        )
+                        for i in topic.partition_indexes
+                    ],
+                )
+            )
+    group.topics = [topic for topic in group.topics if topic.name]
+    return refused
+
+
+def _finish(
+    node: Node, group: OffsetFetchResponseGroup, refused: list[OffsetFetchResponseTopics]
+) -> None:
+    """Ids for the names of an answer about all topics, and the topics nobody knows."""
+    for topic in group.topics:
+        known = node.topics.get(topic.name)
+        if known is not None:
+            topic.topic_id = known.topic_id
+    group.topics += refused
+
+
+API = serve(OffsetFetchRequest, handle)

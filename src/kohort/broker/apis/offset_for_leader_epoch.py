@@ -1,0 +1,53 @@
+"""OffsetForLeaderEpoch (23), v2-4. KIP-101, KIP-279, KIP-320.
+
+Where a leader epoch ended: how a reader finds out that what it has was cut off by a recovery.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kohort.broker.calls import Call, serve
+from kohort.errors import ErrorCode
+from kohort.wire.messages.offset_for_leader_epoch_request import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+)
+from kohort.wire.messages.offset_for_leader_epoch_response import (
+    EpochEndOffset,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+
+if TYPE_CHECKING:
+    from kohort.broker.node import Node
+
+
+def handle(node: Node, request: OffsetForLeaderEpochRequest, call: Call) -> None:
+    """Say where epochs ended."""
+    call.answer(
+        OffsetForLeaderEpochResponse(
+            topics=[
+                OffsetForLeaderTopicResult(
+                    topic=topic.topic,
+                    partitions=[_end(node, topic.topic, part) for part in topic.partitions],
+                )
+                for topic in request.topics
+            ]
+        )
+    )
+
+
+def _end(node: Node, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+    partition = node.topics.partition(topic, wanted.partition)
+    if partition is None:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return EpochEndOffset(partition=wanted.partition, error_code=code)
+    fault = partition.epoch_fault(wanted.current_leader_epoch)
+    if fault:
+        return EpochEndOffset(partition=wanted.partition, error_code=fault)
+    epoch, end = partition.epoch_end(wanted.leader_epoch)
+    return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=end)
+
+
+API = serve(OffsetForLeaderEpochRequest, handle)

@@ -1,0 +1,22 @@
+"""SyncGroup (14), v0-5. KIP-345, KIP-559.
+
+The assignment is durable before anybody is answered (spec 2.6).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kohort.broker.calls import Call, serve
+from kohort.wire.messages.sync_group_request import SyncGroupRequest
+
+if TYPE_CHECKING:
+    from kohort.broker.node import Node
+
+
+def handle(node: Node, request: SyncGroupRequest, call: Call) -> None:
+    """Give or take the assignment."""
+    node.groups.handle(request.group_id, request, call)
+
+
+API = serve(SyncGroupRequest, handle, may_park=True)

@@ -1,0 +1,127 @@
+"""A request on its way through the node: who asked, and how the answer gets back.
+
+Rules:
+- Every call is answered exactly once, with a message or with nothing (Produce with acks=0).
+- A call that waits for an event (a fetch for data, a join for the others) is parked: the requests
+  behind it on its connection wait too, as in Kafka. One that waits for the disk is not parked:
+  those behind it go on, and answers keep the order of the requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kohort.wire import Message
+
+if TYPE_CHECKING:
+    from kohort.broker.node import Node
+
+
+class Asker(Protocol):
+    """Who hears an answer: a `Call`, or one part of a call that was split."""
+
+    api_version: int
+    client_id: str
+    client_host: str
+
+    def answer(self, response: Message | None) -> None: ...
+
+
+class Call:
+    """One request."""
+
+    __slots__ = (
+        "_on_answer", "answered", "api_version", "client_host", "client_id", "correlation_id",
+        "given_up", "may_park", "response",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        api_version: int,
+        correlation_id: int,
+        client_id: str,
+        client_host: str,
+        may_park: bool,
+        on_answer: Callable[[Call], None],
+    ) -> None:
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.may_park = may_park
+        self._on_answer = on_answer
+        self.answered = False
+        self.response: Message | None = None
+        self.given_up: Callable[[], None] | None = None
+        """Called when the client has gone before the answer."""
+
+    def answer(self, response: Message | None) -> None:
+        """Answer the request; None sends nothing."""
+        assert not self.answered, "a call is answered once"
+        self.answered = True
+        self.response = response
+        self.given_up = None
+        self._on_answer(self)
+
+
+class Part:
+    """One part of a request that was split by shard; the last one to be answered tells all."""
+
+    __slots__ = ("_gather", "api_version", "client_host", "client_id")
+
+    def __init__(self, gather: Gather, call: Asker) -> None:
+        self._gather = gather
+        self.api_version = call.api_version
+        self.client_id = call.client_id
+        self.client_host = call.client_host
+
+    def answer(self, response: Message | None) -> None:
+        """The answer of one shard."""
+        self._gather.take(response)
+
+
+class Gather:
+    """Collects the answers to the parts of a call, and then tells them all, in any order."""
+
+    __slots__ = ("_answers", "_done", "_missing")
+
+    def __init__(self, count: int, done: Callable[[list[Any]], None]) -> None:
+        self._answers: list[Any] = []
+        self._missing = count
+        self._done = done
+        if count == 0:
+            done([])
+
+    def take(self, response: Message | None) -> None:
+        """One answer."""
+        self._answers.append(response)
+        self._missing -= 1
+        if self._missing == 0:
+            self._done(self._answers)
+
+
+Handler = Callable[["Node", Any, Call], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One Kafka API as this broker serves it: the request class, and the versions it handles."""
+
+    request: type[Message]
+    min_version: int
+    max_version: int
+    handle: Handler
+    may_park: bool = False
+    """Whether it may wait for an event; see the rules above."""
+
+    @property
+    def key(self) -> int:
+        """Kafka's number of the API."""
+        return self.request.API_KEY
+
+
+def serve(request: type[Message], handle: Handler, *, may_park: bool = False) -> Api:
+    """An API in every version that Kafka calls stable."""
+    return Api(request, request.MIN_VERSION, request.STABLE_VERSION, handle, may_park)

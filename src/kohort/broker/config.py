@@ -1,0 +1,262 @@
+"""What a broker and a topic can be told, with Kafka's names, units and defaults.
+
+Rules:
+- Where our default is not Kafka's, the field's note says why: the embedded broker is for
+  development, tests and one machine.
+- A topic's own configuration overrides the broker's; names and values are checked when set.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+
+from kohort.config import Config, nearest
+from kohort.errors import ConfigError
+from kohort.group.config import GroupConfig
+
+MIB = 1 << 20
+INT64_MAX = (1 << 63) - 1
+OFFSETS_TOPIC = "__consumer_offsets"
+
+
+class Durability(StrEnum):
+    """When an append counts as safe."""
+
+    FSYNC = "fsync"
+    """When it is on the disk: survives a power cut. One flush serves all who wait."""
+    OS = "os"
+    """When the operating system has it: survives kill -9, not a power cut (as Kafka does it)."""
+    MEMORY = "memory"
+    """At once; nothing survives the process."""
+
+
+@dataclass(frozen=True)
+class BrokerConfig(Config):
+    """A broker. Nothing is opened before everything here has been checked."""
+
+    data_dir: str | None = None
+    """Where the log lives. Needed unless `durability` is `memory`."""
+    durability: str = "fsync"
+    host: str = "127.0.0.1"
+    port: int = 0
+    """0: any free port; see `Broker.bootstrap`."""
+    advertised_host: str | None = None
+    """What clients are told to connect to; default: `host`."""
+    allow_open: bool = False
+    """Must be set by name to listen on more than loopback: the broker asks nobody who they are."""
+    node_id: int = 1
+    auto_create_topics_enable: bool = True
+    num_partitions: int = 1
+    log_segment_bytes: int = 128 * MIB
+    """Kafka: 1 GiB. A smaller active segment makes the start after a crash faster."""
+    log_roll_ms: int = 7 * 86_400_000
+    log_retention_ms: int = 7 * 86_400_000
+    log_retention_bytes: int = -1
+    log_retention_check_interval_ms: int = 300_000
+    log_index_interval_bytes: int = 4_096
+    log_message_timestamp_type: str = "CreateTime"
+    log_message_timestamp_before_max_ms: int = INT64_MAX
+    log_message_timestamp_after_max_ms: int = 3_600_000
+    log_cleaner_delete_retention_ms: int = 86_400_000
+    log_flush_checkpoint_interval_ms: int = 60_000
+    message_max_bytes: int = 1_048_588
+    offsets_topic_num_partitions: int = 8
+    """Kafka: 50. Fewer shards start faster; the number is kept for the life of a data directory."""
+    offsets_topic_segment_bytes: int = 16 * MIB
+    """Kafka: 100 MiB. A small one is compacted, and loaded, sooner."""
+    group_initial_rebalance_delay_ms: int = 0
+    """Kafka: 3000. One machine starts its members together; a test should not wait."""
+    group_min_session_timeout_ms: int = 6_000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_max_size: int = 1_000
+    """Kafka: no limit."""
+    offset_metadata_max_bytes: int = 4_096
+    offsets_retention_minutes: int = 10_080
+    producer_id_expiration_ms: int = 86_400_000
+    fetch_max_bytes: int = 55 * MIB
+    """The most that one fetch is answered with, whatever it asks for."""
+    socket_request_max_bytes: int = 100 * MIB
+    request_max_bytes: int = 16 * MIB
+    """The largest request that is not Produce."""
+    max_connections: int = 1_000
+    connections_max_idle_ms: int = 600_000
+    max_requests_in_flight: int = 256
+    """Requests of one connection that may wait for the disk; further ones are not read."""
+    max_topics: int = 10_000
+    max_partitions: int = 100_000
+    max_open_files: int = 512
+
+    def __post_init__(self) -> None:
+        try:
+            durability = Durability(self.durability)
+        except ValueError as error:
+            known = ", ".join(d.value for d in Durability)
+            raise ConfigError(f"durability={self.durability!r}; it is one of {known}") from error
+        if durability is not Durability.MEMORY and not self.data_dir:
+            raise ConfigError(
+                f"durability={self.durability} needs data_dir; give one, or durability=memory"
+            )
+        if not 0 <= self.port <= 65_535:
+            raise ConfigError(f"port={self.port} is not a port; 0 to 65535 are (0: any free one)")
+        if not self.allow_open and not _is_loopback(self.host):
+            raise ConfigError(
+                f"host={self.host!r} can be reached from other machines and this broker asks "
+                "nobody who they are; use 127.0.0.1, or say allow_open=True if you mean it"
+            )
+        for name in ("num_partitions", "offsets_topic_num_partitions", "max_connections"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
+        TopicConfig.of(self, {})
+        self.group_config()
+
+    def group_config(self) -> GroupConfig:
+        """What the group coordinator is told."""
+        mine = set(self.field_names())
+        shared = {f.name: getattr(self, f.name) for f in fields(GroupConfig) if f.name in mine}
+        return GroupConfig(**shared)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One topic configuration that Kafka knows: its type, and the broker's field it comes from."""
+
+    kind: type
+    default: str | int | bool | float
+    broker_field: str | None = None
+    low: int = -1
+    choices: frozenset[str] = frozenset()
+    doc: str = ""
+
+
+SETTINGS: dict[str, Setting] = {
+    "cleanup.policy": Setting(
+        str, "delete", choices=frozenset({"delete", "compact", "compact,delete", "delete,compact"}),
+        doc="what becomes of old segments",
+    ),
+    "compression.type": Setting(
+        str, "producer",
+        choices=frozenset({"producer"}), doc="batches are stored as they were sent",
+    ),
+    "delete.retention.ms": Setting(
+        int, 86_400_000, "log_cleaner_delete_retention_ms", low=0,
+        doc="how long compaction keeps a tombstone",
+    ),
+    "index.interval.bytes": Setting(int, 4_096, "log_index_interval_bytes", low=0),
+    "max.message.bytes": Setting(
+        int, 1_048_588, "message_max_bytes", low=0, doc="the largest batch that is accepted"
+    ),
+    "message.timestamp.type": Setting(
+        str, "CreateTime", "log_message_timestamp_type",
+        choices=frozenset({"CreateTime", "LogAppendTime"}),
+    ),
+    "message.timestamp.before.max.ms": Setting(
+        int, INT64_MAX, "log_message_timestamp_before_max_ms", low=0
+    ),
+    "message.timestamp.after.max.ms": Setting(
+        int, 3_600_000, "log_message_timestamp_after_max_ms", low=0
+    ),
+    "min.insync.replicas": Setting(int, 1, low=1, doc="there is one replica of everything"),
+    "retention.bytes": Setting(int, -1, "log_retention_bytes"),
+    "retention.ms": Setting(int, 604_800_000, "log_retention_ms"),
+    "segment.bytes": Setting(int, 134_217_728, "log_segment_bytes", low=14),
+    "segment.ms": Setting(int, 604_800_000, "log_roll_ms", low=1),
+}  # fmt: skip
+"""Every topic configuration that is acted upon."""
+
+ACCEPTED_AND_IGNORED: frozenset[str] = frozenset(
+    {
+        "file.delete.delay.ms", "flush.messages", "flush.ms", "max.compaction.lag.ms",
+        "min.cleanable.dirty.ratio", "min.compaction.lag.ms", "preallocate", "segment.index.bytes",
+        "segment.jitter.ms", "unclean.leader.election.enable",
+        "follower.replication.throttled.replicas", "leader.replication.throttled.replicas",
+    }
+)  # fmt: skip
+"""Configurations of Kafka's that are stored and shown and have no effect here (docs/skipped.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """The values that hold for one topic."""
+
+    compact: bool
+    delete: bool
+    delete_retention_ms: int
+    index_interval_bytes: int
+    max_message_bytes: int
+    log_append_time: bool
+    timestamp_before_max_ms: int
+    timestamp_after_max_ms: int
+    retention_ms: int
+    retention_bytes: int
+    segment_bytes: int
+    segment_ms: int
+
+    @classmethod
+    def of(cls, broker: BrokerConfig, own: Mapping[str, str]) -> TopicConfig:
+        """From the broker's defaults and a topic's own values; raises ConfigError."""
+        for name, value in own.items():
+            check_setting(name, value)
+
+        def value_of(name: str) -> str:
+            return own.get(name) or default_of(broker, name)
+
+        policy = value_of("cleanup.policy").split(",")
+        check_setting("message.timestamp.type", value_of("message.timestamp.type"))
+        return cls(
+            compact="compact" in policy,
+            delete="delete" in policy,
+            delete_retention_ms=int(value_of("delete.retention.ms")),
+            index_interval_bytes=int(value_of("index.interval.bytes")),
+            max_message_bytes=int(value_of("max.message.bytes")),
+            log_append_time=value_of("message.timestamp.type") == "LogAppendTime",
+            timestamp_before_max_ms=int(value_of("message.timestamp.before.max.ms")),
+            timestamp_after_max_ms=int(value_of("message.timestamp.after.max.ms")),
+            retention_ms=int(value_of("retention.ms")),
+            retention_bytes=int(value_of("retention.bytes")),
+            segment_bytes=min(int(value_of("segment.bytes")), (1 << 31) - 1),
+            segment_ms=int(value_of("segment.ms")),
+        )
+
+
+def default_of(broker: BrokerConfig, name: str) -> str:
+    """The value that holds when a topic does not set one."""
+    setting = SETTINGS[name]
+    value = getattr(broker, setting.broker_field) if setting.broker_field else setting.default
+    return str(value)
+
+
+def check_setting(name: str, value: str) -> None:
+    """Raises ConfigError for a name Kafka does not know or a value it would refuse."""
+    setting = SETTINGS.get(name)
+    if setting is None:
+        if name in ACCEPTED_AND_IGNORED:
+            return
+        near = nearest(name, [*SETTINGS, *ACCEPTED_AND_IGNORED])
+        hint = f"; did you mean {near!r}?" if near else ""
+        raise ConfigError(f"Unknown topic config name: {name}{hint}")
+    if setting.choices and value not in setting.choices:
+        raise ConfigError(
+            f"Invalid value {value} for configuration {name}: it is one of "
+            f"{', '.join(sorted(setting.choices))}"
+        )
+    if setting.kind is int:
+        try:
+            number = int(value)
+        except ValueError as error:
+            raise ConfigError(f"Invalid value {value} for configuration {name}") from error
+        if number < setting.low:
+            raise ConfigError(
+                f"Invalid value {value} for configuration {name}: at least {setting.low}"
+            )

@@ -1,0 +1,100 @@
+"""Kafka's small text files: offsets by partition, and leader epochs. Pure text in and out.
+
+A checkpoint is `0`, the number of lines, then the lines. One that does not read back whole is
+treated as absent: everything in it can be found again from the log, only more slowly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_VERSION = "0"
+TopicPartition = tuple[str, int]
+
+
+def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """`recovery-point-offset-checkpoint` and `log-start-offset-checkpoint`."""
+    return _encode([f"{topic} {p} {offset}" for (topic, p), offset in sorted(offsets.items())])
+
+
+def decode_offsets(data: bytes | None) -> dict[TopicPartition, int]:
+    """The offsets of a checkpoint file; empty when it is missing or damaged."""
+    found: dict[TopicPartition, int] = {}
+    for line in _lines(data):
+        parts = line.split(" ")
+        if len(parts) != 3 or not parts[1].isdigit() or not parts[2].isdigit():
+            return {}
+        found[parts[0], int(parts[1])] = int(parts[2])
+    return found
+
+
+class LeaderEpochs:
+    """Which leader epoch began at which offset (KIP-101); `leader-epoch-checkpoint`."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[int, int]] = []
+
+    @property
+    def latest(self) -> int:
+        """The newest epoch, -1 before the first."""
+        return self.entries[-1][0] if self.entries else -1
+
+    def begin(self, epoch: int, start_offset: int) -> bool:
+        """An epoch begins at an offset; False when it had begun before."""
+        if epoch <= self.latest:
+            return False
+        self.entries = [e for e in self.entries if e[1] < start_offset]
+        self.entries.append((epoch, start_offset))
+        return True
+
+    def end_of(self, epoch: int, log_end: int) -> tuple[int, int]:
+        """`(epoch, end offset)` for OffsetForLeaderEpoch: the largest known epoch at or below it.
+
+        (-1, -1) when no epoch at or below it is known.
+        """
+        if epoch == self.latest:
+            return epoch, log_end
+        found = (-1, -1)
+        for at, (known, _) in enumerate(self.entries):
+            if known > epoch:
+                break
+            end = self.entries[at + 1][1] if at + 1 < len(self.entries) else log_end
+            found = (known, end)
+        return found if epoch < self.latest else (-1, -1)
+
+    def truncate_to(self, log_end: int) -> None:
+        """Forget the epochs that began beyond the end of the log."""
+        self.entries = [e for e in self.entries if e[1] <= log_end]
+
+    def at(self, offset: int) -> int:
+        """The epoch in which a record at `offset` was written."""
+        found = -1
+        for epoch, start in self.entries:
+            if start > offset:
+                break
+            found = epoch
+        return found
+
+    def encode(self) -> bytes:
+        return _encode([f"{epoch} {start}" for epoch, start in self.entries])
+
+    def restore(self, data: bytes | None) -> None:
+        """Take the content of a checkpoint file; nothing when it is missing or damaged."""
+        entries: list[tuple[int, int]] = []
+        for line in _lines(data):
+            parts = line.split(" ")
+            if len(parts) != 2 or not all(p.isdigit() for p in parts):
+                return
+            entries.append((int(parts[0]), int(parts[1])))
+        self.entries = entries
+
+
+def _encode(lines: list[str]) -> bytes:
+    return "\n".join([_VERSION, str(len(lines)), *lines, ""]).encode()
+
+
+def _lines(data: bytes | None) -> list[str]:
+    lines = (data or b"").decode("utf-8", "replace").splitlines()
+    if len(lines) < 2 or lines[0] != _VERSION or lines[1] != str(len(lines) - 2):
+        return []
+    return lines[2:]

@@ -1,0 +1,199 @@
+"""The data directory: what topics there are, and where their logs were flushed to.
+
+Rules:
+- `topics.json` is the truth about topics, ids, partitions, configurations, the cluster's id and the
+  producer ids handed out; it is replaced in one step and durable before anything is answered.
+- A partition's directory (`TOPIC-N`, as Kafka names it) is made when it is first written to. A
+  deleted topic leaves `topics.json` first and stays in its list of deletions until its directories
+  are gone, so that a crash between the two leaves nothing behind for a new topic of that name.
+- The clean-shutdown marker is deleted before anything is loaded and written last of all
+  (KAFKA-10471).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kohort.broker.log.checkpoints import TopicPartition, decode_offsets, encode_offsets
+from kohort.broker.log.files import Files, replace_file
+from kohort.errors import StorageError
+
+CLEAN_MARKER = ".kafka_cleanshutdown"
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+TOPICS_FILE = "topics.json"
+_FORMAT = 1
+_PARTITION_DIR = re.compile(r"(.+)-(\d+)")
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+PRODUCER_ID_BLOCK = 1_000
+
+
+def topic_name_fault(name: str) -> str | None:
+    """Why a topic cannot have this name, or None."""
+    if not name:
+        return "the empty string is not a topic name"
+    if name in (".", ".."):
+        return "'.' and '..' are not topic names"
+    if len(name) > 249:
+        return f"a topic name has at most 249 characters, this one has {len(name)}"
+    if not _TOPIC_NAME.fullmatch(name):
+        return "a topic name consists of ASCII letters, digits, '.', '_' and '-'"
+    return None
+
+
+@dataclass(slots=True)
+class TopicRecord:
+    """One topic as it stands in `topics.json`."""
+
+    name: str
+    topic_id: bytes
+    partitions: int
+    config: dict[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(slots=True)
+class Registry:
+    """Everything in `topics.json`."""
+
+    cluster_id: str
+    next_producer_id: int = 0
+    topics: dict[str, TopicRecord] = field(default_factory=dict[str, TopicRecord])
+    deleting: list[str] = field(default_factory=list[str])
+
+    def encode(self) -> bytes:
+        document = {
+            "format": _FORMAT,
+            "cluster_id": self.cluster_id,
+            "next_producer_id": self.next_producer_id,
+            "deleting": self.deleting,
+            "topics": [
+                {
+                    "name": t.name,
+                    "id": t.topic_id.hex(),
+                    "partitions": t.partitions,
+                    "config": t.config,
+                }
+                for t in self.topics.values()
+            ],
+        }  # fmt: skip
+        return json.dumps(document, indent=1).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Registry:
+        try:
+            document: dict[str, Any] = json.loads(data)
+            if document["format"] != _FORMAT:
+                raise StorageError(
+                    f"{TOPICS_FILE} has format {document['format']}, this version reads {_FORMAT}; "
+                    "use the version of Kohort that wrote it"
+                )
+            topics = [
+                TopicRecord(t["name"], bytes.fromhex(t["id"]), t["partitions"], t["config"])
+                for t in document["topics"]
+            ]
+            return cls(
+                document["cluster_id"],
+                document["next_producer_id"],
+                {t.name: t for t in topics},
+                document["deleting"],
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise StorageError(
+                f"{TOPICS_FILE} in the data directory is damaged ({error!r}); restore it from a "
+                "copy, or move the directory away to begin anew"
+            ) from error
+
+
+class DataDirectory:
+    """The files beside the partitions'."""
+
+    def __init__(self, files: Files, registry: Registry, *, durable: bool) -> None:
+        self.files = files
+        self.registry = registry
+        self.durable = durable
+        self.clean = CLEAN_MARKER in files.list("")
+        """Whether the last broker here shut down cleanly."""
+        self.recovery_points = decode_offsets(files.read_all(RECOVERY_POINTS))
+        self.log_starts = decode_offsets(files.read_all(LOG_STARTS))
+
+    @classmethod
+    def open(cls, files: Files, cluster_id: str, *, durable: bool) -> DataDirectory:
+        """Read the directory, or begin a new one with the given cluster id."""
+        data = files.read_all(TOPICS_FILE)
+        if data is None:
+            strays = [n for n in files.list("") if _PARTITION_DIR.fullmatch(n)]
+            if strays:
+                raise StorageError(
+                    f"the data directory has partitions ({strays[0]}, ...) and no {TOPICS_FILE}; "
+                    "restore that file, or move the directory away to begin anew"
+                )
+            self = cls(files, Registry(cluster_id), durable=durable)
+            self.save()
+        else:
+            self = cls(files, Registry.decode(data), durable=durable)
+        if self.clean:
+            files.remove(CLEAN_MARKER)
+            if durable:
+                files.sync_dir("")
+        self.finish_deletions()
+        return self
+
+    def save(self) -> None:
+        """Write `topics.json`. Raises OSError; then the old one stands."""
+        replace_file(self.files, TOPICS_FILE, self.registry.encode(), durable=self.durable)
+
+    def finish_deletions(self) -> None:
+        """Remove the directories of deleted topics."""
+        if not self.registry.deleting:
+            return
+        gone = set(self.registry.deleting)
+        for name in self.files.list(""):
+            match = _PARTITION_DIR.fullmatch(name)
+            if match and match[1] in gone:
+                self.files.remove_tree(name)
+        self.registry.deleting = []
+        self.save()
+
+    def take_producer_ids(self) -> range:
+        """A block of producer ids that nobody else will ever get."""
+        first = self.registry.next_producer_id
+        self.registry.next_producer_id = first + PRODUCER_ID_BLOCK
+        self.save()
+        return range(first, first + PRODUCER_ID_BLOCK)
+
+    def checkpoint(
+        self, recovery: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int]
+    ) -> None:
+        """Remember up to where logs are flushed, and where they start."""
+        replace_file(self.files, RECOVERY_POINTS, encode_offsets(recovery), durable=self.durable)
+        self.save_log_starts(starts)
+
+    def save_log_starts(self, starts: Mapping[TopicPartition, int]) -> None:
+        """DeleteRecords is answered after this."""
+        replace_file(self.files, LOG_STARTS, encode_offsets(starts), durable=self.durable)
+
+    def mark_clean(self) -> None:
+        """The last thing a broker does."""
+        replace_file(self.files, CLEAN_MARKER, b"", durable=self.durable)
+
+
+def partition_dir(topic: str, partition: int) -> str:
+    """The directory of a partition."""
+    return f"{topic}-{partition}"
+
+
+def existing(files: Files) -> set[str]:
+    """The partition directories that are there."""
+    return {n for n in files.list("") if _PARTITION_DIR.fullmatch(n)}
+
+
+def only(
+    points: Mapping[TopicPartition, int], keep: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """The entries of a checkpoint for partitions that still exist."""
+    kept = set(keep)
+    return {tp: offset for tp, offset in points.items() if tp in kept}

@@ -1,0 +1,187 @@
+"""Where a log keeps its bytes: the one door to the disk, so that tests may stand in it.
+
+Rules:
+- Paths are texts relative to the data directory, with `/`.
+- `LogFile.append` writes all of its buffers or raises; what it wrote of a failed append is cut off
+  by its caller with `truncate`.
+- Nothing is durable before `LogFile.sync` (its bytes) and `Files.sync_dir` (its name) return.
+- An error of `sync` is final for that file: its next success proves nothing (PostgreSQL's lesson).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+class LogFile(Protocol):
+    """One append-only file. Only `sync` may be called from another thread."""
+
+    path: str
+    size: int
+
+    def append(self, buffers: Sequence[Buffer]) -> None:
+        """Write at the end; raises OSError, after which an unknown part has been written."""
+        ...
+
+    def read(self, position: int, count: int) -> Buffer:
+        """Up to `count` bytes at `position`; fewer at the end."""
+        ...
+
+    def views(self, position: int, count: int) -> list[Buffer]:
+        """The same as `read` in as many pieces as cost nothing, for sending."""
+        ...
+
+    def sync(self) -> None:
+        """Return when everything appended before the call is on the disk."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Files(Protocol):
+    """A data directory."""
+
+    def open(self, path: str, *, create: bool = False) -> LogFile: ...
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted; empty when there is no such directory."""
+        ...
+
+    def read_all(self, path: str) -> bytes | None:
+        """The whole of a small file, or None when it is not there."""
+        ...
+
+    def make_dir(self, path: str) -> None:
+        """Make a directory (also when it is there) and make its name durable."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomic; replaces a file of that name. Durable after `sync_dir` of its directory."""
+        ...
+
+    def remove(self, path: str) -> None: ...
+
+    def remove_tree(self, path: str) -> None: ...
+
+    def sync_dir(self, path: str) -> None: ...
+
+
+def parent_of(path: str) -> str:
+    """The directory of a path; "" is the data directory itself."""
+    return path.rpartition("/")[0]
+
+
+def replace_file(files: Files, path: str, data: bytes, *, durable: bool = True) -> None:
+    """Write a small file in one step: a reader finds the old content or the new, never a mix."""
+    temporary = path + ".tmp"
+    if files.read_all(temporary) is not None:
+        files.remove(temporary)
+    file = files.open(temporary, create=True)
+    try:
+        file.append([data])
+        if durable:
+            file.sync()
+    finally:
+        file.close()
+    files.rename(temporary, path)
+    if durable:
+        # Without this the rename itself may be rolled back by a power cut.
+        files.sync_dir(parent_of(path))
+
+
+class MemoryFile:
+    """A file of `MemoryFiles`: the appended pieces as they came."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.size = 0
+        self._starts: list[int] = []
+        self._pieces: list[bytes] = []
+
+    def append(self, buffers: Sequence[Buffer]) -> None:
+        piece = b"".join(buffers)
+        if piece:
+            self._starts.append(self.size)
+            self._pieces.append(piece)
+            self.size += len(piece)
+
+    def views(self, position: int, count: int) -> list[Buffer]:
+        end = min(position + count, self.size)
+        found: list[Buffer] = []
+        at = bisect_right(self._starts, position) - 1
+        while position < end:
+            start, piece = self._starts[at], self._pieces[at]
+            take = min(end - start, len(piece))
+            found.append(memoryview(piece)[position - start : take])
+            position = start + take
+            at += 1
+        return found
+
+    def read(self, position: int, count: int) -> Buffer:
+        found = self.views(position, count)
+        return found[0] if len(found) == 1 else b"".join(found)
+
+    def sync(self) -> None: ...
+
+    def truncate(self, size: int) -> None:
+        kept = bytes(self.read(0, size))
+        self._starts, self._pieces, self.size = [], [], 0
+        self.append([kept])
+
+    def close(self) -> None: ...
+
+
+class MemoryFiles:
+    """A data directory in memory: durability `memory`. It outlives a broker that is restarted."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, MemoryFile] = {}
+        self._dirs: set[str] = set()
+
+    def open(self, path: str, *, create: bool = False) -> LogFile:
+        file = self._files.get(path)
+        if file is None:
+            if not create:
+                raise FileNotFoundError(path)
+            file = self._files[path] = MemoryFile(path)
+        return file
+
+    def list(self, path: str) -> list[str]:
+        prefix = f"{path}/" if path else ""
+        inside = {p[len(prefix) :] for p in (*self._files, *self._dirs) if p.startswith(prefix)}
+        return sorted({name.split("/")[0] for name in inside if name})
+
+    def read_all(self, path: str) -> bytes | None:
+        file = self._files.get(path)
+        return None if file is None else bytes(file.read(0, file.size))
+
+    def make_dir(self, path: str) -> None:
+        self._dirs.add(path)
+
+    def rename(self, old: str, new: str) -> None:
+        if old in self._files:
+            file = self._files[new] = self._files.pop(old)
+            file.path = new
+            return
+        self._dirs.discard(old)
+        self._dirs.add(new)
+        for path in [p for p in self._files if p.startswith(old + "/")]:
+            file = self._files.pop(path)
+            file.path = new + path[len(old) :]
+            self._files[file.path] = file
+
+    def remove(self, path: str) -> None:
+        del self._files[path]
+
+    def remove_tree(self, path: str) -> None:
+        self._dirs.discard(path)
+        for inside in [p for p in self._files if p.startswith(path + "/")]:
+            del self._files[inside]
+
+    def sync_dir(self, path: str) -> None: ...

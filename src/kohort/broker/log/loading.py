@@ -1,0 +1,209 @@
+"""Opening a partition's log: what is trusted, what is scanned, where it ends.
+
+Rules:
+- After a clean shutdown nothing is scanned but the last few kilobytes. After a crash every segment
+  that reaches beyond the recovery point is read and its CRCs checked.
+- The first bad byte ends the log: the file is cut there, later segments are deleted, and one
+  warning names file, offset and bytes. Doing it twice comes to the same (spec L7).
+- What a crash left half done is finished or undone: `.tmp`, `.cleaned` and `.deleted` files are
+  removed, a `.swap` file takes the place of the segments that its name covers (KAFKA-12520).
+- What recovery kept is made durable before anybody is shown it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+
+from kohort.broker.config import TopicConfig
+from kohort.broker.log.checkpoints import LeaderEpochs
+from kohort.broker.log.files import Files
+from kohort.broker.log.log import EPOCHS_FILE, PartitionLog
+from kohort.broker.log.producers import Producers
+from kohort.broker.log.recovery import headers, scan
+from kohort.broker.log.segment import SNAPSHOT_SUFFIX, Segment
+from kohort.records import BatchHeader
+
+log = logging.getLogger("kohort.broker")
+
+_SEGMENT = re.compile(r"(\d{20})\.log")
+_SWAP = re.compile(r"(\d{20})\.log\.(\d{20})\.swap")
+_SNAPSHOT = re.compile(r"(\d{20})" + re.escape(SNAPSHOT_SUFFIX))
+_LEFTOVERS = (".tmp", ".cleaned", ".deleted")
+
+
+def swap_name(base_offset: int, next_offset: int) -> str:
+    """The name of a rewritten segment that is about to replace those of an offset range."""
+    return f"{base_offset:020d}.log.{next_offset:020d}.swap"
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What is known of a partition before its files are looked at."""
+
+    directory: str
+    config: TopicConfig
+    durable: bool
+    clean: bool
+    recovery_point: int = 0
+    log_start_offset: int = 0
+    now_ms: int = 0
+
+
+def finish_swaps(files: Files, directory: str) -> None:
+    """Undo or finish what a crash interrupted."""
+    names = files.list(directory)
+    for name in names:
+        if name.endswith(_LEFTOVERS):
+            files.remove(f"{directory}/{name}")
+    for name in names:
+        match = _SWAP.fullmatch(name)
+        if match:
+            complete_swap(files, directory, int(match[1]), int(match[2]))
+
+
+def complete_swap(files: Files, directory: str, base_offset: int, next_offset: int) -> None:
+    """The segments of the range go, then the `.swap` file takes its name. May be done again."""
+    for name in files.list(directory):
+        stem, _, suffix = name.partition(".")
+        inside = stem.isdigit() and base_offset <= int(stem) < next_offset
+        if inside and suffix in ("log", "index", "timeindex"):
+            files.remove(f"{directory}/{name}")
+    swap = f"{directory}/{swap_name(base_offset, next_offset)}"
+    files.rename(swap, f"{directory}/{base_offset:020d}.log")
+    files.sync_dir(directory)
+
+
+def open_log(files: Files, opening: Opening) -> PartitionLog:
+    """Open a partition's log, recovering it after a crash. Raises OSError."""
+    directory, config = opening.directory, opening.config
+    finish_swaps(files, directory)
+    names = files.list(directory)
+    bases = [int(m[1]) for m in map(_SEGMENT.fullmatch, names) if m]
+    interval = config.index_interval_bytes
+    if not bases:
+        segments = [Segment.create(files, directory, opening.log_start_offset, interval)]
+        if opening.durable:
+            files.sync_dir(directory)
+    else:
+        segments = [
+            Segment(files, directory, b, files.open(f"{directory}/{b:020d}.log"), interval)
+            for b in bases
+        ]
+    epochs = LeaderEpochs()
+    epochs.restore(files.read_all(f"{directory}/{EPOCHS_FILE}"))
+    recovery = _Recovery(files, opening, segments, epochs)
+    recovery.run()
+    segments = recovery.segments
+    epochs.truncate_to(segments[-1].next_offset)
+    leader_epoch = epochs.latest + 1 if recovery.bump else max(epochs.latest, 0)
+    return PartitionLog(
+        files,
+        directory,
+        config,
+        durable=opening.durable,
+        segments=segments,
+        log_start_offset=max(opening.log_start_offset, segments[0].base_offset),
+        producers=recovery.producers,
+        epochs=epochs,
+        leader_epoch=leader_epoch,
+    )
+
+
+class _Recovery:
+    """One pass over the segments of a partition."""
+
+    def __init__(
+        self, files: Files, opening: Opening, segments: list[Segment], epochs: LeaderEpochs
+    ) -> None:
+        self._files = files
+        self._opening = opening
+        self.segments = segments
+        self._epochs = epochs
+        self.producers = Producers()
+        self.bump = not opening.clean and any(s.size for s in segments)
+        """A new leader epoch begins after a crash: readers check what they have (KIP-320)."""
+
+    def run(self) -> None:
+        suspects = self._trust()
+        start = suspects[0].base_offset if suspects else self.segments[-1].next_offset
+        self._restore_producers(start)
+        for segment in suspects:
+            if not self._scan(segment):
+                self._drop_after(segment)
+                break
+
+    def _trust(self) -> list[Segment]:
+        """Take the sealed, flushed segments as they are; returns those that must be scanned."""
+        opening, last = self._opening, self.segments[-1]
+        suspects: list[Segment] = []
+        for segment, following in zip(self.segments, self.segments[1:], strict=False):
+            segment.next_offset = following.base_offset
+            if not opening.clean and following.base_offset > opening.recovery_point:
+                suspects.append(segment)
+        if last.size == 0:
+            last.start_index()
+        if suspects or not opening.clean or not last.load_tail():
+            suspects.append(last)
+        return suspects
+
+    def _restore_producers(self, upto: int) -> None:
+        directory = self._opening.directory
+        matches = [_SNAPSHOT.fullmatch(n) for n in self._files.list(directory)]
+        offsets = sorted((int(m[1]) for m in matches if m), reverse=True)
+        at = self.segments[0].base_offset
+        for offset in offsets:
+            path = f"{directory}/{offset:020d}{SNAPSHOT_SUFFIX}"
+            if offset > upto:  # of a log that was longer: it speaks of batches that are gone
+                self._files.remove(path)
+            elif self.producers.restore(self._files.read_all(path) or b""):
+                at = offset
+                break
+        if at < upto:
+            self._read_producers(at, upto)
+
+    def _read_producers(self, start: int, upto: int) -> None:
+        for segment in self.segments:
+            if segment.next_offset <= start or segment.base_offset >= upto:
+                continue
+            for header in headers(segment.file.read, 0, segment.size):
+                if start <= header.base_offset < upto:
+                    self.producers.note(header, header.base_offset, self._opening.now_ms)
+
+    def _note(self, segment: Segment, header: BatchHeader) -> None:
+        segment.note(header)
+        self.producers.note(header, header.base_offset, self._opening.now_ms)
+        self._epochs.begin(header.partition_leader_epoch, header.base_offset)
+
+    def _scan(self, segment: Segment) -> bool:
+        """Read a segment whole; False when the log ends inside it."""
+        segment.remove_index()
+        segment.start_index()
+        end = scan(segment.file, 0, segment.base_offset, lambda h: self._note(segment, h))
+        segment.next_offset = end.next_offset
+        if end.reason is not None:
+            self.bump = True
+            dropped = segment.size - end.position
+            log.warning(
+                "%s: cut at byte %d, after offset %d: %s; %d bytes dropped",
+                segment.file.path, end.position, end.next_offset - 1, end.reason, dropped,
+            )  # fmt: skip
+            segment.file.truncate(end.position)
+        if self._opening.durable:
+            segment.file.sync()
+        if segment is not self.segments[-1] and end.reason is None:
+            segment.write_index()
+        return end.reason is None
+
+    def _drop_after(self, segment: Segment) -> None:
+        at = self.segments.index(segment) + 1
+        for later in self.segments[at:]:
+            log.warning(
+                "%s: deleted with its %d bytes, because the log ends before it",
+                later.file.path, later.size,
+            )  # fmt: skip
+            later.remove()
+        self.segments = self.segments[:at]
+        if self._opening.durable:
+            self._files.sync_dir(self._opening.directory)

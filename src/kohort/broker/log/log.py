@@ -1,0 +1,390 @@
+"""One partition's log: segments in a row, appended at the end, deleted at the start.
+
+Rules:
+- `append` gives offsets, stamps and writes; only after the write has succeeded does anything else
+  change (KAFKA-6683, KAFKA-7866). A failed write is cut off again; if even that fails, or a flush
+  fails, the partition is offline until the broker is started anew.
+- Readers see what is below the high watermark: what is durable at the broker's level (spec L3).
+- A read lies within one segment and hands out stored bytes; records are never taken apart.
+
+The clock is the caller's: `now_ms` is wall time, as it stands in records.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kohort.broker.config import TopicConfig
+from kohort.broker.log.checkpoints import LeaderEpochs
+from kohort.broker.log.files import Buffer, Files, replace_file
+from kohort.broker.log.producers import Producers
+from kohort.broker.log.segment import SNAPSHOT_SUFFIX, Segment, file_name
+from kohort.errors import BrokerError, ErrorCode, StorageError
+from kohort.records import BatchHeader, Chunk, stamp
+
+EPOCHS_FILE = "leader-epoch-checkpoint"
+_SNAPSHOTS_KEPT = 2
+
+
+class Mark(NamedTuple):
+    """A place in the log: everything before it is meant."""
+
+    offset: int
+    segment: Segment
+    position: int
+
+
+class Span(NamedTuple):
+    """Stored bytes of whole batches."""
+
+    segment: Segment
+    start: int
+    end: int
+
+    def views(self) -> list[Buffer]:
+        """The bytes, for sending."""
+        return self.segment.file.views(self.start, self.end - self.start)
+
+
+class Appended(NamedTuple):
+    """What an append came to. `mark` is the end of the log right after it."""
+
+    base_offset: int
+    last_offset: int
+    append_time_ms: int
+    mark: Mark
+    duplicate: bool
+
+
+class TimedOffset(NamedTuple):
+    """An offset found by time."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+class PartitionLog:
+    """A log. Made by `kohort.broker.log.loading`."""
+
+    def __init__(
+        self,
+        files: Files,
+        directory: str,
+        config: TopicConfig,
+        *,
+        durable: bool,
+        segments: list[Segment],
+        log_start_offset: int,
+        producers: Producers,
+        epochs: LeaderEpochs,
+        leader_epoch: int,
+    ) -> None:
+        self._files = files
+        self.directory = directory
+        self.config = config
+        self._durable = durable
+        self.segments = segments
+        self._bases = [s.base_offset for s in segments]
+        self.log_start_offset = log_start_offset
+        self.producers = producers
+        self.epochs = epochs
+        self.leader_epoch = leader_epoch
+        self.offline: str | None = None
+        """Why nothing can be appended or read any more, or None."""
+        self.high = self.end
+        self.closed = False
+
+    # -- where things are
+
+    @property
+    def active(self) -> Segment:
+        return self.segments[-1]
+
+    @property
+    def end(self) -> Mark:
+        """The end of the log: the next offset, and where its batch will stand."""
+        active = self.active
+        return Mark(active.next_offset, active, active.size)
+
+    @property
+    def high_watermark(self) -> int:
+        return self.high.offset
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(s.size for s in self.segments)
+
+    def advance(self, mark: Mark) -> bool:
+        """Everything before `mark` is durable; True when that moved the high watermark."""
+        if mark.offset <= self.high.offset or self.offline:
+            return False
+        self.high = mark
+        return True
+
+    def fail(self, why: str) -> None:
+        """Take the partition offline: nothing is acknowledged from it any more (spec L9)."""
+        if self.offline is None:
+            self.offline = why
+
+    def _require_online(self) -> None:
+        if self.offline or self.closed:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, self.offline or "the log is closed")
+
+    # -- appending
+
+    def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> Appended:
+        """Append one checked batch. Raises BrokerError; then nothing has changed.
+
+        `header` is the batch's own, at position 0 of `batch`.
+        """
+        self._require_online()
+        if header.producer_id >= 0:
+            verdict = self.producers.check(header)
+            if isinstance(verdict, ErrorCode):
+                raise BrokerError(
+                    verdict,
+                    f"producer {header.producer_id} epoch {header.producer_epoch} sequence "
+                    f"{header.base_sequence} in {self.directory}",
+                )
+            if verdict is not None:
+                last = verdict.base_offset + header.last_offset_delta
+                return Appended(verdict.base_offset, last, verdict.timestamp, self.end, True)
+        self._check_times(header, now_ms)
+        if self._must_roll(header, now_ms):
+            self._guarded(self.roll)
+        self._begin_epoch()
+        base_offset = self.active.next_offset
+        batch = batch if not batch.readonly else memoryview(bytearray(batch))
+        append_time = now_ms if self.config.log_append_time else -1
+        stamp(batch, 0, base_offset, self.leader_epoch, now_ms if append_time >= 0 else None)
+        segment = self.active
+        position = segment.size
+        self._guarded(segment.file.append, [batch], cut=position)
+        stamped = BatchHeader(batch, 0)
+        stamped.position = position
+        segment.note(stamped)
+        if segment.first_append_ms is None:
+            segment.first_append_ms = now_ms
+        self.producers.note(stamped, base_offset, now_ms)
+        return Appended(base_offset, stamped.last_offset, append_time, self.end, False)
+
+    def _check_times(self, header: BatchHeader, now_ms: int) -> None:
+        config = self.config
+        if config.log_append_time:
+            return
+        if header.max_timestamp - now_ms > config.timestamp_after_max_ms or (
+            header.base_timestamp >= 0
+            and now_ms - header.base_timestamp > config.timestamp_before_max_ms
+        ):
+            raise BrokerError(
+                ErrorCode.INVALID_TIMESTAMP,
+                f"the batch's timestamps ({header.base_timestamp} to {header.max_timestamp}) are "
+                f"out of the range that the topic accepts around the broker's time {now_ms}",
+            )
+
+    def _must_roll(self, header: BatchHeader, now_ms: int) -> bool:
+        active = self.active
+        if active.size == 0:
+            return False
+        began = active.first_append_ms
+        return (
+            active.size + header.size > self.config.segment_bytes
+            or active.next_offset + header.last_offset_delta - active.base_offset > 0x7FFFFFFF
+            or (began is not None and now_ms - began >= self.config.segment_ms)
+        )
+
+    def _guarded(self, act: object, *args: object, cut: int | None = None) -> None:
+        """Write; on failure cut off what was written, or take the partition offline."""
+        try:
+            act(*args)  # type: ignore[operator]
+        except OSError as error:
+            what = f"{self.active.file.path}: {error.strerror or error}"
+            try:
+                if cut is not None:
+                    self.active.file.truncate(cut)
+            except OSError as second:
+                self.fail(f"{what}; and what was half written could not be cut off: {second}")
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, what) from error
+
+    def _begin_epoch(self) -> None:
+        if self.epochs.begin(self.leader_epoch, self.active.next_offset):
+            self.write_epochs()
+
+    def write_epochs(self) -> None:
+        """Write the leader epochs; batches carry them too, so they need not be durable."""
+        path = f"{self.directory}/{EPOCHS_FILE}"
+        self._guarded(lambda: replace_file(self._files, path, self.epochs.encode(), durable=False))
+
+    def roll(self) -> None:
+        """Seal the active segment and begin a new one at the end of the log."""
+        old = self.active
+        old.write_index()
+        self.write_snapshot()
+        segment = Segment.create(
+            self._files, self.directory, old.next_offset, self.config.index_interval_bytes
+        )
+        if self._durable:
+            self._files.sync_dir(self.directory)
+        self.segments.append(segment)
+        self._bases.append(segment.base_offset)
+
+    def write_snapshot(self) -> None:
+        """Write what is known of producers, for the end of the log; a torn one is not believed."""
+        end = self.active.next_offset
+        path = f"{self.directory}/{file_name(end, SNAPSHOT_SUFFIX)}"
+        replace_file(self._files, path, self.producers.encode(), durable=False)
+        names = [n for n in self._files.list(self.directory) if n.endswith(SNAPSHOT_SUFFIX)]
+        for name in names[:-_SNAPSHOTS_KEPT]:
+            self._files.remove(f"{self.directory}/{name}")
+
+    # -- reading
+
+    def locate(self, offset: int, max_bytes: int, upto: Mark) -> Span | None:
+        """Where the batches from `offset` on stand, at most `max_bytes` unless one is larger.
+
+        None when nothing is there yet. Raises BrokerError: OFFSET_OUT_OF_RANGE, storage errors.
+        """
+        self._require_online()
+        if offset < self.log_start_offset or offset > self.active.next_offset:
+            raise BrokerError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is not within {self.log_start_offset}..{self.high.offset}",
+            )
+        if offset >= upto.offset:
+            return None
+        for segment in self.segments_from(offset):
+            header = segment.batch_at(offset)
+            if header is None:  # compaction took the rest of this segment
+                continue
+            limit = upto.position if segment is upto.segment else segment.size
+            if header.position >= limit:
+                return None
+            end = segment.end_for(header.position, max_bytes, limit)
+            return Span(segment, header.position, end)
+        return None
+
+    def segments_from(self, offset: int) -> list[Segment]:
+        """The segments that can hold `offset` or a later one."""
+        return self.segments[max(0, bisect_right(self._bases, offset) - 1) :]
+
+    def batches(self, start: int = 0) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Every stored batch from the segment on that holds `start`."""
+        for segment in self.segments_from(start):
+            yield from segment.batches()
+
+    def offset_for_time(self, timestamp: int, upto: Mark) -> TimedOffset | None:
+        """The first record, by offset, whose timestamp is not below the given one.
+
+        Segments whose matching records are all deleted do not end the search (Apache Kafka's does).
+        """
+        self._require_online()
+        start = self.log_start_offset
+        for segment in self.segments_from(start):
+            if segment.base_offset >= upto.offset:
+                break
+            if segment.max_timestamp < timestamp:
+                continue
+            limit = upto.position if segment is upto.segment else segment.size
+            for header, batch in segment.batches_from_time(timestamp, start, limit):
+                found = first_at_time(header, batch, timestamp, start)
+                if found is not None:
+                    return TimedOffset(found[0], found[1], self.epochs.at(found[0]))
+        return None
+
+    def max_timestamp(self, upto: Mark) -> TimedOffset | None:
+        """The first record that has the largest timestamp of the log (KIP-734)."""
+        largest = -1
+        for segment in self.segments:
+            if segment.next_offset > self.log_start_offset:
+                largest = max(largest, segment.max_timestamp)
+        found = self.offset_for_time(largest, upto) if largest >= 0 else None
+        if found is not None or largest < 0:
+            return found
+        # The largest lies below the log's start, or beyond what may be shown: look at the rest.
+        for span in self._visible_batches(upto):
+            if found is None or span.timestamp > found.timestamp:
+                found = span
+        return found
+
+    def _visible_batches(self, upto: Mark) -> Iterator[TimedOffset]:
+        start = self.log_start_offset
+        for header, batch in self.batches(start):
+            if header.base_offset >= upto.offset:
+                return
+            if header.last_offset < start:
+                continue
+            first = first_at_time(header, batch, header.max_timestamp, start)
+            if first is not None:
+                yield TimedOffset(first[0], first[1], self.epochs.at(first[0]))
+
+    # -- the other end
+
+    def delete_before(self, offset: int) -> None:
+        """Nothing below `offset` is served any more; segments that lie wholly below it go."""
+        self.log_start_offset = max(self.log_start_offset, offset)
+        while len(self.segments) > 1 and self._bases[1] <= self.log_start_offset:
+            self._drop_first()
+
+    def _drop_first(self) -> None:
+        segment = self.segments.pop(0)
+        self._bases.pop(0)
+        self._guarded(segment.remove)
+
+    def apply_retention(self, now_ms: int) -> int:
+        """Delete what is too old or too much, by the topic's configuration; returns segments."""
+        if not self.config.delete or self.offline:
+            return 0
+        config, count = self.config, 0
+        if config.retention_ms >= 0 and self.active.size > 0:
+            newest = self.active.max_timestamp
+            if newest >= 0 and now_ms - newest > config.retention_ms and self.high == self.end:
+                self._guarded(self.roll)
+        excess = self.size - config.retention_bytes if config.retention_bytes >= 0 else 0
+        while len(self.segments) > 1 and self._bases[1] <= self.high.offset:
+            first = self.segments[0]
+            old = 0 <= first.max_timestamp < now_ms - config.retention_ms
+            if not (config.retention_ms >= 0 and old) and excess < max(first.size, 1):
+                break
+            excess -= first.size
+            self.log_start_offset = max(self.log_start_offset, self._bases[1])
+            self._drop_first()
+            count += 1
+        return count
+
+    def replace_segments(self, old: list[Segment], new: Segment | None) -> None:
+        """Compaction has rewritten some sealed segments as one."""
+        at = self.segments.index(old[0])
+        self.segments[at : at + len(old)] = [] if new is None else [new]
+        self._bases = [s.base_offset for s in self.segments]
+
+    def close(self, *, clean: bool) -> None:
+        """Close the files; a clean close leaves an index and a snapshot for a fast start."""
+        if self.closed:
+            return
+        self.closed = True
+        if clean and not self.offline:
+            try:
+                self.active.write_index()
+                self.write_snapshot()
+            except OSError as error:
+                raise StorageError(f"{self.directory} could not be closed: {error}") from error
+        for segment in self.segments:
+            segment.file.close()
+
+
+def first_at_time(
+    header: BatchHeader, batch: Buffer, timestamp: int, from_offset: int
+) -> tuple[int, int] | None:
+    """`(offset, timestamp)` of a batch's first record at or after a time and an offset."""
+    if header.timestamp_type.value:  # one time for all of them
+        return max(header.base_offset, from_offset), header.max_timestamp
+    chunk = Chunk("", 0, batch, from_offset)
+    while not chunk.exhausted:
+        for record in chunk.next_records(1_000):
+            if record.timestamp >= timestamp and record.offset >= from_offset:
+                return record.offset, record.timestamp
+    return None

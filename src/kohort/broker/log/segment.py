@@ -1,0 +1,215 @@
+"""One segment: a file of record batches, named by its first offset, and its index.
+
+Rules:
+- Only the last segment of a log (the active one) is appended to; the others never change, so their
+  index files are written once, when they are sealed.
+- What an index says is checked against the batch it points to; if they differ it is built again by
+  walking the segment's headers (spec L6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kohort.broker.log.files import Buffer, Files, LogFile, replace_file
+from kohort.broker.log.index import NO_TIMESTAMP, SegmentIndex
+from kohort.broker.log.recovery import headers, walk
+from kohort.errors import CorruptRecordError
+from kohort.records import BatchHeader
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+
+
+def file_name(offset: int, suffix: str = LOG_SUFFIX) -> str:
+    """Kafka's name of a segment's file: the offset in twenty digits."""
+    return f"{offset:020d}{suffix}"
+
+
+class Segment:
+    """A segment. `next_offset` is the offset after its last batch."""
+
+    __slots__ = (
+        "_files", "_index", "_interval", "_max_timestamp", "base_offset", "directory", "file",
+        "first_append_ms", "next_offset",
+    )  # fmt: skip
+
+    def __init__(
+        self, files: Files, directory: str, base_offset: int, file: LogFile, interval: int
+    ) -> None:
+        self._files = files
+        self._interval = interval
+        self._index: SegmentIndex | None = None
+        self.directory = directory
+        self.base_offset = base_offset
+        self.next_offset = base_offset
+        self.file = file
+        self._max_timestamp: int | None = None
+        self.first_append_ms: int | None = None
+        """Wall time of the first append by this process, for rolling by time."""
+
+    @classmethod
+    def create(cls, files: Files, directory: str, base_offset: int, interval: int) -> Segment:
+        file = files.open(f"{directory}/{file_name(base_offset)}", create=True)
+        segment = cls(files, directory, base_offset, file, interval)
+        segment.start_index()
+        return segment
+
+    @property
+    def size(self) -> int:
+        return self.file.size
+
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp in the segment, -1 while it is empty."""
+        if self._max_timestamp is None:
+            self._max_timestamp = self.index.max_timestamp
+        return self._max_timestamp
+
+    @property
+    def index(self) -> SegmentIndex:
+        """The index; read from its files, or built again, when it is not in memory."""
+        if self._index is None:
+            self._index = self._read_index() or self.rebuild_index()
+        return self._index
+
+    def forget_index(self) -> None:
+        """Free the memory of a sealed segment's index; the next lookup reads it again."""
+        self._index = None
+
+    @property
+    def index_in_memory(self) -> bool:
+        return self._index is not None
+
+    def start_index(self) -> SegmentIndex:
+        """An empty index in place of the old one, to be filled by a scan."""
+        self._index = SegmentIndex(self.base_offset, self._interval)
+        self._max_timestamp = NO_TIMESTAMP
+        self.next_offset = self.base_offset
+        return self._index
+
+    def note(self, header: BatchHeader) -> None:
+        """A batch stands at `header.position`."""
+        self.index.add(header.last_offset, header.position, header.size, header.max_timestamp)
+        self.next_offset = header.next_offset
+        self._max_timestamp = self.index.max_timestamp
+
+    def rebuild_index(self) -> SegmentIndex:
+        """The index, built by walking the headers (their CRCs are not checked)."""
+        index = self._index = SegmentIndex(self.base_offset, self._interval)
+        for header in headers(self.file.read, 0, self.size):
+            index.add(header.last_offset, header.position, header.size, header.max_timestamp)
+        index.seal()
+        self._max_timestamp = index.max_timestamp
+        return index
+
+    def _path(self, suffix: str) -> str:
+        return f"{self.directory}/{file_name(self.base_offset, suffix)}"
+
+    def _read_index(self) -> SegmentIndex | None:
+        offsets = self._files.read_all(self._path(INDEX_SUFFIX))
+        times = self._files.read_all(self._path(TIME_INDEX_SUFFIX))
+        if offsets is None or times is None:
+            return None
+        return SegmentIndex.decode(self.base_offset, self._interval, offsets, times, self.size)
+
+    def load_tail(self) -> bool:
+        """Find the end of a cleanly closed segment from its index files; False: scan it instead."""
+        index = self._read_index()
+        if index is None:
+            return False
+        self._index = index
+        self._max_timestamp = index.max_timestamp
+        position = 0
+        try:
+            if index.offsets:
+                first = next(headers(self.file.read, index.last_position, self.size), None)
+                expected = index.offsets[-1] + self.base_offset
+                if first is None or first.last_offset != expected:
+                    return False
+            for header in headers(self.file.read, index.last_position, self.size):
+                self.next_offset = header.next_offset
+                position = header.position + header.size
+        except CorruptRecordError:
+            return False
+        return position == self.size
+
+    def write_index(self) -> None:
+        """Write the index files; they need not be durable, because they can be built again."""
+        index = self.index
+        index.seal()
+        offsets, times = index.encode()
+        replace_file(self._files, self._path(INDEX_SUFFIX), offsets, durable=False)
+        replace_file(self._files, self._path(TIME_INDEX_SUFFIX), times, durable=False)
+
+    def remove_index(self) -> None:
+        """The index files of a segment that is about to change are wrong from now on."""
+        names = self._files.list(self.directory)
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            if file_name(self.base_offset, suffix) in names:
+                self._files.remove(self._path(suffix))
+
+    def remove(self) -> None:
+        """Delete the segment and what belongs to it."""
+        self.file.close()
+        self._files.remove(self.file.path)
+        self.remove_index()
+
+    # -- lookups
+
+    def batch_at(self, offset: int) -> BatchHeader | None:
+        """The first batch whose last offset is not below `offset`."""
+        position, entry = self.index.position_for(offset)
+        for header in self._headers_from(position, entry):
+            if header.last_offset >= offset:
+                return header
+        return None
+
+    def _headers_from(self, position: int, entry: int) -> Iterator[BatchHeader]:
+        walked = headers(self.file.read, position, self.size)
+        first = self._first(walked)
+        if entry >= 0 and (first is None or first.last_offset != entry):
+            self.rebuild_index()
+            walked = headers(self.file.read, 0, self.size)
+            first = self._first(walked)
+        if first is not None:
+            yield first
+            yield from walked
+
+    @staticmethod
+    def _first(walked: Iterator[BatchHeader]) -> BatchHeader | None:
+        try:
+            return next(walked, None)
+        except CorruptRecordError:
+            return None
+
+    def end_for(self, start: int, max_bytes: int, end: int) -> int:
+        """Where a read of at most `max_bytes` from the batch at `start` ends: between two batches.
+
+        At least one whole batch is in it, also when that one is larger.
+        """
+        if end - start <= max_bytes:
+            return end
+        boundary = self.index.boundary_before(start + max_bytes)
+        if boundary > start:
+            return boundary
+        first = next(headers(self.file.read, start, end), None)
+        return end if first is None else max(start + max_bytes, start + first.size)
+
+    def batches_from_time(
+        self, timestamp: int, from_offset: int, end: int
+    ) -> Iterator[tuple[BatchHeader, Buffer]]:
+        """The batches that hold a timestamp not below the given one and are not all deleted."""
+        offset = max(self.index.offset_for_time(timestamp), from_offset)
+        start = self.batch_at(offset)
+        if start is None:
+            return
+        for header in headers(self.file.read, start.position, end):
+            if header.max_timestamp >= timestamp and header.last_offset >= from_offset:
+                yield header, self.file.read(header.position, header.size)
+
+    def batches(self) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Every batch with its bytes; the header's position is that within the file."""
+        return walk(self.file.read, 0, self.size)

@@ -1,0 +1,192 @@
+"""A broker node without its sockets: topics, logs, groups, and the table of APIs.
+
+Rules:
+- Everything runs on one thread; the outside comes in through `Env` and `Files`.
+- A request is decoded, handed to its API's module, and answered through its `Call`.
+- Housekeeping (retention, checkpoints, compaction) runs from timers and never blocks for long.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from itertools import chain
+
+from kohort.broker.apis import APIS
+from kohort.broker.calls import Call
+from kohort.broker.config import OFFSETS_TOPIC, BrokerConfig, Durability
+from kohort.broker.env import Env
+from kohort.broker.groups import Groups
+from kohort.broker.log.directory import DataDirectory, only, partition_dir
+from kohort.broker.log.files import Files
+from kohort.broker.log.loading import Opening, open_log
+from kohort.broker.log.log import PartitionLog
+from kohort.broker.partition import Partition
+from kohort.broker.topics import Topic, Topics
+from kohort.errors import BrokerError, ErrorCode, StorageError
+from kohort.wire import Message
+
+log = logging.getLogger("kohort.broker")
+
+
+class Node:
+    """The state of one broker, for one thread (which need not be the one that made it).
+
+    Raises StorageError when the data directory cannot be read.
+    """
+
+    def __init__(self, config: BrokerConfig, files: Files, env: Env) -> None:
+        self.config = config
+        self.env = env
+        self.files = files
+        self.durability = Durability(config.durability)
+        self.durable = self.durability is Durability.FSYNC
+        self.host, self.port = config.advertised_host or config.host, config.port
+        try:
+            self.directory = DataDirectory.open(
+                files, _cluster_id(env.new_uuid()), durable=self.durable
+            )
+            self.topics = Topics(self, self.directory)
+            for partition in self.topics.stored():
+                partition.log = self.open_log(partition)
+        except OSError as error:
+            raise StorageError(f"the data directory cannot be read: {error}") from error
+        self._producer_ids: Iterator[int] = iter(())
+        self.groups = Groups(self)
+        self._timers = [
+            env.call_at(env.now_ms() + config.log_retention_check_interval_ms, self._retain),
+            env.call_at(env.now_ms() + config.log_flush_checkpoint_interval_ms, self._checkpoint),
+        ]
+
+    @property
+    def cluster_id(self) -> str:
+        return self.directory.registry.cluster_id
+
+    # -- logs
+
+    def open_log(self, partition: Partition) -> PartitionLog:
+        """Open, or make, the log of a partition. Raises OSError."""
+        directory = partition_dir(*partition.key)
+        self.files.make_dir(directory)
+        return open_log(
+            self.files,
+            Opening(
+                directory,
+                partition.topic.config,
+                self.durable,
+                self.directory.clean,
+                self.directory.recovery_points.get(partition.key, 0),
+                self.directory.log_starts.get(partition.key, 0),
+                self.env.wall_ms(),
+            ),
+        )
+
+    def opened(self) -> list[Partition]:
+        """The partitions whose logs are open."""
+        return [p for p in self.topics.partitions() if p.log is not None]
+
+    def next_producer_id(self) -> int:
+        """A producer id that was never given before. Raises BrokerError."""
+        for producer_id in self._producer_ids:
+            return producer_id
+        try:
+            block = self.directory.take_producer_ids()
+        except OSError as error:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        self._producer_ids = chain(block)
+        return next(self._producer_ids)
+
+    def offsets_topic(self) -> Topic:
+        """`__consumer_offsets`, made if it is not there. Raises BrokerError."""
+        topic = self.topics.get(OFFSETS_TOPIC)
+        if topic is not None:
+            return topic
+        config = {
+            "cleanup.policy": "compact",
+            "segment.bytes": str(self.config.offsets_topic_segment_bytes),
+            "retention.ms": "-1",
+        }
+        count = self.config.offsets_topic_num_partitions
+        return self.topics.create(OFFSETS_TOPIC, count, config, internal=True)
+
+    def auto_create(self, name: str) -> Topic:
+        """Make a topic because somebody asked for it. Raises BrokerError."""
+        if name == OFFSETS_TOPIC:
+            return self.offsets_topic()
+        return self.topics.create(name, self.config.num_partitions, {})
+
+    # -- requests
+
+    def handle(self, request: Message, call: Call) -> None:
+        """Serve a request of a version that its API's module lists."""
+        APIS[request.API_KEY].handle(self, request, call)
+
+    # -- housekeeping
+
+    def _retain(self) -> None:
+        now_ms = self.env.wall_ms()
+        for partition in self.opened():
+            opened = partition.log
+            assert opened is not None
+            opened.producers.expire(now_ms - self.config.producer_id_expiration_ms)
+            try:
+                opened.apply_retention(now_ms)
+            except BrokerError as error:
+                log.warning("retention of %s-%d: %s", *partition.key, error)
+        due_ms = self.env.now_ms() + self.config.log_retention_check_interval_ms
+        self._timers[0] = self.env.call_at(due_ms, self._retain)
+
+    def _checkpoint(self) -> None:
+        self.write_checkpoint()
+        due_ms = self.env.now_ms() + self.config.log_flush_checkpoint_interval_ms
+        self._timers[1] = self.env.call_at(due_ms, self._checkpoint)
+
+    def write_checkpoint(self) -> None:
+        """Remember up to where everything is flushed. Only `fsync` knows that while it runs."""
+        try:
+            if self.durable:
+                self.directory.checkpoint(self._flushed(), self._log_starts())
+            else:
+                self.directory.save_log_starts(self._log_starts())
+        except OSError as error:
+            log.warning("the checkpoint could not be written: %s", error)
+
+    def save_log_starts(self) -> None:
+        """Make a moved log start durable. Raises BrokerError."""
+        try:
+            self.directory.save_log_starts(self._log_starts())
+        except OSError as error:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+    def _flushed(self) -> dict[tuple[str, int], int]:
+        return {p.key: p.log.high.offset for p in self.opened() if p.log is not None}
+
+    def _log_starts(self) -> dict[tuple[str, int], int]:
+        starts = {p.key: p.log.log_start_offset for p in self.opened() if p.log is not None}
+        return only({tp: start for tp, start in starts.items() if start > 0}, starts)
+
+    def close(self) -> None:
+        """Flush and close the logs, and leave what makes the next start fast. Raises OSError."""
+        for timer in self._timers:
+            timer.cancel()
+        self.groups.close()
+        partitions = self.opened()
+        whole = True
+        for partition in partitions:
+            opened = partition.log
+            assert opened is not None
+            whole = whole and opened.offline is None
+            if opened.offline is None and self.durability is not Durability.MEMORY:
+                opened.active.file.sync()
+            opened.close(clean=True)
+        if whole:
+            recovery = {p.key: p.log.active.next_offset for p in partitions if p.log is not None}
+            self.directory.checkpoint(recovery, self._log_starts())
+            self.directory.mark_clean()
+
+
+def _cluster_id(uuid: bytes) -> str:
+    """A Kafka cluster id: 22 characters of URL-safe base 64."""
+    from base64 import urlsafe_b64encode
+
+    return urlsafe_b64encode(uuid).decode().rstrip("=")

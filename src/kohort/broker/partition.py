@@ -1,0 +1,151 @@
+"""A partition as the APIs see it: its log, who waits for it, and when an append is safe.
+
+Rules:
+- `append` tells its caller exactly once, in order, and only when the batch is safe at the broker's
+  level of durability; then the high watermark has moved past it, and waiting readers are told.
+- A log is opened (its directory made) at the first append; before, the partition is simply empty.
+- A failed flush takes the partition offline: nothing of it is acknowledged any more (spec L9).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from kohort.broker.config import Durability
+from kohort.broker.log.log import Appended, PartitionLog, Span, TimedOffset
+from kohort.errors import BrokerError, ErrorCode
+from kohort.records import BatchHeader
+
+if TYPE_CHECKING:
+    from kohort.broker.topics import Topic
+
+log = logging.getLogger("kohort.broker")
+
+AppendDone = Callable[[Appended | BrokerError], None]
+
+
+class Waiter(Protocol):
+    """Somebody who wants to hear that there may be more to read."""
+
+    def progressed(self) -> None: ...
+
+
+class Partition:
+    """One partition of a topic."""
+
+    __slots__ = ("index", "log", "topic", "waiters")
+
+    def __init__(self, topic: Topic, index: int) -> None:
+        self.topic = topic
+        self.index = index
+        self.log: PartitionLog | None = None
+        self.waiters: set[Waiter] = set()
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.topic.name, self.index
+
+    # -- reading
+
+    @property
+    def start_offset(self) -> int:
+        return 0 if self.log is None else self.log.log_start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """The high watermark: what readers may see."""
+        return 0 if self.log is None else self.log.high.offset
+
+    @property
+    def leader_epoch(self) -> int:
+        return 0 if self.log is None else self.log.leader_epoch
+
+    @property
+    def offline(self) -> str | None:
+        return None if self.log is None else self.log.offline
+
+    def epoch_at(self, offset: int) -> int:
+        """The leader epoch in which the record at `offset` was written, or -1."""
+        return -1 if self.log is None else self.log.epochs.at(offset)
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """`(epoch, end offset)` of the largest epoch not above the given one, or (-1, -1)."""
+        if self.log is None:
+            return (0, 0) if epoch == 0 else (-1, -1)
+        return self.log.epochs.end_of(epoch, self.log.high.offset)
+
+    def epoch_fault(self, epoch: int) -> ErrorCode | None:
+        """What is wrong with the leader epoch that a client knows; -1 is never wrong (KIP-320)."""
+        if epoch < 0 or epoch == self.leader_epoch:
+            return None
+        older = epoch < self.leader_epoch
+        return ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+    def locate(self, offset: int, max_bytes: int) -> Span | None:
+        """See `PartitionLog.locate`."""
+        if self.log is None:
+            if offset != 0:
+                raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset}; it is empty")
+            return None
+        return self.log.locate(offset, max_bytes, self.log.high)
+
+    def offset_for_time(self, timestamp: int) -> TimedOffset | None:
+        """The first visible record at or after a time."""
+        found = None if self.log is None else self.log.offset_for_time(timestamp, self.log.high)
+        return found if found is not None and found.offset < self.end_offset else None
+
+    def max_timestamp(self) -> TimedOffset | None:
+        """The visible record with the largest timestamp."""
+        found = None if self.log is None else self.log.max_timestamp(self.log.high)
+        return found if found is not None and found.offset < self.end_offset else None
+
+    # -- writing
+
+    def open(self) -> PartitionLog:
+        """The log, made now if there is none yet. Raises BrokerError."""
+        if self.log is None:
+            try:
+                self.log = self.topic.node.open_log(self)
+            except OSError as error:
+                raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        return self.log
+
+    def append(self, batch: memoryview, header: BatchHeader, done: AppendDone) -> Appended:
+        """Append a checked batch; `done` hears when it is safe. Raises BrokerError at once."""
+        node = self.topic.node
+        opened = self.open()
+        appended = opened.append(batch, header, node.env.wall_ms())
+        if node.durability is not Durability.FSYNC:
+            self._safe(appended, done, None)
+        else:
+            file = appended.mark.segment.file
+            node.env.flush(file, lambda error: self._safe(appended, done, error))
+        return appended
+
+    def _safe(self, appended: Appended, done: AppendDone, error: OSError | None) -> None:
+        opened = self.log
+        if opened is None or opened.closed:
+            done(BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "the topic was deleted"))
+            return
+        if error is not None:
+            self.fail(f"flushing {appended.mark.segment.file.path} failed: {error}")
+        if opened.offline:
+            done(BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, opened.offline))
+            return
+        if opened.advance(appended.mark):
+            self.wake()
+        done(appended)
+
+    def fail(self, why: str) -> None:
+        """Take the partition offline and say so."""
+        if self.log is not None and self.log.offline is None:
+            log.error("%s-%d is offline until the broker is restarted: %s", *self.key, why)
+            self.log.fail(why)
+        self.wake()
+
+    def wake(self) -> None:
+        """Tell those who wait."""
+        for waiter in list(self.waiters):
+            waiter.progressed()

@@ -1,0 +1,208 @@
+"""The topics of a node: made, changed and deleted, each change durable before it is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from kohort.broker.config import OFFSETS_TOPIC, TopicConfig
+from kohort.broker.log.directory import (
+    DataDirectory,
+    TopicRecord,
+    existing,
+    partition_dir,
+    topic_name_fault,
+)
+from kohort.broker.partition import Partition
+from kohort.errors import BrokerError, ConfigError, ErrorCode
+
+if TYPE_CHECKING:
+    from kohort.broker.node import Node
+
+
+class Topic:
+    """One topic."""
+
+    __slots__ = ("config", "node", "partitions", "record")
+
+    def __init__(self, node: Node, record: TopicRecord) -> None:
+        self.node = node
+        self.record = record
+        self.config = TopicConfig.of(node.config, record.config)
+        self.partitions = [Partition(self, i) for i in range(record.partitions)]
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def topic_id(self) -> bytes:
+        return self.record.topic_id
+
+    @property
+    def internal(self) -> bool:
+        return self.name == OFFSETS_TOPIC
+
+
+class Topics:
+    """All topics, by name and by id. Changing methods raise BrokerError and then change nothing."""
+
+    def __init__(self, node: Node, directory: DataDirectory) -> None:
+        self._node = node
+        self._directory = directory
+        self._by_name: dict[str, Topic] = {}
+        self._by_id: dict[bytes, Topic] = {}
+        for record in directory.registry.topics.values():
+            self._add(Topic(node, record))
+
+    def _add(self, topic: Topic) -> None:
+        self._by_name[topic.name] = topic
+        self._by_id[topic.topic_id] = topic
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def get(self, name: str) -> Topic | None:
+        return self._by_name.get(name)
+
+    def by_id(self, topic_id: bytes) -> Topic | None:
+        return self._by_id.get(bytes(topic_id))
+
+    def partition(self, name: str, index: int) -> Partition | None:
+        """A partition, or None when there is no such topic or partition."""
+        topic = self._by_name.get(name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            return None
+        return topic.partitions[index]
+
+    def partitions(self) -> Iterator[Partition]:
+        """Every partition of every topic."""
+        for topic in self._by_name.values():
+            yield from topic.partitions
+
+    def check_new(
+        self, name: str, partitions: int, config: Mapping[str, str], *, internal: bool = False
+    ) -> None:
+        """Raises BrokerError where `create` would."""
+        fault = topic_name_fault(name)
+        if fault:
+            raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!r}: {fault}")
+        if name in self._by_name:
+            raise BrokerError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        if name == OFFSETS_TOPIC and not internal:
+            raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is made by the broker")
+        if partitions < 1:
+            raise BrokerError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"Number of partitions was set to an invalid non-positive value: {partitions}",
+            )
+        self._check_room(1, partitions)
+        self._config(config)
+
+    def _check_room(self, topics: int, partitions: int) -> None:
+        limits = self._node.config
+        total = sum(len(t.partitions) for t in self._by_name.values()) + partitions
+        if len(self._by_name) + topics > limits.max_topics or total > limits.max_partitions:
+            raise BrokerError(
+                ErrorCode.POLICY_VIOLATION,
+                f"this broker holds at most {limits.max_topics} topics and "
+                f"{limits.max_partitions} partitions; delete some, or raise max_topics or "
+                "max_partitions",
+            )
+
+    def _config(self, config: Mapping[str, str]) -> TopicConfig:
+        try:
+            return TopicConfig.of(self._node.config, config)
+        except ConfigError as error:
+            raise BrokerError(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+    def create(
+        self, name: str, partitions: int, config: Mapping[str, str], *, internal: bool = False
+    ) -> Topic:
+        """Make a topic; it is durable when this returns."""
+        self.check_new(name, partitions, config, internal=internal)
+        topic = Topic(
+            self._node, TopicRecord(name, self._node.env.new_uuid(), partitions, dict(config))
+        )
+        registry = self._directory.registry
+        registry.topics[name] = topic.record
+        try:
+            self._save()
+        except BrokerError:
+            del registry.topics[name]
+            raise
+        self._add(topic)
+        return topic
+
+    def _save(self) -> None:
+        try:
+            self._directory.save()
+        except OSError as error:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+    def delete(self, topic: Topic) -> None:
+        """Delete a topic with its records."""
+        registry = self._directory.registry
+        del registry.topics[topic.name]
+        registry.deleting.append(topic.name)
+        try:
+            self._save()
+        except BrokerError:
+            registry.topics[topic.name] = topic.record
+            registry.deleting.remove(topic.name)
+            raise
+        del self._by_name[topic.name], self._by_id[topic.topic_id]
+        for partition in topic.partitions:
+            if partition.log is not None:
+                partition.log.close(clean=False)
+            partition.wake()
+        try:
+            self._directory.finish_deletions()
+        except OSError as error:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+    def add_partitions(self, topic: Topic, count: int, *, validate_only: bool = False) -> None:
+        """Grow a topic to `count` partitions."""
+        before = len(topic.partitions)
+        if count <= before:
+            raise BrokerError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"Topic currently has {before} partitions, which is higher than or equal to the "
+                f"requested {count}.",
+            )
+        self._check_room(0, count - before)
+        if validate_only:
+            return
+        topic.record.partitions = count
+        try:
+            self._save()
+        except BrokerError:
+            topic.record.partitions = before
+            raise
+        topic.partitions += [Partition(topic, i) for i in range(before, count)]
+
+    def configure(
+        self, topic: Topic, config: Mapping[str, str], *, validate_only: bool = False
+    ) -> None:
+        """Replace a topic's own configuration."""
+        effective = self._config(config)
+        if validate_only:
+            return
+        before, topic.record.config = topic.record.config, dict(config)
+        try:
+            self._save()
+        except BrokerError:
+            topic.record.config = before
+            raise
+        topic.config = effective
+        for partition in topic.partitions:
+            if partition.log is not None:
+                partition.log.config = effective
+
+    def stored(self) -> list[Partition]:
+        """The partitions that have a directory."""
+        there = existing(self._directory.files)
+        return [p for p in self.partitions() if partition_dir(*p.key) in there]
