@@ -1,3 +1,46 @@
-"""Kohort: Kafka consumer groups for Python and Spark."""
+"""Kohort: Kafka consumer groups for Python and Spark.
+
+Names are loaded when they are first used, so that `import kohort` costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kohort.client.async_consumer import AsyncConsumer as AsyncConsumer
+    from kohort.client.config import ConsumerConfig as ConsumerConfig
+    from kohort.client.consumer import Consumer as Consumer
+    from kohort.client.listener import RebalanceListener as RebalanceListener
+    from kohort.client.types import OffsetAndMetadata as OffsetAndMetadata
+    from kohort.client.types import OffsetAndTimestamp as OffsetAndTimestamp
+    from kohort.client.types import TopicPartition as TopicPartition
+    from kohort.records import Record as Record
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "AsyncConsumer": "kohort.client.async_consumer",
+    "Consumer": "kohort.client.consumer",
+    "ConsumerConfig": "kohort.client.config",
+    "OffsetAndMetadata": "kohort.client.types",
+    "OffsetAndTimestamp": "kohort.client.types",
+    "RebalanceListener": "kohort.client.listener",
+    "Record": "kohort.records",
+    "TopicPartition": "kohort.client.types",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'kohort' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

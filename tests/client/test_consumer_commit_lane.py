@@ -13,10 +13,10 @@ from kohort.client.commit_lane import (
     CommitDone,
     CommitJob,
     CommitLane,
+    CommitRefused,
     CommitSend,
     CoordinatorLost,
     Identity,
-    IdentityLost,
 )
 from kohort.client.types import OffsetAndMetadata, TopicPartition
 from kohort.errors import (
@@ -138,18 +138,19 @@ def test_unknown_member_is_told_and_says_what_to_do(code: int) -> None:
     world.lane.submit(one)
     send = world.sent()
     done, lost = world.lane.answered(send.token, {P0: code}, 1)
-    assert lost == IdentityLost(code, ME)
+    assert lost == CommitRefused(code, ME)
     assert isinstance(done, CommitDone)
     assert isinstance(done.error, CommitFailedError)
     for part in ("'g'", "'m-1'", "generation 3", "max_poll_interval_ms"):
         assert part in str(done.error)
 
 
-def test_rebalance_in_progress_does_not_lose_the_membership() -> None:
+def test_rebalance_in_progress_says_to_poll() -> None:
     world = World()
     world.lane.submit(job((P0, 5)))
     send = world.sent()
-    (done,) = world.lane.answered(send.token, {P0: ErrorCode.REBALANCE_IN_PROGRESS}, 1)
+    done, refused = world.lane.answered(send.token, {P0: ErrorCode.REBALANCE_IN_PROGRESS}, 1)
+    assert refused == CommitRefused(ErrorCode.REBALANCE_IN_PROGRESS, ME)
     assert isinstance(done, CommitDone)
     assert "call poll()" in str(done.error)
 

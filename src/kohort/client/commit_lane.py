@@ -90,14 +90,14 @@ class CoordinatorLost(NamedTuple):
     """The coordinator is not (or no longer) the right one."""
 
 
-class IdentityLost(NamedTuple):
-    """The coordinator does not know this member in this generation (B40)."""
+class CommitRefused(NamedTuple):
+    """The answer says something about the membership; the member decides what (B40)."""
 
     code: int
     identity: Identity
 
 
-CommitEffect = CommitSend | CommitDone | CoordinatorLost | IdentityLost
+CommitEffect = CommitSend | CommitDone | CoordinatorLost | CommitRefused
 
 
 @dataclass
@@ -187,11 +187,8 @@ class CommitLane:
             return []
         if bad & IDENTITY_CODES:
             code = min(bad & IDENTITY_CODES)
-            lost: list[CommitEffect] = (
-                [] if code == ErrorCode.REBALANCE_IN_PROGRESS
-                else [IdentityLost(code, sent.identity)]
-            )  # fmt: skip
-            return [*self._finish_all(self._refused(code, sent.identity)), *lost]
+            refused = CommitRefused(code, sent.identity)
+            return [*self._finish_all(self._refused(code, sent.identity)), refused]
         return self._finish_each(codes)
 
     def next_deadline(self) -> int | None:

@@ -9,7 +9,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, cast
 
 from kohort.client.commit_lane import CommitSend
 from kohort.client.committed_queries import Committed
@@ -108,8 +108,7 @@ def fetched(response: FetchResponse, names: Callable[[bytes], str | None]) -> It
 
 def record_set(part: fetch_response.PartitionData) -> Records:
     """The record set as it came: one slice of the frame, never copied."""
-    records = part.records
-    return records if isinstance(records, bytes | bytearray | memoryview) else b""
+    return cast("Records | None", part.records) or b""
 
 
 def aborted(part: fetch_response.PartitionData) -> tuple[tuple[int, int], ...]:

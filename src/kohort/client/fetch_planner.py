@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kohort.client.positions import Phase, Position, Positions, Stamp
 from kohort.client.types import TopicPartition
@@ -81,13 +81,16 @@ class FetchResult(NamedTuple):
 class Fetched:
     """A partition's unread record set; `offset` is where reading it begins.
 
-    `chunk`, `batch` and `index` belong to the reader (`FetchReader`).
+    `chunk` (a cursor over it) and `held` (records that an iteration did not hand out) belong to the
+    reader.
     """
 
     records: Records
     offset: int
     stamp: Stamp
     aborted: tuple[tuple[int, int], ...] = ()
+    chunk: Any = None
+    held: list[Any] = field(default_factory=list[Any])
 
 
 class Arrival(NamedTuple):

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from kohort.client.positions import UNKNOWN, OffsetReset, Phase, Position, Positions, Stamp
 from kohort.client.types import TopicPartition
-from kohort.errors import BrokerError, ErrorCode, KohortError
+from kohort.errors import BrokerError, ErrorCode, KohortError, UnsupportedVersionError
 
 LeaderOf = Callable[[TopicPartition], int | None]
 
@@ -248,10 +248,14 @@ class OffsetResolver:
         settled: Settled,
         now_ms: int,
     ) -> Settled:
+        if isinstance(question, Validate) and isinstance(error, UnsupportedVersionError):
+            self.positions.validated(position.tp, position.stamp, now_ms)  # an old broker
+            return settled
         if not error.retriable:
             self.positions.fail(position.tp, position.stamp, error, now_ms)
             return settled
         position.retry_at_ms = now_ms + self.backoff_ms
         if isinstance(question, LookUp):
-            return settled._replace(coordinator_lost=True)
+            gone = not isinstance(error, BrokerError) or error.code in COORDINATOR_CODES
+            return settled._replace(coordinator_lost=settled.coordinator_lost or gone)
         return settled._replace(stale_metadata=True)

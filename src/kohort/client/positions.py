@@ -113,6 +113,7 @@ class Position:
     log_start: int = UNKNOWN
     end: int | None = None
     paused: bool = False
+    queued: bool = False
     buffer: Any = None
     buffered_bytes: int = 0
     in_flight: int | None = None
@@ -212,6 +213,8 @@ class Positions:
         self._enter(position, Event.COMMITTED, now_ms)
         self._place(position, offset, epoch)
         position.committed = offset
+        if 0 <= epoch < position.leader_epoch:
+            self._enter(position, Event.LEADER_MOVED, now_ms)
 
     def nothing_committed(self, tp: TopicPartition, stamp: Stamp, now_ms: int) -> None:
         """OffsetFetch confirmed that there is no committed offset: the policy decides (C8)."""
@@ -340,12 +343,17 @@ class Positions:
             position.paused = False
         return [p for p in resumed if p.buffer is not None]
 
+    def bound(self, tp: TopicPartition, end: int | None) -> None:
+        """Read below `end` only; data that was cut at another bound is fetched anew."""
+        position = self.get(tp)
+        if position.end != end:
+            position.end = end
+            self._moved(position)
+
     def advance(self, position: Position, offset: int, epoch: int) -> None:
         """Records up to `offset` (not included) were handed out, or there were none to see."""
         assert offset >= position.offset, "a position never falls by reading (C3)"
-        position.offset = offset
-        if epoch >= 0:
-            position.offset_epoch = epoch
+        position.offset, position.offset_epoch = offset, epoch
 
     def acknowledge(self, positions: Iterable[Position]) -> None:
         """The caller came back: what these handed out may be committed automatically (C4)."""

@@ -1,0 +1,334 @@
+"""What both faces of a consumer share: set-up, and every call that never waits.
+
+Rules:
+- One call at a time: a second thread (or task) inside a call gets ConcurrentUseError at once; the
+  same thread may call again from its listener (spec 4.9).
+- Times that callers give are seconds (float); configuration is milliseconds, as Kafka's.
+
+Shell: threads.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from kohort.client.cluster import ClusterClient
+from kohort.client.config import ConsumerConfig
+from kohort.client.consumer_calls import CloseReport, ConsumerCalls
+from kohort.client.consumer_core import ConsumerCore
+from kohort.client.listener import RebalanceListener
+from kohort.client.network import NetworkThread
+from kohort.client.positions import OffsetReset
+from kohort.client.reset_policy import EARLIEST, LATEST
+from kohort.client.subscription import by_partitions, by_topics
+from kohort.client.types import OffsetAndMetadata, TopicPartition
+from kohort.errors import ConcurrentUseError, ConfigError, KohortError, UsageError
+from kohort.group.assignors import make_assignors
+from kohort.records import COLUMN_NAMES, Record
+
+DEFAULT_ARROW_ROWS = 65_536
+ENOUGH_ROWS = 8_192
+ARROW_COLUMNS = COLUMN_NAMES
+Offsets = Mapping[TopicPartition, "OffsetAndMetadata | int"]
+
+
+class GroupMetadata(NamedTuple):
+    """Who this consumer is in its group; without membership generation -1 and no member id."""
+
+    group_id: str
+    generation: int
+    member_id: str
+    group_instance_id: str | None
+
+
+class Gate:
+    """Lets one thread (or task) in at a time, and the same one again."""
+
+    __slots__ = ("_depth", "_lock", "_me", "_owner")
+
+    def __init__(self, me: Callable[[], object]) -> None:
+        self._lock = threading.Lock()
+        self._owner: object = None
+        self._depth = 0
+        self._me = me
+
+    def __enter__(self) -> None:
+        if self._lock.acquire(blocking=False):
+            self._owner = self._me()
+        elif self._owner != self._me():
+            raise ConcurrentUseError(
+                "this consumer is in use by another thread or task; a consumer serves one at a "
+                "time: give each its own, or hand records over by a queue. wakeup() is the one "
+                "call that others may make"
+            )
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._owner = None
+            self._lock.release()
+
+
+def settled(config: ConsumerConfig | None, given: Mapping[str, Any]) -> ConsumerConfig:
+    """One configuration of an object and keywords, refused before anything is started."""
+    if config is None:
+        config = ConsumerConfig.from_mapping(given)
+    elif given:
+        config = config.replace(**given)
+    make_assignors(config.partition_assignment_strategy)
+    return config
+
+
+class ConsumerBase:
+    """The calls that never wait. Make a `Consumer` or an `AsyncConsumer`."""
+
+    def __init__(self, config: ConsumerConfig, me: Callable[[], object]) -> None:
+        self.config = config
+        self._gate = Gate(me)
+        self._network = NetworkThread.shared()
+        try:
+            self._cluster = ClusterClient(
+                self._network.loop, config, auto_create_topics=config.allow_auto_create_topics
+            )
+            self._core = ConsumerCore(config, self._cluster, self._notify)
+            self._calls = ConsumerCalls(self._core, self._network)
+        except BaseException:  # nothing may keep the thread alive
+            self._network.release()
+            raise
+
+    def _notify(self) -> None:
+        """Something has come, or is to be done, for a caller that waits. Any thread."""
+        raise UsageError("make a Consumer or an AsyncConsumer")
+
+    # -- what is read ----------------------------------------------------------------------------
+
+    def _subscribe(
+        self, topics: Iterable[str] | re.Pattern[str], listener: RebalanceListener | None
+    ) -> None:
+        self._calls.check()
+        if self.config.group_id is None:
+            raise ConfigError(
+                "subscribe() needs a group_id, because the group decides who reads what; give "
+                "one, or choose partitions with assign()"
+            )
+        core = self._core
+        core.subscription = by_topics(topics, core.subscription)
+        self._calls.listener = listener or RebalanceListener()
+        core.post(core.subscribe, core.subscription)
+
+    def _assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
+        self._calls.check()
+        core = self._core
+        chosen = by_partitions([TopicPartition(*tp) for tp in partitions], core.subscription)
+        core.reader.acknowledge()
+        gone = [tp for tp in core.positions.partitions if tp not in chosen.partitions]
+        if gone and core.lane is not None and self.config.enable_auto_commit:
+            with core.lock:
+                left = {tp: o for tp, o in core.acknowledged().items() if tp in gone}
+            if left:
+                self._calls.submit(left, self.config.default_api_timeout_ms, bound=False)
+        with core.lock:
+            core.positions.remove(gone)
+        core.subscription = chosen
+        core.take_over(sorted(chosen.partitions))
+        core.post(core.assign, chosen)
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that this consumer reads at present."""
+        with self._core.lock:
+            return frozenset(self._core.positions.partitions)
+
+    def subscription(self) -> frozenset[str]:
+        """The topics subscribed to by name; for a pattern, those that match at present."""
+        core = self._core
+        if core.subscription.pattern is not None:
+            return core.matched
+        return core.subscription.topics
+
+    # -- where it stands -------------------------------------------------------------------------
+
+    def seek(
+        self, partition: TopicPartition | tuple[str, int], offset: int | OffsetAndMetadata
+    ) -> None:
+        """Go on at `offset`. Touches this consumer alone; nothing is committed by it.
+
+        Raises UsageError when the partition is not assigned or the offset is negative.
+        """
+        with self._gate:
+            self._calls.check()
+            core, epoch = self._core, -1
+            if isinstance(offset, OffsetAndMetadata):
+                offset, epoch = offset.offset, offset.leader_epoch
+            with core.lock:
+                core.positions.seek(TopicPartition(*partition), offset, epoch, core.loop.now_ms())
+            core.kick()
+
+    def seek_to_beginning(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+        """Go on at the first record there is; all assigned partitions when none is named."""
+        self._seek_reset(partitions, EARLIEST)
+
+    def seek_to_end(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+        """Go on after the last record; all assigned partitions when none is named."""
+        self._seek_reset(partitions, LATEST)
+
+    def _seek_reset(self, named: Collection[TopicPartition | tuple[str, int]], to: int) -> None:
+        with self._gate:
+            self._calls.check()
+            core = self._core
+            with core.lock:
+                tps = [TopicPartition(*tp) for tp in named] or list(core.positions.partitions)
+                for position in [core.positions.get(tp) for tp in tps]:
+                    core.positions.seek_reset(position.tp, to, core.loop.now_ms())
+            core.kick()
+
+    def pause(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+        """Hand out nothing of these until `resume`. What has been fetched is kept."""
+        with self._gate:
+            self._calls.check()
+            with self._core.lock:
+                self._core.positions.pause(TopicPartition(*tp) for tp in partitions)
+
+    def resume(self, *partitions: TopicPartition | tuple[str, int]) -> None:
+        """Undo `pause`."""
+        with self._gate:
+            self._calls.check()
+            core = self._core
+            with core.lock:
+                for position in core.positions.resume(TopicPartition(*tp) for tp in partitions):
+                    core.reader.queue(position)
+            core.kick()
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """The paused partitions among the assigned ones."""
+        with self._core.lock:
+            return frozenset(p.tp for p in self._core.positions if p.paused)
+
+    def limit(self, partition: TopicPartition | tuple[str, int], end_offset: int | None) -> None:
+        """Read this partition only below `end_offset` (None: without a bound).
+
+        Nothing at or beyond the bound is fetched. Setting another one reads on from the position.
+        """
+        with self._gate:
+            self._calls.check()
+            core = self._core
+            with core.lock:
+                core.positions.bound(TopicPartition(*partition), end_offset)
+            core.kick()
+
+    def current_lag(self, partition: TopicPartition | tuple[str, int]) -> int | None:
+        """Records between the position and the partition's end, as of the last fetch; or None."""
+        with self._core.lock:
+            position = self._core.positions.get(TopicPartition(*partition))
+            return position.lag(committed_only=self.config.isolation_level == "read_committed")
+
+    def resets(self) -> list[OffsetReset]:
+        """Every move of a position that nobody asked for, with its cause (the last thousand)."""
+        with self._core.lock:
+            return list(self._core.positions.resets)
+
+    def group_metadata(self) -> GroupMetadata:
+        """Who this consumer is in its group, for transactions (KIP-447)."""
+        if self.config.group_id is None:
+            raise ConfigError("this consumer has no group_id")
+        session = self._core.session
+        who = session.identity if session is not None else None
+        generation, member_id = (-1, "") if who is None else (who.generation, who.member_id)
+        instance_id = self.config.group_instance_id
+        return GroupMetadata(self.config.group_id, generation, member_id, instance_id)
+
+    @property
+    def rebalance_pending(self) -> bool:
+        """True while a rebalance waits for the next `poll`."""
+        return bool(self._core.steps)
+
+    # -- any thread ------------------------------------------------------------------------------
+
+    def wakeup(self) -> None:
+        """End the present (or else the next) waiting call with WakeupError.
+
+        The one call that any thread and any signal handler may make.
+        """
+        self._calls.woken = True
+        self._core.attention = True
+        self._notify()
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _offsets(self, offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a commit without offsets covers: all that has been handed out."""
+        self._calls.check()
+        if self.config.group_id is None:
+            raise ConfigError("this consumer has no group_id; give it one to commit offsets")
+        if offsets is None:
+            with self._core.lock:
+                return {
+                    p.tp: OffsetAndMetadata(p.offset, "", p.offset_epoch)
+                    for p in self._core.positions
+                    if p.known
+                }
+        whole: dict[TopicPartition, OffsetAndMetadata] = {}
+        for tp, offset in offsets.items():
+            value = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+            if value.offset < 0:
+                raise UsageError(f"cannot commit offset {value.offset} for {tp}: offsets are >= 0")
+            whole[TopicPartition(*tp)] = value
+        return whole
+
+    def _commit_async(
+        self,
+        offsets: Offsets | None,
+        callback: Callable[..., Any] | None,
+    ) -> None:
+        chosen, core = self._offsets(offsets), self._core
+        job = core.commit_job(chosen, self.config.default_api_timeout_ms)
+
+        def told(error: KohortError | None) -> None:
+            if callback is not None:
+                core.call_back(callback, chosen, error)
+            elif error is not None:
+                core.warn(f"asynchronous commit failed: {error}")
+
+        core.post(core.commit, job, told)
+
+    def _time_ms(self, timeout: float | None) -> int:
+        return self.config.default_api_timeout_ms if timeout is None else round(timeout * 1_000)
+
+    def _take_records(self, most: int) -> Callable[[], list[Record]]:
+        take = self._core.reader.take
+        return lambda: take(most)
+
+    def _take_batch(self, max_rows: int, columns: Collection[str]) -> Callable[[], Any]:
+        from kohort.client.arrow_batches import record_batch  # pyarrow is an extra
+
+        names = frozenset(columns)
+        reader, max_bytes = self._core.reader, self.config.max_partition_fetch_bytes
+        enough = min(max_rows, ENOUGH_ROWS)
+
+        def take() -> Any:
+            pieces = reader.take_columns(max_rows, enough, names, max_bytes)
+            return record_batch(pieces, names) if pieces else None
+
+        return take
+
+    def _empty_batch(self, columns: Collection[str]) -> Any:
+        from kohort.client.arrow_batches import empty_batch  # pyarrow is an extra
+
+        return empty_batch(columns)
+
+    def _closed_already(self) -> CloseReport | None:
+        """The report of a close that has nothing (more) to do; None when there is something."""
+        calls = self._calls
+        if not calls.closed and self._core.loop.forked:
+            calls.closed = True
+            return CloseReport(False, False, ("made in another process: nothing was done",))
+        return CloseReport(True, True, ()) if calls.closed else None
+
+    def _partitions(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]]
+    ) -> list[TopicPartition]:
+        self._calls.check()
+        return [TopicPartition(*tp) for tp in partitions]

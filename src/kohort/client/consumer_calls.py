@@ -1,0 +1,399 @@
+"""A consumer's calls as steps that a thread or an asyncio task carries out.
+
+Rules:
+- Each call is a generator of `Wait` and `Call`; see `waiting`. It may be left at any of them.
+- Open rebalance steps come before records: revoke (commit, listener, commits of the listener, give
+  up, confirm), assign (take, listener, confirm), in the order in which they came (C1, C6, B47).
+- A listener is called once for a step, whatever it raises; the step is finished before its error
+  goes on to the caller.
+- A wakeup ends the wait, never the work: steps and records are where they were (spec 4.9, C9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from kohort.client.committed_queries import CommittedQuery
+from kohort.client.consumer_core import ConsumerCore
+from kohort.client.consumer_steps import AssignStep, RevokeStep, Stage
+from kohort.client.listener import RebalanceListener
+from kohort.client.network import NetworkThread
+from kohort.client.offset_queries import OffsetQuery
+from kohort.client.positions import Phase
+from kohort.client.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from kohort.client.waiting import Call, Steps, Wait
+from kohort.errors import (
+    ClosedError,
+    KafkaTimeoutError,
+    KohortError,
+    WakeupError,
+)
+from kohort.group.member_table import State
+
+T = TypeVar("T")
+LONGEST_WAIT_S = 3_600.0
+SLACK_MS = 1_000
+
+
+class CloseReport(NamedTuple):
+    """What `close` managed within its time."""
+
+    committed: bool
+    left_group: bool
+    problems: tuple[str, ...]
+
+
+@dataclass(eq=False)
+class Outcome:
+    """Of something asked of the network thread."""
+
+    done: bool = False
+    error: KohortError | None = None
+
+
+class ConsumerCalls:
+    """All calls of one consumer that may have to wait."""
+
+    def __init__(self, core: ConsumerCore, network: NetworkThread) -> None:
+        self.core = core
+        self.listener: RebalanceListener = RebalanceListener()
+        self.woken = False
+        self.closed = False
+        self._network = network
+        self._deaf = False
+
+    # -- polling ---------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """The caller is here: what it was given last has been dealt with (C4)."""
+        self.check()
+        self.core.last_poll_ms = self.core.loop.now_ms()
+        self.core.reader.acknowledge()
+
+    def poll(self, take: Callable[[], T], timeout_s: float) -> Steps[T | None]:
+        """What `take` gives, as soon as it is something; None when the time is over."""
+        core = self.core
+        until_ms = core.loop.now_ms() + round(timeout_s * 1_000)
+        core.in_poll = True
+        try:
+            while True:
+                free = True
+                if core.attention or self.woken:
+                    free = yield from self.attend(until_ms)
+                if free and (found := take()):
+                    self.after_take()
+                    return found
+                self.after_take()
+                if not (yield from self._wait(until_ms)):
+                    return None
+        finally:
+            core.in_poll = False
+            core.last_poll_ms = core.loop.now_ms()
+
+    def after_take(self) -> None:
+        """Let the next fetches go out before what was taken is handed out (spec 4.2)."""
+        core = self.core
+        if core.reader.drained or core.planner.parked:
+            core.reader.drained = False
+            core.planner.polled()
+            core.kick()
+
+    def attend(self, until_ms: int) -> Steps[bool]:
+        """Errors to raise, steps to run. False: the time is over and a step is still open."""
+        core = self.core
+        core.attention = False
+        self._wakeup_if_asked()
+        yield from self.callbacks()
+        if core.fatal is not None or core.errors:
+            core.attention = True
+            raise core.fatal or core.errors.popleft()
+        if core.overdue:
+            core.overdue = False
+            yield from self.on_network(_polled, core, until_ms=until_ms)
+        while core.steps:
+            core.attention = True
+            step = core.steps[0]
+            run = self._revoke(step, until_ms) if isinstance(step, RevokeStep) else (
+                self._assign(step)
+            )  # fmt: skip
+            if not (yield from run):
+                return False
+            core.attention = bool(core.steps)
+        self._raise_failed()
+        return True
+
+    def callbacks(self) -> Steps[None]:
+        """Tell the outcomes of asynchronous commits, in the order of the commits."""
+        callbacks = self.core.callbacks
+        while callbacks:
+            fn, args = callbacks.popleft()
+            yield Call(fn, args)
+
+    def _raise_failed(self) -> None:
+        """A partition that stands still says why, in every poll, until it is seeked or paused."""
+        core = self.core
+        with core.lock:
+            failed = [p for p in core.positions if p.phase is Phase.FAILED and not p.paused]
+        if failed:
+            core.attention = True
+            assert failed[0].error is not None, "a failed partition has an error"
+            raise failed[0].error
+
+    # -- rebalance steps -------------------------------------------------------------------------
+
+    def _revoke(self, step: RevokeStep, until_ms: int) -> Steps[bool]:
+        core, now_ms = self.core, self.core.loop.now_ms
+        if step.stage is Stage.BEGIN:
+            step.give_up_ms = now_ms() + core.config.default_api_timeout_ms
+            step.commit = None if step.lost else self._commit_acknowledged(step)
+            step.stage = Stage.COMMITTING
+        if step.stage is Stage.COMMITTING:
+            commit: Outcome | None = step.commit
+            while commit is not None and not commit.done and now_ms() < step.give_up_ms:
+                if not (yield from self._wait(min(until_ms, step.give_up_ms))):
+                    return False
+            step.stage = Stage.LISTENER
+        if step.stage is Stage.LISTENER:
+            step.stage = Stage.DRAINING
+            tell = self.listener.on_partitions_lost if step.lost else (
+                self.listener.on_partitions_revoked
+            )  # fmt: skip
+            if step.partitions:
+                try:
+                    yield Call(tell, (list(step.partitions),))
+                except BaseException:  # whatever it is: the step is finished, then it goes on
+                    self._given_up(step)
+                    raise
+        while not step.lost and not core.lane_idle and now_ms() < step.give_up_ms:
+            if not (yield from self._wait(min(until_ms, step.give_up_ms))):
+                return False
+        self._given_up(step)
+        return True
+
+    def _commit_acknowledged(self, step: RevokeStep) -> Outcome | None:
+        core = self.core
+        if not core.config.enable_auto_commit:
+            return None
+        with core.lock:
+            offsets = core.acknowledged()
+        offsets = {tp: offset for tp, offset in offsets.items() if tp in step.partitions}
+        return self.submit(offsets, core.config.default_api_timeout_ms) if offsets else None
+
+    def _given_up(self, step: RevokeStep) -> None:
+        core = self.core
+        with core.lock:
+            core.positions.remove(step.partitions)
+        core.steps.popleft()
+        core.post(core.confirm_revoked, step.token)
+
+    def _assign(self, step: AssignStep) -> Steps[bool]:
+        core = self.core
+        if step.stage is Stage.BEGIN:
+            core.take_over(step.added)
+            step.stage = Stage.DONE
+            try:
+                yield Call(self.listener.on_partitions_assigned, (list(step.added),))
+            except BaseException:  # whatever it is: the step is finished, then it goes on
+                self._taken(step)
+                raise
+        self._taken(step)
+        return True
+
+    def _taken(self, step: AssignStep) -> None:
+        self.core.steps.popleft()
+        self.core.post(self.core.confirm_assigned, step.token)
+
+    # -- commits and questions -------------------------------------------------------------------
+
+    def submit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        timeout_ms: int,
+        *,
+        bound: bool = True,
+    ) -> Outcome:
+        """Begin a commit; `bound` to the present ownership of its partitions."""
+        core, outcome = self.core, Outcome()
+        job = core.commit_job(offsets, timeout_ms, bound=bound)
+        core.post(core.commit, job, self._teller(outcome))
+        return outcome
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_ms: int
+    ) -> Steps[None]:
+        """Commit and wait for the coordinator's word."""
+        outcome = self.submit(offsets, timeout_ms)
+        yield from self._done(outcome, timeout_ms, "committing")
+        yield from self.callbacks()
+
+    def offsets(
+        self, targets: Mapping[TopicPartition, int], timeout_ms: int
+    ) -> Steps[dict[TopicPartition, OffsetAndTimestamp | None]]:
+        """Ask the leaders for offsets by time or sentinel."""
+        core, outcome = self.core, Outcome()
+        query = OffsetQuery(dict(targets), core.loop.now_ms() + timeout_ms)
+        if targets:
+            core.post(core.query, query, self._teller(outcome))
+            yield from self._done(outcome, timeout_ms, "asking for offsets")
+        return {tp: query.found[tp] for tp in targets}
+
+    def committed(
+        self, tps: Sequence[TopicPartition], timeout_ms: int
+    ) -> Steps[dict[TopicPartition, OffsetAndMetadata | None]]:
+        """Ask the coordinator for committed offsets."""
+        core, outcome = self.core, Outcome()
+        query = CommittedQuery(tuple(tps), core.loop.now_ms() + timeout_ms)
+        if tps:
+            core.post(core.query, query, self._teller(outcome))
+            yield from self._done(outcome, timeout_ms, "asking for committed offsets")
+        return {tp: query.found[tp] for tp in tps}
+
+    def position(self, tp: TopicPartition, timeout_ms: int) -> Steps[int]:
+        """The offset of the next record, once it is known."""
+        core = self.core
+        until_ms = core.loop.now_ms() + timeout_ms
+        while True:
+            with core.lock:
+                position = core.positions.get(tp)
+                if position.known:
+                    return position.offset
+                error, doing = position.error, position.phase.value
+            if error is not None:
+                raise error
+            core.kick()
+            if not (yield from self._wait(until_ms)):
+                raise KafkaTimeoutError(
+                    f"the position of {tp} is not known after {timeout_ms} ms: {doing}"
+                )
+
+    # -- subscribing and closing -----------------------------------------------------------------
+
+    def unsubscribe(self, timeout_ms: int) -> Steps[None]:
+        """Give everything up, listener included; a member leaves its group."""
+        core = self.core
+        until_ms = core.loop.now_ms() + timeout_ms
+        yield from self.on_network(core.unsubscribe, until_ms=until_ms)
+        yield from self._run_steps(until_ms)
+        with core.lock:
+            core.positions.remove(list(core.positions.partitions))
+        core.kick()
+
+    def close(self, timeout_ms: int, *, dealt_with: bool) -> Steps[CloseReport]:
+        """Commit, give up, leave, and end: each within what is left of the time (C11)."""
+        core, problems = self.core, list[str]()
+        until_ms = core.loop.now_ms() + timeout_ms
+        self._deaf, committed, left = True, True, True
+        failure: BaseException | None = None
+        if dealt_with:
+            core.reader.acknowledge()
+        try:
+            committed = yield from self._last_commit(until_ms, problems)
+            if core.session is not None and core.session.member is not None:
+                yield from self.on_network(core.session.close, until_ms=until_ms)
+                yield from self._run_steps(until_ms)
+                left = yield from self._gone(until_ms)
+        except BaseException as error:  # a listener's, or a cancel: the end comes first
+            failure = error
+        self.closed = True
+        shut = ClosedError("the consumer was closed")
+        yield from self.on_network(core.shut, shut, until_ms=until_ms + SLACK_MS)
+        yield from self.callbacks()
+        if failure is not None:
+            raise failure
+        if not left:
+            problems.append("the coordinator did not confirm that this member left in time")
+        return CloseReport(committed, left, tuple(problems))
+
+    def _last_commit(self, until_ms: int, problems: list[str]) -> Steps[bool]:
+        core = self.core
+        if core.lane is None or not core.config.enable_auto_commit or core.fatal is not None:
+            return True
+        with core.lock:
+            offsets = core.acknowledged()
+        if not offsets:
+            return True
+        left_ms = max(1, until_ms - core.loop.now_ms())
+        outcome = self.submit(offsets, left_ms)
+        while not outcome.done:
+            if not (yield from self._wait(until_ms)):
+                problems.append("the last automatic commit was not confirmed in time")
+                return False
+        if outcome.error is not None:
+            problems.append(f"the last automatic commit failed: {outcome.error}")
+        return outcome.error is None
+
+    def _run_steps(self, until_ms: int) -> Steps[None]:
+        core = self.core
+        while core.steps:
+            step = core.steps[0]
+            run = self._revoke(step, until_ms) if isinstance(step, RevokeStep) else (
+                self._assign(step)
+            )  # fmt: skip
+            if not (yield from run):
+                return
+
+    def _gone(self, until_ms: int) -> Steps[bool]:
+        """Wait until the coordinator has taken the member's leave."""
+        core = self.core
+        while True:
+            yield from self._run_steps(until_ms)
+            assert core.session is not None, "only members leave"
+            member = core.session.member
+            if member is None or member.state in (State.LEFT, State.DOWN, State.FATAL):
+                return True
+            if not (yield from self._wait(until_ms)):
+                return False
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise when the consumer cannot be used (any more)."""
+        if self.closed:
+            raise ClosedError("this consumer was closed; make a new one")
+        if self.core.loop.forked:
+            self._network.check()
+
+    def on_network(self, fn: Callable[..., T], *args: Any, until_ms: int) -> Steps[T | None]:
+        """Run `fn` on the network thread and wait for it; None when the time is over first."""
+        future = self._network.call(fn, *args)
+        future.add_done_callback(lambda _: self.core.notify())
+        while not future.done:
+            if not (yield from self._wait(until_ms)):
+                return None
+        return future.result()
+
+    def _teller(self, outcome: Outcome) -> Callable[[KohortError | None], None]:
+        def told(error: KohortError | None) -> None:
+            outcome.error, outcome.done = error, True
+            self.core.notify()
+
+        return told
+
+    def _done(self, outcome: Outcome, timeout_ms: int, doing: str) -> Steps[None]:
+        until_ms = self.core.loop.now_ms() + timeout_ms + SLACK_MS
+        while not outcome.done:
+            if not (yield from self._wait(until_ms)):
+                raise KafkaTimeoutError(f"{doing} was not done within {timeout_ms} ms; call again")
+        if outcome.error is not None:
+            raise outcome.error
+
+    def _wait(self, until_ms: int) -> Steps[bool]:
+        """Wait for a ring; False when the time is over."""
+        left_ms = until_ms - self.core.loop.now_ms()
+        if left_ms <= 0:
+            return False
+        yield Wait(min(left_ms / 1_000, LONGEST_WAIT_S))
+        self._wakeup_if_asked()
+        return True
+
+    def _wakeup_if_asked(self) -> None:
+        if self.woken and not self._deaf:
+            self.woken = False
+            raise WakeupError("the call was ended by wakeup(); nothing is lost, call again")
+
+
+def _polled(core: ConsumerCore) -> None:
+    if core.session is not None:
+        core.session.polled(core.loop.now_ms())

@@ -1,0 +1,592 @@
+"""One consumer's engine: joins the pure parts to the cluster and to the caller's thread.
+
+Rules:
+- `lock` protects positions, planner, resolver, lane and queries. It is held for moments and never
+  while something is sent, decoded or called back.
+- Methods under "on the network thread" run there only; the caller's thread uses `post`.
+- After every event the core plans again (`pump`): questions, fetches, commits, queries; whatever
+  may go out goes out. One timer wakes it for the nearest deadline.
+- What the caller's thread has to do comes to it as steps, in order; `attention` says that there is
+  something beside records. `notify` wakes a caller that waits.
+
+Shell: threads, the wall clock.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from kohort.client.cluster import ClusterClient
+from kohort.client.commit_lane import (
+    CommitDone,
+    CommitEffect,
+    CommitJob,
+    CommitLane,
+    CommitRefused,
+    CommitSend,
+    CoordinatorLost,
+    Identity,
+)
+from kohort.client.committed_queries import (
+    Committed,
+    CommittedQueries,
+    CommittedQuery,
+    CommittedSend,
+)
+from kohort.client.config import ConsumerConfig
+from kohort.client.consumer_exchange import Exchange
+from kohort.client.consumer_steps import AssignStep, RevokeStep, Step
+from kohort.client.fetch_planner import FetchLimits, FetchPlanner, FetchResult
+from kohort.client.fetch_reader import FetchReader
+from kohort.client.group_session import GroupSession
+from kohort.client.metadata import ALL, NO_LEADER, ClusterMetadata
+from kohort.client.offset_queries import OffsetQueries, OffsetQuery, QuerySend, TimeAnswer
+from kohort.client.offset_resolver import OffsetAnswer, OffsetResolver
+from kohort.client.positions import OffsetReset, Phase, Positions
+from kohort.client.reset_policy import ResetPolicy
+from kohort.client.subscription import Subscription
+from kohort.client.types import OffsetAndMetadata, TopicPartition
+from kohort.errors import BrokerError, ErrorCode, KohortError
+from kohort.group.assignors import make_assignors
+from kohort.group.assignors.base import Partitions
+from kohort.group.member import ClassicMember
+from kohort.group.member_config import MemberConfig
+from kohort.group.member_effects import Assign, Revoke
+from kohort.net import Timer
+
+TOPIC_ERRORS = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION})
+
+
+class ConsumerCore:
+    """The engine below `Consumer` and `AsyncConsumer`. `notify` may be called from any thread."""
+
+    def __init__(
+        self, config: ConsumerConfig, cluster: ClusterClient, notify: Callable[[], None]
+    ) -> None:
+        self.config = config
+        self.cluster = cluster
+        self.loop = cluster.loop
+        self.lock = threading.Lock()
+        self.notify = notify
+        self.subscription = Subscription()
+        self.steps: deque[Step] = deque()
+        self.callbacks: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
+        self.errors: deque[KohortError] = deque(maxlen=100)
+        self.fatal: KohortError | None = None
+        self.attention = False
+        self.overdue = False
+        self.last_poll_ms = self.loop.now_ms()
+        self.in_poll = False
+        self.positions = Positions(ResetPolicy.parse(config.auto_offset_reset))
+        self.planner = FetchPlanner(self.positions, _limits(config))
+        self.resolver = OffsetResolver(
+            self.positions, config.retry_backoff_ms, has_group=config.group_id is not None
+        )
+        self.reader = FetchReader(self.positions, self.lock, check_crcs=config.check_crcs)
+        self.queries = OffsetQueries(config.retry_backoff_ms)
+        self.lane: CommitLane | None = None
+        self.session: GroupSession | None = None
+        if config.group_id is not None:
+            self.lane = CommitLane(config.group_id, config.retry_backoff_ms)
+            self.session = GroupSession(config, cluster, self, self._new_member)
+        self.committed = CommittedQueries(config.group_id or "", config.retry_backoff_ms)
+        self._exchange = Exchange(config, cluster, self)
+        self._told: dict[object, Callable[[KohortError | None], None]] = {}
+        self.matched: frozenset[str] = frozenset()
+        self._asked_topics: set[str] = set()
+        self._warned: set[str] = set()
+        self._auto_at_ms = 0
+        self._timer: Timer | None = None
+        self._pump_posted = False
+        self._closed = False
+        cluster.add_listener(self._metadata_changed)
+
+    # -- from the caller's thread ----------------------------------------------------------------
+
+    def post(self, fn: Callable[..., object], *args: Any) -> None:
+        """Run `fn(*args)` on the network thread, soon."""
+        self.loop.call_soon_threadsafe(fn, *args)
+
+    def kick(self) -> None:
+        """Let the network thread look for what may go out now."""
+        if not self._pump_posted:
+            self._pump_posted = True
+            self.loop.call_soon_threadsafe(self.pump)
+
+    def commit_job(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        timeout_ms: int,
+        *,
+        bound: bool = True,
+    ) -> CommitJob:
+        """A job for these offsets, `bound` to what is owned now."""
+        if not bound:
+            return CommitJob(offsets, {}, self.loop.now_ms() + timeout_ms)
+        with self.lock:
+            owned = {
+                tp: position.stamp.assignment
+                for tp in offsets
+                if (position := self.positions.partitions.get(tp)) is not None
+            }
+        return CommitJob(offsets, owned, self.loop.now_ms() + timeout_ms)
+
+    def acknowledged(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What an automatic commit covers now (C4). Under the lock."""
+        return {
+            position.tp: OffsetAndMetadata(position.acked, "", position.acked_epoch)
+            for position in self.positions
+            if position.acked >= 0 and position.acked != position.committed
+        }
+
+    @property
+    def lane_idle(self) -> bool:
+        """True when no commit waits or is under way."""
+        with self.lock:
+            return self.lane is None or self.lane.idle
+
+    def take_over(self, tps: Iterable[TopicPartition]) -> None:
+        """These partitions are this consumer's from now on."""
+        metadata, now_ms = self.cluster.metadata, self.loop.now_ms()
+        with self.lock:
+            for position in self.positions.add(tps, now_ms):
+                tp = position.tp
+                position.leader_epoch = metadata.leader_epoch(tp.topic, tp.partition)
+
+    # -- on the network thread: calls ------------------------------------------------------------
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Read what the group assigns of these topics."""
+        self.subscription = subscription
+        self._watch()
+        assert self.session is not None, "subscribing needs a group"
+        self.matched = self._matches(self.cluster.metadata)
+        if subscription.pattern is None or self.matched:
+            self.session.subscribe(self.matched)
+
+    def assign(self, subscription: Subscription) -> None:
+        """Read the caller's own choice of partitions (positions are set by the caller)."""
+        self.subscription = subscription
+        self._watch()
+        self._metadata_changed(self.cluster.metadata)
+
+    def unsubscribe(self) -> None:
+        """Stop reading; a member gives up its partitions and leaves."""
+        self.subscription = Subscription()
+        self.matched = frozenset()
+        if self.session is not None:
+            self.session.unsubscribe()
+        self._watch()
+
+    def confirm_revoked(self, token: int) -> None:
+        """The caller has given up what this step named."""
+        if self.session is not None and not self._closed:
+            self.session.revoked(token)
+
+    def confirm_assigned(self, token: int) -> None:
+        """The caller has taken what this step named."""
+        if self.session is not None and not self._closed:
+            self.session.assigned(token)
+        self.pump()
+
+    def commit(self, job: CommitJob, told: Callable[[KohortError | None], None]) -> None:
+        """Commit; `told` is called on the network thread."""
+        assert self.lane is not None, "committing needs a group"
+        self._told[job] = told
+        with self.lock:
+            effects = self.lane.submit(job)
+        self._run_commits(effects)
+        self.pump()
+
+    def query(self, query: object, told: Callable[[KohortError | None], None]) -> None:
+        """Ask for offsets by time, or for committed ones; the answer is in the query itself."""
+        self._told[query] = told
+        with self.lock:
+            if isinstance(query, OffsetQuery):
+                self.queries.submit(query)
+                self._asked_topics.update(tp.topic for tp in query.targets)
+            else:
+                assert isinstance(query, CommittedQuery)
+                self.committed.submit(query)
+        self._watch()
+        self.pump()
+
+    def shut(self, error: KohortError) -> None:
+        """Everything under way ends with `error`; the connections are closed."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        with self.lock:
+            left = self.lane.abandon(error) if self.lane is not None else []
+            asked = [*self.queries.abandon(error), *self.committed.abandon(error)]
+        self._run_commits(left)
+        for done in asked:
+            self._tell(done.query, done.query.error)
+        self.cluster.close()
+        self.notify()
+
+    # -- on the network thread: what the session tells -------------------------------------------
+
+    def rebalance(self, step: Revoke | Assign) -> None:
+        """Hand a step to the caller's thread."""
+        if isinstance(step, Revoke):
+            self._step(RevokeStep(step.token, _flat(step.partitions), step.lost, step.reason))
+        else:
+            added, assignment = _flat(step.added), _flat(step.assignment)
+            self._step(AssignStep(step.token, added, assignment, step.generation))
+
+    def failed(self, error: KohortError) -> None:
+        """Every later call raises this."""
+        self.fatal = error
+        self._attend()
+
+    def warn(self, text: str) -> None:
+        """Something for the log."""
+        log("WARNING", text)
+
+    def changed(self) -> None:
+        """Something that the plans rest on has changed."""
+        self._watch()
+        self.notify()
+        if not self._pump_posted:
+            self._pump_posted = True
+            self.loop.call_soon(self.pump)
+
+    # -- on the network thread: planning ---------------------------------------------------------
+
+    def pump(self) -> None:
+        """Send whatever may go out now, and set the timer for the next deadline."""
+        self._pump_posted = False
+        if self._closed:
+            return
+        now_ms, metadata, session = self.loop.now_ms(), self.cluster.metadata, self.session
+        known = session is not None and session.coordinator is not None
+        identity = None if session is None else session.identity
+
+        def leader_of(tp: TopicPartition) -> int | None:
+            node = metadata.leader(tp.topic, tp.partition)
+            return None if node == NO_LEADER else node
+
+        with self.lock:
+            commits = self._plan_commits(identity, now_ms, known)
+            wall_ms = time.time_ns() // 1_000_000
+            questions = self.resolver.plan(leader_of, now_ms, wall_ms, coordinator_known=known)
+            orders = self.planner.plan(leader_of, now_ms)
+            queries = self.queries.next(leader_of, now_ms)
+            committed = self.committed.next(now_ms, coordinator_known=known)
+            wants_coordinator = not known and self._wants_coordinator()
+            wants_metadata = self._wants_metadata()
+            failed = any(p.phase is Phase.FAILED for p in self.positions)
+        self._run_commits(commits)
+        exchange, coordinator = self._exchange, None if session is None else session.coordinator
+        for order in orders:
+            exchange.fetch(order)
+        for question in questions:
+            exchange.ask(question, coordinator)
+        for query in queries:
+            if isinstance(query, QuerySend):
+                exchange.ask_offsets(query)
+            else:
+                self._tell(query.query, query.query.error)
+        for one in committed:
+            if not isinstance(one, CommittedSend):
+                self._tell(one.query, one.query.error)
+            elif coordinator is not None:
+                exchange.ask_committed(one, coordinator)
+        if wants_metadata:
+            self.cluster.refresh_soon()
+        if wants_coordinator and session is not None:
+            session.need_coordinator()
+        if failed:
+            self._attend()
+        self._arm(now_ms)
+
+    def _plan_commits(
+        self, identity: Identity | None, now_ms: int, known: bool
+    ) -> list[CommitEffect]:
+        lane = self.lane
+        if lane is None:
+            return []
+        effects: list[CommitEffect] = []
+        if self.config.enable_auto_commit and now_ms >= self._auto_at_ms:
+            self._auto_at_ms = now_ms + self.config.auto_commit_interval_ms
+            if (
+                identity is not None
+                and not lane.automatic_pending
+                and (offsets := self.acknowledged())
+            ):
+                owned = {tp: self.positions.get(tp).stamp.assignment for tp in offsets}
+                until_ms = now_ms + self.config.default_api_timeout_ms
+                effects += lane.submit(CommitJob(offsets, owned, until_ms, automatic=True))
+        effects += lane.next(identity, self._owned, now_ms, coordinator_known=known)
+        return effects
+
+    def _owned(self, tp: TopicPartition) -> int | None:
+        position = self.positions.partitions.get(tp)
+        return None if position is None else position.stamp.assignment
+
+    def _wants_coordinator(self) -> bool:
+        lane = self.lane
+        if lane is None:
+            return False
+        if not lane.idle or self.committed.waiting:
+            return True
+        return any(p.phase is Phase.AWAITING_OFFSET for p in self.positions)
+
+    def _wants_metadata(self) -> bool:
+        parts = (self.planner, self.resolver, self.queries)
+        wanted = any(part.needs_metadata for part in parts)
+        for part in parts:
+            part.needs_metadata = False
+        return wanted
+
+    def _arm(self, now_ms: int) -> None:
+        """One timer for the nearest deadline; what was due has been dealt with just now."""
+        with self.lock:
+            due = [
+                self.planner.next_deadline(),
+                self.resolver.next_deadline(),
+                self.queries.next_deadline(),
+                self.committed.next_deadline(),
+            ]
+            if self.lane is not None:
+                due.append(self.lane.next_deadline())
+                if self.config.enable_auto_commit and len(self.positions):
+                    due.append(self._auto_at_ms)
+        if self.session is not None:
+            session_ms = self.session.next_deadline()
+            due.append(None if session_ms is None else max(session_ms, now_ms + 1))
+        when_ms = min((at for at in due if at is not None and at > now_ms), default=None)
+        timer = self._timer
+        if timer is not None:
+            if timer.active and timer.when_ms == when_ms:
+                return
+            timer.cancel()
+        self._timer = None if when_ms is None else self.loop.call_at(when_ms, self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        session = self.session
+        if session is not None:
+            now_ms = self.loop.now_ms()
+            session.polled(now_ms if self.in_poll else self.last_poll_ms)
+            session.tick()
+            if session.overdue and not self.overdue:
+                self.overdue = True
+                self._attend()
+        self.pump()
+
+    # -- on the network thread: metadata ---------------------------------------------------------
+
+    def _watch(self) -> None:
+        subscription = self.subscription
+        if subscription.pattern is not None:
+            self.cluster.watch_topics(ALL)
+            return
+        names = set(subscription.topics) | self._asked_topics
+        names.update(tp.topic for tp in subscription.partitions)
+        if self.session is not None:
+            names |= self.session.watched
+        if names != self.cluster.watched_topics:
+            self.cluster.watch_topics(names)
+
+    def _matches(self, metadata: ClusterMetadata) -> frozenset[str]:
+        hide = self.config.exclude_internal_topics
+        return self.subscription.matches(metadata, exclude_internal=hide)
+
+    def _metadata_changed(self, metadata: ClusterMetadata) -> None:
+        now_ms = self.loop.now_ms()
+        with self.lock:
+            for position in self.positions:
+                tp = position.tp
+                epoch = metadata.leader_epoch(tp.topic, tp.partition)
+                self.positions.leader_moved(tp, epoch, can_validate=True, now_ms=now_ms)
+        if self.session is not None:
+            matched = self._matches(metadata)
+            if self.subscription.pattern is not None and matched != self.matched:
+                self.matched = matched
+                self.session.subscribe(matched)
+            self.session.metadata_changed(metadata)
+        self._look_at_errors(metadata)
+        self.pump()
+
+    def _look_at_errors(self, metadata: ClusterMetadata) -> None:
+        names = self.subscription.topics | {tp.topic for tp in self.subscription.partitions}
+        for name in names:
+            code = metadata.errors.get(name, 0)
+            if not code or name in self._warned:
+                continue
+            if code in TOPIC_ERRORS:
+                self.errors.append(BrokerError(code, f"topic {name!r}"))
+                self._attend()
+            elif code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                self._warned.add(name)
+                self.warn(f"topic {name!r} does not exist; it is read as soon as it does")
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _new_member(self) -> ClassicMember:
+        config = self.config
+        member = MemberConfig(
+            group_id=config.group_id or "",
+            group_instance_id=config.group_instance_id,
+            client_rack=config.client_rack or None,
+            session_timeout_ms=config.session_timeout_ms,
+            heartbeat_interval_ms=config.heartbeat_interval_ms,
+            max_poll_interval_ms=config.max_poll_interval_ms,
+            request_timeout_ms=config.request_timeout_ms,
+            retry_backoff_ms=config.retry_backoff_ms,
+            retry_backoff_max_ms=config.retry_backoff_max_ms,
+        )
+        assignors = make_assignors(config.partition_assignment_strategy)
+        return ClassicMember(member, assignors, random.random)
+
+    def _step(self, step: Step) -> None:
+        self.steps.append(step)
+        self._attend()
+
+    def _attend(self) -> None:
+        self.attention = True
+        self.notify()
+
+    def call_back(self, fn: Callable[..., Any], *args: Any) -> None:
+        """Have a user's function called inside the caller's next call."""
+        self.callbacks.append((fn, args))
+        self._attend()
+
+    def _tell(self, what: object, error: KohortError | None) -> None:
+        told = self._told.pop(what, None)
+        if told is not None:
+            told(error)
+
+    def _run_commits(self, effects: Iterable[CommitEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case CommitSend():
+                    assert self.session is not None, "only a group's lane commits"
+                    coordinator = self.session.coordinator
+                    assert coordinator is not None, "commits are planned for a known coordinator"
+                    self._exchange.commit(effect, coordinator)
+                case CommitDone():
+                    self._committed(effect)
+                case CoordinatorLost():
+                    if self.session is not None:
+                        self.session.coordinator_lost()
+                case CommitRefused():
+                    if self.session is not None:
+                        self.session.commit_refused(effect.code, effect.identity)
+
+    def _committed(self, done: CommitDone) -> None:
+        job, error = done.job, done.error
+        if error is None:
+            with self.lock:
+                for tp, offset in job.offsets.items():
+                    position = self.positions.partitions.get(tp)
+                    if position is not None and position.stamp.assignment == job.owned.get(tp):
+                        position.committed = offset.offset
+        elif job.automatic:
+            self.warn(f"automatic commit failed: {error}")
+        self._tell(job, error)
+
+    # -- on the network thread: answers ----------------------------------------------------------
+
+    def fetched(self, token: int, answer: list[FetchResult] | KohortError) -> None:
+        """A Fetch was answered, or was not."""
+        now_ms = self.loop.now_ms()
+        with self.lock:
+            if isinstance(answer, KohortError):
+                self.planner.failed(token, now_ms)
+                ready, stale = False, False
+            else:
+                arrival = self.planner.arrived(token, answer, now_ms)
+                for position in arrival.ready:
+                    self.reader.queue(position)
+                ready, stale = bool(arrival.ready), arrival.stale_metadata
+        if ready:
+            self.notify()
+        if stale:
+            self.cluster.refresh_soon()
+        self.pump()
+
+    def resolved(
+        self, token: int, answer: Mapping[TopicPartition, OffsetAnswer] | KohortError
+    ) -> None:
+        """A question about where to read was answered, or was not."""
+        with self.lock:
+            settled = self.resolver.answered(token, answer, self.loop.now_ms())
+            for position in self.positions:
+                if position.phase is Phase.FETCHING:
+                    self.reader.queue(position)
+        for event in settled.resets:
+            log_reset(event)
+        if settled.coordinator_lost and self.session is not None:
+            self.session.coordinator_lost()
+        if settled.stale_metadata:
+            self.cluster.refresh_soon()
+        self.notify()
+        self.pump()
+
+    def listed(self, token: int, answer: Mapping[TopicPartition, TimeAnswer] | KohortError) -> None:
+        """A query by time was answered, or was not."""
+        with self.lock:
+            stale = self.queries.answered(token, answer, self.loop.now_ms())
+        if stale:
+            self.cluster.refresh_soon()
+        self.pump()
+
+    def looked_up(
+        self, token: int, answer: tuple[int, Mapping[TopicPartition, Committed]] | KohortError
+    ) -> None:
+        """A query for committed offsets was answered, or was not."""
+        with self.lock:
+            lost = self.committed.answered(token, answer, self.loop.now_ms())
+        if lost and self.session is not None:
+            self.session.coordinator_lost()
+        self.pump()
+
+    def commit_answered(
+        self, token: int, answer: Mapping[TopicPartition, int] | KohortError
+    ) -> None:
+        """An OffsetCommit was answered, or was not."""
+        assert self.lane is not None, "only a group's lane commits"
+        with self.lock:
+            effects = self.lane.answered(token, answer, self.loop.now_ms())
+        self._run_commits(effects)
+        self.pump()
+
+
+def _limits(config: ConsumerConfig) -> FetchLimits:
+    return FetchLimits(
+        fetch_max_bytes=config.fetch_max_bytes,
+        partition_max_bytes=config.max_partition_fetch_bytes,
+        min_bytes=config.fetch_min_bytes,
+        max_wait_ms=config.fetch_max_wait_ms,
+        buffer_bytes=config.fetch_buffer_bytes,
+        backoff_ms=config.retry_backoff_ms,
+        replica_ms=config.metadata_max_age_ms,
+    )
+
+
+def _flat(partitions: Partitions) -> tuple[TopicPartition, ...]:
+    return tuple(TopicPartition(topic, n) for topic, ns in partitions.items() for n in ns)
+
+
+def log(level: str, text: str) -> None:
+    """One line in the log `kohort.client.consumer`."""
+    import logging  # here, because making a client must not pay for it
+
+    logging.getLogger("kohort.client.consumer").log(getattr(logging, level), "%s", text)
+
+
+def log_reset(event: OffsetReset) -> None:
+    """A reset is always visible, with its cause (spec 4.7)."""
+    first = event.from_offset < 0
+    log(
+        "INFO" if first else "WARNING",
+        f"{event.partition}: reading goes on at offset {event.to_offset} ({event.policy}) "
+        f"instead of {'none' if first else event.from_offset}: {event.cause}",
+    )

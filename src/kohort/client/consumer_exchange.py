@@ -1,0 +1,230 @@
+"""The consumer's requests on their way: sent through the cluster, answers brought to the core.
+
+Rules:
+- Lives on the network thread. Every request carries its token back, with the answer in the core's
+  terms or with the error that came instead.
+- Fetches of one node go over two connections, so that a long poll holds nobody back; what goes to
+  the coordinator has its own (spec 1.3: a heartbeat never waits behind a fetch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from kohort.client import consumer_requests as requests
+from kohort.client.cluster import ClusterClient, Lane, Versioned
+from kohort.client.commit_lane import CommitSend
+from kohort.client.committed_queries import Committed, CommittedSend
+from kohort.client.config import ConsumerConfig
+from kohort.client.fetch_planner import FetchOrder, FetchResult
+from kohort.client.offset_queries import QuerySend, TimeAnswer
+from kohort.client.offset_resolver import FindStart, LookUp, OffsetAnswer, Question
+from kohort.client.types import TopicPartition
+from kohort.errors import BrokerError, GroupError, KohortError
+from kohort.wire import ZERO_UUID, Message
+from kohort.wire.messages.fetch_request import FetchRequest
+from kohort.wire.messages.fetch_response import FetchResponse
+from kohort.wire.messages.list_offsets_response import ListOffsetsResponse
+from kohort.wire.messages.offset_commit_request import OffsetCommitRequest
+from kohort.wire.messages.offset_commit_response import OffsetCommitResponse
+from kohort.wire.messages.offset_fetch_request import OffsetFetchRequest
+from kohort.wire.messages.offset_fetch_response import OffsetFetchResponse
+from kohort.wire.messages.offset_for_leader_epoch_response import OffsetForLeaderEpochResponse
+
+FETCH_LANES: tuple[Lane, Lane] = ("fetch", "fetch-2")
+LAST_FETCH_BY_NAME = 12
+LAST_OFFSETS_BY_NAME = 9
+READ_COMMITTED = "read_committed"
+
+
+LookedUpAnswer = tuple[int, Mapping[TopicPartition, Committed]] | KohortError
+LookedUp = Callable[[LookedUpAnswer], None]
+
+
+class Answers(Protocol):
+    """Where answers go."""
+
+    def fetched(self, token: int, answer: list[FetchResult] | KohortError) -> None:
+        """Of a Fetch."""
+        ...
+
+    def resolved(
+        self, token: int, answer: Mapping[TopicPartition, OffsetAnswer] | KohortError
+    ) -> None:
+        """Of a question where to read."""
+        ...
+
+    def listed(self, token: int, answer: Mapping[TopicPartition, TimeAnswer] | KohortError) -> None:
+        """Of a query by time."""
+        ...
+
+    def looked_up(
+        self, token: int, answer: tuple[int, Mapping[TopicPartition, Committed]] | KohortError
+    ) -> None:
+        """Of a query for committed offsets."""
+        ...
+
+    def commit_answered(
+        self, token: int, answer: Mapping[TopicPartition, int] | KohortError
+    ) -> None:
+        """Of an OffsetCommit."""
+        ...
+
+
+class Exchange:
+    """Sends for one consumer. `coordinator` is set while it is known."""
+
+    def __init__(self, config: ConsumerConfig, cluster: ClusterClient, answers: Answers) -> None:
+        self._config = config
+        self._cluster = cluster
+        self._answers = answers
+        self._group = config.group_id or ""
+        self._isolation = int(config.isolation_level == READ_COMMITTED)
+        self._terms = requests.FetchTerms(
+            config.fetch_min_bytes, self._isolation, config.client_rack
+        )
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    def fetch(self, order: FetchOrder) -> None:
+        """Send a Fetch."""
+        named = any(self._id(part.tp.topic) == ZERO_UUID for part in order.parts)
+
+        def done(answer: Message | KohortError) -> None:
+            if isinstance(answer, KohortError):
+                self._answers.fetched(order.token, answer)
+                return
+            assert isinstance(answer, FetchResponse)
+            if answer.error_code:
+                error = BrokerError(answer.error_code, f"fetching from node {order.node}")
+                self._answers.fetched(order.token, error)
+            else:
+                self._answers.fetched(order.token, list(requests.fetched(answer, self._name)))
+
+        self._cluster.request(
+            order.node,
+            Versioned(
+                FetchRequest,
+                lambda _: requests.fetch(order, self._terms, self._id),
+                at_most=LAST_FETCH_BY_NAME if named else None,
+            ),
+            done,
+            timeout_ms=order.max_wait_ms + self._config.request_timeout_ms,
+            lane=FETCH_LANES[order.lane],
+        )
+
+    def ask(self, question: Question, coordinator: int | None) -> None:
+        """Send a question about where to read."""
+        timeout_ms, token = self._config.request_timeout_ms, question.token
+        if isinstance(question, LookUp):
+            assert coordinator is not None, "look-ups are planned for a known coordinator"
+            self._offset_fetch(
+                coordinator,
+                tuple(question.parts),
+                lambda answer: self._answers.resolved(token, _for_resolver(answer)),
+            )
+            return
+        if isinstance(question, FindStart):
+            message: Message = requests.find_start(question, self._isolation, timeout_ms)
+        else:
+            message = requests.validate(question)
+
+        def done(answer: Message | KohortError) -> None:
+            if isinstance(answer, ListOffsetsResponse):
+                self._answers.resolved(token, requests.starts(answer))
+            elif isinstance(answer, OffsetForLeaderEpochResponse):
+                self._answers.resolved(token, requests.validated(answer))
+            else:
+                assert isinstance(answer, KohortError)
+                self._answers.resolved(token, answer)
+
+        self._cluster.request(question.node, message, done)
+
+    def ask_offsets(self, send: QuerySend) -> None:
+        """Send a caller's query by time."""
+
+        def done(answer: Message | KohortError) -> None:
+            if isinstance(answer, ListOffsetsResponse):
+                self._answers.listed(send.token, requests.listed(answer))
+            else:
+                assert isinstance(answer, KohortError)
+                self._answers.listed(send.token, answer)
+
+        message = requests.query(send, self._isolation, self._config.request_timeout_ms)
+        self._cluster.request(send.node, message, done)
+
+    # -- the group's offsets ---------------------------------------------------------------------
+
+    def ask_committed(self, send: CommittedSend, coordinator: int) -> None:
+        """Send a caller's query for committed offsets."""
+        self._offset_fetch(
+            coordinator, send.tps, lambda answer: self._answers.looked_up(send.token, answer)
+        )
+
+    def commit(self, send: CommitSend, coordinator: int) -> None:
+        """Send an OffsetCommit."""
+        named = any(self._id(tp.topic) == ZERO_UUID for tp in send.offsets)
+
+        def done(answer: Message | KohortError) -> None:
+            if isinstance(answer, OffsetCommitResponse):
+                codes = requests.committed_codes(answer, self._name)
+                self._answers.commit_answered(send.token, codes)
+            else:
+                assert isinstance(answer, KohortError)
+                self._answers.commit_answered(send.token, answer)
+
+        self._cluster.request(
+            coordinator,
+            Versioned(
+                OffsetCommitRequest,
+                lambda _: requests.offset_commit(self._group, send, self._id),
+                at_most=LAST_OFFSETS_BY_NAME if named else None,
+            ),
+            done,
+            lane="group",
+        )
+
+    def _offset_fetch(
+        self, coordinator: int, tps: tuple[TopicPartition, ...], told: LookedUp
+    ) -> None:
+        named = any(self._id(tp.topic) == ZERO_UUID for tp in tps)
+
+        def done(answer: Message | KohortError) -> None:
+            if isinstance(answer, OffsetFetchResponse):
+                told(requests.offsets_fetched(answer, self._name))
+            else:
+                assert isinstance(answer, KohortError)
+                told(answer)
+
+        self._cluster.request(
+            coordinator,
+            Versioned(
+                OffsetFetchRequest,
+                lambda version: requests.offset_fetch(self._group, tps, self._id, version),
+                at_most=LAST_OFFSETS_BY_NAME if named else None,
+            ),
+            done,
+            lane="group",
+        )
+
+    # -- names and ids ---------------------------------------------------------------------------
+
+    def _id(self, topic: str) -> bytes:
+        known = self._cluster.metadata.topics.get(topic)
+        return ZERO_UUID if known is None else known.topic_id
+
+    def _name(self, topic_id: bytes) -> str | None:
+        return self._cluster.metadata.names_by_id.get(bytes(topic_id))
+
+
+def _for_resolver(answer: LookedUpAnswer) -> Mapping[TopicPartition, OffsetAnswer] | KohortError:
+    """A group's error becomes every partition's, unless it is for the caller to mend."""
+    if isinstance(answer, KohortError):
+        return answer
+    code, parts = answer
+    if code:
+        return GroupError(code, "asking for committed offsets")
+    return {
+        tp: OffsetAnswer(part.error, part.offset, part.leader_epoch) for tp, part in parts.items()
+    }

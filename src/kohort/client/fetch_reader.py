@@ -1,0 +1,257 @@
+"""Handing out what has been fetched: on the caller's thread, without asking the network thread.
+
+Rules:
+- Data is decoded here, when it is asked for, and never before: what is buffered stays as compact as
+  it came.
+- A position moves exactly when its records are handed out, or past what nobody can see (C3, CL3).
+- Data whose partition has been revoked, seeked or stopped since is dropped; a paused partition's
+  stays (spec 4.4, C10).
+- Partitions are served in the order in which their data came, each to the end of its data.
+- The lock protects the positions; decoding runs outside of it. Only the caller's thread, which is
+  one at a time, takes data out.
+- A record set read to its end is given back before its last records are handed out, so that the
+  next one is on its way while the caller works (spec 4.2).
+
+Shell: threads.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass
+from threading import Lock
+
+from kohort.client.fetch_planner import Fetched
+from kohort.client.positions import UNKNOWN, Phase, Position, Positions
+from kohort.errors import CorruptRecordError
+from kohort.records import Chunk, Columns, Record
+
+
+@dataclass(slots=True, eq=False)
+class Piece:
+    """Records of one partition, taken out one by one by an iteration."""
+
+    position: Position
+    fetched: Fetched
+    records: list[Record]
+    next_offset: int
+
+
+class FetchReader:
+    """The caller's end of the fetch buffer."""
+
+    def __init__(self, positions: Positions, lock: Lock, *, check_crcs: bool) -> None:
+        self.drained = False
+        """Set when a partition may be asked for again; the caller's thread clears it."""
+        self.records_total = 0
+        self._positions = positions
+        self._lock = lock
+        self._check_crcs = check_crcs
+        self._ready: deque[Position] = deque()
+        self._touched: list[Position] = []
+        self._piece: Piece | None = None
+
+    @property
+    def empty(self) -> bool:
+        """True when there is nothing to hand out; cheap, and may be wrong for a moment."""
+        return not self._ready
+
+    def queue(self, position: Position) -> None:
+        """This partition has data that may be handed out (again). Under the lock."""
+        if position.buffer is not None and not position.queued:
+            position.queued = True
+            self._ready.append(position)
+
+    # -- from the caller's thread ----------------------------------------------------------------
+
+    def acknowledge(self) -> None:
+        """The caller has come back from what it was given last (C4)."""
+        if self._touched:
+            with self._lock:
+                self._positions.acknowledge(self._touched)
+            self._touched = []
+
+    def take(self, most: int) -> list[Record]:
+        """Up to `most` records that are here already; empty when there are none."""
+        out: list[Record] = []
+        self._end_piece()
+        while len(out) < most:
+            found = self._head()
+            if found is None:
+                break
+            position, fetched = found
+            chunk = self._chunk(position, fetched)
+            records = _held(fetched, most - len(out))
+            try:
+                records = records or chunk.next_records(most - len(out))
+            except CorruptRecordError as error:
+                if out:
+                    break
+                raise self._damaged(position, error) from None
+            offset = fetched.held[0].offset if fetched.held else chunk.position
+            epoch = records[-1].leader_epoch if records else UNKNOWN
+            if not self._moved(position, fetched, offset, epoch):
+                continue
+            if out:
+                out.extend(records)
+            else:
+                out = records
+        self.records_total += len(out)
+        return out
+
+    def take_columns(
+        self, most: int, enough: int, columns: Collection[str], max_bytes: int
+    ) -> list[Columns]:
+        """Up to `most` rows as columns; stops when there are `enough` or nothing is here."""
+        out: list[Columns] = []
+        rows = 0
+        self._end_piece()
+        while rows < enough:
+            found = self._head()
+            if found is None:
+                break
+            position, fetched = found
+            if fetched.held:  # records that an iteration left: read the set again from there
+                fetched.held, fetched.chunk, fetched.offset = [], None, position.offset
+            chunk = self._chunk(position, fetched)
+            try:
+                piece = chunk.next_columns(most - rows, columns, max_bytes=max_bytes)
+            except CorruptRecordError as error:
+                if out:
+                    break
+                raise self._damaged(position, error) from None
+            if self._moved(position, fetched, chunk.position, UNKNOWN) and piece is not None:
+                out.append(piece)
+                rows += piece.rows
+        self.records_total += rows
+        return out
+
+    # -- for an iteration, which hands out one by one --------------------------------------------
+
+    def take_piece(self, most: int) -> Piece | None:
+        """Records of one partition; the position moves with each `hand_one`."""
+        self._end_piece()
+        while (found := self._head()) is not None:
+            position, fetched = found
+            chunk = self._chunk(position, fetched)
+            records = _held(fetched, most)
+            try:
+                records = records or chunk.next_records(most)
+            except CorruptRecordError as error:
+                raise self._damaged(position, error) from None
+            offset = fetched.held[0].offset if fetched.held else chunk.position
+            if records:
+                same = records[0].leader_epoch == records[-1].leader_epoch
+                position.offset_epoch = records[0].leader_epoch if same else UNKNOWN
+                self._piece = Piece(position, fetched, records, offset)
+                return self._piece
+            self._moved(position, fetched, offset, UNKNOWN)
+        return None
+
+    def hand_one(self, piece: Piece, record: Record) -> None:
+        """An iteration hands out this record."""
+        piece.position.offset = record.offset + 1
+        self.records_total += 1
+
+    def came_back(self, piece: Piece) -> bool:
+        """The caller came back for the next one; False when the rest must wait or go."""
+        position = piece.position
+        if self._piece is not piece or position.buffer is not piece.fetched:
+            return False
+        position.acked, position.acked_epoch = position.offset, position.offset_epoch
+        return not position.paused
+
+    def end_piece(self, piece: Piece) -> None:
+        """The iteration is through with this piece, or gives it up."""
+        if self._piece is piece:
+            self._end_piece()
+
+    def _end_piece(self) -> None:
+        """What an iteration did not hand out stays where it was (C9)."""
+        piece, self._piece = self._piece, None
+        if piece is None:
+            return
+        position, fetched = piece.position, piece.fetched
+        with self._lock:
+            if position.buffer is not fetched:
+                return
+            used = bisect_left(piece.records, position.offset, key=_offset)
+            fetched.held = piece.records[used:] + fetched.held
+            if not fetched.held:
+                self._advance(position, fetched, piece.next_offset, position.offset_epoch)
+            else:
+                self.queue(position)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _head(self) -> tuple[Position, Fetched] | None:
+        """The partition to read from next. Drops what is stale, sets aside what must wait."""
+        ready = self._ready
+        if not ready:
+            return None
+        with self._lock:
+            while ready:
+                position = ready[0]
+                fetched: Fetched | None = position.buffer
+                if fetched is not None and position.phase is Phase.FETCHING and not position.paused:
+                    return position, fetched
+                ready.popleft()
+                position.queued = False
+        return None
+
+    def _chunk(self, position: Position, fetched: Fetched) -> Chunk:
+        chunk: Chunk | None = fetched.chunk
+        if chunk is None:
+            chunk = fetched.chunk = Chunk(
+                position.tp.topic,
+                position.tp.partition,
+                fetched.records,
+                fetched.offset,
+                end_offset=position.end,
+                aborted=fetched.aborted or None,
+                check_crc=self._check_crcs,
+            )
+        return chunk
+
+    def _moved(self, position: Position, fetched: Fetched, offset: int, epoch: int) -> bool:
+        """The position goes on to `offset`; False when its data was dropped meanwhile."""
+        with self._lock:
+            if position.buffer is not fetched:
+                return False
+            self._advance(position, fetched, offset, epoch)
+            return True
+
+    def _advance(self, position: Position, fetched: Fetched, offset: int, epoch: int) -> None:
+        """Under the lock: move the position, and give the buffer back at its end."""
+        self._positions.advance(position, offset, epoch)
+        self._touched.append(position)
+        if fetched.held:
+            return
+        if fetched.chunk is None or fetched.chunk.exhausted:
+            self._positions.release_buffer(position)
+            self.drained = True
+            if self._ready and self._ready[0] is position:
+                self._ready.popleft()
+                position.queued = False
+        else:
+            self._positions.store_buffer(position, fetched, fetched.chunk.bytes)
+
+    def _damaged(self, position: Position, error: CorruptRecordError) -> CorruptRecordError:
+        """Stop the partition at the damage; the caller may seek past it (F6)."""
+        with self._lock:
+            self._positions.fail(position.tp, position.stamp, error, position.entered_ms)
+        return error
+
+
+def _held(fetched: Fetched, most: int) -> list[Record]:
+    """Records that an ended iteration left, which come before the chunk is read on."""
+    if not fetched.held:
+        return []
+    records, fetched.held = fetched.held[:most], fetched.held[most:]
+    return records
+
+
+def _offset(record: Record) -> int:
+    return record.offset

@@ -1,0 +1,259 @@
+"""A consumer's tie to its group: where the coordinator is, and the member machine's shell.
+
+Rules:
+- Lives on the network thread. It carries out what the member (`kohort.group.member`) decides and
+  brings back what comes of it; it decides nothing about membership itself.
+- The coordinator is looked for once at a time, for the member, for commits and for look-ups alike.
+- What the caller's thread has to do (`Revoke`, `Assign`) is handed up, in order, and confirmed from
+  there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from kohort.client.cluster import ANY, ClusterClient
+from kohort.client.commit_lane import NOBODY, Identity
+from kohort.client.config import ConsumerConfig
+from kohort.client.coordinator import coordinator_in, find_coordinator
+from kohort.client.metadata import ClusterMetadata
+from kohort.errors import BrokerError, ErrorCode, KohortError
+from kohort.group.assignors.base import TopicView
+from kohort.group.member import ClassicMember
+from kohort.group.member_effects import (
+    Assign,
+    Effect,
+    Fatal,
+    FindCoordinator,
+    Revoke,
+    Send,
+    Warn,
+    WatchTopics,
+)
+from kohort.group.member_table import State
+from kohort.wire import Message
+from kohort.wire.messages.find_coordinator_response import FindCoordinatorResponse
+
+
+class SessionOwner(Protocol):
+    """What a session tells the core."""
+
+    def rebalance(self, step: Revoke | Assign) -> None:
+        """The caller's thread has to do this inside its next poll."""
+        ...
+
+    def failed(self, error: KohortError) -> None:
+        """The member is out for good."""
+        ...
+
+    def warn(self, text: str) -> None:
+        """Something for the log."""
+        ...
+
+    def changed(self) -> None:
+        """Coordinator, membership or watched topics have changed: plan again."""
+        ...
+
+
+class GroupSession:
+    """One group, one consumer. `member` is None while nothing is subscribed."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        cluster: ClusterClient,
+        owner: SessionOwner,
+        new_member: Callable[[], ClassicMember],
+    ) -> None:
+        assert config.group_id is not None, "a session needs a group"
+        self.group_id = config.group_id
+        self.coordinator: int | None = None
+        self.member: ClassicMember | None = None
+        self.watched: frozenset[str] = frozenset()
+        self._config = config
+        self._cluster = cluster
+        self._loop = cluster.loop
+        self._owner = owner
+        self._new_member = new_member
+        self._finding = False
+        self._find_again_ms = 0
+        self._closed = False
+
+    # -- for the core --------------------------------------------------------------------------
+
+    @property
+    def identity(self) -> Identity | None:
+        """Who commits now; None for a subscribed consumer that is not a member at present."""
+        member = self.member
+        if member is None:
+            return NOBODY
+        if member.generation < 0 or not member.member_id:
+            return None
+        return Identity(member.generation, member.member_id, self._config.group_instance_id)
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Join with these topics, or rejoin with them."""
+        if self.member is None:
+            self.member = self._new_member()
+            if self.coordinator is not None:
+                self._run(self.member.coordinator_found(self.coordinator, self._now()))
+        self._run(self.member.subscribe(frozenset(topics), self._now()))
+        self.metadata_changed(self._cluster.metadata)
+
+    def unsubscribe(self) -> None:
+        """Leave the group; the partitions are given up first, on the caller's thread."""
+        if self.member is not None:
+            self._run(self.member.unsubscribe(self._now()))
+
+    def close(self) -> None:
+        """Leave for good, as `unsubscribe`; a static member stays (KIP-345)."""
+        if self.member is not None:
+            self._run(self.member.close(self._now()))
+
+    def polled(self, at_ms: int) -> None:
+        """The caller polls, or polled last, at `at_ms`."""
+        if self.member is not None:
+            self._run(self.member.polled(at_ms))
+
+    @property
+    def overdue(self) -> bool:
+        """True when the member has left because nobody polled; the next poll brings it back."""
+        return self.member is not None and self.member.state is State.OVERDUE
+
+    def revoked(self, token: int) -> None:
+        """The caller has given up the partitions of this step."""
+        if self.member is not None:
+            self._run(self.member.revoked(token, self._now()))
+
+    def assigned(self, token: int) -> None:
+        """The caller has taken the assignment of this step."""
+        if self.member is not None:
+            self._run(self.member.assigned(token, self._now()))
+
+    def commit_refused(self, code: int, identity: Identity) -> None:
+        """A commit was refused because this member is not known in its generation (B40)."""
+        member = self.member
+        if member is not None and self.identity == identity:
+            self._run(member.commit_refused(code, identity.generation, self._now()))
+
+    def need_coordinator(self) -> None:
+        """Look for the coordinator unless it is known, being looked for, or just was not found."""
+        if self.coordinator is None and self._now() >= self._find_again_ms:
+            self._find()
+
+    def coordinator_lost(self) -> None:
+        """An answer said that the coordinator is elsewhere, or its connection is gone."""
+        if self.coordinator is None:
+            return
+        self.coordinator = None
+        if self.member is not None:
+            self._run(self.member.coordinator_lost(self._now()))
+        self._owner.changed()
+
+    def metadata_changed(self, metadata: ClusterMetadata) -> None:
+        """Tell the member about the topics that it or its group subscribes to."""
+        if self.member is None or metadata.version == 0:
+            return
+        names = self.watched | (self.member.subscription or frozenset())
+        views = {name: view(metadata, name) for name in names if known(metadata, name)}
+        self._run(self.member.topics_changed(views, self._now()))
+
+    def tick(self) -> None:
+        """A deadline has passed."""
+        if self.member is not None:
+            self._run(self.member.tick(self._now()))
+
+    def next_deadline(self) -> int | None:
+        """When to call `tick`."""
+        return None if self.member is None else self.member.next_deadline()
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _now(self) -> int:
+        return self._loop.now_ms()
+
+    def _run(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            self._run_one(effect)
+        self._owner.changed()
+
+    def _run_one(self, effect: Effect) -> None:
+        match effect:
+            case Send():
+                self._cluster.request(
+                    effect.node_id,
+                    effect.message,
+                    lambda answer, token=effect.token: self._answered(token, answer),
+                    timeout_ms=effect.timeout_ms,
+                    lane="group",
+                )
+            case FindCoordinator():
+                self._find()
+            case Revoke() | Assign():
+                self._owner.rebalance(effect)
+            case WatchTopics():
+                self.watched = effect.topics
+            case Warn():
+                self._owner.warn(effect.text)
+            case Fatal():
+                self._owner.failed(effect.error)
+
+    def _answered(self, token: int, answer: Message | KohortError) -> None:
+        if self.member is not None:
+            self._run(self.member.answered(token, answer, self._now()))
+
+    def _find(self) -> None:
+        if self._finding:
+            return
+        self._finding = True
+        self._cluster.request(ANY, find_coordinator(self.group_id), self._found)
+
+    def _found(self, answer: Message | KohortError) -> None:
+        self._finding = False
+        if isinstance(answer, KohortError):
+            self._not_found(answer)
+            return
+        assert isinstance(answer, FindCoordinatorResponse)
+        found = coordinator_in(answer, self.group_id)
+        if isinstance(found, KohortError):
+            self._not_found(found)
+            return
+        self._cluster.learn_node(found)
+        self.coordinator = found.node_id
+        if self.member is not None:
+            self._run(self.member.coordinator_found(found.node_id, self._now()))
+        self._owner.changed()
+
+    def _not_found(self, error: KohortError) -> None:
+        self._find_again_ms = self._now() + self._config.retry_backoff_ms
+        if isinstance(error, BrokerError) and error.code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
+            self._owner.failed(error)
+        if self.member is not None:
+            self._run(self.member.coordinator_not_found(error, self._now()))
+        elif not self._cluster.is_closed:
+            self._loop.call_at(self._find_again_ms, self._owner.changed)
+
+
+def known(metadata: ClusterMetadata, name: str) -> bool:
+    """Whether the cluster has said anything certain about a topic: it exists, or it does not."""
+    code = metadata.errors.get(name)
+    return name in metadata.topics or code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def view(metadata: ClusterMetadata, name: str) -> TopicView | None:
+    """A topic as the group's leader wants it; None when it does not exist."""
+    topic = metadata.topics.get(name)
+    if topic is None:
+        return None
+    parts = [topic.partitions[number] for number in sorted(topic.partitions)]
+    racks = tuple(
+        frozenset(
+            node.rack
+            for replica in part.replicas
+            if (node := metadata.nodes.get(replica)) is not None and node.rack is not None
+        )
+        for part in parts
+    )
+    leaders = tuple(part.leader for part in parts)
+    return TopicView(len(parts), racks if any(racks) else (), leaders)

@@ -1,0 +1,80 @@
+"""What a consumer reads: topics, a pattern, or partitions it chose itself. Never two of them.
+
+Rules (spec 4.1): `subscribe` and `assign` exclude each other until `unsubscribe`. A pattern is
+matched here, as a whole, against the names of all topics; internal ones are left out by default.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kohort.client.metadata import ClusterMetadata
+from kohort.client.types import TopicPartition
+from kohort.errors import UsageError
+
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """One of the three, or nothing."""
+
+    topics: frozenset[str] = frozenset()
+    pattern: re.Pattern[str] | None = None
+    partitions: frozenset[TopicPartition] = frozenset()
+
+    @property
+    def by_group(self) -> bool:
+        """True when the group decides which partitions are read."""
+        return bool(self.topics) or self.pattern is not None
+
+    def matches(self, metadata: ClusterMetadata, *, exclude_internal: bool) -> frozenset[str]:
+        """The topics that this subscription names at present."""
+        if self.pattern is None:
+            return self.topics
+        return frozenset(
+            name
+            for name, topic in metadata.topics.items()
+            if self.pattern.fullmatch(name) and not (exclude_internal and topic.is_internal)
+        )
+
+
+def by_topics(topics: Iterable[str] | str | re.Pattern[str], now: Subscription) -> Subscription:
+    """A subscription by names, or by one compiled pattern; UsageError for anything else."""
+    if now.partitions:
+        raise UsageError(
+            "this consumer has partitions from assign(); subscribe() and assign() exclude each "
+            "other: call unsubscribe() first, or use a second consumer"
+        )
+    if isinstance(topics, re.Pattern):
+        return Subscription(pattern=topics)
+    if isinstance(topics, str):
+        raise UsageError(
+            f"subscribe() takes a list of topics; write subscribe([{topics!r}]), or pass "
+            "re.compile(...) for a pattern"
+        )
+    names = frozenset(topics)
+    for name in names:
+        if not _LEGAL.fullmatch(name) or name in (".", ".."):
+            raise UsageError(
+                f"{name!r} is no topic name: letters, digits, '.', '_' and '-', at most 249"
+            )
+    if not names:
+        raise UsageError("subscribe() was given no topic; to read nothing, call unsubscribe()")
+    return Subscription(topics=names)
+
+
+def by_partitions(tps: Iterable[TopicPartition], now: Subscription) -> Subscription:
+    """A fixed choice of partitions; UsageError beside a subscription."""
+    if now.by_group:
+        raise UsageError(
+            "this consumer has a subscription; subscribe() and assign() exclude each other: call "
+            "unsubscribe() first, or use a second consumer"
+        )
+    chosen = frozenset(TopicPartition(*tp) for tp in tps)
+    for tp in chosen:
+        if not _LEGAL.fullmatch(tp.topic) or tp.partition < 0:
+            raise UsageError(f"{tp!r} is not a partition of a topic")
+    return Subscription(partitions=chosen)
