@@ -4,10 +4,9 @@ Rules:
 - A member whose metadata cannot be read is given nothing and named in a warning: one broken client
   must not bring down leader after leader.
 - Every member has an entry, an empty one too, or it would be answered without an assignment (B37).
-- Of two members that claim one partition, the one of the highest generation owned it last; on a tie
-  neither is believed (B32, B33, KIP-429).
 - A cooperative plan lets nobody have a partition that another still owns: it is held back until its
-  owner has given it up and rejoined. That is phase one; phase two is an ordinary rebalance.
+  owner (see `claims`) has given it up and rejoined. That is phase one; phase two is an ordinary
+  rebalance.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from kohort.group.assignors.base import (
     TopicView,
     checked,
 )
+from kohort.group.assignors.claims import Claim, Claims
 from kohort.group.assignors.protocol import decode_subscription, encode_assignment
 from kohort.wire.messages.join_group_response import JoinGroupResponseMember
 from kohort.wire.messages.sync_group_request import SyncGroupRequestAssignment
@@ -70,7 +70,13 @@ def make_plan(assignor: Assignor, group: GroupView) -> Plan:
             f"leaves the group; mend the assignor's assign()"
         ) from error
     plan = checked(assignor.name, plan, group)
-    return hold_back(plan, group) if assignor.cooperative else plan
+    if not assignor.cooperative:
+        return plan
+    claims = [
+        Claim(member.member_id, member.owned, assignor.generation_of(member))
+        for member in group.members.values()
+    ]
+    return hold_back(plan, claims)
 
 
 def encode_plan(plan: Plan, members: Iterable[str]) -> list[SyncGroupRequestAssignment]:
@@ -86,37 +92,15 @@ def encode_plan(plan: Plan, members: Iterable[str]) -> list[SyncGroupRequestAssi
     ]
 
 
-def last_owners(members: Iterable[MemberView]) -> dict[str, dict[int, str | None]]:
-    """Who owns each claimed partition: the highest generation wins; None on a tie (B32, B33)."""
-    owners: dict[str, dict[int, str | None]] = {}
-    claimed_in: dict[str, dict[int, int]] = {}
-    for member in sorted(members, key=lambda each: -each.generation):
-        for topic, numbers in member.owned.items():
-            owner, since = owners.setdefault(topic, {}), claimed_in.setdefault(topic, {})
-            if since.keys().isdisjoint(numbers):
-                owner.update(dict.fromkeys(numbers, member.member_id))
-                since.update(dict.fromkeys(numbers, member.generation))
-                continue
-            for number in numbers:
-                if number not in since:
-                    owner[number], since[number] = member.member_id, member.generation
-                elif since[number] == member.generation:
-                    owner[number] = None
-    return owners
-
-
-def hold_back(plan: Plan, group: GroupView) -> Plan:
+def hold_back(plan: Plan, claims: Sequence[Claim]) -> Plan:
     """Phase one of KIP-429: a claimed partition goes to its undisputed owner or, yet, to nobody."""
-    owners = last_owners(group.members.values())
+    everybody = Claims(claims)
     held: dict[str, Mapping[str, Sequence[int]]] = {}
-    for member_id, parts in plan.assignments.items():
-        kept: dict[str, Sequence[int]] = {}
-        for topic, numbers in parts.items():
-            owner = owners.get(topic)
-            if owner:
-                numbers = [n for n in numbers if owner.get(n, member_id) == member_id]
-            kept[topic] = numbers
-        held[member_id] = kept
+    for claim in claims:
+        parts = plan.assignments.get(claim.member_id, {})
+        held[claim.member_id] = {
+            topic: everybody.may_have(claim, topic, numbers) for topic, numbers in parts.items()
+        }
     return Plan(held, plan.user_data)
 
 

@@ -25,10 +25,13 @@ from kohort.group.assignors.base import (
 )
 from kohort.group.assignors.range import RangeAssignor
 from kohort.group.assignors.roundrobin import RoundRobinAssignor
+from kohort.group.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 
 BUILT_IN: Final[dict[str, Callable[[], Assignor]]] = {
     "range": RangeAssignor,
     "roundrobin": RoundRobinAssignor,
+    "sticky": StickyAssignor,
+    "cooperative-sticky": CooperativeStickyAssignor,
 }
 """Kafka's assignors by the name that is written in `partition.assignment.strategy`."""
 

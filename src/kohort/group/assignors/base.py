@@ -75,13 +75,26 @@ class GroupView:
         return sorted(self.members.values(), key=lambda member: member.order)
 
     def subscribers(self) -> dict[str, list[MemberView]]:
-        """The members of each existing topic, in Kafka's order, topics in order of name."""
-        found: dict[str, list[MemberView]] = {name: [] for name in sorted(self.topics)}
+        """The members of each existing topic, in Kafka's order, topics in order of name.
+
+        Topics with the same members share one list: do not change it.
+        """
+        same: dict[frozenset[str], list[MemberView]] = {}
         for member in self.in_order():
-            for topic in member.topics:
-                if topic in found:
-                    found[topic].append(member)
-        return {topic: members for topic, members in found.items() if members}
+            same.setdefault(member.topics, []).append(member)
+        kinds = list(same.items())
+        lists: dict[tuple[int, ...], list[MemberView]] = {}
+        found: dict[str, list[MemberView]] = {}
+        for topic in sorted(self.topics):
+            key = tuple(n for n, (topics, _) in enumerate(kinds) if topic in topics)
+            if len(key) == 1:
+                found[topic] = kinds[key[0]][1]
+            elif key:
+                if key not in lists:
+                    several = [member for n in key for member in kinds[n][1]]
+                    lists[key] = sorted(several, key=lambda member: member.order)
+                found[topic] = lists[key]
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +128,10 @@ class Assignor:
         """
         raise TypeError(f"assignor {type(self).__name__} does not define assign(group)")
 
+    def generation_of(self, member: MemberView) -> int:
+        """In which generation the member was given what it says it owns."""
+        return member.generation
+
     def on_assignment(
         self, assignment: Partitions, user_data: bytes | None, generation: int
     ) -> None:
@@ -147,7 +164,7 @@ def count(partitions: Mapping[str, Sequence[int]]) -> int:
 
 def checked(name: str, plan: Plan, group: GroupView) -> Plan:
     """`plan`, if it keeps the contract; raises AssignorError naming the rule, member, partition."""
-    owners: dict[str, dict[int, str]] = {topic: {} for topic in group.topics}
+    given: dict[str, list[Sequence[int]]] = {}
     for member_id, parts in plan.assignments.items():
         member = group.members.get(member_id)
         if member is None:
@@ -157,32 +174,33 @@ def checked(name: str, plan: Plan, group: GroupView) -> Plan:
                 continue
             if topic not in member.topics:
                 raise _broken(name, f"{member_id!r} gets {topic!r} and does not subscribe to it")
-            if topic not in owners:
+            if topic not in group.topics:
                 raise _broken(name, f"{member_id!r} gets partitions of {topic!r}: no such topic")
-            _claim(name, member_id, topic, numbers, owners[topic], group.topics[topic].partitions)
-    for topic, members in group.subscribers().items():
-        missing = set(range(group.topics[topic].partitions)).difference(owners[topic])
-        if missing and members:
-            raise _broken(name, f"nobody gets {topic!r} partitions {sorted(missing)[:10]}")
+            given.setdefault(topic, []).append(numbers)
+    subscribed = frozenset[str]().union(*{member.topics for member in group.members.values()})
+    for topic, view in group.topics.items():
+        if topic in subscribed:
+            _check_topic(name, plan, topic, view.partitions, given.get(topic, []))
     return plan
 
 
-def _claim(
-    name: str, member_id: str, topic: str, numbers: Sequence[int], owner: dict[int, str], size: int
+def _check_topic(
+    name: str, plan: Plan, topic: str, size: int, given: Sequence[Sequence[int]]
 ) -> None:
-    before = len(owner)
-    if min(numbers) < 0 or max(numbers) >= size:
-        wrong = next(number for number in numbers if not 0 <= number < size)
-        raise _broken(
-            name, f"{member_id!r} gets {topic!r} partition {wrong}; it has partitions 0..{size - 1}"
-        )
-    twice = next((number for number in numbers if number in owner), None)
-    owner.update(dict.fromkeys(numbers, member_id))
-    if twice is None and len(owner) == before + len(numbers):
-        return
-    if twice is None:
-        raise _broken(name, f"{member_id!r} gets a partition of {topic!r} twice")
-    raise _broken(name, f"{topic!r} partition {twice} has two owners, {member_id!r} among them")
+    """Each of 0 to `size` once. The common case is one union; what is wrong is looked up after."""
+    together = set[int]().union(*given)
+    total = sum(map(len, given))
+    if strange := sorted(together.difference(range(size))):
+        who = next(m for m, parts in plan.assignments.items() if strange[0] in parts.get(topic, ()))
+        what = f"{who!r} gets {topic!r} partition {strange[0]}; it has partitions 0..{size - 1}"
+        raise _broken(name, what)
+    if total > len(together):
+        twice = next(n for n in sorted(together) if sum(list(g).count(n) for g in given) > 1)
+        owners = [m for m, parts in plan.assignments.items() if twice in parts.get(topic, ())]
+        raise _broken(name, f"{topic!r} partition {twice} is given twice, to {', '.join(owners)}")
+    if total < size:
+        missing = sorted(set(range(size)) - together)[:10]
+        raise _broken(name, f"nobody gets {topic!r} partitions {missing}")
 
 
 def _broken(name: str, what: str) -> AssignorError:
