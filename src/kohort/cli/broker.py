@@ -52,7 +52,7 @@ def run(
     """
     from pathlib import Path
 
-    from kohort.broker import BrokerConfig, serve
+    from kohort.broker import Broker, BrokerConfig, serve
 
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.INFO,
@@ -71,8 +71,8 @@ def run(
             raise ConfigError(f"-X {text!r} is not KEY=VALUE")
         values[key.strip().replace(".", "_")] = value.strip()
 
-    def ready(bootstrap: str) -> None:
+    def ready(started: Broker) -> None:
         kept = data_dir or "memory only, nothing is kept"
-        click.echo(f"ready on {bootstrap} (durability {values['durability']}, {kept})")
+        click.echo(f"ready on {started.bootstrap} (durability {values['durability']}, {kept})")
 
     serve(BrokerConfig.from_mapping(values), ready=ready)
