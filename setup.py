@@ -6,12 +6,15 @@ at a fiftieth of the speed, and nobody would know. `KOHORT_BUILD_PURE=1` asks fo
 
 import os
 import sys
+import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError, ExecError, LinkError, PlatformError
 
+# One stable-ABI build serves CPython 3.12 and later; 3.11 gets its own (docs/adr/0002).
+STABLE_ABI = sys.version_info >= (3, 12) and not sysconfig.get_config_var("Py_GIL_DISABLED")
 PURE = os.environ.get("KOHORT_BUILD_PURE") == "1"
 SOURCE = Path("src")
 WHAT_TO_INSTALL = """
@@ -50,6 +53,8 @@ def extensions() -> list[Extension]:
             include_dirs=[str(path.parent)],
             depends=[str(p) for p in (*path.parent.glob("*.pxi"), *path.parent.glob("*.h"))],
             extra_compile_args=["-O3", "-g0"],
+            define_macros=[("Py_LIMITED_API", "0x030C0000")] if STABLE_ABI else [],
+            py_limited_api=STABLE_ABI,
         )
         for path in sorted(SOURCE.rglob("*.pyx"))
     ]
@@ -67,4 +72,8 @@ def extensions() -> list[Extension]:
     )
 
 
-setup(ext_modules=extensions(), cmdclass={"build_ext": BuildKernel})
+setup(
+    ext_modules=extensions(),
+    cmdclass={"build_ext": BuildKernel},
+    options={"bdist_wheel": {"py_limited_api": "cp312"}} if STABLE_ABI and not PURE else {},
+)

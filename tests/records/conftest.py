@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import struct
 from types import ModuleType
 from typing import Any
 
@@ -43,3 +44,65 @@ def crc_mended(impl: Any, batch: bytes | bytearray) -> bytes:
     header = BatchHeader(mended)
     mended[17:21] = impl.crc32c(mended[21 : header.size]).to_bytes(4, "big")
     return bytes(mended)
+
+
+def varint(value: int) -> bytes:
+    """A zigzag varint as short as can be."""
+    raw, out = (value << 1) ^ (value >> 63), bytearray()
+    while raw > 0x7F:
+        out.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    out.append(raw)
+    return bytes(out)
+
+
+def raw_record(delta: int, key: bytes | None, value: bytes | None, tail: bytes = b"\0") -> bytes:
+    """One record by hand; `tail` is its header count and headers."""
+    fields = [b"\0" + varint(0) + varint(delta)]
+    for data in (key, value):
+        fields.append(varint(-1) if data is None else varint(len(data)) + data)
+    body = b"".join(fields) + tail
+    return varint(len(body)) + body
+
+
+def raw_batch(
+    records: bytes,
+    count: int,
+    *,
+    base_offset: int = 0,
+    last_delta: int | None = None,
+    attributes: int = 0,
+    producer_id: int = -1,
+    max_timestamp: int = 2000,
+) -> bytes:
+    """A batch by hand, whatever its records are, with a right CRC."""
+    last = count - 1 if last_delta is None else last_delta
+    checked = struct.pack(
+        ">hiqqqhii", attributes, last, 1000, max_timestamp, producer_id, 0, 0, count
+    )
+    checked += records
+    crc = IMPLEMENTATIONS[0].crc32c(checked)
+    return struct.pack(">qiibI", base_offset, len(checked) + 9, 5, 2, crc) + checked
+
+
+def marker(base_offset: int, producer_id: int, *, abort: bool) -> bytes:
+    """A control batch that ends a transaction (KIP-98)."""
+    key = struct.pack(">hh", 0, 0 if abort else 1)
+    record = raw_record(0, key, struct.pack(">hi", 0, 0))
+    return raw_batch(record, 1, base_offset=base_offset, attributes=0x30, producer_id=producer_id)
+
+
+def batch_of(impl: Any, offset: int, values: list[bytes], codec: int = 0, **options: Any) -> bytes:
+    """A batch of values, without keys."""
+    builder = impl.BatchBuilder(codec)
+    for value in values:
+        builder.append(1000, None, value)
+    return builder.build(base_offset=offset, **options)
+
+
+def drained(chunk: Any, size: int = 100) -> list[tuple[int, bytes | None]]:
+    """All records that are left, as (offset, value)."""
+    out: list[tuple[int, bytes | None]] = []
+    while records := chunk.next_records(size):
+        out += [(record.offset, record.value) for record in records]
+    return out

@@ -8,13 +8,6 @@ cdef enum:
     WANT_VALUE = 16
     WANT_HEADERS = 32
 
-cdef struct Binary:
-    Vec offsets  # int32
-    Vec data
-    Vec bits
-    Py_ssize_t rows
-    Py_ssize_t nulls
-
 cdef struct Piece:
     int want
     Py_ssize_t rows
@@ -30,6 +23,7 @@ cdef struct Piece:
     Binary key
     Binary value
     Vec lists  # int32, into the headers
+    Py_ssize_t header_rows
     Binary header_key
     Binary header_value
 
@@ -59,29 +53,8 @@ cdef inline int reserve_rows(Binary *column, Py_ssize_t rows) noexcept nogil:
     if reserve(&column.offsets, (rows + 1) * 4) or reserve(&column.bits, (rows + 7) // 8):
         return -1
     if column.bits.room > before:
-        memset(column.bits.data + before, 0, column.bits.room - before)
-    if column.rows == 0:
-        (<int32_t *> column.offsets.data)[0] = 0
-    return 0
-
-
-cdef inline int put_binary(Binary *column, const uint8_t *data, int32_t size) noexcept nogil:
-    """One more row; there is room for it in offsets and bits."""
-    cdef Py_ssize_t row = column.rows
-    if size > 0:
-        if column.data.room - column.data.size < <size_t> size:
-            if column.data.size + <size_t> size > 0x7FFFFFFF:
-                return -1
-            if reserve(&column.data, column.data.size + <size_t> size):
-                return -1
-        memcpy(column.data.data + column.data.size, data, size)
-        column.data.size += size
-    if size >= 0:
-        column.bits.data[row >> 3] |= <uint8_t> (1 << (row & 7))
-    else:
-        column.nulls += 1
-    column.rows = row + 1
-    (<int32_t *> column.offsets.data)[row + 1] = <int32_t> column.data.size
+        memset(column.bits.data + before, 0xFF, column.bits.room - before)
+    (<int32_t *> column.offsets.data)[0] = 0
     return 0
 
 
@@ -89,24 +62,26 @@ cdef int put_headers(Piece *o, const Item *item) noexcept nogil:
     """The headers of one record, which `next_item` has found to be sound."""
     cdef const uint8_t *p = item.headers
     cdef const uint8_t *end = p + 0x7FFFFFFF
+    cdef Py_ssize_t row = o.header_rows
     cdef int32_t size = 0, count = item.header_count
     if count and (
-        reserve_rows(&o.header_key, o.header_key.rows + count)
-        or reserve_rows(&o.header_value, o.header_value.rows + count)
+        reserve_rows(&o.header_key, row + count) or reserve_rows(&o.header_value, row + count)
     ):
         return -1
     while count > 0:
         p = get_varint(p, end, &size)
-        if put_binary(&o.header_key, p, size):
+        if put_row(&o.header_key, row, p, size, size):
             return -1
         p += size
         p = get_varint(p, end, &size)
-        if put_binary(&o.header_value, p, size):
+        if put_row(&o.header_value, row, p, size, size):
             return -1
         if size > 0:
             p += size
+        row += 1
         count -= 1
-    (<int32_t *> o.lists.data)[o.rows + 1] = <int32_t> o.header_key.rows
+    o.header_rows = row
+    (<int32_t *> o.lists.data)[o.rows + 1] = <int32_t> row
     return 0
 
 
@@ -133,7 +108,7 @@ cdef int draw_binary(Binary *column, Py_ssize_t rows, size_t raw) except -1:
     draw(&column.offsets, <size_t> (rows + 1) * 4)
     (<int32_t *> column.offsets.data)[0] = 0
     draw(&column.bits, <size_t> (rows + 7) // 8)
-    memset(column.bits.data, 0, column.bits.room)
+    memset(column.bits.data, 0xFF, column.bits.room)
     draw(&column.data, raw)
     return 0
 
@@ -160,53 +135,80 @@ cdef int make_room(Piece *o, Py_ssize_t rows) noexcept nogil:
     return 0
 
 
-cdef int take_columns(Cursor *c, Piece *o) noexcept nogil:
+cdef int take_columns(Cursor *cursor, Piece *o) noexcept nogil:
     """Fills the piece from the open batch until one of them ends."""
-    cdef Item item
-    cdef int fault, want = o.want
-    cdef const uint8_t *before
+    cdef Cursor c = cursor[0]  # a copy, so that it may live in registers
     cdef Py_ssize_t wanted = o.max_rows - o.rows
+    cdef int status
     if wanted > c.left:
         wanted = c.left
     if make_room(o, o.rows + wanted):
         return NO_MEMORY
+    status = run_columns(&c, o)
+    cursor[0] = c
+    return status
+
+
+cdef inline int run_columns(Cursor *c, Piece *o) noexcept nogil:
+    cdef Item item
+    cdef int want = o.want
+    cdef Py_ssize_t rows = o.rows, raw = o.raw
+    cdef int64_t *offsets = <int64_t *> o.offset.data
+    cdef int64_t *timestamps = <int64_t *> o.timestamp.data
+    cdef const uint8_t *before
+    cdef int status = FINE
     while c.left > 0:
-        if o.rows >= o.max_rows or o.raw >= o.max_bytes:
-            return FULL
+        if rows >= o.max_rows or raw >= o.max_bytes:
+            status = FULL
+            break
         before = c.p
-        fault = next_item(c, &item)
-        if fault:
-            return fault
+        status = next_item(c, &item)
+        if status:
+            break
         if item.offset < c.position:
             continue
         if item.offset >= c.end_offset:
-            return AT_END
-        o.raw += c.p - before
-        if want & WANT_KEY and put_binary(&o.key, item.key, item.key_size):
-            return NO_MEMORY
-        if want & WANT_VALUE and put_binary(&o.value, item.value, item.value_size):
-            return NO_MEMORY
+            status = AT_END
+            break
+        raw += c.p - before
+        if want & WANT_KEY and put_row(
+                &o.key, rows, item.key, item.key_size, c.end - item.key):
+            status = NO_MEMORY
+            break
+        if want & WANT_VALUE and put_row(
+                &o.value, rows, item.value, item.value_size, c.end - item.value):
+            status = NO_MEMORY
+            break
         if want & WANT_OFFSET:
-            (<int64_t *> o.offset.data)[o.rows] = item.offset
+            offsets[rows] = item.offset
         if want & WANT_TIMESTAMP:
-            (<int64_t *> o.timestamp.data)[o.rows] = item.timestamp
+            timestamps[rows] = item.timestamp
         if want & WANT_TIMESTAMP_TYPE:
-            o.timestamp_type.data[o.rows] = <uint8_t> c.append_time
-        if want & WANT_HEADERS and put_headers(o, &item):
-            return NO_MEMORY
-        if o.rows == 0:
+            o.timestamp_type.data[rows] = <uint8_t> c.append_time
+        if want & WANT_HEADERS:
+            o.rows = rows
+            if put_headers(o, &item):
+                status = NO_MEMORY
+                break
+        if rows == 0:
             o.first_offset = item.offset
-        o.rows += 1
+        rows += 1
         o.last_offset = item.offset
         c.position = item.offset + 1
-    return FINE if c.p == c.end else BAD_END
+    o.rows = rows
+    o.raw = raw
+    if status == FINE and c.p != c.end:
+        return BAD_END
+    return status
 
 
-cdef object binary_of(Binary *column):
-    column.offsets.size = (column.rows + 1) * 4
-    column.bits.size = (column.rows + 7) // 8
+cdef object binary_of(Binary *column, Py_ssize_t rows):
     if column.offsets.data == NULL and reserve_rows(column, 0):
         raise MemoryError
+    column.offsets.size = <size_t> (rows + 1) * 4
+    column.bits.size = <size_t> (rows + 7) // 8
+    if rows & 7:
+        column.bits.data[rows >> 3] &= <uint8_t> ((1 << (rows & 7)) - 1)
     validity = take(&column.bits) if column.nulls else None
     return BinaryColumn(validity, take(&column.offsets), take(&column.data), column.nulls)
 
@@ -218,15 +220,15 @@ cdef object columns_of(str topic, int32_t partition, Piece *o):
     o.lists.size = <size_t> (o.rows + 1) * 4
     headers = None
     if o.want & WANT_HEADERS:
-        keys = binary_of(&o.header_key)
-        headers = HeaderColumn(take(&o.lists), sound_keys(keys), binary_of(&o.header_value))
+        keys = sound_keys(binary_of(&o.header_key, o.header_rows))
+        headers = HeaderColumn(take(&o.lists), keys, binary_of(&o.header_value, o.header_rows))
     return Columns(
         topic, partition, o.rows, o.first_offset, o.last_offset,
         take(&o.offset) if o.want & WANT_OFFSET else None,
         take(&o.timestamp) if o.want & WANT_TIMESTAMP else None,
         take(&o.timestamp_type) if o.want & WANT_TIMESTAMP_TYPE else None,
-        binary_of(&o.key) if o.want & WANT_KEY else None,
-        binary_of(&o.value) if o.want & WANT_VALUE else None,
+        binary_of(&o.key, o.rows) if o.want & WANT_KEY else None,
+        binary_of(&o.value, o.rows) if o.want & WANT_VALUE else None,
         headers,
     )
 

@@ -1,120 +1,9 @@
 # The way in: one cursor over a fetched record set, to records or to columns.
 
-cdef enum Fault:  # indexes of RECORD_FAULTS
-    FINE = 0
-    BAD_LENGTH = 1
-    BAD_DELTA = 2
-    BAD_KEY = 3
-    BAD_VALUE = 4
-    BAD_HEADERS = 5
-    BAD_SIZE = 6
-    BAD_ORDER = 7
-    BAD_END = 8
-    # and what else may end a run over a batch
+cdef enum:  # what may end a run over a batch, besides a record's fault
     FULL = 100
     AT_END = 101
     NO_MEMORY = 102
-
-cdef struct Cursor:
-    # One open batch: what is left of its records, and what its header says of them.
-    const uint8_t *p
-    const uint8_t *end
-    int32_t left
-    int32_t last_seen  # offset delta of the record before, -1 at first
-    int32_t last_delta
-    bint append_time
-    int64_t base_offset
-    int64_t base_timestamp
-    int64_t max_timestamp
-    int64_t position  # first offset that the caller still wants
-    int64_t end_offset  # first offset that it does not want
-
-cdef struct Item:
-    # One record, where it stands.
-    int64_t offset
-    int64_t timestamp
-    const uint8_t *key
-    const uint8_t *value
-    const uint8_t *headers
-    int32_t key_size
-    int32_t value_size
-    int32_t header_count
-
-
-cdef inline int next_item(Cursor *c, Item *item) noexcept nogil:
-    """Reads the next record and moves behind it; on a fault the cursor stays."""
-    cdef const uint8_t *p = c.p
-    cdef const uint8_t *stop
-    cdef int32_t size = 0, delta = 0, count = 0
-    cdef int64_t time = 0
-    p = get_varint(p, c.end, &size)
-    if p == NULL or size < MIN_RECORD - 1 or size > c.end - p:
-        return BAD_LENGTH
-    stop = p + size
-    p += 1
-    if p[0] < 0x80:
-        time = (p[0] >> 1) ^ -<int64_t> (p[0] & 1)
-        p += 1
-    else:
-        p = get_varlong(p, stop, 10, &time)
-        if p == NULL:
-            return BAD_DELTA
-    p = get_varint(p, stop, &delta)
-    if p == NULL:
-        return BAD_DELTA
-    if delta <= c.last_seen or delta > c.last_delta:
-        return BAD_ORDER
-    p = get_varint(p, stop, &item.key_size)
-    if p == NULL or item.key_size < -1 or item.key_size > stop - p:
-        return BAD_KEY
-    item.key = p
-    if item.key_size > 0:
-        p += item.key_size
-    p = get_varint(p, stop, &item.value_size)
-    if p == NULL or item.value_size < -1 or item.value_size > stop - p:
-        return BAD_VALUE
-    item.value = p
-    if item.value_size > 0:
-        p += item.value_size
-    p = get_varint(p, stop, &count)
-    if p == NULL or count < 0 or count > stop - p:
-        return BAD_HEADERS
-    item.headers = p
-    item.header_count = count
-    if count:
-        p = skip_headers(p, stop, count)
-        if p == NULL:
-            return BAD_HEADERS
-    if p != stop:
-        return BAD_SIZE
-    item.offset = c.base_offset + delta
-    item.timestamp = (
-        c.max_timestamp if c.append_time
-        else <int64_t> (<uint64_t> c.base_timestamp + <uint64_t> time)
-    )
-    c.last_seen = delta
-    c.left -= 1
-    c.p = stop
-    return FINE
-
-
-cdef const uint8_t *skip_headers(
-    const uint8_t *p, const uint8_t *stop, int32_t count
-) noexcept nogil:
-    """Behind `count` headers; NULL when one of them does not fit."""
-    cdef int32_t size = 0
-    while count > 0:
-        p = get_varint(p, stop, &size)
-        if p == NULL or size < 0 or size > stop - p:
-            return NULL
-        p += size
-        p = get_varint(p, stop, &size)
-        if p == NULL or size < -1 or size > stop - p:
-            return NULL
-        if size > 0:
-            p += size
-        count -= 1
-    return p
 
 
 @cython.final
@@ -157,10 +46,12 @@ cdef class Record:
         self.item.timestamp = timestamp
 
     @property
+    @cython.nonecheck(True)
     def topic(self):
         return self.page.topic
 
     @property
+    @cython.nonecheck(True)
     def partition(self):
         return self.page.partition
 
@@ -173,10 +64,12 @@ cdef class Record:
         return self.item.timestamp
 
     @property
+    @cython.nonecheck(True)
     def timestamp_type(self):
         return self.page.timestamp_type
 
     @property
+    @cython.nonecheck(True)
     def leader_epoch(self):
         return self.page.leader_epoch
 
@@ -202,6 +95,7 @@ cdef class Record:
         """The same record with memory of its own, so that its batch may be freed."""
         return rebuild_record(*self._fields())
 
+    @cython.nonecheck(True)
     def _fields(self):
         return (
             self.page.topic, self.page.partition, self.item.offset, self.item.timestamp,
@@ -212,6 +106,7 @@ cdef class Record:
     def __reduce__(self):
         return rebuild_record, self._fields()
 
+    @cython.nonecheck(True)
     def __repr__(self):
         return (
             f"<Record {self.page.topic}-{self.page.partition} offset {self.item.offset}, "
@@ -386,7 +281,7 @@ cdef class Chunk:
 
     cdef int _draw_room(self, Piece *piece) except -1:
         """Buffers for what the piece will hold if the rest of the set is like the open batch."""
-        cdef Py_ssize_t batch = self.cursor.end - self.cursor.p
+        cdef Py_ssize_t batch = max(self.cursor.end - self.cursor.p, 1)
         cdef Py_ssize_t raw = batch + (self.size - self.at - self.batch_size) // 64 * 64
         cdef Py_ssize_t rows
         if self.unpacked:

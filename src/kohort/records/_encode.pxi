@@ -226,7 +226,7 @@ cdef class BatchBuilder:
         """The batch as bytes: records compressed, length and CRC filled in."""
         cdef Draft *d = &self.draft
         cdef bytes out
-        cdef const uint8_t[::1] packed
+        cdef Source packed
         cdef uint8_t *p
         cdef size_t size = d.records.size
         cdef uint32_t crc
@@ -234,12 +234,12 @@ cdef class BatchBuilder:
             body = PyBytes_FromStringAndSize(
                 <const char *> d.records.data + HEADER, <Py_ssize_t> d.records.size - HEADER
             )
-            packed = memoryview(compress(self.compression, body, self.level))
-            size = HEADER + <size_t> packed.shape[0]
+            packed = Source(compress(self.compression, body, self.level))
+            size = HEADER + <size_t> packed.view.len
             out = PyBytes_FromStringAndSize(NULL, <Py_ssize_t> size)
             p = <uint8_t *> <char *> out
             memcpy(p, d.records.data, HEADER)
-            memcpy(p + HEADER, &packed[0], size - HEADER)
+            memcpy(p + HEADER, packed.view.buf, size - HEADER)
         else:
             out = PyBytes_FromStringAndSize(<const char *> d.records.data, <Py_ssize_t> size)
             p = <uint8_t *> <char *> out

@@ -19,7 +19,7 @@ from cpython.buffer cimport (
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
 from kohort.errors import ConcurrentUseError, CorruptRecordError, RecordTooLargeError, UsageError
@@ -37,10 +37,38 @@ cdef extern from "_crc32c.h":
     uint32_t kh_crc32c(uint32_t crc, const uint8_t *data, size_t size) nogil
     uint32_t kh_crc32c_portable(uint32_t crc, const uint8_t *data, size_t size) nogil
 
-cdef extern from *:
-    """
-    #define kh_width(x) ((63 - __builtin_clzll((unsigned long long)(x) | 1)) / 7 + 1)
-    """
+cdef extern from "_record.h":
+    ctypedef struct Cursor "kh_cursor":
+        const uint8_t *p
+        const uint8_t *end
+        int32_t left
+        int32_t last_seen
+        int32_t last_delta
+        int32_t append_time
+        int64_t base_offset
+        int64_t base_timestamp
+        int64_t max_timestamp
+        int64_t position
+        int64_t end_offset
+
+    ctypedef struct Item "kh_item":
+        int64_t offset
+        int64_t timestamp
+        const uint8_t *key
+        const uint8_t *value
+        const uint8_t *headers
+        int32_t key_size
+        int32_t value_size
+        int32_t header_count
+
+    enum:
+        FINE "KH_FINE"
+        BAD_ORDER "KH_BAD_ORDER"
+        BAD_END "KH_BAD_END"
+
+    int next_item "kh_next_item" (Cursor *cursor, Item *item) nogil
+    const uint8_t *get_varint "kh_get_int" (
+        const uint8_t *p, const uint8_t *end, int32_t *out) nogil
     int kh_width(uint64_t value) nogil
 
 cdef enum:
@@ -58,29 +86,22 @@ cdef object LOG_APPEND_TIME = TimestampType.LOG_APPEND_TIME
 
 # Memory ------------------------------------------------------------------------------------------
 
-cdef struct Vec:
-    uint8_t *data
-    size_t size
-    size_t room
+cdef extern from "_columns.h":
+    ctypedef struct Vec "kh_vec":
+        uint8_t *data
+        size_t size
+        size_t room
 
+    ctypedef struct Binary "kh_strings":
+        Vec offsets
+        Vec data
+        Vec bits
+        Py_ssize_t nulls
 
-cdef inline int reserve(Vec *vec, size_t room) noexcept nogil:
-    """Makes room for `room` bytes in all; -1 when there is no memory."""
-    if room <= vec.room:
-        return 0
-    return grow(vec, room)
-
-
-cdef int grow(Vec *vec, size_t room) noexcept nogil:
-    cdef size_t wanted = vec.room * 2
-    if wanted < room:
-        wanted = room
-    cdef uint8_t *moved = <uint8_t *> realloc(vec.data, wanted)
-    if moved == NULL:
-        return -1
-    vec.data = moved
-    vec.room = wanted
-    return 0
+    int reserve "kh_reserve" (Vec *vec, size_t room) nogil
+    int put_row "kh_put_row" (
+        Binary *column, Py_ssize_t row, const uint8_t *start, int32_t size, Py_ssize_t readable
+    ) nogil
 
 
 # Fresh memory costs more than the decoding that fills it (a page fault is about a microsecond), so
@@ -208,44 +229,6 @@ cdef inline void put32(uint8_t *p, uint32_t value) noexcept nogil:
 cdef inline void put64(uint8_t *p, uint64_t value) noexcept nogil:
     put32(p, <uint32_t> (value >> 32))
     put32(p + 4, <uint32_t> value)
-
-
-cdef inline const uint8_t *get_varint(
-    const uint8_t *p, const uint8_t *end, int32_t *out
-) noexcept nogil:
-    """Reads a zigzag varint of at most 5 bytes; NULL when it is cut off or too large."""
-    cdef uint32_t raw
-    if p < end and p[0] < 0x80:
-        raw = p[0]
-        out[0] = <int32_t> ((raw >> 1) ^ (~(raw & 1) + 1))
-        return p + 1
-    if end - p >= 2 and p[1] < 0x80:
-        raw = (p[0] & 0x7F) | (<uint32_t> p[1] << 7)
-        out[0] = <int32_t> ((raw >> 1) ^ (~(raw & 1) + 1))
-        return p + 2
-    cdef int64_t wide = 0
-    p = get_varlong(p, end, 5, &wide)
-    if wide > 0x7FFFFFFF or wide < -0x80000000LL:
-        return NULL
-    out[0] = <int32_t> wide
-    return p
-
-
-cdef const uint8_t *get_varlong(
-    const uint8_t *p, const uint8_t *end, int longest, int64_t *out
-) noexcept nogil:
-    """Reads a zigzag varlong of at most `longest` bytes; NULL when it is cut off or too long."""
-    cdef uint64_t raw = 0
-    cdef int shift = 0
-    while longest > 0 and p < end:
-        raw |= <uint64_t> (p[0] & 0x7F) << shift
-        if p[0] < 0x80:
-            out[0] = <int64_t> ((raw >> 1) ^ (~(raw & 1) + 1))
-            return p + 1
-        p += 1
-        shift += 7
-        longest -= 1
-    return NULL
 
 
 cdef inline uint64_t zigzag(int64_t value) noexcept nogil:

@@ -168,7 +168,7 @@ def _compress_snappy(data: memoryview) -> bytes:
     return b"".join(parts)
 
 
-def _snappy_size(block: memoryview, limit: int) -> int:
+def _snappy_size(block: memoryview, left: int, limit: int) -> int:
     """The size that a raw snappy block says it has, if that is possible at all."""
     size = shift = 0
     for index in range(min(5, len(block))):
@@ -181,7 +181,7 @@ def _snappy_size(block: memoryview, limit: int) -> int:
     # A copy of at most 64 bytes takes at least 2 bytes: no block grows more than 32 times.
     if size > 32 * len(block):
         raise _damaged("snappy", f"{len(block)} bytes cannot expand to {size}")
-    if size > limit:
+    if size > left:
         raise _too_large("snappy", limit)
     return size
 
@@ -191,7 +191,7 @@ def _decompress_snappy(data: memoryview, limit: int, allocate: Allocate) -> byte
     sizes: list[int] = []
     left = limit
     for block in blocks:
-        sizes.append(_snappy_size(block, left))
+        sizes.append(_snappy_size(block, left, limit))
         left -= sizes[-1]
     library = _cramjam()
     out = allocate(limit - left)

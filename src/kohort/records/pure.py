@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 from kohort.errors import ConcurrentUseError, CorruptRecordError, UsageError
 from kohort.records.columns import (
@@ -133,6 +133,7 @@ def _read_item(
     return _Item(delta, time, key, value, tuple(headers)), stop
 
 
+@final
 class Record:
     """One record of a topic. Immutable; `headers` are (name, value) pairs in their order.
 
@@ -210,6 +211,7 @@ def rebuild_record(
     )  # fmt: skip
 
 
+@final
 class Chunk:
     """A cursor over one partition's fetched record set.
 
@@ -374,6 +376,8 @@ class Chunk:
             return 0, 0
         self._position = offset + 1
         give(header, item, _timestamp_of(header, item))
+        if self._left == 0 and stop == len(records):
+            self._pass_batch()
         return 1, size
 
     def _stop_at_end(self) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from struct import Struct
-from typing import Literal
+from typing import Literal, final
 
 from kohort.errors import RecordTooLargeError, UsageError
 from kohort.records.columns import BinaryColumn, HeaderColumn
@@ -54,6 +54,7 @@ def _put_field(out: bytearray, data: Readable | None) -> None:
         out += view
 
 
+@final
 class BatchBuilder:
     """Gathers the records of one batch.
 
@@ -99,6 +100,8 @@ class BatchBuilder:
 
         A refused record leaves the batch as it was. `RecordTooLargeError` for one over 2 GB.
         """
+        if not -(1 << 63) <= timestamp < 1 << 63:
+            raise OverflowError(f"timestamp {timestamp} does not fit into 64 bits")
         body = bytearray(1)
         _put_varint(body, _wrapped(timestamp - self.base_timestamp) if self._count else 0)
         _put_varint(body, self._count)
@@ -107,6 +110,8 @@ class BatchBuilder:
         pairs = list(headers)
         _put_varint(body, len(pairs))
         for name, content in pairs:
+            if not isinstance(name, str):
+                raise TypeError(f"a header's name must be str, not {type(name).__name__}")
             _put_field(body, name.encode())
             _put_field(body, content)
         length = bytearray()

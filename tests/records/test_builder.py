@@ -1,0 +1,183 @@
+"""Building batches: sizes, refusals, options, and what other libraries read of it."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+import pytest
+
+from kohort.errors import ConfigError, UsageError
+from kohort.records import (
+    BinaryColumn,
+    Compression,
+    HeaderColumn,
+    TimestampType,
+    read_batch_header,
+    validate_record_set,
+)
+
+from .conftest import fields
+
+
+def test_the_size_is_exact_and_the_limit_holds(impl: Any) -> None:
+    builder = impl.BatchBuilder(max_bytes=1000)
+    assert builder.size == 61
+    while builder.append(5, b"key", b"v" * 50, [("h", b"x")]) >= 0:
+        assert builder.size == len(builder.build()) <= 1000
+    count, size = len(builder), builder.size
+    assert size + 62 > 1000
+    assert builder.append(5, b"key", b"v" * 50, [("h", b"x")]) == -1
+    assert (len(builder), builder.size) == (count, size)
+    assert builder.append(5, None, None) == count
+
+
+def test_the_first_record_is_always_taken(impl: Any) -> None:
+    builder = impl.BatchBuilder(max_bytes=100)
+    assert builder.append(1, None, bytes(5000)) == 0
+    assert builder.append(1, None, b"") == -1
+    assert len(builder.build()) > 5000
+
+
+def test_a_cleared_builder_starts_anew(impl: Any) -> None:
+    builder, fresh = impl.BatchBuilder(), impl.BatchBuilder()
+    builder.append(99, b"old", b"old")
+    builder.clear()
+    assert (len(builder), builder.size, builder.base_timestamp) == (0, 61, -1)
+    for one in (builder, fresh):
+        one.append(7, None, b"new")
+        one.append(3, None, b"new")
+    assert builder.build() == fresh.build()
+    assert (builder.base_timestamp, builder.max_timestamp) == (7, 7)
+
+
+def test_a_batch_may_be_built_again_with_another_sequence(impl: Any) -> None:
+    """After a retriable error a producer may send the same records with a new epoch (KIP-360)."""
+    builder = impl.BatchBuilder(Compression.ZSTD)
+    builder.append(7, None, b"x")
+    for epoch, sequence in ((0, 5), (1, 0)):
+        batch = builder.build(
+            producer_id=1 << 40, producer_epoch=epoch, base_sequence=sequence, transactional=True
+        )
+        (header,) = validate_record_set(batch, check_contents=True)
+        assert (header.producer_id, header.producer_epoch) == (1 << 40, epoch)
+        assert header.base_sequence == header.last_sequence == sequence
+        assert header.is_transactional
+        assert not header.is_control
+        assert header.codec == Compression.ZSTD
+
+
+def test_options_of_the_log(impl: Any) -> None:
+    builder = impl.BatchBuilder()
+    builder.append(7, b"k", b"x")
+    batch = builder.build(base_offset=9, leader_epoch=4, control=True, append_time_ms=55)
+    header = read_batch_header(batch)
+    assert header is not None
+    assert (header.base_offset, header.partition_leader_epoch) == (9, 4)
+    assert (header.base_timestamp, header.max_timestamp) == (7, 55)
+    assert header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    assert header.is_control
+
+
+def test_keys_and_values_may_be_any_bytes(impl: Any) -> None:
+    builder = impl.BatchBuilder()
+    builder.append(1, bytearray(b"key"), memoryview(b"a value")[2:], (("h", bytearray(b"x")),))
+    (record,) = impl.Chunk("t", 0, builder.build(), 0).next_records(5)
+    assert (record.key, record.value, record.headers) == (b"key", b"value", (("h", b"x"),))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ((1, "text", b"x"), TypeError),
+        ((1, b"k", "text"), TypeError),
+        ((1, b"k", 7), TypeError),
+        ((1, b"k", b"x", [("name", "text")]), TypeError),
+        ((1, b"k", b"x", [(b"name", b"x")]), TypeError),
+        ((1 << 63, b"k", b"x"), OverflowError),
+        (("now", b"k", b"x"), TypeError),
+    ],
+)
+def test_a_refused_record_leaves_no_trace(
+    impl: Any, arguments: tuple[Any, ...], error: type[Exception]
+) -> None:
+    builder = impl.BatchBuilder()
+    builder.append(1, b"k", b"x")
+    before = builder.build()
+    with pytest.raises(error):
+        builder.append(*arguments)
+    assert builder.build() == before
+
+
+def test_nothing_is_no_batch(impl: Any) -> None:
+    with pytest.raises(UsageError, match="append first"):
+        impl.BatchBuilder().build()
+
+
+def test_bad_codecs_and_levels(impl: Any) -> None:
+    with pytest.raises(ConfigError, match="between 1 and 22"):
+        impl.BatchBuilder(Compression.ZSTD, level=99)
+    with pytest.raises(ValueError, match="6"):
+        impl.BatchBuilder(6)
+    builder = impl.BatchBuilder(Compression.GZIP, level=1)
+    assert (builder.compression, builder.level) == (Compression.GZIP, 1)
+
+
+def test_extend_is_append_many_times(impl: Any) -> None:
+    values = [b"%d" % i * (i % 7) for i in range(500)]
+    keys = [None if i % 3 else b"k%d" % i for i in range(500)]
+    headers = [[("h", b"%d" % i)] if i % 5 == 0 else [] for i in range(500)]
+    timestamps = [1000 - i for i in range(500)]
+    one, many = impl.BatchBuilder(max_bytes=5000), impl.BatchBuilder(max_bytes=5000)
+    start = 0
+    while start < 500:
+        for row in range(start, 500):
+            if one.append(timestamps[row], keys[row], values[row], headers[row]) < 0:
+                break
+        taken = many.extend(timestamps, keys, values, headers, start=start)
+        assert taken == len(one) > 0
+        assert many.build() == one.build()
+        start += taken
+        one.clear()
+        many.clear()
+    assert many.extend(7, None, values[:3]) == 3
+    records = impl.Chunk("t", 0, many.build(), 0).next_records(9)
+    assert [fields(r)[3:7] for r in records] == [(7, 0, None, v) for v in values[:3]]
+    assert many.extend(7, None, values, start=500) == 0
+    with pytest.raises(UsageError, match="500 values, but 3 rows"):
+        many.extend(7, keys[:3], values)
+
+
+def ints(code: str, *values: int) -> bytes:
+    return array(code, values).tobytes()
+
+
+def column(*words: bytes) -> BinaryColumn:
+    ends = [0]
+    for word in words:
+        ends.append(ends[-1] + len(word))
+    return BinaryColumn(None, ints("i", *ends), b"".join(words))
+
+
+@pytest.mark.parametrize(
+    ("timestamps", "value", "headers", "stop", "what"),
+    [
+        (1, column(b"x"), None, 2, "bytes where 12 are needed"),
+        (ints("q", 1), column(b"x", b"y"), None, 2, "8 bytes where 16 are needed"),
+        (1, BinaryColumn(None, ints("i", 0, 5), b"abc"), None, 1, "outside"),
+        (1, BinaryColumn(None, ints("i", 2, 1), b"abc"), None, 1, "outside"),
+        (1, BinaryColumn(None, ints("i", -1, 1), b"abc"), None, 1, "outside"),
+        (1, BinaryColumn(b"", ints("i", 0, 1), b"abc"), None, 1, "0 bytes where 1 are needed"),
+        (1, BinaryColumn(None, ints("i", 0, 1), b"abc", 0, -1), None, 1, "begins before"),
+        (1, None, HeaderColumn(ints("i", 0, 2), column(b"a"), column(b"b")), 1, "12 are needed"),
+        (1, None, HeaderColumn(ints("i", 0, -2), column(b"a"), column(b"b")), 1, "negative"),
+        (1, None, HeaderColumn(ints("i", 1, 0), column(b"a"), column(b"b")), 1, "outside"),
+        (1, None, HeaderColumn(ints("i", 0), column(b"a"), column(b"b")), 1, "8 are needed"),
+        (1, column(b"x"), None, -1, "no range"),
+    ],
+)
+def test_columns_that_are_not_what_they_say(
+    impl: Any, timestamps: Any, value: Any, headers: Any, stop: int, what: str
+) -> None:
+    with pytest.raises(UsageError, match=what):
+        impl.BatchBuilder().extend_columns(timestamps, None, value, headers, stop=stop)

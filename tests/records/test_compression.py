@@ -1,0 +1,147 @@
+"""Codecs: what others write is read, bombs and damage end in one typed error (F5, F6)."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import zlib
+from typing import Any
+
+import cramjam
+import pytest
+
+from kohort.errors import ConfigError, CorruptRecordError
+from kohort.records import Compression, compress, decompress
+
+CODECS = [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD]
+SOUND = random.Random(3)
+SAMPLES = {
+    "empty": b"",
+    "one": b"x",
+    "text": b"some text, and again some text; " * 3000,
+    "noise": SOUND.randbytes(150_000),
+    "zeros": bytes(1_000_000),
+    "mixed": b"".join(SOUND.choice([bytes(5000), SOUND.randbytes(5000)]) for _ in range(60)),
+}
+
+
+class Allocator:
+    """Counts what the codecs ask for."""
+
+    def __init__(self) -> None:
+        self.largest = 0
+
+    def __call__(self, size: int) -> bytearray:
+        self.largest = max(self.largest, size)
+        return bytearray(size)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("name", SAMPLES)
+def test_round_trip_also_at_the_very_limit(codec: Compression, name: str) -> None:
+    data = SAMPLES[name]
+    packed = compress(codec, data)
+    assert bytes(decompress(codec, packed)) == data
+    assert bytes(decompress(codec, packed, len(data))) == data
+    if data:
+        with pytest.raises(CorruptRecordError, match=r"limit of \d+ bytes"):
+            decompress(codec, packed, len(data) - 1)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_bomb_is_refused_within_its_limit(codec: Compression) -> None:
+    """50 MB of zeros against a limit of 1 MB: an error, never more than the limit allocated."""
+    bomb = compress(codec, bytes(50_000_000))
+    allocator = Allocator()
+    with pytest.raises(CorruptRecordError, match="limit of 1000000 bytes"):
+        decompress(codec, bomb, 1_000_000, allocator)
+    assert allocator.largest <= 1_000_000
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_truncation_is_a_typed_error(codec: Compression) -> None:
+    packed = bytes(compress(codec, b"abcdefgh" * 40 + bytes(range(200))))
+    # snappy's framing has no end mark: a cut between blocks is seen by the record count
+    no_end_mark = {16} if codec is Compression.SNAPPY else set[int]()
+    for cut in set(range(len(packed))) - no_end_mark:
+        with pytest.raises(CorruptRecordError):
+            decompress(codec, packed[:cut])
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_flipped_bit_is_an_error_or_harmless(codec: Compression) -> None:
+    """Only `CorruptRecordError` leaves the module, whatever bit is flipped."""
+    packed = bytes(compress(codec, b"abcdefgh" * 20 + bytes(range(100))))
+    for bit in range(8 * len(packed)):
+        mutant = bytearray(packed)
+        mutant[bit // 8] ^= 1 << bit % 8
+        allocator = Allocator()
+        try:
+            size = len(decompress(codec, mutant, 50_000, allocator))
+        except CorruptRecordError:
+            size = 0
+        assert max(size, allocator.largest) <= 50_000
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_noise_is_an_error(codec: Compression) -> None:
+    for seed in range(300):
+        noise = random.Random(seed).randbytes(seed)
+        prefix = bytes(compress(codec, b"x"))[: seed % 16]
+        with pytest.raises(CorruptRecordError):
+            decompress(codec, prefix + b"\xff" + noise, 100_000)
+
+
+def test_snappy_without_framing_as_librdkafka_writes_it() -> None:
+    data = SAMPLES["text"]
+    raw = bytes(cramjam.snappy.compress_raw(data))
+    assert bytes(decompress(Compression.SNAPPY, raw)) == data
+
+
+def test_snappy_that_lies_about_its_size() -> None:
+    allocator = Allocator()
+    with pytest.raises(CorruptRecordError, match="cannot expand"):
+        decompress(Compression.SNAPPY, b"\xff\xff\xff\x7f" + bytes(8), 1 << 30, allocator)
+    assert allocator.largest == 0
+
+
+def test_gzip_of_several_members_and_padding() -> None:
+    packed = gzip.compress(b"one ") + gzip.compress(b"two") + bytes(20)
+    assert decompress(Compression.GZIP, packed) == b"one two"
+
+
+def test_zlib_without_gzip_header_is_damage() -> None:
+    with pytest.raises(CorruptRecordError):
+        decompress(Compression.GZIP, zlib.compress(b"data"))
+
+
+@pytest.mark.parametrize("level", [1, 3, 9, 22])
+@pytest.mark.parametrize("name", SAMPLES)
+def test_zstd_frames_of_any_level(name: str, level: int) -> None:
+    data = SAMPLES[name][:200_000]
+    assert bytes(decompress(Compression.ZSTD, compress(Compression.ZSTD, data, level))) == data
+
+
+@pytest.mark.parametrize("options", [{}, {"block_size": 4, "block_checksum": True}])
+@pytest.mark.parametrize("name", SAMPLES)
+def test_lz4_frames_of_any_shape(name: str, options: dict[str, Any]) -> None:
+    frame = pytest.importorskip("lz4.frame")
+    data = SAMPLES[name]
+    for linked in (True, False):
+        for content in (True, False):
+            packed = frame.compress(
+                data, block_linked=linked, content_checksum=content, store_size=content, **options
+            )
+            assert bytes(decompress(Compression.LZ4, packed)) == data
+
+
+def test_unknown_codec_and_bad_level() -> None:
+    with pytest.raises(CorruptRecordError, match="codec 7"):
+        decompress(7, b"x")
+    with pytest.raises(ConfigError, match="between 1 and 12"):
+        compress(Compression.LZ4, b"x", 13)
+    with pytest.raises(ConfigError, match="no levels"):
+        compress(Compression.SNAPPY, b"x", 1)
+    with pytest.raises(ConfigError, match="gzip, snappy, lz4, zstd"):
+        Compression.parse("brotli")
+    assert Compression.parse("lz4") is Compression.LZ4
