@@ -28,6 +28,8 @@ def sync(
     group = ws.groups.get(request.group_id)
     step = _fault_of(ws, group, request, context.api_version)
     if isinstance(step, ErrorCode):
+        if group is not None and step == ErrorCode.REBALANCE_IN_PROGRESS:
+            ws.arm_session(group.members[request.member_id], now_ms)  # a sign of life (G13)
         refuse_sync(out, context, step)
         return
     assert group is not None
