@@ -49,6 +49,9 @@ bench: setup  ## every benchmark, ratios side by side
 nightly: setup  ## what is too long for `make test`
 	@$(PYTEST) -q -m nightly
 
+diagrams: setup  ## draw the state diagrams again from the tables
+	@$(BIN)/python tools/draw_diagrams.py
+
 wire: setup  ## write the message classes again from the schema files
 	@$(BIN)/python tools/generate_wire.py
 

@@ -165,6 +165,25 @@ def test_answer(ask: Callable[[Place], object], state: GroupState | None, expect
     assert ask(Place(state)) == expected
 
 
+ROWS = {
+    heartbeat: Asked.HEARTBEAT, Place.sync: Asked.SYNC, Place.join: Asked.JOIN_MEMBER,
+    leave: Asked.LEAVE, commit_simple: Asked.COMMIT_SIMPLE, commit_member: Asked.COMMIT_MEMBER,
+    txn_simple: Asked.TXN_COMMIT_SIMPLE, txn_member: Asked.TXN_COMMIT_MEMBER, delete: Asked.DELETE,
+    offset_delete: Asked.OFFSET_DELETE,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ask", ROWS, ids=lambda ask: ask.__name__)
+def test_the_documented_table_says_what_is_answered(ask: Callable[[Place], object]) -> None:
+    """The table that the diagrams are drawn from and the one above agree in every error code."""
+    for state, observed in zip(STATES, TABLE[ask], strict=True):
+        documented = ANSWERS[ROWS[ask]][state]
+        if isinstance(documented, ErrorCode):
+            assert documented is observed
+        elif documented is not Step.ILLEGAL_GENERATION_OR_GROUP_ID_NOT_FOUND:
+            assert observed in (C.NONE, PARKED) or isinstance(observed, list)
+
+
 def test_join_of_a_member_parks_in_preparing_until_all_have_joined() -> None:
     """Three members: the second rejoins and waits for the third."""
     bench = Bench()

@@ -12,7 +12,8 @@ Rules:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from kohort.group.effects import GroupRecord
 from kohort.wire import decode_record_key, decode_versioned, encode_record_key, encode_versioned
@@ -25,6 +26,8 @@ from kohort.wire.messages.offset_commit_value import OffsetCommitValue
 
 LEGACY_OFFSET, OFFSET, GROUP = 0, 1, 2
 NO_EXPIRY = -1
+_KEYS_KEPT: Final = 16_384
+"""Keys of offsets are few and come again with every commit: that many are kept, both ways."""
 TopicPartition = tuple[str, int]
 
 
@@ -144,24 +147,27 @@ def decode_record(record: GroupRecord, record_offset: int) -> GroupEntry | Offse
     Raises DecodeError or UnsupportedVersionError when key or value break their format.
     """
     kind = record_type_of(record.key)
-    if kind == OFFSET:
-        key = decode_record_key(OffsetCommitKey, record.key)
-        value = _offset_value(record.value, record_offset)
-        return OffsetEntry(key.group, (key.topic, key.partition), value)
+    if kind in (OFFSET, LEGACY_OFFSET):
+        group_id, partition = _decode_offset_key(record.key)
+        return OffsetEntry(group_id, partition, _offset_value(record.value, record_offset))
     if kind == GROUP:
         group_id = decode_record_key(GroupMetadataKey, record.key).group
         return GroupEntry(group_id, _group_value(record.value))
-    if kind == LEGACY_OFFSET:
-        old = decode_record_key(LegacyOffsetCommitKey, record.key)
-        value = _offset_value(record.value, record_offset)
-        return OffsetEntry(old.group, (old.topic, old.partition), value)
     return Skipped(kind)
+
+
+@lru_cache(_KEYS_KEPT)
+def _decode_offset_key(data: bytes) -> tuple[str, TopicPartition]:
+    kind = OffsetCommitKey if record_type_of(data) == OFFSET else LegacyOffsetCommitKey
+    key = decode_record_key(kind, data)
+    return key.group, (key.topic, key.partition)
 
 
 def _group_key(group_id: str) -> bytes:
     return encode_record_key(GroupMetadataKey(group=group_id))
 
 
+@lru_cache(_KEYS_KEPT)
 def _offset_key(group_id: str, partition: TopicPartition) -> bytes:
     return encode_record_key(
         OffsetCommitKey(group=group_id, topic=partition[0], partition=partition[1])

@@ -1,0 +1,130 @@
+"""Draw the state diagrams of `docs/diagrams/` from the tables that the code goes by.
+
+python tools/draw_diagrams.py            write them
+python tools/draw_diagrams.py --check    fail when one is not up to date
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from enum import Enum
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "src"))
+
+from kohort.errors import ErrorCode  # noqa: E402
+from kohort.group import member_table, states  # noqa: E402
+
+TARGET = ROOT / "docs" / "diagrams"
+Arrow = tuple[Enum, Enum, Enum]
+
+
+def diagram(start: Enum, arrows: Iterable[Arrow], title: str) -> list[str]:
+    """A mermaid state diagram; arrows between the same two states share one line."""
+    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {start.name}"]
+    labels: dict[tuple[str, str], list[str]] = {}
+    for source, event, target in arrows:
+        labels.setdefault((source.name, target.name), []).append(event.name)
+    lines += [f"    {a} --> {b}: {', '.join(names)}" for (a, b), names in labels.items()]
+    return [f"## {title}", "", *lines, "```", ""]
+
+
+def legend(title: str, kind: type[Enum]) -> list[str]:
+    """What each state or event is."""
+    rows = [f"| `{e.name}` | {e.value} |" for e in kind]
+    return [f"| {title} | |", "|---|---|", *rows, ""]
+
+
+def table(head: str, columns: list[str], rows: Iterable[tuple[str, list[str]]]) -> list[str]:
+    """A markdown table."""
+    lines = [f"| {head} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    return [*lines, *(f"| {name} | {' | '.join(cells)} |" for name, cells in rows), ""]
+
+
+def coordinator() -> str:
+    """The classic group, seen by its coordinator."""
+    arrows = [(s, e, t) for (s, e), t in states.TRANSITIONS.items()]
+    columns = [s.value if s else "(missing)" for s in states.ANSWERS[states.Asked.HEARTBEAT]]
+    answers = [
+        (asked.value, [_shown(a) for a in row.values()]) for asked, row in states.ANSWERS.items()
+    ]
+    steps = [(f"*{s.name.lower().replace('_', ' ')}*", [_doc(s)]) for s in states.Step]
+    return "\n".join(
+        [
+            "# A classic group, seen by its coordinator",
+            "",
+            "Drawn by `make diagrams` from `kohort/group/states.py`.",
+            "",
+            *diagram(states.GroupState.EMPTY, arrows, "States"),
+            *legend("state", states.GroupState),
+            *legend("event", states.GroupEvent),
+            "## What each request is answered",
+            "",
+            "Once member id, instance id and generation are found good. In italics: what is done.",
+            "",
+            *table("request", columns, answers),
+            *table("step", ["what it means"], steps),
+        ]
+    )
+
+
+def _shown(answer: states.Answer) -> str:
+    if isinstance(answer, ErrorCode):
+        return f"{answer.name} ({answer.value})" if answer else "ok"
+    return f"*{answer.name.lower().replace('_', ' ')}*"
+
+
+def _doc(step: states.Step) -> str:
+    """The sentence that follows a step in the source."""
+    source = Path(states.__file__).read_text()
+    after = source[source.index(f"    {step.name} = auto()") :]
+    return " ".join(after.split('"""')[1].split())
+
+
+def member() -> str:
+    """A member of a classic group, seen by itself."""
+    arrows = [
+        (state, event, target)
+        for state, row in member_table.TRANSITIONS.items()
+        for event, target in row.items()
+    ]
+    return "\n".join(
+        [
+            "# A member of a classic group",
+            "",
+            "Drawn by `make diagrams` from `kohort/group/member_table.py`.",
+            "",
+            *diagram(member_table.State.DOWN, arrows, "States"),
+            *legend("state", member_table.State),
+            *legend("event", member_table.Event),
+        ]
+    )
+
+
+PAGES = {"coordinator.md": coordinator, "member.md": member}
+
+
+def stale() -> list[str]:
+    """The pages that are not what the tables say."""
+    return [
+        name
+        for name, draw in PAGES.items()
+        if not (TARGET / name).exists() or (TARGET / name).read_text() != draw()
+    ]
+
+
+def main() -> int:
+    if "--check" in sys.argv:
+        if names := stale():
+            print(f"not up to date: {', '.join(names)}; run `make diagrams`", file=sys.stderr)
+        return 1 if stale() else 0
+    TARGET.mkdir(parents=True, exist_ok=True)
+    for name, draw in PAGES.items():
+        (TARGET / name).write_text(draw())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
