@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kohort.client.async_consumer import AsyncConsumer as AsyncConsumer
     from kohort.client.config import ConsumerConfig as ConsumerConfig
+    from kohort.client.config import ProducerConfig as ProducerConfig
     from kohort.client.consumer import Consumer as Consumer
     from kohort.client.listener import RebalanceListener as RebalanceListener
+    from kohort.client.producer import AsyncProducer as AsyncProducer
+    from kohort.client.producer import Producer as Producer
     from kohort.client.types import OffsetAndMetadata as OffsetAndMetadata
     from kohort.client.types import OffsetAndTimestamp as OffsetAndTimestamp
+    from kohort.client.types import RecordMetadata as RecordMetadata
     from kohort.client.types import TopicPartition as TopicPartition
     from kohort.records import Record as Record
 
@@ -21,12 +25,16 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "AsyncConsumer": "kohort.client.async_consumer",
+    "AsyncProducer": "kohort.client.producer",
     "Consumer": "kohort.client.consumer",
     "ConsumerConfig": "kohort.client.config",
     "OffsetAndMetadata": "kohort.client.types",
     "OffsetAndTimestamp": "kohort.client.types",
+    "Producer": "kohort.client.producer",
+    "ProducerConfig": "kohort.client.config",
     "RebalanceListener": "kohort.client.listener",
     "Record": "kohort.records",
+    "RecordMetadata": "kohort.client.types",
     "TopicPartition": "kohort.client.types",
 }
 

@@ -286,6 +286,18 @@ class RecordTooLargeError(KohortError):
     """A record exceeds a size limit. Raise `max_request_size` and `max.message.bytes`."""
 
 
+class DeliveryFailedError(KohortError):
+    """Records were not stored, and nobody had looked at their futures.
+
+    `count` is how many records, `first` the error of the first of them.
+    """
+
+    def __init__(self, message: str, *, count: int, first: KohortError) -> None:
+        super().__init__(message)
+        self.count = count
+        self.first = first
+
+
 class StorageError(KohortError):
     """The data directory or one of its files cannot be used."""
 

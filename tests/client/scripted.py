@@ -14,6 +14,7 @@ from typing import Any
 
 from kohort.errors import KohortError
 from kohort.net import Connection, Loop
+from kohort.records import Chunk, read_batch_header
 from kohort.wire import (
     Message,
     decode_request,
@@ -175,3 +176,40 @@ class ScriptedBroker:
         elif answer is not None:
             c.send(encode_response(answer, request.api_version, request.correlation_id))
         self.arrived.put(message)
+
+
+def values_of(payload: bytes | bytearray) -> list[bytes]:
+    """The values of a batch's records."""
+    chunk = Chunk("t", 0, bytes(payload), fetch_offset=0)
+    return [record.value for record in chunk.next_records(100_000)]
+
+
+class Log:
+    """One partition at a broker that keeps to the rules of idempotent producers (KIP-98)."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+        self.producer = (-1, -1)
+        self.recent: list[tuple[int, int]] = []
+
+    def append(self, payload: bytes | bytearray) -> int:
+        header = read_batch_header(payload)
+        if header.producer_id == -1:
+            self.values += values_of(payload)
+            return 0
+        producer = (header.producer_id, header.producer_epoch)
+        span = (header.base_sequence, header.last_sequence)
+        if producer == self.producer:
+            if span in self.recent:
+                return 0
+            if span[0] != self.recent[-1][1] + 1:
+                return 45
+        elif producer < self.producer:
+            return 47
+        elif span[0] != 0:
+            return 45
+        else:
+            self.producer, self.recent = producer, []
+        self.recent = [*self.recent, span][-5:]
+        self.values += values_of(payload)
+        return 0

@@ -163,3 +163,9 @@ def test_bytes_behind_a_request_are_let_be() -> None:
     assert request.api_version == 13
     assert isinstance(request.message, MetadataRequest)
     assert request.message.topics is None
+
+
+def test_bytes_behind_a_response_are_ignored_as_kafkas_clients_do() -> None:
+    """librdkafka's mock broker sends one byte too many with every Metadata answer."""
+    frame = body(encode_response(HeartbeatResponse(), 4, 5)) + b"\0"
+    assert decode_response(HeartbeatResponse, 4, frame) == (5, HeartbeatResponse())

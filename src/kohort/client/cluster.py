@@ -32,7 +32,14 @@ from kohort.client.metadata import (
 )
 from kohort.client.peer import Lane, Peer, PeerState
 from kohort.client.pipeline import Build, Done, PendingRequest
-from kohort.errors import ClosedError, ConnectionFailedError, KohortError, UsageError
+from kohort.errors import (
+    BrokerError,
+    ClosedError,
+    ConnectionFailedError,
+    ErrorCode,
+    KohortError,
+    UsageError,
+)
 from kohort.net import Loop, Timer
 from kohort.wire import Message, response_class
 from kohort.wire.messages.metadata_request import MetadataRequest, MetadataRequestTopic
@@ -83,6 +90,8 @@ class ClusterClient:
         self.config = config
         self.metadata = ClusterMetadata()
         """The present snapshot; replaced, never changed."""
+        self.metadata_error: KohortError | None = None
+        """Why the last try to get metadata failed; None after a success."""
         self.is_closed = False
         self._auto_create = auto_create_topics
         self._uniform = uniform
@@ -220,6 +229,8 @@ class ClusterClient:
             if peer.last_error is not None
         }
         causes = "; ".join(f"{address} ({error})" for address, error in tried.items())
+        if not causes and self.metadata_error is not None:
+            causes = str(self.metadata_error)
         return ConnectionFailedError(
             f"no broker could be reached: {causes or 'none answered in time'}. Check "
             f"bootstrap_servers={','.join(self.config.bootstrap_servers)} and that it runs"
@@ -310,6 +321,7 @@ class ClusterClient:
             fresh = merge(self.metadata, answer)
             self._schedule.answered(is_complete(fresh), now_ms)
             self._learned = {n: node for n, node in self._learned.items() if n not in fresh.nodes}
+            self.metadata_error = None
             self._publish(fresh)
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:
@@ -319,6 +331,9 @@ class ClusterClient:
                 else:
                     self._waiters.append(waiter)
         else:
+            self.metadata_error = (
+                answer if isinstance(answer, KohortError) else _no_metadata(answer)
+            )
             self._schedule.failed(now_ms)
         self._tick()
 
@@ -377,6 +392,11 @@ class ClusterClient:
             self.loop.call_soon(waiter.done, error)
         self._waiters.clear()
         self._peers.clear()
+
+
+def _no_metadata(answer: Message) -> BrokerError:
+    code = answer.error_code if isinstance(answer, MetadataResponse) else 0
+    return BrokerError(code or ErrorCode.BROKER_NOT_AVAILABLE, "asking for metadata")
 
 
 def _always(message: Message) -> Build:

@@ -240,7 +240,7 @@ class ProducerConfig(ClientConfig):
     compression_gzip_level: int | None = None
     """1 to 9; None for the codec's own default (6)."""
     compression_lz4_level: int | None = None
-    """1 to 17; None for the fast compressor."""
+    """1 to 12; None for the fast compressor (1)."""
     compression_zstd_level: int | None = None
     """1 to 22; None for the codec's own default (3)."""
     partitioner: str | Partitioner = "default"
@@ -256,7 +256,7 @@ class ProducerConfig(ClientConfig):
         self._at_least(1, "buffer_memory", "max_request_size", "delivery_timeout_ms")
         self._at_least(1, "max_in_flight_requests_per_connection")
         self._one_of("compression_type", CODECS)
-        for name, top in (("gzip", 9), ("lz4", 17), ("zstd", 22)):
+        for name, top in (("gzip", 9), ("lz4", 12), ("zstd", 22)):
             level = getattr(self, f"compression_{name}_level")
             if level is not None and not 1 <= level <= top:
                 raise self._refuse(f"compression_{name}_level", f"must be 1 to {top}")

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeVar, cast
 
 from kohort.errors import DecodeError, EncodeError, UnsupportedVersionError
 from kohort.wire._base import Message
-from kohort.wire._codec import decode, decode_partial, encode_into, guarded_join
+from kohort.wire._codec import decode_partial, encode_into, guarded_join
 from kohort.wire._limits import Limits
 from kohort.wire._registry import APIS, request_class
 from kohort.wire._runtime import unknown_tags
@@ -165,10 +165,14 @@ def response_body_offset(cls: type[Message], version: int, frame: Buffer) -> int
 def decode_response(
     cls: type[M], version: int, frame: Buffer, *, limits: Limits | None = None
 ) -> tuple[int, M]:
-    """Correlation id and body of a response frame."""
+    """Correlation id and body of a response frame.
+
+    Bytes behind the body are ignored, as Kafka's own clients do: librdkafka's mock broker sends one
+    too many with every Metadata answer.
+    """
     correlation_id = response_correlation_id(frame)
     offset = response_body_offset(cls, version, frame)
-    return correlation_id, decode(cls, version, frame, limits=limits, offset=offset)
+    return correlation_id, decode_partial(cls, version, frame, offset, limits=limits)
 
 
 def _skip_tags(frame: Buffer, p: int) -> int:

@@ -1,0 +1,239 @@
+"""Records on their way out, gathered into batches by partition. Pure; the producer locks around it.
+
+Rules:
+- A partition has one open batch at most; when a record does not fit, the batch is closed and stands
+  in line behind the earlier ones. Order within a partition is the order of `append`.
+- An open batch is closed by `linger_ms`, by a flush, or when memory is short.
+- Memory is counted by batch: `batch_size` when it is opened (more for a larger record), given back
+  when its outcome is known. When `buffer_memory` would be passed, records are refused until half
+  of it is free: filling and sending in turns is much faster than a crawl at the brim, where two
+  threads hand the interpreter's lock to each other for every batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from kohort.client.config import ProducerConfig
+from kohort.client.delivery import Delivery
+from kohort.errors import RecordTooLargeError
+from kohort.records import BatchBuilder, Compression
+
+_BUILDERS_KEPT_MAX: Final = 64
+NO_SEQUENCE: Final = -1
+
+Add = Callable[[BatchBuilder], int]
+"""Appends records to a builder; how many fitted, at least one into an empty builder."""
+
+
+class Batch:
+    """Records of one partition that travel together."""
+
+    __slots__ = (
+        "attempts", "builder", "count", "created_ms", "deadline_ms", "delivery", "ordinal",
+        "payload", "queue", "reserved_bytes", "retry_at_ms", "sequence", "stamp",
+    )  # fmt: skip
+
+    def __init__(
+        self, queue: PartitionQueue, builder: BatchBuilder, now_ms: int, deadline_ms: int
+    ) -> None:
+        self.queue = queue
+        self.builder: BatchBuilder | None = builder
+        self.delivery = Delivery(queue.topic, queue.partition)
+        self.created_ms = now_ms
+        self.deadline_ms = deadline_ms
+        self.reserved_bytes = 0
+        self.count = 0
+        """Records in it; set when it is closed."""
+        self.payload: bytes | bytearray = b""
+        """The batch as it goes over the wire; made when it is first sent."""
+        self.attempts = 0
+        self.retry_at_ms = 0
+        self.ordinal = 0
+        """Its place among the batches of its partition."""
+        self.sequence = NO_SEQUENCE
+        self.stamp: tuple[int, int, int] | None = None
+        """Producer id, epoch and sequence that the payload carries."""
+
+
+class PartitionQueue:
+    """The batches of one partition, in order: in flight, closed, open."""
+
+    __slots__ = (
+        "bump", "closed", "identity", "in_flight", "next_sequence", "open", "ordinals",
+        "partition", "topic",
+    )  # fmt: skip
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.open: Batch | None = None
+        self.closed: deque[Batch] = deque()
+        self.in_flight: list[Batch] = []
+        self.next_sequence = 0
+        """The sequence of the next batch that has none."""
+        self.identity: tuple[int, int] | None = None
+        """Producer id and epoch that its batches carry."""
+        self.bump = False
+        """True when the broker does not expect `next_sequence`: the next epoch begins anew."""
+        self.ordinals = 0
+
+    @property
+    def busy(self) -> bool:
+        """True while anything of this partition is not done."""
+        return self.open is not None or bool(self.closed) or bool(self.in_flight)
+
+
+class Accumulator:
+    """All partitions' batches."""
+
+    def __init__(self, config: ProducerConfig) -> None:
+        self._batch_bytes = min(config.batch_size, config.max_request_size)
+        self._record_bytes_max = config.max_request_size
+        self._memory_max = config.buffer_memory
+        self._linger_ms = config.linger_ms
+        self._delivery_ms = config.delivery_timeout_ms
+        self._compression = Compression.parse(config.compression_type)
+        self._level = config.compression_level
+        self._builders: list[BatchBuilder] = []
+        self._lingering: deque[Batch] = deque()
+        self.queues: dict[tuple[str, int], PartitionQueue] = {}
+        self.memory_bytes = 0
+        """Reserved by batches that are not done."""
+        self.full = False
+        """True from a refusal until half of the memory is free."""
+        self.ready: dict[PartitionQueue, None] = {}
+        """The queues with closed batches, the longest waiting first."""
+
+    def queue(self, topic: str, partition: int) -> PartitionQueue:
+        """The queue of a partition, made if need be."""
+        queue = self.queues.get((topic, partition))
+        if queue is None:
+            queue = self.queues[topic, partition] = PartitionQueue(topic, partition)
+        return queue
+
+    def add(self, queue: PartitionQueue, add: Add, now_ms: int) -> tuple[Batch, int] | None:
+        """Let `add` put records into the open batch, or into a new one when none fits.
+
+        Returns the batch and how many were added; None when there is no memory for a new batch.
+        Raises RecordTooLargeError for a record that no request could carry.
+        """
+        batch = queue.open
+        if batch is not None:
+            assert batch.builder is not None
+            added = add(batch.builder)
+            if added:
+                return batch, added
+            self.close_batch(batch)
+        batch = self.open_batch(queue, now_ms)
+        if batch is None:
+            return None
+        assert batch.builder is not None
+        try:
+            added = add(batch.builder)
+            self._check_size(batch.builder.size, queue)
+        except BaseException:  # whatever is wrong with the record, an empty batch must not go out
+            self._discard_open(batch)
+            raise
+        self._account(batch)
+        return batch, added
+
+    def open_batch(self, queue: PartitionQueue, now_ms: int) -> Batch | None:
+        """A new open batch, or None when memory is short. The first batch of all always gets in."""
+        if self.memory_bytes and (
+            self.full or self.memory_bytes + self._batch_bytes > self._memory_max
+        ):
+            self.full = True
+            return None
+        builder = (
+            self._builders.pop()
+            if self._builders
+            else BatchBuilder(self._compression, self._batch_bytes, level=self._level)
+        )
+        batch = Batch(queue, builder, now_ms, now_ms + self._delivery_ms)
+        batch.reserved_bytes = self._batch_bytes
+        self.memory_bytes += batch.reserved_bytes
+        queue.open = batch
+        self._lingering.append(batch)
+        return batch
+
+    def _discard_open(self, batch: Batch) -> None:
+        """Take back a batch that got no record."""
+        assert batch.builder is not None
+        batch.queue.open = None
+        self.memory_bytes -= batch.reserved_bytes
+        batch.reserved_bytes = 0
+        self._keep(batch)
+
+    def close_batch(self, batch: Batch) -> None:
+        """No more records: put it in line."""
+        assert batch.builder is not None
+        assert batch.queue.open is batch
+        batch.count = len(batch.builder)
+        queue = batch.queue
+        batch.ordinal = queue.ordinals = queue.ordinals + 1
+        queue.open = None
+        queue.closed.append(batch)
+        self.ready[queue] = None
+
+    def close_due(self, now_ms: int, *, everything: bool = False) -> list[PartitionQueue]:
+        """Close the batches that have lingered long enough, or all (as when memory is short)."""
+        closed: list[PartitionQueue] = []
+        everything = everything or self.full
+        while self._lingering:
+            batch = self._lingering[0]
+            if batch.queue.open is batch:
+                if not everything and now_ms < batch.created_ms + self._linger_ms:
+                    break
+                self.close_batch(batch)
+                closed.append(batch.queue)
+            self._lingering.popleft()
+        return closed
+
+    def next_linger_ms(self) -> int | None:
+        """When `close_due` has something to do."""
+        while self._lingering and self._lingering[0].queue.open is not self._lingering[0]:
+            self._lingering.popleft()
+        return self._lingering[0].created_ms + self._linger_ms if self._lingering else None
+
+    def sealed(self, batch: Batch) -> None:
+        """The batch's payload is made: its builder may serve another."""
+        self._keep(batch)
+
+    def release(self, batch: Batch) -> None:
+        """The outcome is known: give the memory back."""
+        self.memory_bytes -= batch.reserved_bytes
+        batch.reserved_bytes = 0
+        batch.payload = b""
+        if self.full and self.memory_bytes <= self._memory_max // 2:
+            self.full = False
+        if batch.builder is not None:
+            self._keep(batch)
+
+    def _account(self, batch: Batch) -> None:
+        """A single large record takes more than a batch's share."""
+        assert batch.builder is not None
+        if batch.builder.size > batch.reserved_bytes:
+            self.memory_bytes += batch.builder.size - batch.reserved_bytes
+            batch.reserved_bytes = batch.builder.size
+
+    def _check_size(self, size: int, queue: PartitionQueue) -> None:
+        if size > self._record_bytes_max:
+            raise RecordTooLargeError(
+                f"a record for {queue.topic}-{queue.partition} takes {size} bytes and "
+                f"max_request_size is {self._record_bytes_max}; raise it here and "
+                f"max.message.bytes on the topic, or send less"
+            )
+
+    def _keep(self, batch: Batch) -> None:
+        builder, batch.builder = batch.builder, None
+        # A builder that grew for one large record would hold that memory for ever.
+        if (
+            builder is not None
+            and len(self._builders) < _BUILDERS_KEPT_MAX
+            and builder.size <= 2 * self._batch_bytes
+        ):
+            builder.clear()
+            self._builders.append(builder)

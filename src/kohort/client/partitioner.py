@@ -1,0 +1,56 @@
+"""Which partition a record goes to. Pure: the randomness is handed in.
+
+Rules:
+- With a key: murmur2 of the key, as the Java client computes it, modulo the number of partitions.
+  So equal keys of all Kafka clients meet in one partition.
+- Without a key: one partition until a batch of it is full or has gone, then another one, so that
+  batches are large (KIP-480, KIP-794). Partitions without a leader are left out while others have
+  one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+_M: Final = 0x5BD1E995
+_MASK: Final = 0xFFFFFFFF
+_SEED: Final = 0x9747B28C
+
+
+def murmur2(data: bytes) -> int:
+    """The 32-bit hash that Kafka's Java client uses for keys, as an unsigned number."""
+    size = len(data)
+    h = _SEED ^ size
+    whole = size & ~3
+    for at in range(0, whole, 4):
+        k = int.from_bytes(data[at : at + 4], "little") * _M & _MASK
+        h = (h * _M & _MASK) ^ ((k ^ (k >> 24)) * _M & _MASK)
+    if whole != size:
+        h = (h ^ int.from_bytes(data[whole:], "little")) * _M & _MASK
+    h = (h ^ (h >> 13)) * _M & _MASK
+    return h ^ (h >> 15)
+
+
+def for_key(key: bytes, partitions: int) -> int:
+    """The partition of a key."""
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+class Sticky:
+    """The present partition of one topic for records without a key."""
+
+    __slots__ = ("_uniform", "available", "partition")
+
+    def __init__(self, available: Sequence[int], uniform: Callable[[], float]) -> None:
+        self.available = available
+        self._uniform = uniform
+        self.partition = -1
+        self.move_on(-1)
+
+    def move_on(self, full: int) -> None:
+        """Choose another partition, if `full` is still the present one."""
+        if full != self.partition:
+            return
+        others = [p for p in self.available if p != full] or self.available
+        self.partition = others[int(self._uniform() * len(others))]

@@ -1,0 +1,324 @@
+"""The producer's two faces: `Producer` blocks where it must wait, `AsyncProducer` suspends.
+
+Rules:
+- `send` may be called from any thread (any task). It takes one lock, adds the record to a batch
+  and returns its future; it waits only for memory (`buffer_memory`) and for the metadata of a topic
+  seen for the first time, at most `max_block_ms`.
+- A failure that nobody has looked at through its future is raised by the next `flush` or `close`.
+
+Shell: the clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from kohort.client.config import ProducerConfig
+from kohort.client.delivery import Delivery, RecordFuture
+from kohort.client.future import Future
+from kohort.client.partitioner import for_key
+from kohort.client.producer_core import ProducerCore
+from kohort.errors import KafkaTimeoutError
+from kohort.net import monotonic_ms
+from kohort.records import BatchBuilder
+
+Headers = Iterable[tuple[str, bytes | None]]
+"""Names and values of a record's headers, in order; a name may occur twice."""
+
+
+class Producer:
+    """Sends records. Make one for a process and share it; close it, or use it in a `with` block.
+
+    Takes `ProducerConfig`'s keys as keyword arguments, or a ready `ProducerConfig`. The brokers are
+    first asked when the first record is sent. Idempotent by default: a retry stores nothing twice
+    and keeps the order of a partition.
+
+        with Producer(bootstrap_servers="localhost:9092") as producer:
+            future = producer.send("flights", b"value", key=b"N14228")
+            print(future.result().offset)
+    """
+
+    def __init__(self, config: ProducerConfig | None = None, /, **settings: Any) -> None:
+        self.config = ProducerConfig.from_mapping(settings) if config is None else config
+        self._core = ProducerCore(self.config)
+        self._add = self._core.add
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers = (),
+    ) -> RecordFuture:
+        """Add a record to its batch; the future tells where it was stored, or why not.
+
+        `timestamp_ms` is now by default. Waits at most `max_block_ms` for memory or for the topic's
+        metadata, then raises KafkaTimeoutError, or BrokerError when the topic does not exist.
+        Raises RecordTooLargeError, UsageError (no such partition), ClosedError. When it raises,
+        nothing has been sent.
+        """
+        result = self._add(topic, value, key, partition, timestamp_ms, headers)
+        if result.__class__ is RecordFuture:
+            return result  # type: ignore[return-value]
+        deadline_ms = monotonic_ms() + self.config.max_block_ms
+        while isinstance(result, Future):
+            if not result.wait((deadline_ms - monotonic_ms()) / 1000):
+                raise self._core.blocked_error(topic)
+            result = self._add(topic, value, key, partition, timestamp_ms, headers)
+        return result
+
+    def send_many(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> list[RecordFuture]:
+        """Send many records at once, several times faster than one by one.
+
+        Returns a future for each batch that was filled: that of the last record which went into it.
+        Records without keys fill one partition's batch after the other. Raises as `send` does; then
+        the records before the one that failed have been sent.
+        """
+        when_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+        futures: list[RecordFuture] = []
+        for number, rows in self._by_partition(topic, values, keys, partition):
+            some_values = values if rows is None else [values[row] for row in rows]
+            some_keys = keys if rows is None or keys is None else [keys[row] for row in rows]
+
+            extend = _extender(when_ms, some_keys, some_values)
+            futures += self._fill(topic, number, len(some_values), extend, when_ms)
+        return futures
+
+    def produce_arrow(
+        self,
+        topic: str,
+        data: Any,
+        partition: int | None = None,
+    ) -> list[RecordFuture]:
+        """Send the rows of a `pyarrow` RecordBatch or Table; columns go straight into batches.
+
+        Columns by name: `value` and `key` (binary or string, either may be missing), `timestamp`
+        (timestamp or int64 ms; missing or null: now), `headers` (list of struct of key and value),
+        `partition` (when `partition` is not given). Returns and raises as `send_many` does, and
+        UsageError for columns of other names or types.
+        """
+        from kohort.client.arrow_rows import pieces  # pyarrow is an extra
+        from kohort.records.arrow import ArrowSource
+
+        count = self._partition_count(topic)
+        futures: list[RecordFuture] = []
+        for number, batch in pieces(data, partition, lambda key: for_key(key, count)):
+            when_ms = time.time_ns() // 1_000_000
+            source = ArrowSource(batch, when_ms)
+            futures += self._fill(topic, number, source.rows, source.extend, when_ms)
+        return futures
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Send what has been gathered and wait until each record of before is stored or has failed.
+
+        Raises DeliveryFailedError when records failed whose futures nobody has looked at, and
+        KafkaTimeoutError when `timeout_s` seconds (default: `delivery_timeout_ms` bounds it) pass.
+        """
+        pending = self._core.begin_flush()
+        try:
+            deadline = None if timeout_s is None else time.monotonic() + timeout_s
+            for left, delivery in enumerate(pending):
+                wait_s = None if deadline is None else deadline - time.monotonic()
+                if not delivery.wait(wait_s):
+                    raise KafkaTimeoutError(
+                        f"{len(pending) - left} of {len(pending)} batches had no outcome after "
+                        f"{timeout_s} s; they are still being sent"
+                    )
+        finally:
+            self._core.end_flush()
+        self._core.raise_failures()
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Flush, then close the connections; records without an outcome by then fail.
+
+        Raises as `flush` does, after everything has been closed. A second call does nothing.
+        """
+        if self._core.closed:
+            return
+        try:
+            self.flush(timeout_s)
+        finally:
+            self._shut_down()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        elif not self._core.closed:
+            self._shut_down()
+
+    # -- inside
+
+    def _shut_down(self) -> None:
+        thread = self._core.thread
+        if thread.alive:
+            thread.call(self._core.shut_down).wait(5)
+        self._core.closed = True
+        thread.release()
+
+    def _fill(
+        self,
+        topic: str,
+        partition: int | None,
+        rows: int,
+        extend: Callable[[BatchBuilder, int], int],
+        timestamp_ms: int,
+    ) -> list[RecordFuture]:
+        """Fill batches with rows until none is left; one future a batch."""
+        futures: list[RecordFuture] = []
+        deadline_ms = monotonic_ms() + self.config.max_block_ms
+        done = 0
+        while done < rows:
+            filled = self._core.fill(topic, partition, _from_row(extend, done), timestamp_ms)
+            if isinstance(filled, Future):
+                if not filled.wait((deadline_ms - monotonic_ms()) / 1000):
+                    raise self._core.blocked_error(topic)
+                continue
+            futures.append(filled[0])
+            done += filled[1]
+            deadline_ms = monotonic_ms() + self.config.max_block_ms
+        return futures
+
+    def _by_partition(
+        self, topic: str, values: Sequence[Any], keys: Sequence[Any] | None, partition: int | None
+    ) -> Iterator[tuple[int | None, list[int] | None]]:
+        """(partition, rows) in the order of first sight; rows None for all."""
+        if keys is None or partition is not None:
+            yield partition, None
+            return
+        count = self._partition_count(topic)
+        rows_of: dict[int | None, list[int]] = {}
+        for row, key in enumerate(keys):
+            rows_of.setdefault(None if key is None else for_key(key, count), []).append(row)
+        yield from rows_of.items()
+
+    def _partition_count(self, topic: str) -> int:
+        """How many partitions a topic has; waits for its metadata."""
+        deadline_ms = monotonic_ms() + self.config.max_block_ms
+        while True:
+            found = self._core.partition_count(topic)
+            if isinstance(found, int):
+                return found
+            if not found.wait((deadline_ms - monotonic_ms()) / 1000):
+                raise self._core.blocked_error(topic)
+
+
+class AsyncProducer:
+    """The same for asyncio: what may wait is awaited. Made inside or outside of a running loop."""
+
+    def __init__(self, config: ProducerConfig | None = None, /, **settings: Any) -> None:
+        self.config = ProducerConfig.from_mapping(settings) if config is None else config
+        self._core = ProducerCore(self.config)
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Headers = (),
+    ) -> RecordFuture:
+        """As `Producer.send`; awaiting the future it returns waits until the record is stored."""
+        result = self._core.add(topic, value, key, partition, timestamp_ms, headers)
+        deadline_ms = monotonic_ms() + self.config.max_block_ms
+        while isinstance(result, Future):
+            if not await _in_time(result, (deadline_ms - monotonic_ms()) / 1000):
+                raise self._core.blocked_error(topic)
+            result = self._core.add(topic, value, key, partition, timestamp_ms, headers)
+        return result
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """As `Producer.flush`."""
+        pending = self._core.begin_flush()
+        try:
+            deadline = None if timeout_s is None else time.monotonic() + timeout_s
+            for delivery in pending:
+                wait_s = None if deadline is None else deadline - time.monotonic()
+                if not await _in_time(_settled(delivery), wait_s):
+                    raise KafkaTimeoutError(f"records had no outcome after {timeout_s} s")
+        finally:
+            self._core.end_flush()
+        self._core.raise_failures()
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """As `Producer.close`."""
+        if self._core.closed:
+            return
+        try:
+            await self.flush(timeout_s)
+        finally:
+            await self._shut_down()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            await self.close()
+        elif not self._core.closed:
+            await self._shut_down()
+
+    async def _shut_down(self) -> None:
+        thread = self._core.thread
+        if thread.alive:
+            await thread.call(self._core.shut_down)
+        self._core.closed = True
+        thread.release()
+
+
+def _extender(
+    when_ms: int, keys: Sequence[bytes | None] | None, values: Sequence[bytes | None]
+) -> Callable[[BatchBuilder, int], int]:
+    return lambda builder, start: builder.extend(when_ms, keys, values, start=start)
+
+
+def _from_row(
+    extend: Callable[[BatchBuilder, int], int], start: int
+) -> Callable[[BatchBuilder], int]:
+    return lambda builder: extend(builder, start)
+
+
+def _settled(delivery: Delivery) -> Future[None]:
+    future: Future[None] = Future()
+    delivery.add_callback(lambda: future.set_result(None))
+    return future
+
+
+async def _in_time(future: Future[None], timeout_s: float | None) -> bool:
+    """Await a future; False when the time ran out first."""
+    import asyncio  # only tasks need it, and they have it
+
+    try:
+        await asyncio.wait_for(_awaiting(future), timeout_s)
+    except TimeoutError:
+        return False
+    return True
+
+
+async def _awaiting(future: Future[None]) -> None:
+    await future

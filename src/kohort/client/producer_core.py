@@ -1,0 +1,412 @@
+"""What both faces of the producer share: the lock, the batches, and the network side.
+
+Rules:
+- Everything that users' threads and the network thread share stands behind one lock: routes,
+  accumulator, sender. Batches are built, and futures completed, outside of it.
+- Records are refused with something to wait for, never by blocking here: the faces wait.
+- One `_drain` is posted at a time, however many records ask for it.
+
+Shell: threads, the clock, randomness (which partition a record without a key goes to).
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import Any, Final
+
+from kohort.client.accumulator import Accumulator, Add, Batch, PartitionQueue
+from kohort.client.cluster import ANY, ClusterClient
+from kohort.client.config import ProducerConfig
+from kohort.client.delivery import Delivery, RecordFuture
+from kohort.client.future import Future
+from kohort.client.metadata import ClusterMetadata
+from kohort.client.network import NetworkThread
+from kohort.client.partitioner import Sticky, for_key
+from kohort.client.produce import answers_in, leader_hints, nodes_in, produce_request, seal
+from kohort.client.sender import IdState, Outcome, ProducePlan, Sender
+from kohort.errors import (
+    BrokerError,
+    ClosedError,
+    DeliveryFailedError,
+    ErrorCode,
+    KafkaTimeoutError,
+    KohortError,
+    ProtocolError,
+    UsageError,
+)
+from kohort.net import Timer, monotonic_ms
+from kohort.wire import Message
+from kohort.wire.messages.init_producer_id_request import InitProducerIdRequest
+from kohort.wire.messages.init_producer_id_response import InitProducerIdResponse
+from kohort.wire.messages.produce_response import ProduceResponse
+
+_FAILURES_KEPT_MAX: Final = 1_000
+_FATAL_TOPIC_ERRORS: Final = frozenset(
+    {ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+)
+
+
+class Route:
+    """A topic as `send` sees it: its partitions' queues, and the one for records without a key."""
+
+    __slots__ = ("queues", "sticky")
+
+    def __init__(self, queues: list[PartitionQueue], sticky: Sticky) -> None:
+        self.queues = queues
+        self.sticky = sticky
+
+
+class ProducerCore:
+    """A producer without a face. `add` and `fill` are for users' threads."""
+
+    def __init__(self, config: ProducerConfig) -> None:
+        self.config = config
+        self.lock = threading.Lock()
+        self.routes: dict[str, Route] = {}
+        self.closed = False
+        self._topic_errors: dict[str, int] = {}
+        self._topics: frozenset[str] = frozenset()
+        self._accumulator = Accumulator(config)
+        self._sender = Sender(self._accumulator, config, random.random)
+        custom = config.partitioner
+        self._custom = None if isinstance(custom, str) else custom
+        self._room: list[Future[None]] = []
+        self._news: list[Future[None]] = []
+        self._failures: list[tuple[Delivery, KohortError, int]] = []
+        self._failed_uncounted = 0
+        self._flushing = 0
+        self._drain_posted = False
+        self._timer: Timer | None = None
+        self.thread = NetworkThread.shared()
+        self._loop = self.thread.loop
+        self._cluster = ClusterClient(self._loop, config, auto_create_topics=True)
+        self._cluster.add_listener(self._metadata_changed)
+
+    # -- users' threads
+
+    def add(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Any,
+    ) -> RecordFuture | Future[None]:
+        """Add a record: its future, or what to wait for before the next try."""
+        if timestamp_ms is None:
+            timestamp_ms = time.time_ns() // 1_000_000
+        with self.lock:
+            route = self.routes.get(topic)
+            if route is None:
+                return self._wait_for_topic(topic)
+            queue = self._queue(route, topic, key, partition)
+            batch = queue.open
+            if batch is not None:
+                builder = batch.builder
+                assert builder is not None
+                index = builder.append(timestamp_ms, key, value, headers)
+                if index >= 0:
+                    return RecordFuture(batch.delivery, index, timestamp_ms)
+            when_ms = timestamp_ms
+            added = self._add_slowly(
+                route, queue, lambda b: b.append(when_ms, key, value, headers) + 1
+            )
+            if isinstance(added, Future):
+                return added
+            return RecordFuture(added[0].delivery, 0, timestamp_ms)
+
+    def fill(
+        self, topic: str, partition: int | None, add: Add, timestamp_ms: int
+    ) -> tuple[RecordFuture, int] | Future[None]:
+        """Let `add` fill one batch: the future of its last record and how many fitted."""
+        with self.lock:
+            route = self.routes.get(topic)
+            if route is None:
+                return self._wait_for_topic(topic)
+            queue = self._queue(route, topic, None, partition)
+            added = self._add_slowly(route, queue, add)
+            if isinstance(added, Future):
+                return added
+            batch, count = added
+            assert batch.builder is not None
+            return RecordFuture(batch.delivery, len(batch.builder) - 1, timestamp_ms), count
+
+    def partition_count(self, topic: str) -> int | Future[None]:
+        """How many partitions a topic has, or what to wait for before the next try."""
+        with self.lock:
+            route = self.routes.get(topic)
+            return self._wait_for_topic(topic) if route is None else len(route.queues)
+
+    def _queue(self, route: Route, topic: str, key: Any, partition: int | None) -> PartitionQueue:
+        queues = route.queues
+        if partition is None:
+            if self._custom is not None:
+                partition = self._custom(topic, key, len(queues))
+            elif key is None:
+                return queues[route.sticky.partition]
+            else:
+                return queues[for_key(key, len(queues))]
+        if 0 <= partition < len(queues):
+            return queues[partition]
+        raise UsageError(f"topic {topic!r} has partitions 0 to {len(queues) - 1}, not {partition}")
+
+    def _add_slowly(
+        self, route: Route, queue: PartitionQueue, add: Add
+    ) -> tuple[Batch, int] | Future[None]:
+        """Add when perhaps a new batch must be opened; or what to wait for."""
+        if self.closed:
+            raise ClosedError("this producer was closed; make a new one")
+        before = queue.open
+        added = self._accumulator.add(queue, add, monotonic_ms())
+        if queue.open is not before:
+            if before is not None:
+                route.sticky.move_on(queue.partition)
+            self._wake()
+        if added is not None:
+            return added
+        room: Future[None] = Future()
+        self._room.append(room)
+        self._wake()
+        return room
+
+    def _wait_for_topic(self, topic: str) -> Future[None]:
+        if self.closed:
+            raise ClosedError("this producer was closed; make a new one")
+        code = self._topic_errors.get(topic, 0)
+        if code in _FATAL_TOPIC_ERRORS:
+            raise BrokerError(code, f"topic {topic!r} cannot be produced to")
+        news: Future[None] = Future()
+        self._news.append(news)
+        if topic not in self._topics:
+            self._topics |= {topic}
+            self._loop.call_soon_threadsafe(self._watch_topics)
+        return news
+
+    def blocked_error(self, topic: str) -> KohortError:
+        """Why `max_block_ms` ran out."""
+        waited = f"within max_block_ms={self.config.max_block_ms}"
+        if topic in self.routes:
+            return KafkaTimeoutError(
+                f"no room for a record of {topic!r} {waited}: buffer_memory="
+                f"{self.config.buffer_memory} bytes are full; the brokers take records more slowly "
+                f"than they are sent"
+            )
+        code = self._topic_errors.get(topic, 0)
+        if code:
+            return BrokerError(
+                code, f"topic {topic!r} has no metadata {waited}; does it exist? create it first"
+            )
+        cause = self._cluster.metadata_error
+        return KafkaTimeoutError(
+            f"no metadata for topic {topic!r} {waited}; is a broker reachable at "
+            f"{','.join(self.config.bootstrap_servers)}?"
+            + (f" Last error: {cause}" if cause is not None else "")
+        )
+
+    def begin_flush(self) -> list[Delivery]:
+        """Send what has been gathered without lingering; the deliveries to wait for."""
+        self.thread.check()
+        with self.lock:
+            self._flushing += 1
+            pending: list[Delivery] = []
+            for queue in self._accumulator.queues.values():
+                pending += [batch.delivery for batch in queue.in_flight]
+                pending += [batch.delivery for batch in queue.closed]
+                if queue.open is not None:
+                    pending.append(queue.open.delivery)
+            self._wake()
+        return pending
+
+    def end_flush(self) -> None:
+        """Linger again."""
+        with self.lock:
+            self._flushing -= 1
+
+    def raise_failures(self) -> None:
+        """Raise what has failed since the last call and was not seen through a future."""
+        with self.lock:
+            failures, self._failures = self._failures, []
+            count, self._failed_uncounted = self._failed_uncounted, 0
+        unseen = [failure for failure in failures if not failure[0].seen]
+        count += sum(failure[2] for failure in unseen)
+        if unseen:
+            first = unseen[0]
+            raise DeliveryFailedError(
+                f"{count} records were not stored; the first failure, of "
+                f"{first[0].topic}-{first[0].partition}: {first[1]}",
+                count=count,
+                first=first[1],
+            )
+
+    def _wake(self) -> None:
+        """Post a drain; the lock is held."""
+        if not self._drain_posted:
+            self._drain_posted = True
+            self._loop.call_soon_threadsafe(self._drain)
+
+    # -- the network thread
+
+    def _watch_topics(self) -> None:
+        self._cluster.watch_topics(self._topics)
+
+    def _metadata_changed(self, metadata: ClusterMetadata) -> None:
+        with self.lock:
+            self._topic_errors = dict(metadata.errors)
+            for name, topic in metadata.topics.items():
+                count = max(topic.partitions, default=-1) + 1
+                available = [
+                    p for p in sorted(topic.partitions) if metadata.leader(name, p) >= 0
+                ] or sorted(topic.partitions)
+                route = self.routes.get(name)
+                if route is None or len(route.queues) != count:
+                    queues = [self._accumulator.queue(name, p) for p in range(count)]
+                    if available:
+                        self.routes[name] = Route(queues, Sticky(available, random.random))
+                else:
+                    route.sticky.available = available
+            news, self._news = self._news, []
+        for future in news:
+            future.set_result(None)
+        self._drain()
+
+    def _drain(self) -> None:
+        """Send what is ready, give up what is overdue, and see when to come again."""
+        now_ms = self._loop.now_ms()
+        with self.lock:
+            self._drain_posted = False
+            for queue in self._accumulator.close_due(now_ms, everything=self._flushing > 0):
+                self.routes[queue.topic].sticky.move_on(queue.partition)
+            expired = self._sender.expire(now_ms)
+            plans = self._sender.plan(now_ms, self._cluster.metadata.leader)
+            wants_id = self._sender.id_state is IdState.WANTED and bool(self._accumulator.ready)
+            if wants_id:
+                self._sender.id_state = IdState.ASKED
+            leader_missing = self._sender.leader_missing
+            deadlines = (self._accumulator.next_linger_ms(), self._sender.next_deadline())
+        for plan in plans:
+            self._send(plan)
+        if expired:
+            self._complete(expired)
+        if wants_id:
+            self._ask_producer_id()
+        if leader_missing:
+            self._cluster.refresh_soon()
+        self._arm(min((d for d in deadlines if d is not None), default=None))
+
+    def _arm(self, deadline_ms: int | None) -> None:
+        if self._timer is not None:
+            if self._timer.active and self._timer.when_ms == deadline_ms:
+                return
+            self._timer.cancel()
+        self._timer = None
+        if deadline_ms is not None and not self._cluster.is_closed:
+            self._timer = self._loop.call_at(deadline_ms, self._drain)
+
+    def _send(self, plan: ProducePlan) -> None:
+        try:
+            for batch in plan.batches:
+                if seal(batch):
+                    self._accumulator.sealed(batch)
+        except KohortError as error:
+            self._loop.call_soon(self._answered, plan, error)
+            return
+        now_ms = self._loop.now_ms()
+        wait_ms = max(1, min(self.config.request_timeout_ms, plan.deadline_ms - now_ms))
+        acks = int(self.config.acks)
+        self._cluster.request(
+            plan.node_id,
+            produce_request(plan.batches, self._cluster.metadata, acks, wait_ms),
+            lambda answer: self._answered(plan, answer),
+            timeout_ms=wait_ms,
+            lane="produce",
+            answered=acks != 0,
+        )
+
+    def _answered(self, plan: ProducePlan, answer: Message | KohortError) -> None:
+        now_ms = self._loop.now_ms()
+        metadata = self._cluster.metadata
+        with self.lock:
+            if isinstance(answer, ProduceResponse):
+                said = answers_in(answer, plan.batches, metadata)
+                outcomes = self._sender.answered(plan, said, now_ms)
+                troubled = any(a is None or a.code for a in said)
+            elif isinstance(answer, KohortError):
+                outcomes = self._sender.failed(plan, answer, now_ms)
+                troubled = not isinstance(answer, ClosedError | ProtocolError)
+            else:
+                outcomes = self._sender.unanswered(plan)
+                troubled = False
+        if isinstance(answer, ProduceResponse) and troubled:
+            nodes = nodes_in(answer)
+            for topic, partition, leader, epoch in leader_hints(answer, metadata):
+                self._cluster.leader_hint(topic, partition, leader, epoch, nodes)
+        if troubled:
+            self._cluster.refresh_soon()
+        self._complete(outcomes)
+        self._drain()
+
+    def _complete(self, outcomes: list[Outcome]) -> None:
+        """Give memory back, tell the futures, wake who waits for room."""
+        room: list[Future[None]] = []
+        with self.lock:
+            for outcome in outcomes:
+                self._accumulator.release(outcome.batch)
+                if outcome.error is not None:
+                    self._count_failure(outcome.batch, outcome.error)
+            if self._room and not self._accumulator.full:
+                room, self._room = self._room, []
+        for batch, error, base_offset, append_time_ms in outcomes:
+            batch.delivery.complete(error, base_offset, append_time_ms)
+        for future in room:
+            future.set_result(None)
+
+    def _count_failure(self, batch: Batch, error: KohortError) -> None:
+        if len(self._failures) < _FAILURES_KEPT_MAX:
+            self._failures.append((batch.delivery, error, batch.count))
+        else:
+            self._failed_uncounted += batch.count
+
+    def _ask_producer_id(self) -> None:
+        self._cluster.request(
+            ANY,
+            InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000),
+            self._producer_id_answered,
+        )
+
+    def _producer_id_answered(self, answer: Message | KohortError) -> None:
+        with self.lock:
+            if isinstance(answer, InitProducerIdResponse) and not answer.error_code:
+                self._sender.producer_id_given(answer.producer_id, answer.producer_epoch)
+            else:
+                self._sender.id_state = IdState.WANTED
+        if self._sender.id_state is IdState.HELD:
+            self._drain()
+            return
+        error = answer if isinstance(answer, KohortError) else None
+        if isinstance(answer, InitProducerIdResponse):
+            error = BrokerError(answer.error_code, "asking for a producer id (idempotence)")
+        if error is None or error.retriable:
+            wait_ms = self.config.retry_backoff_ms
+            self._loop.call_at(self._loop.now_ms() + wait_ms, self._drain)
+        elif not isinstance(error, ClosedError):
+            with self.lock:
+                outcomes = self._sender.abort(error)
+            self._complete(outcomes)
+
+    def shut_down(self) -> None:
+        """On the network thread: give up what is left, close the connections, wake everybody."""
+        error = ClosedError("the producer was closed before this record was stored")
+        with self.lock:
+            self.closed = True
+            outcomes = self._sender.abort(error)
+            waiting = self._room + self._news
+            self._room, self._news = [], []
+        self._cluster.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._complete(outcomes)
+        for future in waiting:
+            future.set_result(None)

@@ -1,0 +1,355 @@
+"""Which batches go to which broker when, and what an answer means for them. Pure.
+
+Rules (KIP-98, KIP-360, KIP-679):
+- At most `max_in_flight_requests_per_connection` requests a broker; one batch a partition in each.
+- A batch keeps its sequence over all tries, so the broker drops what it has already.
+- After a failure a partition sends nothing new until all that was in flight has come back; what
+  failed then goes first, in the old order. So retries never reorder.
+- Sequences belong to a partition. When the broker does not expect the oldest batch's sequence, or a
+  batch was refused for good, this partition goes on under the next epoch, with sequences from 0.
+  That cannot store anything twice: a batch behind one that was not stored was not stored either.
+- Every batch gets exactly one outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Final, NamedTuple
+
+from kohort.client.accumulator import NO_SEQUENCE, Accumulator, Batch, PartitionQueue
+from kohort.client.config import ProducerConfig
+from kohort.errors import (
+    BrokerError,
+    ErrorCode,
+    FencedError,
+    KafkaTimeoutError,
+    KohortError,
+    RecordTooLargeError,
+)
+
+SEQUENCE_MASK: Final = 0x7FFFFFFF
+_JITTER: Final = 0.2
+
+
+class Outcome(NamedTuple):
+    """The end of a batch: stored at `base_offset`, or failed."""
+
+    batch: Batch
+    error: KohortError | None
+    base_offset: int = -1
+    append_time_ms: int = -1
+
+
+class Answer(NamedTuple):
+    """What a broker said about one batch."""
+
+    code: int
+    message: str
+    base_offset: int
+    append_time_ms: int
+
+
+class ProducePlan(NamedTuple):
+    """One request: the broker and its batches, each of another partition."""
+
+    node_id: int
+    batches: list[Batch]
+    deadline_ms: int
+
+
+class IdState(Enum):
+    """Whether batches may carry a producer id."""
+
+    UNUSED = "not idempotent"
+    WANTED = "to be asked for"
+    ASKED = "asked for"
+    HELD = "held"
+
+
+class Sender:
+    """The sending half of a producer; works on the accumulator's queues."""
+
+    def __init__(
+        self, accumulator: Accumulator, config: ProducerConfig, uniform: Callable[[], float]
+    ) -> None:
+        self._accumulator = accumulator
+        self._requests_max = config.max_in_flight_requests_per_connection
+        self._request_bytes_max = config.max_request_size
+        self._retries = config.retries
+        self._first_ms = config.retry_backoff_ms
+        self._backoff_max_ms = config.retry_backoff_max_ms
+        self._uniform = uniform
+        self._requests: dict[int, int] = {}
+        """Requests in flight by node."""
+        self.id_state = IdState.WANTED if config.enable_idempotence else IdState.UNUSED
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self._next_ms: int | None = None
+        self.leader_missing = False
+        """True when the last `plan` held batches back because their partition has no leader."""
+
+    # -- going out
+
+    def plan(self, now_ms: int, leader: Callable[[str, int], int]) -> list[ProducePlan]:
+        """The requests to send now; their batches count as in flight from here on."""
+        self._next_ms = None
+        self.leader_missing = False
+        if self.id_state not in (IdState.UNUSED, IdState.HELD):
+            self._note_deadlines()
+            return []
+        by_node: dict[int, list[PartitionQueue]] = {}
+        for queue in self._accumulator.ready:
+            self._note(queue.closed[0].deadline_ms)
+            if not self._may_send(queue, now_ms):
+                continue
+            node_id = leader(queue.topic, queue.partition)
+            if node_id < 0:
+                self.leader_missing = True
+            elif self._requests.get(node_id, 0) < self._requests_max:
+                by_node.setdefault(node_id, []).append(queue)
+        plans: list[ProducePlan] = []
+        for node_id, queues in by_node.items():
+            while queues and self._requests.get(node_id, 0) < self._requests_max:
+                plans.append(self._one_request(node_id, queues))
+                queues = [q for q in queues if q.closed and self._may_send(q, now_ms)]
+        return plans
+
+    def _may_send(self, queue: PartitionQueue, now_ms: int) -> bool:
+        if queue.bump and queue.in_flight:
+            return False
+        if queue.identity is None or queue.bump:
+            self._identify(queue)
+            if self.id_state is IdState.WANTED:
+                return False
+        head = queue.closed[0]
+        if head.retry_at_ms > now_ms:
+            self._note(head.retry_at_ms)
+            return False
+        # A retry goes alone, so that what follows it cannot be stored before it is.
+        return not (queue.in_flight and (head.attempts or queue.in_flight[0].attempts > 1))
+
+    def _one_request(self, node_id: int, queues: list[PartitionQueue]) -> ProducePlan:
+        batches: list[Batch] = []
+        room = self._request_bytes_max
+        for queue in queues:
+            batch = queue.closed[0]
+            size = batch.builder.size if batch.builder is not None else len(batch.payload)
+            if batches and size > room:
+                break
+            room -= size
+            queue.closed.popleft()
+            queue.in_flight.append(batch)
+            batch.attempts += 1
+            if queue.identity is not None and batch.sequence == NO_SEQUENCE:
+                batch.sequence = queue.next_sequence
+                queue.next_sequence = (queue.next_sequence + batch.count) & SEQUENCE_MASK
+            batches.append(batch)
+        # The line moves on: who was served stands behind who was not.
+        for batch in batches:
+            self._accumulator.ready.pop(batch.queue, None)
+            if batch.queue.closed:
+                self._accumulator.ready[batch.queue] = None
+        self._requests[node_id] = self._requests.get(node_id, 0) + 1
+        return ProducePlan(node_id, batches, min(batch.deadline_ms for batch in batches))
+
+    def next_deadline(self) -> int | None:
+        """When `plan` or `expire` may have something new to do, as of the last `plan`."""
+        return self._next_ms
+
+    def _note(self, when_ms: int) -> None:
+        if self._next_ms is None or when_ms < self._next_ms:
+            self._next_ms = when_ms
+
+    def _note_deadlines(self) -> None:
+        for queue in self._accumulator.ready:
+            self._note(queue.closed[0].deadline_ms)
+
+    # -- coming back
+
+    def answered(
+        self, plan: ProducePlan, answers: Iterable[Answer | None], now_ms: int
+    ) -> list[Outcome]:
+        """The broker's word on each batch of a request (None: it said nothing about it)."""
+        self._requests[plan.node_id] -= 1
+        outcomes: list[Outcome] = []
+        for batch, answer in zip(plan.batches, answers, strict=True):
+            if answer is None:
+                error = BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, f"no answer{_about(batch)}")
+                self._came_back(batch, error, now_ms, outcomes)
+            elif answer.code in (0, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+                self._stored(batch, answer, outcomes)
+            else:
+                self._refused(batch, answer, now_ms, outcomes)
+        return outcomes
+
+    def failed(self, plan: ProducePlan, error: KohortError, now_ms: int) -> list[Outcome]:
+        """The request came to nothing; whether its batches were stored is not known."""
+        self._requests[plan.node_id] -= 1
+        outcomes: list[Outcome] = []
+        for batch in plan.batches:
+            self._came_back(batch, error, now_ms, outcomes)
+        return outcomes
+
+    def unanswered(self, plan: ProducePlan) -> list[Outcome]:
+        """The request was sent with `acks=0`: nobody will say more."""
+        self._requests[plan.node_id] -= 1
+        outcomes: list[Outcome] = []
+        for batch in plan.batches:
+            self._stored(batch, Answer(0, "", -1, -1), outcomes)
+        return outcomes
+
+    def _stored(self, batch: Batch, answer: Answer, outcomes: list[Outcome]) -> None:
+        batch.queue.in_flight.remove(batch)
+        outcomes.append(Outcome(batch, None, answer.base_offset, answer.append_time_ms))
+
+    def _refused(self, batch: Batch, answer: Answer, now_ms: int, outcomes: list[Outcome]) -> None:
+        code, queue = answer.code, batch.queue
+        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and _has_predecessor(batch):
+            self._retry(batch, now_ms)  # its predecessor failed and will go first
+        elif code in _UNEXPECTED and queue.identity is not None:
+            queue.bump = True
+            self._retry(batch, now_ms)
+        elif code == ErrorCode.PRODUCER_FENCED:
+            self._give_up(batch, FencedError(code, _about(batch)), outcomes, refused=True)
+        elif code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
+            error = RecordTooLargeError(
+                f"the broker refused a batch of {batch.count} records{_about(batch)}: "
+                f"{ErrorCode.name_of(code)}; raise max.message.bytes on the topic or lower "
+                f"batch_size"
+            )
+            self._give_up(batch, error, outcomes, refused=True)
+        else:
+            error = BrokerError(code, f"{answer.message}{_about(batch)}")
+            refused = code not in _MAYBE_STORED
+            self._came_back(batch, error, now_ms, outcomes, refused=refused)
+
+    def _came_back(
+        self,
+        batch: Batch,
+        error: KohortError,
+        now_ms: int,
+        outcomes: list[Outcome],
+        *,
+        refused: bool = False,
+    ) -> None:
+        if not error.retriable or batch.attempts > self._retries:
+            self._give_up(batch, error, outcomes, refused=refused)
+        elif now_ms >= batch.deadline_ms:
+            self._give_up(batch, _too_late(batch, error), outcomes, refused=refused)
+        else:
+            self._retry(batch, now_ms)
+
+    def _retry(self, batch: Batch, now_ms: int) -> None:
+        queue = batch.queue
+        queue.in_flight.remove(batch)
+        wait_ms = min(self._backoff_max_ms, self._first_ms << min(batch.attempts - 1, 20))
+        batch.retry_at_ms = now_ms + round(wait_ms * (1 - _JITTER + 2 * _JITTER * self._uniform()))
+        at = 0
+        while at < len(queue.closed) and queue.closed[at].ordinal < batch.ordinal:
+            at += 1
+        queue.closed.insert(at, batch)
+        self._accumulator.ready[queue] = None
+
+    def _give_up(
+        self, batch: Batch, error: KohortError, outcomes: list[Outcome], *, refused: bool
+    ) -> None:
+        """The end of a batch; `refused`: it is certain that its last try did not store it."""
+        queue = batch.queue
+        if batch in queue.in_flight:
+            queue.in_flight.remove(batch)
+        if refused and batch.sequence != NO_SEQUENCE:
+            queue.bump = True
+        outcomes.append(Outcome(batch, error))
+
+    # -- time and identity
+
+    def expire(self, now_ms: int) -> list[Outcome]:
+        """Give up what has waited longer than `delivery_timeout_ms`."""
+        outcomes: list[Outcome] = []
+        for queue in list(self._accumulator.ready):
+            while queue.closed and queue.closed[0].deadline_ms <= now_ms:
+                batch = queue.closed.popleft()
+                self._give_up(batch, _too_late(batch, None), outcomes, refused=False)
+            if not queue.closed:
+                del self._accumulator.ready[queue]
+        return outcomes
+
+    def abort(self, error: KohortError) -> list[Outcome]:
+        """Give up everything that is not done, because the producer is closed."""
+        outcomes: list[Outcome] = []
+        for queue in self._accumulator.queues.values():
+            if queue.open is not None:
+                self._accumulator.close_batch(queue.open)
+            outcomes.extend(Outcome(batch, error) for batch in queue.in_flight)
+            outcomes.extend(Outcome(batch, error) for batch in queue.closed)
+            queue.in_flight.clear()
+            queue.closed.clear()
+        self._accumulator.ready.clear()
+        return outcomes
+
+    def producer_id_given(self, producer_id: int, epoch: int) -> None:
+        """InitProducerId was answered."""
+        self.producer_id, self.producer_epoch = producer_id, epoch
+        self.id_state = IdState.HELD
+
+    def _identify(self, queue: PartitionQueue) -> None:
+        """Give a partition at rest its identity, or the next epoch of it (KIP-360)."""
+        if self.id_state is IdState.UNUSED:
+            return
+        held = (self.producer_id, self.producer_epoch)
+        if queue.bump and queue.identity is not None:
+            producer_id, epoch = queue.identity
+            if producer_id != self.producer_id:
+                queue.identity = held
+            elif epoch < _EPOCH_MAX:
+                queue.identity = (producer_id, epoch + 1)
+            else:
+                self.id_state = IdState.WANTED
+                return
+            queue.next_sequence = 0
+            for batch in queue.closed:
+                batch.sequence = NO_SEQUENCE
+        elif queue.identity is None:
+            queue.identity = held
+        queue.bump = False
+
+
+_EPOCH_MAX: Final = 32_767
+_UNEXPECTED: Final = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    }
+)
+_MAYBE_STORED: Final = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+
+
+def _has_predecessor(batch: Batch) -> bool:
+    """True while an older batch of the partition has no outcome."""
+    queue = batch.queue
+    if queue.closed and queue.closed[0].ordinal < batch.ordinal:
+        return True
+    return any(other.ordinal < batch.ordinal for other in queue.in_flight)
+
+
+def _about(batch: Batch) -> str:
+    return f" for {batch.queue.topic}-{batch.queue.partition}"
+
+
+def _too_late(batch: Batch, cause: KohortError | None) -> KafkaTimeoutError:
+    why = f"; last error: {cause}" if cause is not None else ""
+    return KafkaTimeoutError(
+        f"{batch.count} records{_about(batch)} were not stored within delivery_timeout_ms "
+        f"after {batch.attempts} tries{why}"
+    )

@@ -1,0 +1,382 @@
+"""The producer against scripted brokers: futures, flush, back-pressure, loss, leaders that move."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pyarrow as pa
+import pytest
+
+from kohort.client.partitioner import Sticky, for_key, murmur2
+from kohort.client.producer import AsyncProducer, Producer
+from kohort.errors import (
+    BrokerError,
+    ClosedError,
+    DeliveryFailedError,
+    KafkaTimeoutError,
+    RecordTooLargeError,
+    UsageError,
+)
+from kohort.records import Chunk, read_batch_header
+from kohort.wire.messages.produce_response import (
+    PartitionProduceResponse,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+
+from .scripted import CLOSE, WAIT_S, Log, ScriptedBroker
+
+
+class Topic:
+    """What a scripted broker has stored; refuses with `codes` first."""
+
+    def __init__(self, broker: ScriptedBroker, name: str = "t", partitions: int = 2) -> None:
+        self.broker, self.name = broker, name
+        self.stored: dict[int, list] = {p: [] for p in range(partitions)}
+        self.logs = {p: Log() for p in self.stored}
+        self.codes: list[int] = []
+        self.payloads: list[bytes] = []
+        broker.cluster.topics[name] = dict.fromkeys(self.stored, (broker.node_id, 1))
+        broker.cluster.topic_ids[name] = name.encode().ljust(16, b"-")
+        broker.answers["ProduceRequest"] = self.produce
+
+    def produce(self, request, call):
+        topics = []
+        for topic in request.topic_data:
+            answer = TopicProduceResponse(name=self.name, topic_id=topic.topic_id)
+            for data in topic.partition_data:
+                code = self.codes.pop(0) if self.codes else 0
+                base = len(self.stored[data.index])
+                payload = bytes(data.records)
+                code = code or self.logs[data.index].append(payload)
+                if code == 0:
+                    self.payloads.append(payload)
+                    chunk = Chunk(self.name, data.index, payload, fetch_offset=0)
+                    self.stored[data.index] += chunk.next_records(100_000)
+                answer.partition_responses.append(
+                    PartitionProduceResponse(
+                        index=data.index, error_code=code, base_offset=-1 if code else base
+                    )
+                )
+            topics.append(answer)
+        return ProduceResponse(responses=topics) if request.acks else None
+
+    def values(self, partition: int) -> list:
+        return [record.value for record in self.stored[partition]]
+
+
+@pytest.fixture
+def topic(broker) -> Topic:
+    return Topic(broker)
+
+
+@pytest.fixture
+def producer(broker, topic):
+    made: list[Producer] = []
+
+    def make(**config) -> Producer:
+        config = {"retry_backoff_ms": 5, "reconnect_backoff_ms": 5, "max_block_ms": 5_000, **config}
+        made.append(Producer(bootstrap_servers=broker.address, **config))
+        return made[-1]
+
+    yield make
+    for one in made:
+        if not one._core.closed:
+            one._shut_down()
+
+
+def test_a_record_comes_back_with_its_place(producer, topic):
+    p = producer()
+    first = p.send("t", b"v", b"k", partition=1, timestamp_ms=77, headers=[("h", b"x")])
+    second = p.send("t", None, None, 1)
+    assert first.result(WAIT_S) == ("t", 1, 0, 77)
+    assert second.result(WAIT_S).offset == 1
+    assert first.done
+    assert first.error() is None
+    record = topic.stored[1][0]
+    assert (record.key, record.value, record.timestamp) == (b"k", b"v", 77)
+    assert list(record.headers) == [("h", b"x")]
+    assert topic.stored[1][1].value is None
+
+
+def test_records_keep_their_order_within_a_partition(producer, topic):
+    p = producer(batch_size=300)
+    for n in range(2_000):
+        p.send("t", b"%d" % n, partition=n % 2)
+    p.flush(WAIT_S)
+    assert topic.values(0) == [b"%d" % n for n in range(0, 2_000, 2)]
+    assert topic.values(1) == [b"%d" % n for n in range(1, 2_000, 2)]
+
+
+def test_equal_keys_meet_in_one_partition(producer, topic):
+    p = producer()
+    for n in range(100):
+        p.send("t", b"%d" % n, key=b"k%d" % (n % 10))
+    p.flush(WAIT_S)
+    for partition, records in topic.stored.items():
+        assert {for_key(record.key, 2) for record in records} == {partition}
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_every_codec(producer, topic, codec):
+    p = producer(compression_type=codec)
+    p.send_many("t", [b"v" * 1000] * 50, partition=0)
+    p.flush(WAIT_S)
+    assert topic.values(0) == [b"v" * 1000] * 50
+    assert sum(map(len, topic.payloads)) < 5_000
+
+
+def test_retriable_errors_are_retried_without_loss_or_reordering(producer, topic):
+    topic.codes = [6, 3, 5]
+    p = producer(batch_size=200, linger_ms=0)
+    futures = [p.send("t", b"%d" % n, partition=0) for n in range(200)]
+    p.flush(WAIT_S)
+    assert topic.values(0) == [b"%d" % n for n in range(200)]
+    assert [f.result().offset for f in futures] == list(range(200))
+
+
+def test_a_cut_connection_is_survived(producer, topic, broker):
+    cuts = [CLOSE, CLOSE]
+    broker.answers["ProduceRequest"] = lambda r, call: (
+        cuts.pop() if cuts else topic.produce(r, call)
+    )
+    p = producer()
+    p.send("t", b"v", partition=0).result(WAIT_S)
+    assert topic.values(0) == [b"v"]
+
+
+def test_a_leader_that_moves_is_followed(brokers, producer, broker, topic):
+    other = ScriptedBroker(brokers, 1)
+    there = Topic(other)
+    there.logs = topic.logs  # a replica
+    brokers.topics["t"] = {0: (0, 1), 1: (0, 1)}
+    p = producer()
+    p.send("t", b"here", partition=0).result(WAIT_S)
+
+    def moved(request, call):
+        brokers.topics["t"] = {0: (1, 2), 1: (1, 2)}
+        topic.codes = [6]
+        return topic.produce(request, call)
+
+    broker.answers["ProduceRequest"] = moved
+    p.send("t", b"there", partition=0).result(WAIT_S)
+    assert topic.values(0) == [b"here"]
+    assert there.values(0) == [b"there"]
+    assert [read_batch_header(b).base_sequence for b in there.payloads] == [1]
+
+
+def test_lasting_errors_are_in_the_future_and_raised_by_flush_unless_seen(producer, topic):
+    topic.codes = [87, 87]
+    p = producer()
+    seen = p.send("t", b"v", partition=0)
+    with pytest.raises(BrokerError, match="INVALID_RECORD"):
+        seen.result(WAIT_S)
+    assert isinstance(seen.error(), BrokerError)
+    p.flush(WAIT_S)
+    p.send("t", b"w", partition=0)
+    p.send("t", b"w", partition=0)
+    with pytest.raises(DeliveryFailedError, match="2 records were not stored") as caught:
+        p.flush(WAIT_S)
+    assert caught.value.count == 2
+    assert isinstance(caught.value.first, BrokerError)
+    p.flush(WAIT_S)
+
+
+def test_close_flushes_and_reports(producer, topic):
+    p = producer(linger_ms=10_000, delivery_timeout_ms=120_000)
+    p.send("t", b"v", partition=0)
+    p.close(WAIT_S)
+    assert topic.values(0) == [b"v"]
+    p.close()
+    with pytest.raises(ClosedError):
+        p.send("t", b"v")
+    topic.codes = [87]
+    with pytest.raises(DeliveryFailedError), producer() as q:
+        q.send("t", b"v", partition=0)
+
+
+def test_an_error_in_the_with_block_is_not_hidden(producer, topic, broker):
+    broker.answers["ProduceRequest"] = lambda r, call: None
+    futures = []
+
+    def fail_inside() -> None:
+        with producer() as p:
+            futures.append(p.send("t", b"v", partition=0))
+            _ = 1 // 0
+
+    with pytest.raises(ZeroDivisionError):
+        fail_inside()
+    assert isinstance(futures[0].error(WAIT_S), ClosedError)
+
+
+def test_close_is_bounded_and_fails_what_is_left(producer, broker):
+    broker.answers["ProduceRequest"] = lambda r, call: None
+    p = producer()
+    future = p.send("t", b"v", partition=0)
+    with pytest.raises(KafkaTimeoutError):
+        p.close(0.05)
+    with pytest.raises(ClosedError):
+        future.result(WAIT_S)
+
+
+def test_acks_0_asks_for_no_answer(producer, topic):
+    p = producer(acks=0)
+    assert p.send("t", b"v", partition=0).result(WAIT_S).offset == -1
+    p.send("t", b"w", partition=0).result(WAIT_S)
+    p.close(WAIT_S)
+    topic.broker.wait_for("ProduceRequest")
+    topic.broker.wait_for("ProduceRequest")
+    assert topic.values(0) == [b"v", b"w"]
+
+
+def test_an_unknown_topic_is_a_clear_error_and_a_new_one_is_waited_for(producer, topic, brokers):
+    p = producer(max_block_ms=200)
+    with pytest.raises(BrokerError, match="does it exist"):
+        p.send("nowhere", b"v")
+    brokers.errors["bad"] = 17
+    with pytest.raises(BrokerError, match="INVALID_TOPIC"):
+        p.send("bad", b"v")
+    late = producer(max_block_ms=8_000)
+    threading.Timer(0.05, brokers.topics.update, [{"late": {0: (0, 1)}}]).start()
+    topic.name = "late"
+    brokers.topic_ids["late"] = b"late" * 4
+    late.send("late", b"v").result(WAIT_S)
+
+
+def test_no_broker_is_a_clear_error():
+    p = Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=100)
+    with pytest.raises(KafkaTimeoutError, match=r"127\.0\.0\.1:1"):
+        p.send("t", b"v")
+    p.close()
+
+
+def test_bad_records_are_refused_at_once(producer):
+    p = producer(max_request_size=1_000)
+    with pytest.raises(RecordTooLargeError):
+        p.send("t", b"x" * 2_000, partition=0)
+    with pytest.raises(UsageError, match="0 to 1"):
+        p.send("t", b"x", partition=2)
+    with pytest.raises(TypeError):
+        p.send("t", "text", partition=0)
+    p.send("t", b"fine", partition=0).result(WAIT_S)
+
+
+def test_send_waits_for_room_and_goes_on_when_there_is_some(producer, topic, broker):
+    gate = threading.Event()
+
+    def held(request, call):
+        assert gate.wait(WAIT_S)
+        return topic.produce(request, call)
+
+    broker.answers["ProduceRequest"] = held
+    p = producer(buffer_memory=4_000, batch_size=1_000, max_block_ms=50)
+    for _ in range(4):
+        p.send("t", b"x" * 900, partition=0)
+    with pytest.raises(KafkaTimeoutError, match="buffer_memory"):
+        p.send("t", b"x" * 900, partition=0)
+    gate.set()
+    q = producer(buffer_memory=4_000, batch_size=1_000)
+    for _ in range(50):
+        q.send("t", b"y" * 900, partition=1)
+    q.flush(WAIT_S)
+    assert len(topic.values(1)) == 50
+
+
+def test_many_threads_may_send(producer, topic):
+    p = producer(batch_size=500)
+
+    def work(thread: int) -> None:
+        for n in range(500):
+            p.send("t", b"%d-%d" % (thread, n), partition=0)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    p.flush(WAIT_S)
+    for number in range(4):
+        mine = [v for v in topic.values(0) if v.startswith(b"%d-" % number)]
+        assert mine == [b"%d-%d" % (number, n) for n in range(500)]
+
+
+def test_send_many_fills_batches_and_splits_by_key(producer, topic):
+    p = producer(batch_size=1_000)
+    futures = p.send_many("t", [b"%d" % n for n in range(1_000)], partition=1)
+    assert futures[-1].result(WAIT_S).offset == 999
+    assert topic.values(1) == [b"%d" % n for n in range(1_000)]
+    keys = [None if n % 5 == 0 else b"k%d" % (n % 7) for n in range(200)]
+    for future in p.send_many("t", [b"m%d" % n for n in range(200)], keys):
+        future.result(WAIT_S)
+    for partition, records in topic.stored.items():
+        assert {for_key(r.key, 2) for r in records if r.key is not None} <= {partition}
+    stored = [r.value for rs in topic.stored.values() for r in rs if r.value.startswith(b"m")]
+    assert sorted(stored) == sorted(b"m%d" % n for n in range(200))
+
+
+def test_arrow_batches_go_by_partition_column_or_key(producer, topic):
+    p = producer()
+    table = pa.table(
+        {
+            "value": pa.array([b"a", None, b"c"], pa.binary()),
+            "partition": pa.array([1, 0, 1], pa.int32()),
+            "timestamp": pa.array([5, 6, 7], pa.int64()),
+        }
+    )
+    for future in p.produce_arrow("t", table):
+        future.result(WAIT_S)
+    assert [(r.value, r.timestamp) for r in topic.stored[1]] == [(b"a", 5), (b"c", 7)]
+    assert topic.values(0) == [None]
+    batch = pa.record_batch({"key": ["x", "y", None, "x"], "value": ["1", "2", "3", "4"]})
+    for future in p.produce_arrow("t", batch):
+        future.result(WAIT_S)
+    where = for_key(b"x", 2)
+    assert [r.value for r in topic.stored[where] if r.key == b"x"] == [b"1", b"4"]
+    with pytest.raises(UsageError, match="cannot be produced"):
+        p.produce_arrow("t", pa.table({"other": [1]}))
+
+
+def test_the_async_face(broker, topic):
+    async def main() -> None:
+        async with AsyncProducer(bootstrap_servers=broker.address) as p:
+            futures = [await p.send("t", b"%d" % n, partition=0) for n in range(10)]
+            assert (await futures[9]).offset == 9
+            assert (await futures[0]).offset == 0
+            await p.send("t", b"last", partition=1)
+            await p.flush()
+        assert topic.values(1) == [b"last"]
+        with pytest.raises(ClosedError):
+            await p.send("t", b"v")
+        q = AsyncProducer(bootstrap_servers=broker.address, max_block_ms=50)
+        with pytest.raises(BrokerError):
+            await q.send("nowhere", b"v")
+        await q.close()
+
+    asyncio.run(main())
+
+
+def test_murmur2_is_javas():
+    """Vectors of Kafka's own UtilsTest (murmur2)."""
+    vectors = {
+        b"21": -973932308,
+        b"foobar": -790332482,
+        b"a-little-bit-long-string": -985981536,
+        b"a-little-bit-longer-string": -1486304829,
+        b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+        b"abc": 479470107,
+    }
+    for data, expected in vectors.items():
+        assert murmur2(data) == expected & 0xFFFFFFFF
+
+
+def test_the_sticky_partition_moves_on_only_from_the_one_that_is_full():
+    sticky = Sticky([0, 1, 2], lambda: 0.0)
+    assert sticky.partition == 0
+    sticky.move_on(2)
+    assert sticky.partition == 0
+    sticky.move_on(0)
+    assert sticky.partition == 1
+    alone = Sticky([4], lambda: 0.9)
+    alone.move_on(4)
+    assert alone.partition == 4

@@ -1,0 +1,329 @@
+"""Accumulator and sender as pure logic: order, sequences, retries, memory; a broker in a few lines.
+
+The simulation is the main test: whatever is lost, refused or cut, in whatever order answers come,
+what the broker has stored in the end is what was sent, in order, once (KIP-98).
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kohort.client.accumulator import Accumulator
+from kohort.client.config import ProducerConfig
+from kohort.client.produce import seal
+from kohort.client.sender import Answer, IdState, Sender
+from kohort.errors import (
+    BrokerError,
+    ConnectionFailedError,
+    KafkaTimeoutError,
+    KohortError,
+    RecordTooLargeError,
+)
+from kohort.records import read_batch_header
+
+from .scripted import Log, values_of
+
+
+class Side:
+    """An accumulator with its sender, and what became of each batch."""
+
+    def __init__(self, **config) -> None:
+        settings = {"linger_ms": 5, "batch_size": 200, "retry_backoff_ms": 10, **config}
+        self.config = ProducerConfig(**settings)
+        self.accumulator = Accumulator(self.config)
+        self.sender = Sender(self.accumulator, self.config, lambda: 0.5)
+        self.outcomes = []
+
+    def add(self, value: bytes, partition: int = 0, now_ms: int = 0):
+        queue = self.accumulator.queue("t", partition)
+        return self.accumulator.add(queue, lambda b: b.append(0, None, value) + 1, now_ms)
+
+    def plan(self, now_ms: int = 0, *, leader=lambda topic, partition: 1):
+        self.accumulator.close_due(now_ms)
+        plans = self.sender.plan(now_ms, leader)
+        for plan in plans:
+            for batch in plan.batches:
+                if seal(batch):
+                    self.accumulator.sealed(batch)
+        return plans
+
+    def end(self, outcomes) -> None:
+        for outcome in outcomes:
+            self.accumulator.release(outcome.batch)
+        self.outcomes += outcomes
+
+    def ok(self, plan, now_ms: int = 0) -> None:
+        answers = [Answer(0, "", 100, -1) for _ in plan.batches]
+        self.end(self.sender.answered(plan, answers, now_ms))
+
+    def refuse(self, plan, code: int, now_ms: int = 0) -> None:
+        answers = [Answer(code, "", -1, -1) for _ in plan.batches]
+        self.end(self.sender.answered(plan, answers, now_ms))
+
+
+def idempotent(**config) -> Side:
+    side = Side(**config)
+    side.sender.producer_id_given(7, 0)
+    return side
+
+
+def test_records_wait_for_linger_unless_their_batch_is_full():
+    side = idempotent()
+    side.add(b"a", now_ms=0)
+    assert side.plan(4) == []
+    assert side.accumulator.next_linger_ms() == 5
+    (plan,) = side.plan(5)
+    assert values_of(plan.batches[0].payload) == [b"a"]
+    for _ in range(3):
+        side.add(b"x" * 60, now_ms=10)
+    (plan,) = side.plan(10)  # two fit into 200 bytes, so the third closed the batch
+    assert plan.batches[0].count == 2
+
+
+def test_nothing_is_sent_before_a_producer_id_is_held():
+    side = Side()
+    side.add(b"a")
+    assert side.plan(5) == []
+    assert side.sender.id_state is IdState.WANTED
+    side.sender.producer_id_given(7, 3)
+    (plan,) = side.plan(5)
+    header = read_batch_header(plan.batches[0].payload)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 3, 0)
+
+
+def test_batches_without_idempotence_carry_no_identity():
+    side = Side(acks=1)
+    side.add(b"a")
+    (plan,) = side.plan(5)
+    header = read_batch_header(plan.batches[0].payload)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (-1, -1, -1)
+
+
+def test_a_request_has_one_batch_of_each_partition_and_five_requests_are_in_flight():
+    side = idempotent(linger_ms=0)
+    for n in range(14):
+        for partition in range(2):
+            side.add(b"%d" % n * 60, partition)
+            side.accumulator.close_due(0)
+    plans = side.plan()
+    assert len(plans) == 5
+    for plan in plans:
+        assert [batch.queue.partition for batch in plan.batches] == [0, 1]
+    assert [p.batches[0].sequence for p in plans] == [0, 1, 2, 3, 4]
+    assert side.plan() == []
+    side.ok(plans[0])
+    assert len(side.plan()) == 1
+
+
+def test_a_request_stays_within_max_request_size():
+    side = idempotent(max_request_size=450, linger_ms=0)
+    for partition in range(5):
+        side.add(b"x" * 100, partition)
+    assert [len(plan.batches) for plan in side.plan()] == [2, 2, 1]
+
+
+def test_a_partition_without_leader_waits_and_says_so():
+    side = idempotent(linger_ms=0)
+    side.add(b"a")
+    assert side.plan(leader=lambda topic, partition: -1) == []
+    assert side.sender.leader_missing
+    assert len(side.plan()) == 1
+    assert not side.sender.leader_missing
+
+
+def test_a_retry_goes_first_and_alone_with_its_old_sequence():
+    side = idempotent(linger_ms=0)
+    for n in range(3):
+        side.add(b"%d" % n)
+        side.accumulator.close_due(0)
+    first, second, third = side.plan()
+    side.refuse(first, 6)  # NOT_LEADER_OR_FOLLOWER
+    side.add(b"new")
+    assert side.plan(100) == []  # the others are still in flight
+    side.refuse(second, 45)  # OUT_OF_ORDER_SEQUENCE_NUMBER: its predecessor is missing
+    side.refuse(third, 45)
+    assert side.sender.producer_epoch == 0
+    for expected in (b"0", b"1", b"2", b"new"):
+        (plan,) = side.plan(1_000)
+        assert values_of(plan.batches[0].payload) == [expected]
+        side.ok(plan)
+    assert [o.error for o in side.outcomes] == [None] * 4
+
+
+def test_a_retry_waits_for_its_backoff():
+    side = idempotent(linger_ms=0)
+    side.add(b"a")
+    (plan,) = side.plan()
+    side.refuse(plan, 5, now_ms=0)
+    assert side.plan(9) == []
+    assert side.sender.next_deadline() == 10
+    (plan,) = side.plan(10)
+    side.refuse(plan, 5, now_ms=10)
+    assert side.plan(29) == []
+    assert side.plan(30) != []
+
+
+def test_what_follows_a_batch_that_was_refused_for_good_goes_on_under_the_next_epoch():
+    side = idempotent(linger_ms=0)
+    for value in (b"bad", b"good"):
+        side.add(value)
+        side.accumulator.close_due(0)
+    bad, good = side.plan()
+    side.refuse(bad, 87)  # INVALID_RECORD
+    assert isinstance(side.outcomes[0].error, BrokerError)
+    side.refuse(good, 45)
+    (again,) = side.plan(1_000)
+    header = read_batch_header(again.batches[0].payload)
+    assert (header.producer_epoch, header.base_sequence) == (1, 0)
+    assert values_of(again.batches[0].payload) == [b"good"]  # its CRC is right, too
+    side.ok(again)
+    assert side.outcomes[1].error is None
+
+
+def test_when_the_epochs_are_used_up_a_new_producer_id_is_asked_for():
+    side = Side(linger_ms=0)
+    side.sender.producer_id_given(7, 32_767)
+    side.add(b"a")
+    (plan,) = side.plan()
+    side.refuse(plan, 59)  # UNKNOWN_PRODUCER_ID
+    assert side.plan(1_000) == []
+    assert side.sender.id_state is IdState.WANTED
+    side.sender.producer_id_given(8, 0)
+    (plan,) = side.plan(1_000)
+    header = read_batch_header(plan.batches[0].payload)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (8, 0, 0)
+
+
+def test_a_batch_that_is_too_large_for_the_broker_fails_with_a_clear_error():
+    side = idempotent(linger_ms=0)
+    side.add(b"a")
+    (plan,) = side.plan()
+    side.refuse(plan, 10)
+    assert isinstance(side.outcomes[0].error, RecordTooLargeError)
+
+
+def test_duplicates_count_as_stored():
+    side = idempotent(linger_ms=0)
+    side.add(b"a")
+    (plan,) = side.plan()
+    side.refuse(plan, 46)  # DUPLICATE_SEQUENCE_NUMBER
+    assert side.outcomes[0].error is None
+
+
+def test_batches_expire_waiting_and_in_flight():
+    side = idempotent(linger_ms=0, delivery_timeout_ms=40_000)
+    side.add(b"a")
+    (plan,) = side.plan()
+    side.end(side.sender.failed(plan, ConnectionFailedError("cut"), 39_000))
+    assert side.outcomes == []
+    side.add(b"b", now_ms=39_000)
+    side.end(side.sender.expire(40_000))
+    (outcome,) = side.outcomes
+    assert isinstance(outcome.error, KafkaTimeoutError)
+    assert "1 tries" in str(outcome.error)
+    (plan,) = side.plan(40_000)
+    side.end(side.sender.failed(plan, ConnectionFailedError("cut"), 80_000))
+    assert isinstance(side.outcomes[1].error, KafkaTimeoutError)
+    assert side.accumulator.memory_bytes == 0
+
+
+def test_retries_are_bounded_and_lasting_errors_are_not_retried():
+    side = Side(acks=1, retries=1, linger_ms=0)
+    side.add(b"a")
+    (plan,) = side.plan()
+    side.refuse(plan, 5)
+    (plan,) = side.plan(1_000)
+    side.refuse(plan, 5)
+    assert side.outcomes[0].error.code == 5
+    side.add(b"b", now_ms=2_000)
+    (plan,) = side.plan(2_000)
+    side.refuse(plan, 29)  # TOPIC_AUTHORIZATION_FAILED
+    assert side.outcomes[1].error.code == 29
+
+
+def test_an_answer_that_leaves_a_batch_out_is_no_success():
+    side = Side(acks=1, retries=0, linger_ms=0)
+    side.add(b"a")
+    (plan,) = side.plan()
+    side.end(side.sender.answered(plan, [None], 0))
+    assert isinstance(side.outcomes[0].error, BrokerError)
+
+
+def test_memory_is_refused_until_half_of_it_is_free():
+    side = idempotent(buffer_memory=800, linger_ms=0)
+    for partition in range(4):
+        assert side.add(b"x" * 80, partition) is not None
+    assert side.add(b"x", 4) is None
+    plans = side.plan()
+    side.ok(plans[0])
+    assert side.accumulator.memory_bytes == 0
+    assert side.add(b"x", 4) is not None
+
+
+def test_a_record_larger_than_a_batch_travels_alone_and_counts_with_its_size():
+    side = idempotent()
+    side.add(b"x" * 5_000)
+    assert side.accumulator.memory_bytes > 5_000
+    side.add(b"y")
+    (plan,) = side.plan()
+    assert values_of(plan.batches[0].payload) == [b"x" * 5_000]
+
+
+def test_a_record_that_no_request_can_carry_is_refused_and_leaves_nothing_behind():
+    side = idempotent(max_request_size=1_000)
+    with pytest.raises(RecordTooLargeError, match="max_request_size is 1000"):
+        side.add(b"x" * 1_000)
+    with pytest.raises(TypeError):
+        side.add("not bytes")  # type: ignore[arg-type]
+    assert side.accumulator.memory_bytes == 0
+    assert side.plan(5) == []
+    assert side.add(b"fits") is not None
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_fails_everything_is_stored_once_and_in_order(seed):
+    rng = random.Random(seed)
+    side = Side(linger_ms=0, batch_size=120, max_in_flight_requests_per_connection=5)
+    side.sender.producer_id_given(1, 0)
+    logs = {p: Log() for p in range(3)}
+    sent: dict[int, list[bytes]] = {p: [] for p in logs}
+    network: list[tuple[bool, object]] = []  # (has reached the broker, plan or (plan, answers))
+    now = 0
+
+    def answers(plan) -> list[Answer]:
+        if rng.random() < 0.1:
+            return [Answer(rng.choice([5, 6, 19]), "", -1, -1) for _ in plan.batches]
+        codes = [logs[b.queue.partition].append(b.payload) for b in plan.batches]
+        return [Answer(code, "", 0, -1) for code in codes]
+
+    while len(side.outcomes) == 0 or side.accumulator.memory_bytes or now < 4_000:
+        now += rng.randrange(1, 10)
+        assert now < 200_000, "it never comes to rest"
+        if now < 4_000:
+            partition = rng.randrange(3)
+            value = b"%d" % len(sent[partition])
+            if side.add(value, partition, now) is not None:
+                sent[partition].append(value)
+        network += [(False, plan) for plan in side.plan(now)]
+        if network and rng.random() < 0.1:  # the connection is cut: what is on it is lost
+            for reached, item in network:
+                if not reached and rng.random() < 0.5:
+                    answers(item)  # it was stored, but the answer is lost
+                    plan = item
+                else:
+                    plan = item[0] if reached else item
+                error: KohortError = ConnectionFailedError("cut")
+                side.end(side.sender.failed(plan, error, now))
+            network = []
+        elif network and rng.random() < 0.7:
+            at = next((i for i, (reached, _) in enumerate(network) if not reached), None)
+            if at is not None and rng.random() < 0.6:
+                plan = network[at][1]
+                network[at] = (True, (plan, answers(plan)))
+            elif network[0][0]:
+                plan, said = network.pop(0)[1]
+                side.end(side.sender.answered(plan, said, now))
+    assert [o.error for o in side.outcomes if o.error] == []
+    assert {p: log.values for p, log in logs.items()} == sent
