@@ -11,7 +11,7 @@ import pytest
 from kohort.errors import ErrorCode
 from kohort.group.effects import Effects, RequestContext
 from kohort.group.states import GroupState
-from kohort.wire import Message
+from kohort.wire import Message, encode
 from kohort.wire.messages.delete_groups_request import DeleteGroupsRequest
 from kohort.wire.messages.describe_groups_request import DescribeGroupsRequest
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
@@ -345,6 +345,36 @@ def test_failed_append_is_told_as_kafka_tells_it(append_code: int, client_code: 
     assert codes_in(reply.response) == {client_code}
     bench.failover()
     assert bench.fetch() == (-1, C.NONE)  # G10: nothing of it is to be seen
+
+
+@pytest.mark.parametrize(
+    ("request_", "version", "expected"),
+    [
+        (OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)]), 8, 16),
+        (OffsetFetchRequest(group_id="g", topics=None), 7, 16),
+        (
+            OffsetFetchRequest(
+                group_id="g", topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
+            ),
+            1,
+            16,
+        ),
+        (DescribeGroupsRequest(groups=["g"]), 6, 15),
+        (ListGroupsRequest(), 5, 15),
+    ],
+    ids=lambda v: getattr(v, "NAME", v),
+)
+def test_reads_that_waited_for_a_failed_append_are_refused(
+    request_: Message, version: int, expected: int
+) -> None:
+    """Nobody is shown what a crash can take back (O2, O3)."""
+    bench = Bench()
+    bench.commit(5)
+    effects = bench.shard.handle(request_, RequestContext(0, version, "c", "h"), 0)
+    (reply,) = bench.shard.append_failed(effects, C.REQUEST_TIMED_OUT)
+    assert codes_in(reply.response) == {expected}
+    encode(reply.response, version)
+    assert b"\x00\x05" not in encode(reply.response, version)
 
 
 def test_every_answer_can_be_turned_round() -> None:

@@ -171,7 +171,8 @@ def _fetch_refusal(request: OffsetFetchRequest, api_version: int, code: int) -> 
 def refused(reply: Reply, code: int) -> Reply:
     """The same answer, saying that its records could not be written.
 
-    Partitions, groups and members that were refused already keep their own code.
+    Partitions and groups that were refused already keep their own code. Answers that only read are
+    refused too: what they show may stand on records that were not written.
     """
     response = reply.response
     match response:
@@ -195,6 +196,28 @@ def refused(reply: Reply, code: int) -> Reply:
             failed = response
         case LeaveGroupResponse():
             failed = LeaveGroupResponse(error_code=response.error_code or code)
+        case OffsetFetchResponse():
+            failed = _fetch_refused(response, code)
+        case DescribeGroupsResponse():
+            groups = [DescribedGroup(error_code=code, group_id=g.group_id) for g in response.groups]
+            failed = DescribeGroupsResponse(groups=groups)
+        case ListGroupsResponse():
+            failed = ListGroupsResponse(error_code=code)
         case _:
-            failed = response  # it only reads; no record stands behind it
+            failed = response  # a heartbeat's: it tells nothing that a crash could take back
     return Reply(reply.token, failed)
+
+
+def _fetch_refused(response: OffsetFetchResponse, code: int) -> OffsetFetchResponse:
+    """What was read may not last. COORDINATOR_NOT_AVAILABLE is unknown to clients here."""
+    if code == _E.COORDINATOR_NOT_AVAILABLE:
+        code = int(_E.NOT_COORDINATOR)
+    groups = [
+        OffsetFetchResponseGroup(group_id=g.group_id, error_code=code) for g in response.groups
+    ]
+    for topic in response.topics:
+        for partition in topic.partitions:
+            partition.committed_offset, partition.committed_leader_epoch = -1, -1
+            partition.metadata, partition.error_code = "", code
+    top_level = 0 if groups else code
+    return OffsetFetchResponse(error_code=top_level, topics=response.topics, groups=groups)

@@ -215,8 +215,9 @@ class GroupShard:
         return out
 
     def append_failed(self, effects: Effects, error_code: int) -> list[Reply]:
-        """The replies of effects whose records could not be written, with the error that clients
-        are to see. The shard must then be unloaded, and a new one loaded from the log.
+        """The replies of effects whose records could not be written (and any others that waited for
+        them), with the error that clients are to see. The shard must then be unloaded, and a new
+        one loaded from the log.
         """
         code = int(append_code(error_code))
         return [refused(reply, code) for reply in effects.replies]
