@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kohort.errors import DecodeError
+from kohort.errors import ProtocolError
 from kohort.group.assignors.base import (
     Assignor,
     AssignorError,
@@ -46,7 +46,7 @@ def read_members(members: Iterable[JoinGroupResponseMember]) -> Reading:
     for each in members:
         try:
             view = decode_subscription(each.member_id, each.metadata, each.group_instance_id)
-        except DecodeError as error:
+        except ProtocolError as error:
             view = MemberView(each.member_id, frozenset(), each.group_instance_id)
             warnings.append(
                 f"member {each.member_id!r} sent metadata that cannot be read and is given no "

@@ -4,15 +4,14 @@ Rules:
 - Written as the Java client writes them: subscription and assignment v3, partitions by topic.
 - Read at any version: an older one lacks fields, a newer one is read as the newest known and what
   follows is ignored, as Java does. So members of any age share a group.
-- Damaged bytes raise `DecodeError`; the leader then treats that one member as subscribed to nothing
-  instead of failing the group.
+- Damaged bytes raise `ProtocolError`; the leader then treats that one member as subscribed to
+  nothing instead of failing the group.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from kohort.errors import DecodeError
 from kohort.group.assignors.base import NO_GENERATION, MemberView, Partitions, freeze
 from kohort.wire import decode_versioned, encode_versioned
 from kohort.wire.messages import consumer_protocol_assignment as assignment_message
@@ -47,15 +46,13 @@ def encode_subscription(
 
 
 def decode_subscription(member_id: str, data: bytes, instance_id: str | None = None) -> MemberView:
-    """A member as its metadata describes it. Raises DecodeError."""
+    """A member as its metadata describes it. Raises ProtocolError."""
     if not data:
         # A client that has nothing to say (an old or foreign one) subscribes to nothing.
         return MemberView(member_id, frozenset(), instance_id)
     version, message = decode_versioned(
         subscription_message.ConsumerProtocolSubscription, data, newer=True
     )
-    if version < 0:
-        raise DecodeError(f"member {member_id!r} sent a subscription of version {version}")
     owned = {each.topic: each.partitions for each in message.owned_partitions}
     return MemberView(
         member_id=member_id,
@@ -84,14 +81,10 @@ def encode_assignment(
 
 
 def decode_assignment(data: bytes) -> tuple[dict[str, tuple[int, ...]], bytes | None]:
-    """Partitions and user data; empty bytes are an empty assignment. Raises DecodeError."""
+    """Partitions and user data; empty bytes are an empty assignment. Raises ProtocolError."""
     if not data:
         return {}, None
-    version, message = decode_versioned(
-        assignment_message.ConsumerProtocolAssignment, data, newer=True
-    )
-    if version < 0:
-        raise DecodeError(f"an assignment of version {version}")
+    _, message = decode_versioned(assignment_message.ConsumerProtocolAssignment, data, newer=True)
     parts: dict[str, list[int]] = {}
     for each in message.assigned_partitions:
         parts.setdefault(each.topic, []).extend(each.partitions)
