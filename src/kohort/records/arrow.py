@@ -181,7 +181,13 @@ def _encodable(batch: Any, name: str) -> BinaryColumn | None:
     kinds = pa.types
     if kinds.is_null(array.type):
         return None
-    if kinds.is_large_binary(array.type) or kinds.is_large_string(array.type):
+    wide = (
+        kinds.is_large_binary,
+        kinds.is_large_string,
+        kinds.is_binary_view,
+        kinds.is_string_view,
+    )
+    if any(is_kind(array.type) for is_kind in wide):
         array = array.cast(pa.binary())
     elif kinds.is_dictionary(array.type):
         array = array.dictionary_decode().cast(pa.binary())
@@ -208,7 +214,12 @@ def _encodable_headers(batch: Any) -> HeaderColumn | None:
     if pa.types.is_null(array.type):
         return None
     if array.type != HEADERS_TYPE:
-        array = array.cast(HEADERS_TYPE)
+        try:
+            array = array.cast(HEADERS_TYPE)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise UsageError(
+                f"column 'headers' has type {array.type}; give {HEADERS_TYPE}"
+            ) from error
     if array.null_count:
         # A null list may still span entries; rebuilt, it is empty.
         array = pa.array(array.to_pylist(), HEADERS_TYPE).fill_null([])
