@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = (
     -1, -2, -3, -4, -5, -6,
 )  # fmt: skip
+_LEADER_EPOCH_FROM = 4
 _FIRST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
 
 
@@ -80,7 +81,7 @@ def _answer(
     else:
         if found is not None:
             answer.offset, answer.timestamp = found.offset, found.timestamp
-            answer.leader_epoch = found.leader_epoch
+            answer.leader_epoch = found.leader_epoch if version >= _LEADER_EPOCH_FROM else -1
     return answer
 
 

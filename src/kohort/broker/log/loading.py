@@ -30,6 +30,8 @@ log = logging.getLogger("kohort.broker")
 _SEGMENT = re.compile(r"(\d{20})\.log")
 _SWAP = re.compile(r"(\d{20})\.log\.(\d{20})\.swap")
 _SNAPSHOT = re.compile(r"(\d{20})" + re.escape(SNAPSHOT_SUFFIX))
+COMPACTED_MARKER = "compacted"
+"""A file in the directory of every partition that was ever compacted: its offsets may have gaps."""
 _LEFTOVERS = (".tmp", ".cleaned", ".deleted")
 
 
@@ -68,7 +70,7 @@ def complete_swap(files: Files, directory: str, base_offset: int, next_offset: i
     for name in files.list(directory):
         stem, _, suffix = name.partition(".")
         inside = stem.isdigit() and base_offset <= int(stem) < next_offset
-        if inside and suffix in ("log", "index", "timeindex"):
+        if inside and suffix in ("log", "index", "timeindex", "indexcrc"):
             files.remove(f"{directory}/{name}")
     swap = f"{directory}/{swap_name(base_offset, next_offset)}"
     files.rename(swap, f"{directory}/{base_offset:020d}.log")
@@ -122,6 +124,7 @@ class _Recovery:
         self.segments = segments
         self._epochs = epochs
         self.producers = Producers()
+        self._contiguous = COMPACTED_MARKER not in files.list(opening.directory)
         self.bump = not opening.clean and any(s.size for s in segments)
         """A new leader epoch begins after a crash: readers check what they have (KIP-320)."""
 
@@ -131,7 +134,6 @@ class _Recovery:
         self._restore_producers(start)
         for segment in suspects:
             if not self._scan(segment):
-                self._drop_after(segment)
                 break
 
     def _trust(self) -> list[Segment]:
@@ -177,33 +179,44 @@ class _Recovery:
         self._epochs.begin(header.partition_leader_epoch, header.base_offset)
 
     def _scan(self, segment: Segment) -> bool:
-        """Read a segment whole; False when the log ends inside it."""
+        """Read a segment whole; False when the log ends with it."""
         segment.remove_index()
         segment.start_index()
-        end = scan(segment.file, 0, segment.base_offset, lambda h: self._note(segment, h))
+        end = scan(
+            segment.file,
+            segment.base_offset,
+            lambda header: self._note(segment, header),
+            contiguous=self._contiguous,
+        )
         segment.next_offset = end.next_offset
-        if end.reason is not None:
+        at = self.segments.index(segment)
+        later = self.segments[at + 1 :]
+        # A sealed segment always reaches up to the next one, also after compaction.
+        whole = end.reason is None and (not later or later[0].base_offset == end.next_offset)
+        if not whole:
             self.bump = True
-            dropped = segment.size - end.position
+            self._drop(later)
+            self.segments = self.segments[: at + 1]
+        if end.reason is not None:
             log.warning(
                 "%s: cut at byte %d, after offset %d: %s; %d bytes dropped",
-                segment.file.path, end.position, end.next_offset - 1, end.reason, dropped,
+                segment.file.path, end.position, end.next_offset - 1, end.reason,
+                segment.size - end.position,
             )  # fmt: skip
             segment.file.truncate(end.position)
         if self._opening.durable:
             segment.file.sync()
-        if segment is not self.segments[-1] and end.reason is None:
+        if whole and later:
             segment.write_index()
-        return end.reason is None
+        return whole
 
-    def _drop_after(self, segment: Segment) -> None:
-        at = self.segments.index(segment) + 1
-        for later in self.segments[at:]:
+    def _drop(self, later: list[Segment]) -> None:
+        """Delete segments, the last one first, before the cut: done half, it is done again."""
+        for segment in reversed(later):
             log.warning(
                 "%s: deleted with its %d bytes, because the log ends before it",
-                later.file.path, later.size,
+                segment.file.path, segment.size,
             )  # fmt: skip
-            later.remove()
-        self.segments = self.segments[:at]
-        if self._opening.durable:
-            self._files.sync_dir(self._opening.directory)
+            segment.remove()
+            if self._opening.durable:
+                self._files.sync_dir(self._opening.directory)

@@ -317,7 +317,10 @@ class PartitionLog:
                 return
             if header.last_offset < start:
                 continue
-            first = first_at_time(header, batch, header.max_timestamp, start)
+            largest = header.max_timestamp
+            if header.base_offset < start:  # its largest may be among the deleted ones
+                largest = max((t for o, t in times_of(batch, start) if o >= start), default=-1)
+            first = first_at_time(header, batch, largest, start)
             if first is not None:
                 yield TimedOffset(first[0], first[1], self.epochs.at(first[0]))
 
@@ -382,9 +385,15 @@ def first_at_time(
     """`(offset, timestamp)` of a batch's first record at or after a time and an offset."""
     if header.timestamp_type.value:  # one time for all of them
         return max(header.base_offset, from_offset), header.max_timestamp
+    for offset, found in times_of(batch, from_offset):
+        if found >= timestamp and offset >= from_offset:
+            return offset, found
+    return None
+
+
+def times_of(batch: Buffer, from_offset: int) -> Iterator[tuple[int, int]]:
+    """`(offset, timestamp)` of a batch's records from an offset on."""
     chunk = Chunk("", 0, batch, from_offset)
     while not chunk.exhausted:
         for record in chunk.next_records(1_000):
-            if record.timestamp >= timestamp and record.offset >= from_offset:
-                return record.offset, record.timestamp
-    return None
+            yield record.offset, record.timestamp

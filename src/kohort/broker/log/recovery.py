@@ -17,6 +17,8 @@ from kohort.records import BatchHeader, check_batch, read_batch_header
 from kohort.records.layout import HEADER_BYTES
 
 WINDOW_BYTES = 1 << 20
+_OFFSETS_MAX = (1 << 31) - 1  # of one segment: the index has 32 bits for them
+_EPOCH_MAX = 1 << 30
 _PREFIX_BYTES = 17  # enough to see a batch's length and format
 
 
@@ -78,14 +80,26 @@ def headers(
 
 
 def scan(
-    file: LogFile, start: int, next_offset: int, note: Callable[[BatchHeader], None]
+    file: LogFile, base_offset: int, note: Callable[[BatchHeader], None], *, contiguous: bool
 ) -> ScanEnd:
-    """Walk a file from a batch's start to its end, checking every CRC; `note` hears each batch."""
-    position = start
+    """Walk a segment's file to its end, checking every CRC; `note` hears each batch.
+
+    `contiguous`: nothing was ever compacted, so that a gap between two batches is damage (base
+    offsets and epochs stand outside the CRC).
+    """
+    position, next_offset, epoch = 0, base_offset, 0
     try:
-        for header, batch in walk(file.read, start, file.size):
-            if header.base_offset < next_offset:
-                return ScanEnd(position, next_offset, f"offset {header.base_offset} comes again")
+        for header, batch in walk(file.read, 0, file.size):
+            gap = header.base_offset - next_offset
+            if gap < 0 or (gap and contiguous) or header.next_offset - base_offset > _OFFSETS_MAX:
+                return ScanEnd(
+                    position, next_offset, f"offset {header.base_offset} where it should go on"
+                )
+            if not epoch <= header.partition_leader_epoch <= _EPOCH_MAX:
+                return ScanEnd(
+                    position, next_offset, f"leader epoch {header.partition_leader_epoch}"
+                )
+            epoch = header.partition_leader_epoch
             found_at, header.position = header.position, 0
             check_batch(batch, header)
             header.position = found_at

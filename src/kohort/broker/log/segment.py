@@ -3,13 +3,15 @@
 Rules:
 - Only the last segment of a log (the active one) is appended to; the others never change, so their
   index files are written once, when they are sealed.
-- What an index says is checked against the batch it points to; if they differ it is built again by
-  walking the segment's headers (spec L6).
+- Kafka's index files carry no checksum; `.indexcrc` beside them is theirs. An index that does not
+  match it, or that points to another batch than it says, is built again by walking the segment's
+  headers (spec L6).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from zlib import crc32
 
 from kohort.broker.log.files import Buffer, Files, LogFile, replace_file
 from kohort.broker.log.index import NO_TIMESTAMP, SegmentIndex
@@ -20,6 +22,7 @@ from kohort.records import BatchHeader
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
+INDEX_CRC_SUFFIX = ".indexcrc"
 SNAPSHOT_SUFFIX = ".snapshot"
 
 
@@ -111,7 +114,8 @@ class Segment:
     def _read_index(self) -> SegmentIndex | None:
         offsets = self._files.read_all(self._path(INDEX_SUFFIX))
         times = self._files.read_all(self._path(TIME_INDEX_SUFFIX))
-        if offsets is None or times is None:
+        crc = self._files.read_all(self._path(INDEX_CRC_SUFFIX))
+        if offsets is None or times is None or crc != _crc(offsets, times):
             return None
         return SegmentIndex.decode(self.base_offset, self._interval, offsets, times, self.size)
 
@@ -143,11 +147,13 @@ class Segment:
         offsets, times = index.encode()
         replace_file(self._files, self._path(INDEX_SUFFIX), offsets, durable=False)
         replace_file(self._files, self._path(TIME_INDEX_SUFFIX), times, durable=False)
+        crc = _crc(offsets, times)
+        replace_file(self._files, self._path(INDEX_CRC_SUFFIX), crc, durable=False)
 
     def remove_index(self) -> None:
         """The index files of a segment that is about to change are wrong from now on."""
         names = self._files.list(self.directory)
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, INDEX_CRC_SUFFIX):
             if file_name(self.base_offset, suffix) in names:
                 self._files.remove(self._path(suffix))
 
@@ -213,3 +219,8 @@ class Segment:
     def batches(self) -> Iterator[tuple[BatchHeader, memoryview]]:
         """Every batch with its bytes; the header's position is that within the file."""
         return walk(self.file.read, 0, self.size)
+
+
+def _crc(offsets: bytes, times: bytes) -> bytes:
+    """The content of `.indexcrc`."""
+    return crc32(times, crc32(offsets)).to_bytes(4, "big")
