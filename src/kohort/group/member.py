@@ -74,7 +74,7 @@ class ClassicMember(MemberCore):
         self._topics = chosen
         if self.state is State.DOWN:
             self._start()
-        elif self.state in {State.STABLE, State.ASSIGNING, State.DISCOVERING}:
+        elif self.state in {State.STABLE, State.ASSIGNING, State.PLANNING, State.DISCOVERING}:
             self._rejoin("the subscription changed")
         return self._flush()
 
