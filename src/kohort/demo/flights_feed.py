@@ -5,7 +5,7 @@ Rules:
   produce. After a kill it is told the same again and goes on where the topics end.
 - Flights and punctual weather go out as fast as they are taken. A late observation goes out only
   when every flight that wants it has been tried once, and then after a delay of its own (up to
-  `MAX_LATENESS_MS`): so that it is late whatever the speed of the machine, and yet before those
+  `max_lateness_ms`): so that it is late whatever the speed of the machine, and yet before those
   flights have used up their retries.
 """
 
@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 
 from kohort.demo.flights_data import FLIGHT_PARTITIONS, Event, LateObservation, Year
 
-MAX_LATENESS_MS = 8_000
+MAX_LATENESS_MS = 7_000
+"""With the tiers `2s 2s 5s 5s 5s 10s`: a quarter of the 29 s until a flight gives up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,10 @@ class Produced:
 class Feed:
     """The records that are still to be produced, and when the late ones may go."""
 
-    def __init__(self, year: Year, produced: Produced) -> None:
+    def __init__(
+        self, year: Year, produced: Produced, max_lateness_ms: int = MAX_LATENESS_MS
+    ) -> None:
+        self._max_lateness_ms = max(1, max_lateness_ms)
         self._flights = _after(year.flights, produced.flights)
         self._weather = [e for e in year.weather if e.key not in produced.weather]
         self._held = [o for o in year.late if o.event.key not in produced.weather]
@@ -64,7 +68,7 @@ class Feed:
         for observation in self._held:
             if _tried(observation, committed):
                 event = observation.event
-                due_ms = now_ms + zlib.crc32(event.value) % MAX_LATENESS_MS
+                due_ms = now_ms + zlib.crc32(event.value) % self._max_lateness_ms
                 heapq.heappush(self._due, (due_ms, event.key or b"", event))
             else:
                 still_held.append(observation)

@@ -33,6 +33,7 @@ from kohort.demo.flights_data import FLIGHT_PARTITIONS, ORIGINS, Event, load_yea
 from kohort.demo.flights_feed import Feed, Produced
 from kohort.demo.flights_report import Facts
 from kohort.errors import ConfigError, KohortError
+from kohort.retry.policy import RetryPolicy
 from kohort.retry.store import Store
 from kohort.spark import Pipeline, Progress, load_pipeline, reconcile, retries_over_time
 
@@ -122,7 +123,8 @@ class FlightsRun:
         self.say("reading the year of flights")
         year = load_year(for_key, limit=self.settings.limit)
         expected = len(year.flights) + len(year.weather) + len(year.late)
-        feed = Feed(year, self._produced())
+        latest_ms = sum(RetryPolicy.parse(self.settings.retries).delays_ms) // 4
+        feed = Feed(year, self._produced(), latest_ms)
         self.broker.watch(self._broker_gone)
         threading.Thread(
             target=self._feed, args=(feed,), name="kohort-demo-feed", daemon=True

@@ -1,0 +1,34 @@
+"""The main job on a slice of the year: as it is, and killed at random moments (spec 6.3)."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="Spark is not installed (pip install 'kohort[spark]')")
+
+from tools.demo_kill import expected, run_with_kills
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(shutil.which("java") is None, reason="Java is not installed"),
+]
+LIMIT = 4_000
+RETRIES = "1s 1s 2s 2s 2s 4s"
+
+
+@pytest.mark.parametrize("kills", [0, 4])
+def test_the_books_balance(kills: int, tmp_path: Path) -> None:
+    """Each flight once and only once, none in a tier, whoever is killed whenever."""
+    report = run_with_kills(
+        tmp_path / "run", seed=20131, kills=kills, longest_s=25.0, limit=LIMIT, retries=RETRIES
+    )
+    wanted = expected(LIMIT)
+    assert {key: report[key] for key in wanted} == wanted
+    assert report["reconciled"], report["problems"]
+    assert report["loaded_after_retry"] > 0.05 * report["loaded"]
+    assert (tmp_path / "run" / "report.html").read_text().count("<svg") == 5
