@@ -8,7 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kohort.client.admin import Admin as Admin
+    from kohort.client.admin_types import NewTopic as NewTopic
     from kohort.client.async_consumer import AsyncConsumer as AsyncConsumer
+    from kohort.client.config import AdminConfig as AdminConfig
     from kohort.client.config import ConsumerConfig as ConsumerConfig
     from kohort.client.config import ProducerConfig as ProducerConfig
     from kohort.client.consumer import Consumer as Consumer
@@ -24,10 +27,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Admin": "kohort.client.admin",
+    "AdminConfig": "kohort.client.config",
     "AsyncConsumer": "kohort.client.async_consumer",
     "AsyncProducer": "kohort.client.producer",
     "Consumer": "kohort.client.consumer",
     "ConsumerConfig": "kohort.client.config",
+    "NewTopic": "kohort.client.admin_types",
     "OffsetAndMetadata": "kohort.client.types",
     "OffsetAndTimestamp": "kohort.client.types",
     "Producer": "kohort.client.producer",

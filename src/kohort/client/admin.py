@@ -1,0 +1,416 @@
+"""The admin client: topics, configurations, records, the cluster. Groups are in `admin_groups`.
+
+Rules:
+- Calls block until they are done or `timeout_s` (default `default_api_timeout_ms`) is over, and may
+  be made from any thread.
+- A call that names several objects tries all of them, then raises one BrokerError that names those
+  that failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from kohort.client.admin_calls import raise_failed
+from kohort.client.admin_groups import AdminGroups
+from kohort.client.admin_types import (
+    ClusterDescription,
+    ConfigEntry,
+    NewTopic,
+    OffsetSpec,
+    PartitionDescription,
+    TopicDescription,
+    TopicListing,
+)
+from kohort.client.cluster import ANY, Versioned
+from kohort.client.types import OffsetAndTimestamp, TopicPartition
+from kohort.errors import BrokerError, ErrorCode, UsageError
+from kohort.wire import Message
+from kohort.wire.messages.create_partitions_request import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from kohort.wire.messages.create_partitions_response import CreatePartitionsResponse
+from kohort.wire.messages.create_topics_request import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from kohort.wire.messages.create_topics_response import CreateTopicsResponse
+from kohort.wire.messages.delete_records_request import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from kohort.wire.messages.delete_records_response import DeleteRecordsResponse
+from kohort.wire.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
+from kohort.wire.messages.delete_topics_response import DeleteTopicsResponse
+from kohort.wire.messages.describe_configs_request import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from kohort.wire.messages.describe_configs_response import DescribeConfigsResponse
+from kohort.wire.messages.incremental_alter_configs_request import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from kohort.wire.messages.incremental_alter_configs_response import IncrementalAlterConfigsResponse
+from kohort.wire.messages.list_offsets_request import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from kohort.wire.messages.list_offsets_response import ListOffsetsResponse
+from kohort.wire.messages.metadata_request import MetadataRequest, MetadataRequestTopic
+from kohort.wire.messages.metadata_response import MetadataResponse, MetadataResponseTopic
+
+TOPIC_RESOURCE: Final = 2
+BROKER_RESOURCE: Final = 4
+_SET, _DELETE = 0, 1
+_SOURCES: Final = {
+    1: "topic", 2: "broker", 3: "default broker", 4: "static broker", 5: "default",
+}  # fmt: skip
+_TIMESTAMPS: Final = {"latest": -1, "earliest": -2, "max_timestamp": -3}
+_MAX_TIMESTAMP_FROM: Final = 7  # KIP-734
+
+
+class Admin(AdminGroups):
+    """Manages topics, configurations and groups. Close it, or use it in a `with` block.
+
+    Takes `AdminConfig`'s keys as keyword arguments, or a ready `AdminConfig`.
+    """
+
+    # -- topics
+
+    def create_topics(
+        self,
+        topics: Iterable[NewTopic | str],
+        *,
+        validate_only: bool = False,
+        timeout_s: float | None = None,
+    ) -> dict[str, TopicListing]:
+        """Create topics; a bare name takes the broker's defaults.
+
+        Raises BrokerError (TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, ...) when one was refused.
+        """
+        wanted = [NewTopic(t) if isinstance(t, str) else t for t in topics]
+        deadline_ms = self._deadline(timeout_s)
+        request = CreateTopicsRequest(
+            topics=[_creatable(topic) for topic in wanted],
+            timeout_ms=self.config.request_timeout_ms,
+            validate_only=validate_only,
+        )
+
+        def attempt() -> dict[str, TopicListing]:
+            answer = self._on_controller(CreateTopicsResponse, request, deadline_ms)
+            raise_failed(
+                "creating topic", {t.name: (t.error_code, t.error_message) for t in answer.topics}
+            )
+            return {
+                t.name: TopicListing(t.name, t.topic_id, False, t.num_partitions)
+                for t in answer.topics
+            }
+
+        return self._until(deadline_ms, attempt, mutates=True)
+
+    def delete_topics(self, names: Iterable[str], *, timeout_s: float | None = None) -> None:
+        """Delete topics with their records. Raises BrokerError when one was refused."""
+        wanted, deadline_ms = list(names), self._deadline(timeout_s)
+        wait_ms = self.config.request_timeout_ms
+
+        def build(version: int) -> Message:
+            if version >= 6:  # KIP-516
+                states = [DeleteTopicState(name=name) for name in wanted]
+                return DeleteTopicsRequest(topics=states, timeout_ms=wait_ms)
+            return DeleteTopicsRequest(topic_names=wanted, timeout_ms=wait_ms)
+
+        def attempt() -> None:
+            answer = self._ask(
+                DeleteTopicsResponse, ANY, Versioned(DeleteTopicsRequest, build), deadline_ms
+            )
+            raise_failed(
+                "deleting topic",
+                {t.name or "": (t.error_code, t.error_message) for t in answer.responses},
+            )
+
+        # An unknown topic is retriable in Kafka's table, but waiting does not make it exist.
+        self._checked(wanted, deadline_ms)
+        self._until(deadline_ms, attempt, mutates=True)
+
+    def create_partitions(
+        self, counts: Mapping[str, int], *, timeout_s: float | None = None
+    ) -> None:
+        """Raise the number of partitions of topics to the given counts.
+
+        Records with keys go elsewhere afterwards: the partition depends on the count.
+        """
+        deadline_ms = self._deadline(timeout_s)
+        request = CreatePartitionsRequest(
+            topics=[
+                CreatePartitionsTopic(name=name, count=count, assignments=None)
+                for name, count in counts.items()
+            ],
+            timeout_ms=self.config.request_timeout_ms,
+        )
+
+        def attempt() -> None:
+            answer = self._on_controller(CreatePartitionsResponse, request, deadline_ms)
+            raise_failed(
+                "adding partitions to topic",
+                {t.name: (t.error_code, t.error_message) for t in answer.results},
+            )
+
+        self._checked(counts, deadline_ms)
+        self._until(deadline_ms, attempt, mutates=True)
+
+    def list_topics(
+        self, *, include_internal: bool = False, timeout_s: float | None = None
+    ) -> list[TopicListing]:
+        """All topics, by name."""
+        found = self._topics(None, self._deadline(timeout_s))
+        return [
+            TopicListing(name, t.topic_id, t.is_internal, len(t.partitions))
+            for name, t in sorted(found.items())
+            if include_internal or not t.is_internal
+        ]
+
+    def describe_topics(
+        self, names: Iterable[str], *, timeout_s: float | None = None
+    ) -> dict[str, TopicDescription]:
+        """Topics with their partitions. Raises BrokerError when one does not exist."""
+        wanted, deadline_ms = list(names), self._deadline(timeout_s)
+        found = self._checked(wanted, deadline_ms)
+        return {name: _description(name, found[name]) for name in wanted}
+
+    def _topics(
+        self, names: Iterable[str] | None, deadline_ms: int
+    ) -> dict[str, MetadataResponseTopic]:
+        wanted = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+
+        def build(version: int) -> Message:
+            topics = [] if wanted is None and version == 0 else wanted
+            # Before v4 the broker alone decides whether asking creates a topic.
+            return MetadataRequest(topics=topics, allow_auto_topic_creation=version < 4)
+
+        answer = self._until(
+            deadline_ms,
+            lambda: self._ask(
+                MetadataResponse, ANY, Versioned(MetadataRequest, build), deadline_ms
+            ),
+        )
+        return {t.name: t for t in answer.topics if t.name is not None}
+
+    def _checked(self, names: Iterable[str], deadline_ms: int) -> dict[str, MetadataResponseTopic]:
+        """The topics' metadata; raises BrokerError when one does not exist."""
+        found = self._topics(names, deadline_ms)
+        raise_failed("topic", {name: (t.error_code, None) for name, t in found.items()})
+        return found
+
+    # -- configurations
+
+    def describe_configs(
+        self, name: str, *, broker: bool = False, timeout_s: float | None = None
+    ) -> dict[str, ConfigEntry]:
+        """The configuration of a topic, or with `broker=True` of the broker with that id."""
+        deadline_ms = self._deadline(timeout_s)
+        resource = DescribeConfigsResource(
+            resource_type=BROKER_RESOURCE if broker else TOPIC_RESOURCE,
+            resource_name=name,
+            configuration_keys=None,
+        )
+        request = DescribeConfigsRequest(resources=[resource])
+        if not broker:
+            self._checked([name], deadline_ms)
+
+        def attempt() -> dict[str, ConfigEntry]:
+            target = self._config_target(name, broker, deadline_ms)
+            answer = self._ask(DescribeConfigsResponse, target, request, deadline_ms)
+            raise_failed(
+                "describing the configuration of",
+                {r.resource_name: (r.error_code, r.error_message) for r in answer.results},
+            )
+            return {
+                c.name: ConfigEntry(
+                    c.name,
+                    c.value,
+                    _SOURCES.get(c.config_source, "other"),
+                    c.read_only,
+                    c.is_sensitive,
+                )
+                for result in answer.results
+                for c in result.configs
+            }
+
+        return self._until(deadline_ms, attempt)
+
+    def alter_configs(
+        self,
+        name: str,
+        changes: Mapping[str, str | None],
+        *,
+        broker: bool = False,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Set some configuration values (None: back to the default); the others stay (KIP-339)."""
+        deadline_ms = self._deadline(timeout_s)
+        configs = [
+            AlterableConfig(
+                name=key, config_operation=_DELETE if value is None else _SET, value=value
+            )
+            for key, value in changes.items()
+        ]
+        resource = AlterConfigsResource(
+            resource_type=BROKER_RESOURCE if broker else TOPIC_RESOURCE,
+            resource_name=name,
+            configs=configs,
+        )
+        request = IncrementalAlterConfigsRequest(resources=[resource])
+        if not broker:
+            self._checked([name], deadline_ms)
+
+        def attempt() -> None:
+            target = self._config_target(name, broker, deadline_ms)
+            answer = self._ask(IncrementalAlterConfigsResponse, target, request, deadline_ms)
+            raise_failed(
+                "changing the configuration of",
+                {r.resource_name: (r.error_code, r.error_message) for r in answer.responses},
+            )
+
+        self._until(deadline_ms, attempt, mutates=True)
+
+    def _config_target(self, name: str, broker: bool, deadline_ms: int) -> int:
+        """Only a broker itself knows its configuration."""
+        if not broker:
+            return ANY
+        nodes = self._refresh(deadline_ms).nodes
+        if not name.isdigit() or int(name) not in nodes:
+            raise UsageError(f"there is no broker {name!r}; brokers by id: {sorted(nodes)}")
+        return int(name)
+
+    # -- records and offsets
+
+    def delete_records(
+        self, before: Mapping[TopicPartition, int], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Delete the records before the given offsets (-1: all); the new first offsets."""
+        deadline_ms = self._deadline(timeout_s)
+        low: dict[TopicPartition, int] = {}
+
+        def attempt() -> None:
+            left = [TopicPartition(*tp) for tp in before if tp not in low]
+            requests: dict[int, Message | Versioned] = {}
+            for node_id, tps in self._leaders(left, deadline_ms).items():
+                topics: dict[str, DeleteRecordsTopic] = {}
+                for tp in tps:
+                    topic = topics.setdefault(tp.topic, DeleteRecordsTopic(name=tp.topic))
+                    topic.partitions.append(
+                        DeleteRecordsPartition(partition_index=tp.partition, offset=before[tp])
+                    )
+                requests[node_id] = DeleteRecordsRequest(
+                    topics=list(topics.values()), timeout_ms=self.config.request_timeout_ms
+                )
+            failed: dict[str, tuple[int, str | None]] = {}
+            for answer in self._ask_all(DeleteRecordsResponse, requests, deadline_ms).values():
+                for topic in answer.topics:
+                    for p in topic.partitions:
+                        tp = TopicPartition(topic.name, p.partition_index)
+                        if not p.error_code:
+                            low[tp] = p.low_watermark
+                        failed[str(tp)] = (p.error_code, None)
+            raise_failed("deleting records of", failed)
+
+        self._until(deadline_ms, attempt)
+        return low
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition, OffsetSpec], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """Offsets by time or by name, one request a leader.
+
+        A partition without a record at or after the time has offset -1.
+        """
+        deadline_ms = self._deadline(timeout_s)
+        times = {
+            TopicPartition(*tp): spec if isinstance(spec, int) else _TIMESTAMPS[spec]
+            for tp, spec in wanted.items()
+        }
+        found: dict[TopicPartition, OffsetAndTimestamp] = {}
+
+        def attempt() -> None:
+            left = [tp for tp in times if tp not in found]
+            requests: dict[int, Message | Versioned] = {
+                node_id: _list_offsets(tps, times, self.config.request_timeout_ms)
+                for node_id, tps in self._leaders(left, deadline_ms).items()
+            }
+            failed: dict[str, tuple[int, str | None]] = {}
+            for answer in self._ask_all(ListOffsetsResponse, requests, deadline_ms).values():
+                for topic in answer.topics:
+                    for p in topic.partitions:
+                        tp = TopicPartition(topic.name, p.partition_index)
+                        failed[str(tp)] = (p.error_code, None)
+                        if not p.error_code:
+                            found[tp] = OffsetAndTimestamp(p.offset, p.timestamp, p.leader_epoch)
+            raise_failed("listing offsets of", failed)
+
+        self._checked({tp.topic for tp in times}, deadline_ms)
+        self._until(deadline_ms, attempt)
+        return found
+
+    # -- the cluster
+
+    def describe_cluster(self, *, timeout_s: float | None = None) -> ClusterDescription:
+        """The cluster's id, controller and brokers."""
+        metadata = self._refresh(self._deadline(timeout_s))
+        nodes = tuple(sorted(metadata.nodes.values(), key=lambda node: node.node_id))
+        return ClusterDescription(metadata.cluster_id, metadata.controller_id, nodes)
+
+
+def _creatable(topic: NewTopic) -> CreatableTopic:
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        configs=[CreatableTopicConfig(name=k, value=v) for k, v in topic.configs.items()],
+    )
+
+
+def _description(name: str, topic: MetadataResponseTopic) -> TopicDescription:
+    partitions = tuple(
+        PartitionDescription(
+            p.partition_index,
+            p.leader_id,
+            p.leader_epoch,
+            tuple(p.replica_nodes),
+            tuple(p.isr_nodes),
+        )
+        for p in sorted(topic.partitions, key=lambda p: p.partition_index)
+    )
+    return TopicDescription(name, topic.topic_id, topic.is_internal, partitions)
+
+
+def _list_offsets(
+    tps: Iterable[TopicPartition], times: Mapping[TopicPartition, int], timeout_ms: int
+) -> Versioned:
+    topics: dict[str, ListOffsetsTopic] = {}
+    newest = False
+    for tp in tps:
+        newest = newest or times[tp] == _TIMESTAMPS["max_timestamp"]
+        topic = topics.setdefault(tp.topic, ListOffsetsTopic(name=tp.topic))
+        topic.partitions.append(
+            ListOffsetsPartition(partition_index=tp.partition, timestamp=times[tp])
+        )
+
+    def build(version: int) -> Message:
+        if newest and version < _MAX_TIMESTAMP_FROM:
+            raise BrokerError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                "this broker cannot list the offset of the newest timestamp",
+            )
+        request = ListOffsetsRequest(replica_id=-1, topics=list(topics.values()))
+        if version >= 10:
+            request.timeout_ms = timeout_ms
+        return request
+
+    return Versioned(ListOffsetsRequest, build)

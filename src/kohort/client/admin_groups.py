@@ -1,0 +1,303 @@
+"""The admin client's calls about consumer groups and their offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from kohort.client.admin_calls import AdminCalls, raise_failed
+from kohort.client.admin_types import GroupDescription, GroupListing, MemberDescription
+from kohort.client.cluster import Versioned
+from kohort.client.types import OffsetAndMetadata, TopicPartition
+from kohort.errors import DecodeError, ErrorCode, GroupError
+from kohort.wire import Message, decode_versioned
+from kohort.wire.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
+from kohort.wire.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from kohort.wire.messages.delete_groups_request import DeleteGroupsRequest
+from kohort.wire.messages.delete_groups_response import DeleteGroupsResponse
+from kohort.wire.messages.describe_groups_request import DescribeGroupsRequest
+from kohort.wire.messages.describe_groups_response import (
+    DescribedGroupMember,
+    DescribeGroupsResponse,
+)
+from kohort.wire.messages.list_groups_request import ListGroupsRequest
+from kohort.wire.messages.list_groups_response import ListGroupsResponse
+from kohort.wire.messages.offset_commit_request import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from kohort.wire.messages.offset_commit_response import OffsetCommitResponse
+from kohort.wire.messages.offset_delete_request import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from kohort.wire.messages.offset_delete_response import OffsetDeleteResponse
+from kohort.wire.messages.offset_fetch_request import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+from kohort.wire.messages.offset_fetch_response import OffsetFetchResponse
+
+CONSUMER = "consumer"
+_GROUPS_FROM = 8  # OffsetFetch: several groups a request (KIP-709)
+_NAMES_UNTIL = 9  # OffsetFetch and OffsetCommit: topics by id from version 10 on (KIP-848)
+_STATES_FROM = 4  # ListGroups: states (KIP-518)
+_DEAD = "Dead"
+
+
+class AdminGroups(AdminCalls):
+    """`Admin`'s calls about groups."""
+
+    def list_groups(
+        self, *, states: Iterable[str] = (), timeout_s: float | None = None
+    ) -> list[GroupListing]:
+        """The groups of all brokers, by id; `states` (`Stable`, `Empty`, ...) picks some."""
+        deadline_ms, wanted = self._deadline(timeout_s), list(states)
+
+        def build(version: int) -> Message:
+            return ListGroupsRequest(states_filter=wanted if version >= _STATES_FROM else [])
+
+        def attempt() -> list[GroupListing]:
+            nodes = self._refresh(deadline_ms).nodes
+            requests: dict[int, Message | Versioned] = {
+                node_id: Versioned(ListGroupsRequest, build) for node_id in nodes
+            }
+            answers = self._ask_all(ListGroupsResponse, requests, deadline_ms)
+            raise_failed(
+                "listing the groups of broker",
+                {str(node_id): (a.error_code, None) for node_id, a in answers.items()},
+            )
+            found = {
+                g.group_id: GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type)
+                for answer in answers.values()
+                for g in answer.groups
+                if not wanted or not g.group_state or g.group_state in wanted
+            }
+            return [found[group_id] for group_id in sorted(found)]
+
+        return self._until(deadline_ms, attempt)
+
+    def describe_groups(
+        self, group_ids: Iterable[str], *, timeout_s: float | None = None
+    ) -> dict[str, GroupDescription]:
+        """Groups with their members and assignments; one that does not exist is `Dead`."""
+        deadline_ms = self._deadline(timeout_s)
+        return {group_id: self._describe(group_id, deadline_ms) for group_id in group_ids}
+
+    def _describe(self, group_id: str, deadline_ms: int) -> GroupDescription:
+        def attempt() -> GroupDescription:
+            node = self._coordinator(group_id, deadline_ms)
+            answer = self._ask(
+                DescribeGroupsResponse,
+                node.node_id,
+                DescribeGroupsRequest(groups=[group_id]),
+                deadline_ms,
+            )
+            group = answer.groups[0]
+            # Since v6 an unknown group is an error instead of the state Dead (KIP-1043).
+            unknown = group.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+            _check(group.error_code if not unknown else 0, f"describing group {group_id!r}")
+            return GroupDescription(
+                group_id,
+                _DEAD if unknown else group.group_state,
+                group.protocol_type,
+                group.protocol_data,
+                node,
+                tuple(_member(m, group.protocol_type) for m in group.members),
+            )
+
+        return self._until(deadline_ms, attempt)
+
+    def delete_groups(self, group_ids: Iterable[str], *, timeout_s: float | None = None) -> None:
+        """Delete groups that have no members, with their offsets.
+
+        Raises GroupError (NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND) for the first that was refused.
+        """
+        deadline_ms = self._deadline(timeout_s)
+        for group_id in group_ids:
+
+            def check(answer: DeleteGroupsResponse, group_id: str = group_id) -> None:
+                for result in answer.results:
+                    _check(result.error_code, f"deleting group {group_id!r}")
+
+            request = DeleteGroupsRequest(groups_names=[group_id])
+            self._on_coordinator(
+                DeleteGroupsResponse, group_id, request, deadline_ms, check, mutates=True
+            )
+
+    def list_group_offsets(
+        self,
+        group_id: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The committed offsets of a group; partitions without one are left out."""
+        by_topic = None if partitions is None else _by_topic(partitions)
+
+        def build(version: int) -> Message:
+            if version >= _GROUPS_FROM:
+                topics = None
+                if by_topic is not None:
+                    topics = [
+                        OffsetFetchRequestTopics(name=name, partition_indexes=numbers)
+                        for name, numbers in by_topic.items()
+                    ]
+                return OffsetFetchRequest(
+                    groups=[OffsetFetchRequestGroup(group_id=group_id, topics=topics)]
+                )
+            old = None
+            if by_topic is not None:
+                old = [
+                    OffsetFetchRequestTopic(name=name, partition_indexes=numbers)
+                    for name, numbers in by_topic.items()
+                ]
+            return OffsetFetchRequest(group_id=group_id, topics=old)
+
+        def check(answer: OffsetFetchResponse) -> None:
+            code = answer.groups[0].error_code if answer.groups else answer.error_code
+            _check(code, f"fetching the offsets of group {group_id!r}")
+
+        answer = self._on_coordinator(
+            OffsetFetchResponse,
+            group_id,
+            Versioned(OffsetFetchRequest, build, at_most=_NAMES_UNTIL),
+            self._deadline(timeout_s),
+            check,
+        )
+        topics = answer.groups[0].topics if answer.groups else answer.topics
+        return {
+            TopicPartition(topic.name, p.partition_index): OffsetAndMetadata(
+                p.committed_offset, p.metadata or "", p.committed_leader_epoch
+            )
+            for topic in topics
+            for p in topic.partitions
+            if not p.error_code and p.committed_offset >= 0
+        }
+
+    def alter_group_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Set committed offsets of a group that has no members (else GroupError)."""
+        topics: dict[str, OffsetCommitRequestTopic] = {}
+        for (name, partition), offset in offsets.items():
+            place = OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+            topic = topics.setdefault(name, OffsetCommitRequestTopic(name=name))
+            topic.partitions.append(
+                OffsetCommitRequestPartition(
+                    partition_index=partition,
+                    committed_offset=place.offset,
+                    committed_leader_epoch=place.leader_epoch,
+                    committed_metadata=place.metadata,
+                )
+            )
+        request = OffsetCommitRequest(group_id=group_id, topics=list(topics.values()))
+
+        def check(answer: OffsetCommitResponse) -> None:
+            for topic in answer.topics:
+                for p in topic.partitions:
+                    what = f"setting offset of {topic.name}-{p.partition_index} in {group_id!r}"
+                    _check(p.error_code, f"{what}; does the group have members?")
+
+        self._on_coordinator(
+            OffsetCommitResponse,
+            group_id,
+            Versioned(OffsetCommitRequest, lambda version: request, at_most=_NAMES_UNTIL),
+            self._deadline(timeout_s),
+            check,
+            mutates=True,
+        )
+
+    def delete_group_offsets(
+        self,
+        group_id: str,
+        partitions: Iterable[TopicPartition],
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Forget committed offsets of topics to which no member subscribes (else GroupError)."""
+        request = OffsetDeleteRequest(
+            group_id=group_id,
+            topics=[
+                OffsetDeleteRequestTopic(
+                    name=name,
+                    partitions=[OffsetDeleteRequestPartition(partition_index=n) for n in numbers],
+                )
+                for name, numbers in _by_topic(partitions).items()
+            ],
+        )
+
+        def check(answer: OffsetDeleteResponse) -> None:
+            _check(answer.error_code, f"deleting offsets of group {group_id!r}")
+            for topic in answer.topics:
+                for p in topic.partitions:
+                    what = f"deleting the offset of {topic.name}-{p.partition_index}"
+                    _check(p.error_code, f"{what} in group {group_id!r}")
+
+        self._on_coordinator(
+            OffsetDeleteResponse,
+            group_id,
+            request,
+            self._deadline(timeout_s),
+            check,
+            mutates=True,
+        )
+
+
+def _check(code: int, what: str) -> None:
+    if code:
+        raise GroupError(code, what)
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    by_topic: dict[str, list[int]] = {}
+    for name, number in partitions:
+        by_topic.setdefault(name, []).append(number)
+    return by_topic
+
+
+def _member(member: DescribedGroupMember, protocol_type: str) -> MemberDescription:
+    topics: tuple[str, ...] = ()
+    owned: tuple[TopicPartition, ...] = ()
+    if protocol_type == CONSUMER:  # other kinds of group have contents of their own
+        try:
+            topics, owned = _consumer_parts(member)
+        except DecodeError:
+            topics, owned = (), ()  # some client's own format; the rest is still worth showing
+    return MemberDescription(
+        member.member_id,
+        member.group_instance_id,
+        member.client_id,
+        member.client_host,
+        topics,
+        owned,
+    )
+
+
+def _consumer_parts(
+    member: DescribedGroupMember,
+) -> tuple[tuple[str, ...], tuple[TopicPartition, ...]]:
+    topics: tuple[str, ...] = ()
+    owned: tuple[TopicPartition, ...] = ()
+    if member.member_metadata:
+        subscription = decode_versioned(
+            ConsumerProtocolSubscription, member.member_metadata, newer=True
+        )[1]
+        topics = tuple(subscription.topics)
+    if member.member_assignment:
+        assignment = decode_versioned(
+            ConsumerProtocolAssignment, member.member_assignment, newer=True
+        )[1]
+        owned = tuple(
+            TopicPartition(tp.topic, number)
+            for tp in assignment.assigned_partitions
+            for number in tp.partitions
+        )
+    return topics, owned

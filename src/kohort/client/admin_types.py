@@ -1,0 +1,121 @@
+"""What `Admin` takes and gives: frozen dataclasses in Kafka's words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, Literal
+
+from kohort.client.metadata import Node
+from kohort.client.types import TopicPartition
+
+OffsetSpec = int | Literal["earliest", "latest", "max_timestamp"]
+"""Milliseconds since 1970 (the first record at or after), or one of the names."""
+
+BROKER_DEFAULT: Final = -1
+_NO_CONFIGS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create. -1 takes the broker's default."""
+
+    name: str
+    partitions: int = BROKER_DEFAULT
+    replication_factor: int = BROKER_DEFAULT
+    configs: Mapping[str, str] = field(default_factory=lambda: _NO_CONFIGS)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicListing:
+    """A topic, in short."""
+
+    name: str
+    topic_id: bytes
+    is_internal: bool
+    partition_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """A partition; `leader` is -1 while there is none."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic with its partitions in order."""
+
+    name: str
+    topic_id: bytes
+    is_internal: bool
+    partitions: tuple[PartitionDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One configuration value of a topic or broker.
+
+    `source` is `topic`, `broker`, `default broker`, `static broker`, `default` or `other`.
+    `value` is None for secrets.
+    """
+
+    name: str
+    value: str | None
+    source: str
+    is_read_only: bool
+    is_sensitive: bool
+
+    @property
+    def is_default(self) -> bool:
+        """True when nobody has set it."""
+        return self.source == "default"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """A group, in short. `state` and `group_type` are empty from old brokers."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    group_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDescription:
+    """A member of a group: who it is, what it subscribes to, what it owns."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    host: str
+    topics: tuple[str, ...]
+    assignment: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group. `protocol` is the assignor in use; `state` is `Dead` when there is no such group."""
+
+    group_id: str
+    state: str
+    protocol_type: str
+    protocol: str
+    coordinator: Node
+    members: tuple[MemberDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The cluster: its id, its controller (-1: unknown), its brokers by id."""
+
+    cluster_id: str | None
+    controller_id: int
+    nodes: tuple[Node, ...]
