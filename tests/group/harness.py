@@ -142,6 +142,8 @@ class Bench:
             assert shard.durable == self.shard.durable
         for group in self.shard.groups.values():
             check_group(group, self.shard.durable)
+        pending = [i for g in self.shard.groups.values() for i in g.pending_join]
+        assert self.shard._ws.pending_join_bytes == sum(len(i.encode()) for i in pending)
 
     def send(self, request: Message, version: int, client: str = "c") -> int:
         """Hand a request to the shard; returns its token."""

@@ -158,6 +158,25 @@ def test_session_is_suspended_while_join_waits() -> None:
     assert a in bench.group.members
 
 
+def test_session_is_suspended_while_sync_waits_and_starts_with_its_answer() -> None:
+    """Spec 2.3, GL3: also for one who falls silent after it."""
+    bench = Bench()
+    leader, follower = bench.form(2)
+    token = bench.sync(follower)
+    for _ in range(3):
+        bench.advance(SESSION_MS // 2)
+        bench.heartbeat(leader)
+    assert bench.code(token) is None
+    bench.sync(leader, plan={leader: b"x"})
+    assert bench.code(token) is C.NONE
+    bench.heartbeat(leader)
+    bench.advance(SESSION_MS - 1)
+    bench.heartbeat(leader)
+    assert follower in bench.group.members
+    bench.advance(1)
+    assert list(bench.group.members) == [leader]
+
+
 def test_second_member_partially_join_and_timeout() -> None:
     """A pending id holds the rebalance until its session ends (KIP-394)."""
     bench = Bench()

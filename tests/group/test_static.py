@@ -97,7 +97,10 @@ def test_replace_static_member_with_other_topics_triggers_rebalance() -> None:
 
 def test_static_member_fence_duplicate() -> None:
     """The old id is fenced at everything it asks; fenced wins over unknown and illegal."""
-    bench, _, two = formed()
+    bench, one, two = formed()
+    assert bench.heartbeat(one, 1, "two") is C.FENCED_INSTANCE_ID
+    assert bench.heartbeat(one, 1, "nobody") is C.UNKNOWN_MEMBER_ID
+    assert bench.heartbeat(one, 1, "one") is C.NONE
     bench.join(instance="two")
     assert bench.heartbeat(two, 1, "two") is C.FENCED_INSTANCE_ID
     assert bench.heartbeat(two, 99, "two") is C.FENCED_INSTANCE_ID
