@@ -139,22 +139,25 @@ class Consumer(ConsumerBase):
         covers up to the present one.
         """
         reader, calls, core = self._core.reader, self._calls, self._core
-        now_ms, most = core.loop.now_ms, self.config.max_poll_records
+        most = self.config.max_poll_records
         while not calls.closed:
             with self._gate:
                 calls.begin()
                 piece = self._run(calls.poll(lambda: reader.take_piece(most), LONGEST_WAIT_S))
             if piece is None:
                 continue
+            position, fetched, dealt_with = piece.position, piece.fetched, True
             try:
                 for record in piece.records:
-                    reader.hand_one(piece, record)
+                    position.offset = record.offset + 1
+                    dealt_with = False
                     yield record
-                    core.last_poll_ms = now_ms()
-                    if not reader.came_back(piece) or core.attention:
+                    dealt_with = True
+                    core.beats += 1
+                    if position.buffer is not fetched or position.paused or core.attention:
                         break
             finally:
-                reader.end_piece(piece)
+                reader.end_piece(piece, dealt_with=dealt_with)
                 calls.after_take()
 
     # -- offsets ---------------------------------------------------------------------------------

@@ -79,7 +79,8 @@ def settled(config: ConsumerConfig | None, given: Mapping[str, Any]) -> Consumer
         config = ConsumerConfig.from_mapping(given)
     elif given:
         config = config.replace(**given)
-    make_assignors(config.partition_assignment_strategy)
+    if config.group_id is not None:
+        make_assignors(config.partition_assignment_strategy)
     return config
 
 

@@ -95,8 +95,8 @@ class ConsumerCalls:
     def after_take(self) -> None:
         """Let the next fetches go out before what was taken is handed out (spec 4.2)."""
         core = self.core
-        if core.reader.drained or core.planner.parked:
-            core.reader.drained = False
+        if core.reader.wants_more or core.planner.parked:
+            core.reader.drained_bytes = 0
             core.planner.polled()
             core.kick()
 

@@ -82,6 +82,9 @@ class ConsumerCore:
         self.overdue = False
         self.last_poll_ms = self.loop.now_ms()
         self.in_poll = False
+        self.beats: int = 0
+        """Counted up by an iteration with each record: cheaper than reading a clock."""
+        self._beats_seen: int = 0
         self.positions = Positions(ResetPolicy.parse(config.auto_offset_reset))
         self.planner = FetchPlanner(self.positions, _limits(config))
         self.resolver = OffsetResolver(
@@ -373,7 +376,9 @@ class ConsumerCore:
         session = self.session
         if session is not None:
             now_ms = self.loop.now_ms()
-            session.polled(now_ms if self.in_poll else self.last_poll_ms)
+            if self.in_poll or self.beats != self._beats_seen:
+                self.last_poll_ms, self._beats_seen = now_ms, self.beats
+            session.polled(self.last_poll_ms)
             session.tick()
             if session.overdue and not self.overdue:
                 self.overdue = True

@@ -28,10 +28,15 @@ from kohort.client.positions import UNKNOWN, Phase, Position, Positions
 from kohort.errors import CorruptRecordError
 from kohort.records import Chunk, Columns, Record
 
+ENOUGH_DRAINED_BYTES = 256 * 1024
+
 
 @dataclass(slots=True, eq=False)
 class Piece:
-    """Records of one partition, taken out one by one by an iteration."""
+    """Records of one partition, taken out one by one by an iteration.
+
+    For each record that it hands out, the iteration sets the position's `offset` behind it.
+    """
 
     position: Position
     fetched: Fetched
@@ -43,8 +48,8 @@ class FetchReader:
     """The caller's end of the fetch buffer."""
 
     def __init__(self, positions: Positions, lock: Lock, *, check_crcs: bool) -> None:
-        self.drained = False
-        """Set when a partition may be asked for again; the caller's thread clears it."""
+        self.drained_bytes = 0
+        """Read to the end since the network thread was last told; the caller's thread clears it."""
         self.records_total = 0
         self._positions = positions
         self._lock = lock
@@ -57,6 +62,13 @@ class FetchReader:
     def empty(self) -> bool:
         """True when there is nothing to hand out; cheap, and may be wrong for a moment."""
         return not self._ready
+
+    @property
+    def wants_more(self) -> bool:
+        """True when enough has been read to ask for more: much of it, or all there is."""
+        return self.drained_bytes >= ENOUGH_DRAINED_BYTES or (
+            self.drained_bytes > 0 and not self._ready
+        )
 
     def queue(self, position: Position) -> None:
         """This partition has data that may be handed out (again). Under the lock."""
@@ -150,23 +162,22 @@ class FetchReader:
             self._moved(position, fetched, offset, UNKNOWN)
         return None
 
-    def hand_one(self, piece: Piece, record: Record) -> None:
-        """An iteration hands out this record."""
-        piece.position.offset = record.offset + 1
-        self.records_total += 1
+    def end_piece(self, piece: Piece, *, dealt_with: bool) -> None:
+        """The iteration is through with this piece, or gives it up.
 
-    def came_back(self, piece: Piece) -> bool:
-        """The caller came back for the next one; False when the rest must wait or go."""
+        `dealt_with`: its caller came back for another record; else the last one counts as open.
+        """
         position = piece.position
         if self._piece is not piece or position.buffer is not piece.fetched:
-            return False
-        position.acked, position.acked_epoch = position.offset, position.offset_epoch
-        return not position.paused
-
-    def end_piece(self, piece: Piece) -> None:
-        """The iteration is through with this piece, or gives it up."""
-        if self._piece is piece:
-            self._end_piece()
+            return
+        used = bisect_left(piece.records, position.offset, key=_offset)
+        self.records_total += used
+        if dealt_with:
+            position.acked, position.acked_epoch = position.offset, position.offset_epoch
+        elif used:
+            last = piece.records[used - 1].offset
+            position.acked, position.acked_epoch = max(position.acked, last), position.offset_epoch
+        self._end_piece()
 
     def _end_piece(self) -> None:
         """What an iteration did not hand out stays where it was (C9)."""
@@ -230,8 +241,8 @@ class FetchReader:
         if fetched.held:
             return
         if fetched.chunk is None or fetched.chunk.exhausted:
+            self.drained_bytes += max(1, len(fetched.records))
             self._positions.release_buffer(position)
-            self.drained = True
             if self._ready and self._ready[0] is position:
                 self._ready.popleft()
                 position.queued = False

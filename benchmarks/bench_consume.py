@@ -1,0 +1,309 @@
+"""Consuming, side by side with the Python peers: `python -m benchmarks consume`.
+
+One embedded broker (memory, its own process) holds the same batches for everybody: 8 partitions,
+about 98 KB a batch, 8-byte keys. Each client runs in a process of its own, assigns all partitions
+from the beginning, and touches the value of every record. The clock runs from the first records to
+the last; CPU is the client process's, start-up excluded. Ratios are to confluent-kafka's
+`consume(10000)`, tuned. Rates move with the machine's load; CPU seconds per million move less.
+
+    python -m benchmarks.bench_consume --records 500000 --only kohort,confluent
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+PARTITIONS = 8
+CASES = [(100, "none"), (100, "lz4"), (100, "zstd"), (1000, "none"), (1000, "lz4"), (1000, "zstd")]
+Count = Callable[[], Iterator[int]]
+
+
+# -- the broker ----------------------------------------------------------------------------------
+
+
+def serve() -> None:
+    """A broker until stdin ends."""
+    from kohort.testing import Cluster
+
+    with Cluster() as cluster:
+        print(cluster.bootstrap, flush=True)
+        sys.stdin.read()
+
+
+def fill(bootstrap: str, topic: str, size: int, codec: str, records: int) -> None:
+    """Produce `records` records in large batches; text-like values give codecs work."""
+    from confluent_kafka import Producer
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "linger.ms": 200,
+            "batch.size": 100_000,
+            "batch.num.messages": 100_000,
+            "compression.codec": codec,
+            "queue.buffering.max.messages": 500_000,
+            "queue.buffering.max.kbytes": 1 << 20,
+        }
+    )
+    block = b"".join(b"%06d,LGA,ORD,N%05d,2013;" % (n, n * 7919 % 99999) for n in range(4000))
+    for n in range(records):
+        at = n * 37 % (len(block) - size)
+        while True:
+            try:
+                producer.produce(topic, block[at : at + size], b"%08d" % n, n % PARTITIONS)
+                break
+            except BufferError:
+                producer.poll(0.05)
+        if n % 10_000 == 0:
+            producer.poll(0)
+    producer.flush()
+
+
+# -- the clients: each yields how many records it has touched, batch by batch ---------------------
+
+
+def kohort_records(bootstrap: str, topic: str) -> Iterator[int]:
+    from kohort import Consumer
+
+    with Consumer(bootstrap_servers=bootstrap) as consumer:
+        assign_all(consumer, topic)
+        while True:
+            records = consumer.poll(1.0)
+            for record in records:
+                record.value  # noqa: B018
+            yield len(records)
+
+
+def kohort_records_10000(bootstrap: str, topic: str) -> Iterator[int]:
+    from kohort import Consumer
+
+    with Consumer(bootstrap_servers=bootstrap) as consumer:
+        assign_all(consumer, topic)
+        while True:
+            records = consumer.poll(1.0, max_records=10_000)
+            for record in records:
+                record.value  # noqa: B018
+            yield len(records)
+
+
+def kohort_iterate(bootstrap: str, topic: str) -> Iterator[int]:
+    from kohort import Consumer
+
+    with Consumer(bootstrap_servers=bootstrap) as consumer:
+        assign_all(consumer, topic)
+        n = 0
+        for record in consumer:
+            record.value  # noqa: B018
+            n += 1
+            if n == 1000:
+                yield n
+                n = 0
+
+
+def kohort_arrow(bootstrap: str, topic: str) -> Iterator[int]:
+    from kohort import Consumer
+
+    columns = ("offset", "timestamp", "key", "value")
+    with Consumer(bootstrap_servers=bootstrap) as consumer:
+        assign_all(consumer, topic)
+        while True:
+            yield consumer.poll_arrow(1.0, columns=columns).num_rows
+
+
+def kohort_arrow_all(bootstrap: str, topic: str) -> Iterator[int]:
+    from kohort import Consumer
+
+    with Consumer(bootstrap_servers=bootstrap) as consumer:
+        assign_all(consumer, topic)
+        while True:
+            yield consumer.poll_arrow(1.0).num_rows
+
+
+def assign_all(consumer, topic: str) -> None:
+    from kohort import TopicPartition
+
+    consumer.assign([TopicPartition(topic, n) for n in range(PARTITIONS)])
+    consumer.seek_to_beginning()
+
+
+def confluent(bootstrap: str, topic: str, **tuned: object) -> Iterator[int]:
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench",
+                         "enable.auto.commit": False, **tuned})  # fmt: skip
+    consumer.assign([TopicPartition(topic, n, 0) for n in range(PARTITIONS)])
+    while True:
+        records = consumer.consume(10_000, 1.0)
+        for record in records:
+            record.value()
+        yield len(records)
+
+
+def confluent_tuned(bootstrap: str, topic: str) -> Iterator[int]:
+    tuned = {"queued.min.messages": 1_000_000, "fetch.queue.backoff.ms": 5}
+    return confluent(bootstrap, topic, **tuned)
+
+
+def confluent_defaults(bootstrap: str, topic: str) -> Iterator[int]:
+    return confluent(bootstrap, topic)
+
+
+def aiokafka_getmany(bootstrap: str, topic: str) -> Iterator[int]:
+    import asyncio
+
+    from aiokafka import AIOKafkaConsumer, TopicPartition
+
+    loop = asyncio.new_event_loop()
+
+    async def start() -> AIOKafkaConsumer:
+        consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False)
+        await consumer.start()
+        tps = [TopicPartition(topic, n) for n in range(PARTITIONS)]
+        consumer.assign(tps)
+        await consumer.seek_to_beginning(*tps)
+        return consumer
+
+    consumer = loop.run_until_complete(start())
+    while True:
+        found = loop.run_until_complete(consumer.getmany(timeout_ms=1000, max_records=10_000))
+        n = 0
+        for records in found.values():
+            for record in records:
+                record.value  # noqa: B018
+            n += len(records)
+        yield n
+
+
+def kafka_python_poll(bootstrap: str, topic: str) -> Iterator[int]:
+    from kafka import KafkaConsumer, TopicPartition
+
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False)
+    tps = [TopicPartition(topic, n) for n in range(PARTITIONS)]
+    consumer.assign(tps)
+    consumer.seek_to_beginning(*tps)
+    while True:
+        n = 0
+        for records in consumer.poll(timeout_ms=1000, max_records=10_000).values():
+            for record in records:
+                record.value  # noqa: B018
+            n += len(records)
+        yield n
+
+
+CLIENTS: dict[str, tuple[Callable[[str, str], Iterator[int]], str, float]] = {
+    # name -> (function, title, share of the records it is given: slow ones would take minutes)
+    "confluent_tuned": (confluent_tuned, "confluent-kafka consume(10000), tuned", 1.0),
+    "confluent_defaults": (confluent_defaults, "confluent-kafka consume(10000), defaults", 0.25),
+    "kohort_arrow": (kohort_arrow, "kohort poll_arrow, 4 columns", 1.0),
+    "kohort_arrow_all": (kohort_arrow_all, "kohort poll_arrow, all columns", 1.0),
+    "kohort_records": (kohort_records, "kohort poll (500)", 1.0),
+    "kohort_records_10000": (kohort_records_10000, "kohort poll (10000)", 1.0),
+    "kohort_iterate": (kohort_iterate, "kohort for record in consumer", 1.0),
+    "aiokafka_getmany": (aiokafka_getmany, "aiokafka getmany(10000)", 0.5),
+    "kafka_python_poll": (kafka_python_poll, "kafka-python poll(10000)", 0.1),
+}
+
+
+def cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def measure(name: str, bootstrap: str, topic: str, records: int) -> None:
+    """Run one client here and print its figures as JSON."""
+    batches = CLIENTS[name][0](bootstrap, topic)
+    first = 0
+    while not first:
+        first = next(batches)
+    started, cpu, seen = time.perf_counter(), cpu_s(), 0
+    while seen < records - first:
+        seen += next(batches)
+    wall, used = time.perf_counter() - started, cpu_s() - cpu
+    print(json.dumps({"rate": seen / wall, "cpu": used / seen * 1e6}), flush=True)
+    import os
+
+    os._exit(0)  # clients that close slowly are not the subject
+
+
+# -- the tables ----------------------------------------------------------------------------------
+
+
+def one(name: str, bootstrap: str, topic: str, records: int) -> dict[str, float] | None:
+    command = [sys.executable, "-m", "benchmarks.bench_consume", "--client", name, bootstrap, topic]
+    try:
+        out = subprocess.run(
+            [*command, str(records)], capture_output=True, text=True, timeout=120, check=True
+        )
+    except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
+        print(f"  {name}: {error}; {(error.stderr or '')[-500:]}")
+        return None
+    return json.loads(out.stdout.splitlines()[-1])
+
+
+def table(bootstrap: str, size: int, codec: str, records: int, only: set[str], runs: int) -> None:
+    topic = f"bench-{size}-{codec}"
+    fill(bootstrap, topic, size, codec, records)
+    print(f"\n{size} B values, {codec}, {records:,} records, best of {runs}")
+    print(f"  {'client':44} {'records/s':>12} {'MB/s':>8} {'CPU-s/M':>8} {'ratio':>7}")
+    base: float | None = None
+    for name, (_, title, share) in CLIENTS.items():
+        if only and not any(name.startswith(prefix) for prefix in only):
+            continue
+        found = [f for _ in range(runs) if (f := one(name, bootstrap, topic, int(records * share)))]
+        if not found:
+            continue
+        best = max(found, key=lambda f: f["rate"])
+        cpu = min(f["cpu"] for f in found)
+        base = best["rate"] if name == "confluent_tuned" else base
+        ratio = f"{best['rate'] / base:6.2f}x" if base else ""
+        mb = best["rate"] * (size + 8) / 1e6
+        print(f"  {title:44} {best['rate']:12,.0f} {mb:8,.0f} {cpu:8.3f} {ratio:>7}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--records", type=int, default=2_000_000, help="of 100 bytes")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--only", default="", help="names of clients (prefixes), with commas")
+    parser.add_argument("--cases", default="", help="for example 100-none,1000-lz4")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--client", nargs=4, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.serve:
+        serve()
+        return
+    if args.client:
+        name, bootstrap, topic, records = args.client
+        measure(name, bootstrap, topic, int(records))
+        return
+    only = {name for name in args.only.split(",") if name}
+    cases = {case for case in args.cases.split(",") if case}
+    for size, codec in CASES:
+        if cases and f"{size}-{codec}" not in cases:
+            continue
+        broker = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.bench_consume", "--serve"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert broker.stdout is not None
+        assert broker.stdin is not None
+        try:
+            bootstrap = broker.stdout.readline().strip()
+            records = args.records if size == 100 else args.records // 5
+            table(bootstrap, size, codec, records, only, args.runs)
+        finally:
+            broker.stdin.close()
+            broker.wait(20)
+
+
+if __name__ == "__main__":
+    main()
