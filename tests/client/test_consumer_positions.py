@@ -191,6 +191,21 @@ def test_seek_to_the_end_is_not_reported_as_a_reset() -> None:
     assert not positions.resets
 
 
+def test_a_bound_drops_what_was_cut_elsewhere_and_no_question() -> None:
+    """A bound set while the first offset is still looked for leaves that question open."""
+    positions, position = made("earliest")
+    positions.nothing_committed(P0, position.stamp, 1)
+    stamp = position.stamp
+    positions.bound(P0, 7)
+    assert (position.stamp, position.reset_to) == (stamp, EARLIEST)
+    positions, position = fetching(10)
+    positions.store_buffer(position, "data", 10)
+    stamp = position.stamp
+    positions.bound(P0, 17)
+    assert position.stamp != stamp
+    assert (position.buffer, position.offset) == (None, 10)
+
+
 def test_bad_use_is_refused() -> None:
     positions, _ = made()
     with pytest.raises(UsageError, match=">= 0"):

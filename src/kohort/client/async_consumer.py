@@ -97,7 +97,7 @@ class AsyncConsumer(ConsumerBase):
     Configuration by keywords, by a `ConsumerConfig`, or both. Use it from one task at a time.
     """
 
-    def __init__(self, *, config: ConsumerConfig | None = None, **given: Any) -> None:
+    def __init__(self, config: ConsumerConfig | None = None, **given: Any) -> None:
         self._bell = AsyncBell()
         super().__init__(settled(config, given), _me)
 

@@ -53,7 +53,7 @@ class Consumer(ConsumerBase):
     ConfigError that names the nearest. Use it from one thread at a time; `wakeup` from any.
     """
 
-    def __init__(self, *, config: ConsumerConfig | None = None, **given: Any) -> None:
+    def __init__(self, config: ConsumerConfig | None = None, **given: Any) -> None:
         self._bell = Doorbell()
         super().__init__(settled(config, given), threading.get_ident)
 

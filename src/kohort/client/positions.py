@@ -348,7 +348,8 @@ class Positions:
         position = self.get(tp)
         if position.end != end:
             position.end = end
-            self._moved(position)
+            if position.phase is Phase.FETCHING:
+                self._moved(position)
 
     def advance(self, position: Position, offset: int, epoch: int) -> None:
         """Records up to `offset` (not included) were handed out, or there were none to see."""

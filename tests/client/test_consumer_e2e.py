@@ -1,0 +1,530 @@
+"""The consumer against the embedded broker: reading, seeking, committing (spec 4.1-4.7, 4.9)."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from kohort import OffsetAndMetadata, RebalanceListener, TopicPartition
+from kohort.errors import (
+    BrokerError,
+    ClosedError,
+    ConcurrentUseError,
+    ConfigError,
+    ForkedError,
+    KafkaTimeoutError,
+    NoOffsetForPartitionError,
+    UsageError,
+    WakeupError,
+)
+from kohort.testing import Cluster
+
+from .consumer_world import PATIENCE_S, World, take, until, values
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(group_initial_rebalance_delay_ms=0) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def world(cluster: Cluster) -> Iterator[World]:
+    world = World(cluster)
+    yield world
+    world.close()
+
+
+def parts(topic: str, count: int) -> list[TopicPartition]:
+    return [TopicPartition(topic, n) for n in range(count)]
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+def test_smallest_consumer(world: World) -> None:
+    """Spec 4.1, 4.2: every record once, in order a partition; at most max_poll_records a poll."""
+    topic = world.topic(4, records=1_200)
+    consumer = world.consumer(group_id=world.group())
+    consumer.subscribe([topic])
+    seen: dict[int, list[int]] = {}
+    deadline = time.monotonic() + PATIENCE_S
+    while sum(map(len, seen.values())) < 1_200:
+        assert time.monotonic() < deadline
+        records = consumer.poll(1.0)
+        assert len(records) <= 500
+        for record in records:
+            assert record.topic == topic
+            assert record.timestamp == int(record.value)
+            seen.setdefault(record.partition, []).append(int(record.value))
+    assert seen == {p: list(range(p, 1_200, 4)) for p in range(4)}
+    assert consumer.assignment() == frozenset(parts(topic, 4))
+    assert consumer.subscription() == {topic}
+
+
+def test_empty_after_the_timeout(world: World) -> None:
+    """CL1: poll(t) takes no longer than t, and poll(0) does not wait."""
+    topic = world.topic(1)
+    consumer = world.consumer()
+    consumer.assign(parts(topic, 1))
+    started = time.monotonic()
+    assert consumer.poll(0.05) == []
+    assert 0.04 < time.monotonic() - started < 2
+    assert consumer.poll(0) == []
+
+
+def test_subscribe_and_assign_exclude_each_other(world: World) -> None:
+    """Spec 4.1."""
+    topic = world.topic(1)
+    consumer = world.consumer(group_id=world.group())
+    consumer.subscribe([topic])
+    with pytest.raises(UsageError, match="exclude each other"):
+        consumer.assign(parts(topic, 1))
+    consumer.unsubscribe()
+    consumer.assign(parts(topic, 1))
+    with pytest.raises(UsageError, match="exclude each other"):
+        consumer.subscribe([topic])
+    with pytest.raises(UsageError, match=r"subscribe\(\['orders'\]\)"):
+        world.consumer(group_id="g").subscribe("orders")
+    with pytest.raises(ConfigError, match="group_id"):
+        world.consumer().subscribe([topic])
+
+
+def test_assign_replaces_and_keeps_what_stays(world: World) -> None:
+    topic = world.topic(2, records=20)
+    consumer = world.consumer()
+    consumer.assign(parts(topic, 1))
+    assert take(consumer, 4) == values([0, 2, 4, 6])
+    consumer.assign(parts(topic, 2))
+    assert consumer.position((topic, 0)) == 4
+    assert sorted(take(consumer, 16), key=int) == values([*range(1, 8, 2), *range(8, 20)])
+    consumer.assign([])
+    assert consumer.assignment() == frozenset()
+    assert consumer.poll(0.05) == []
+
+
+def test_pattern(world: World) -> None:
+    """Spec 1.9, 4.1: the whole name matches; a topic made later is found."""
+    stem = f"pattern{time.monotonic_ns()}"
+    first = world.topic(1, records=3, stem=stem)
+    other = world.topic(1, records=3, stem=f"not-{stem}")
+    consumer = world.consumer(group_id=world.group(), metadata_max_age_ms=100)
+    consumer.subscribe(re.compile(stem + r"-\d+"))
+    assert take(consumer, 3) == values(range(3))
+    assert consumer.subscription() == {first}
+    later = world.topic(1, records=2, stem=stem)
+    assert take(consumer, 2) == values(range(2))
+    assert consumer.subscription() == {first, later}
+    assert other not in consumer.subscription()
+
+
+def test_unknown_topic_is_read_as_soon_as_it_exists(world: World, caplog) -> None:
+    name = f"later-{time.monotonic_ns()}"
+    consumer = world.consumer(allow_auto_create_topics=False, retry_backoff_max_ms=50)
+    consumer.assign(parts(name, 1))
+    deadline = time.monotonic() + PATIENCE_S
+    while "does not exist" not in caplog.text:
+        assert time.monotonic() < deadline
+        assert consumer.poll(0.05) == []
+    world.cluster.create_topic(name)
+    world.produce(name, 1, range(3))
+    assert take(consumer, 3) == values(range(3))
+
+
+def test_iteration_hands_out_one_by_one(world: World) -> None:
+    """C3, C9: leaving the loop loses nothing; the position is that of the present record."""
+    topic = world.topic(2, records=40)
+    consumer = world.consumer(group_id=world.group())
+    consumer.assign(parts(topic, 1))
+    for record in consumer:
+        assert consumer.position((topic, 0)) == record.offset + 1
+        if record.offset == 6:
+            consumer.commit()
+            break
+    assert consumer.committed(parts(topic, 1)) == {TopicPartition(topic, 0): OffsetAndMetadata(7)
+                                                   ._replace(leader_epoch=0)}  # fmt: skip
+    assert next(iter(consumer)).offset == 7
+    assert consumer.poll(1.0, max_records=2)[0].offset == 8
+    for record in consumer:
+        assert record.offset == 10
+        assert consumer.poll(1.0, max_records=1)[0].offset == 11
+        break
+    for record in consumer:
+        assert record.offset == 12
+        consumer.seek((topic, 0), 3)
+        break
+    offsets = []
+    for record in consumer:
+        offsets.append(record.offset)
+        if record.offset == 5:
+            consumer.seek((topic, 0), 18)
+        if record.offset == 19:
+            break
+    assert offsets == [3, 4, 5, 18, 19]
+
+
+def test_arrow_and_records_agree(world: World) -> None:
+    """C13: the same rows, whichever way; a batch may span partitions."""
+    topic = world.topic(3, records=300)
+    consumer = world.consumer()
+    consumer.assign(parts(topic, 3))
+    rows: list[dict] = []
+    deadline = time.monotonic() + PATIENCE_S
+    while len(rows) < 300:
+        assert time.monotonic() < deadline
+        batch = consumer.poll_arrow(1.0, max_rows=70)
+        assert batch.num_rows <= 70
+        rows += batch.to_pylist()
+    for p in range(3):
+        of_p = [row for row in rows if row["partition"] == p]
+        assert [int(row["value"]) for row in of_p] == list(range(p, 300, 3))
+        assert [row["offset"] for row in of_p] == list(range(100))
+    assert {row["topic"] for row in rows} == {topic}
+    assert consumer.poll_arrow(0.01, columns=["value"]).schema.names == ["value"]
+    consumer.seek_to_beginning()
+    record = next(iter(consumer))
+    rest = consumer.poll_arrow(1.0, columns=["offset", "partition"]).to_pylist()
+    assert {"partition": record.partition, "offset": 1} in rest
+
+
+# -- positions -----------------------------------------------------------------------------------
+
+
+def test_seeking(world: World) -> None:
+    """Spec 4.6."""
+    topic = world.topic(2, records=20)
+    consumer = world.consumer()
+    consumer.assign(parts(topic, 1))
+    take(consumer, 5)
+    consumer.seek((topic, 0), 8)
+    assert consumer.position((topic, 0)) == 8
+    assert take(consumer, 2) == values([16, 18])
+    consumer.seek_to_beginning((topic, 0))
+    assert consumer.position((topic, 0)) == 0
+    assert take(consumer, 1) == values([0])
+    consumer.seek_to_end()
+    assert consumer.position((topic, 0)) == 10
+    assert consumer.poll(0.05) == []
+    assert consumer.current_lag((topic, 0)) == 0
+    consumer.seek((topic, 0), 4)
+    assert take(consumer, 1) == values([8])
+    assert consumer.current_lag((topic, 0)) == 5
+    with pytest.raises(UsageError, match="not assigned"):
+        consumer.seek((topic, 1), 0)
+    assert consumer.resets()[0].cause.startswith("the group has no committed offset")
+
+
+def test_offsets_by_time(world: World) -> None:
+    """Spec 4.6: many partitions in one call; -1 becomes None."""
+    topic = world.topic(3, records=30)
+    consumer = world.consumer()
+    tps = parts(topic, 3)
+    assert consumer.beginning_offsets(tps) == dict.fromkeys(tps, 0)
+    assert consumer.end_offsets(tps) == dict.fromkeys(tps, 10)
+    found = consumer.offsets_for_times({tps[0]: 15, tps[1]: 16, tps[2]: 1_000})
+    assert (found[tps[0]].offset, found[tps[0]].timestamp_ms) == (5, 15)
+    assert (found[tps[1]].offset, found[tps[1]].timestamp_ms) == (5, 16)
+    assert found[tps[2]] is None
+    assert consumer.end_offsets([]) == {}
+    missing = TopicPartition("no-such-topic-here", 0)
+    quiet = world.consumer(allow_auto_create_topics=False)
+    with pytest.raises(KafkaTimeoutError, match="no-such-topic-here-0"):
+        quiet.end_offsets([missing], timeout=0.2)
+
+
+def test_pause_keeps_what_was_fetched(world: World) -> None:
+    """Spec 4.4, C10: a paused partition's data is kept, not handed out, and not lost."""
+    topic = world.topic(2, records=2_000)
+    consumer = world.consumer()
+    consumer.assign(parts(topic, 2))
+    first = take(consumer, 10)
+    consumer.pause(*parts(topic, 2))
+    assert consumer.paused() == frozenset(parts(topic, 2))
+    held = consumer._core.positions.buffered_bytes
+    assert held > 0
+    assert consumer.poll(0.05) == []
+    consumer.resume((topic, 1))
+    assert all(int(value) % 2 == 1 for value in take(consumer, 100))
+    consumer.resume((topic, 0))
+    seen = [*first, *until(lambda: consumer.position((topic, 0)) == 1_000, consumer)]
+    evens = [int(value) for value in seen if int(value) % 2 == 0]
+    assert evens == sorted(evens)
+    assert evens[-1] == 1_998
+    assert len(evens) == 1_000
+
+
+def test_limit_bounds_what_is_read(world: World) -> None:
+    """Only offsets below the bound are fetched and handed out (retry tiers)."""
+    topic = world.topic(1, records=50)
+    consumer = world.consumer()
+    consumer.assign(parts(topic, 1))
+    consumer.limit((topic, 0), 7)
+    assert take(consumer, 7) == values(range(7))
+    assert consumer.poll(0.05) == []
+    assert consumer.position((topic, 0)) == 7
+    consumer.limit((topic, 0), 9)
+    assert take(consumer, 2) == values([7, 8])
+    assert consumer.poll(0.05) == []
+    consumer.limit((topic, 0), None)
+    assert take(consumer, 41) == values(range(9, 50))
+
+
+@pytest.mark.parametrize(("policy", "first"), [("earliest", 0), ("latest", 10)])
+def test_reset_when_out_of_range_is_visible(world: World, policy: str, first: int, caplog) -> None:
+    """Spec 4.7: on the broker's word only, and as an event with its cause."""
+    topic = world.topic(1, records=10)
+    consumer = world.consumer(auto_offset_reset=policy)
+    consumer.assign(parts(topic, 1))
+    consumer.seek((topic, 0), 1_000)
+    until(lambda: bool(consumer.resets()), consumer)
+    (event,) = consumer.resets()
+    assert (event.from_offset, event.to_offset, event.policy) == (1_000, first, policy)
+    assert "offset 1000 is out of range" in event.cause
+    assert "out of range" in caplog.text
+    assert consumer.position((topic, 0)) in (first, 10)
+
+
+def test_reset_policy_none(world: World) -> None:
+    """Spec 4.7: an error that says what to do, from every poll, until a seek."""
+    topic = world.topic(1, records=3)
+    consumer = world.consumer(group_id=world.group(), auto_offset_reset="none")
+    consumer.assign(parts(topic, 1))
+    for _ in range(2):
+        with pytest.raises(NoOffsetForPartitionError, match=r"seek\(\)"):
+            until(lambda: False, consumer)
+    consumer.seek((topic, 0), 1)
+    assert take(consumer, 2) == values([1, 2])
+
+
+def test_reset_by_duration(world: World) -> None:
+    """KIP-1106: nothing is that young, so the end it is; else the first record that is."""
+    topic = world.topic(1, records=5)
+    young = world.topic(1)
+    now = int(time.time() * 1000)
+    with_now = [now - 7_200_000, now - 60_000, now]
+    world.produce(young, 1, with_now)
+    for name, first in ((topic, 5), (young, 1)):
+        consumer = world.consumer(auto_offset_reset="by_duration:PT1H")
+        consumer.assign(parts(name, 1))
+        assert consumer.position((name, 0)) == first
+
+
+# -- commits -------------------------------------------------------------------------------------
+
+
+def test_commit_and_resume_elsewhere(world: World) -> None:
+    """Spec 4.5: sync, with metadata, by offset; another consumer goes on where this one stood."""
+    topic, group = world.topic(1, records=10), world.group()
+    consumer = world.consumer(group_id=group, enable_auto_commit=False)
+    consumer.assign(parts(topic, 1))
+    take(consumer, 4)
+    consumer.commit()
+    tp = TopicPartition(topic, 0)
+    assert consumer.committed([tp])[tp].offset == 4
+    consumer.commit({tp: OffsetAndMetadata(6, "note")})
+    assert consumer.committed([tp])[tp][:2] == (6, "note")
+    consumer.commit({tp: 5})
+    consumer.close()
+    other = world.consumer(group_id=group)
+    other.assign([tp])
+    assert take(other, 5) == values(range(5, 10))
+    assert world.consumer(group_id=world.group()).committed([tp]) == {tp: None}
+    with pytest.raises(ConfigError, match="group_id"):
+        world.consumer().commit()
+    with pytest.raises(UsageError, match=">= 0"):
+        other.commit({tp: -2})
+
+
+def test_async_commits_keep_their_order(world: World) -> None:
+    """Spec 4.5, C5: callbacks run inside a later call, in the order of the commits."""
+    topic = world.topic(1, records=100)
+    consumer = world.consumer(group_id=world.group(), enable_auto_commit=False)
+    consumer.assign(parts(topic, 1))
+    tp, told = TopicPartition(topic, 0), []
+    threads = set()
+
+    def callback(offsets, error) -> None:
+        assert error is None
+        threads.add(threading.get_ident())
+        told.append(offsets[tp].offset)
+
+    for n in range(1, 51):
+        consumer.commit_async({tp: n}, callback)
+    until(lambda: len(told) == 50, consumer)
+    assert told == list(range(1, 51))
+    assert threads == {threading.get_ident()}
+    assert consumer.committed([tp])[tp].offset == 50
+
+
+def test_auto_commit_covers_what_the_previous_poll_returned(world: World) -> None:
+    """C4, B48: what has not been come back from is never committed, prefetched or not."""
+    topic, group = world.topic(1, records=100), world.group()
+    consumer = world.consumer(group_id=group, auto_commit_interval_ms=1)
+    consumer.assign(parts(topic, 1))
+    tp = TopicPartition(topic, 0)
+    take(consumer, 10)
+    watcher = world.consumer(group_id=group)
+    deadline = time.monotonic() + 0.3
+    while time.monotonic() < deadline:
+        committed = watcher.committed([tp])[tp]
+        assert committed is None or committed.offset < 10
+    consumer.pause(tp)
+    until(lambda: (watcher.committed([tp])[tp] or OffsetAndMetadata(0)).offset == 10, consumer)
+
+
+def test_close_commits_and_an_exception_does_not(world: World) -> None:
+    """Spec 4.5, 1.10: closing counts as coming back; leaving by an exception does not."""
+    topic, group = world.topic(1, records=30), world.group()
+    with world.consumer(group_id=group) as consumer:
+        consumer.subscribe([topic])
+        assert take(consumer, 10) == values(range(10))
+
+    def fail() -> None:
+        with world.consumer(group_id=group) as consumer:
+            consumer.subscribe([topic])
+            assert consumer.poll(10, max_records=5)[0].value == b"10"
+            assert consumer.poll(10, max_records=5)[0].value == b"15"
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    with world.consumer(group_id=group) as consumer:
+        consumer.subscribe([topic])
+        assert take(consumer, 1) == values([15])
+
+
+def test_committing_too_much_metadata_is_refused(world: World) -> None:
+    topic = world.topic(1, records=1)
+    consumer = world.consumer(group_id=world.group(), enable_auto_commit=False)
+    tp = TopicPartition(topic, 0)
+    with pytest.raises(BrokerError, match="OFFSET_METADATA_TOO_LARGE"):
+        consumer.commit({tp: OffsetAndMetadata(1, "x" * 10_000)})
+
+
+# -- one thread, wakeup, fork, the end -----------------------------------------------------------
+
+
+def test_wakeup_from_another_thread(world: World) -> None:
+    """Spec 4.9, C9: ends a waiting call, or the next one; nothing is lost."""
+    topic = world.topic(1)
+    consumer = world.consumer()
+    consumer.assign(parts(topic, 1))
+    consumer.poll(0)
+    threading.Timer(0.05, consumer.wakeup).start()
+    with pytest.raises(WakeupError):
+        consumer.poll(PATIENCE_S)
+    consumer.wakeup()
+    with pytest.raises(WakeupError):
+        consumer.poll(0)
+    world.produce(topic, 1, range(5))
+    assert take(consumer, 5) == values(range(5))
+
+
+def test_wakeup_from_a_signal_handler(world: World) -> None:
+    """Spec 4.9."""
+    topic = world.topic(1)
+    consumer = world.consumer()
+    consumer.assign(parts(topic, 1))
+    before = signal.signal(signal.SIGALRM, lambda *_: consumer.wakeup())
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(WakeupError):
+            consumer.poll(PATIENCE_S)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_second_thread_is_refused_at_once(world: World) -> None:
+    """Spec 4.9: and the first one is not disturbed."""
+    topic = world.topic(1)
+    consumer = world.consumer()
+    consumer.assign(parts(topic, 1))
+    inside, result = threading.Event(), []
+    notify = consumer._bell.wait
+
+    def wait(timeout_s: float) -> bool:
+        inside.set()
+        return notify(timeout_s)
+
+    consumer._bell = type("Bell", (), {"wait": staticmethod(wait), "ring": consumer._bell.ring})()
+    thread = threading.Thread(target=lambda: result.append(consumer.poll(PATIENCE_S)))
+    thread.start()
+    assert inside.wait(PATIENCE_S)
+    for call in (consumer.poll, consumer.close, lambda: consumer.seek((topic, 0), 1)):
+        with pytest.raises(ConcurrentUseError, match="one at a time"):
+            call()
+    world.produce(topic, 1, range(1))
+    thread.join(PATIENCE_S)
+    assert [record.value for record in result[0]] == values(range(1))
+
+
+def test_closed_for_good(world: World) -> None:
+    consumer = world.consumer(group_id=world.group())
+    assert consumer.close().left_group
+    assert consumer.close().committed
+    for call in (consumer.poll, consumer.commit, lambda: consumer.subscribe(["t"])):
+        with pytest.raises(ClosedError):
+            call()
+    assert list(consumer) == []
+
+
+def test_close_is_bounded_without_a_broker(world: World) -> None:
+    """C11: the report says what was not done."""
+    with Cluster(group_initial_rebalance_delay_ms=0) as cluster:
+        alone = World(cluster)
+        topic = alone.topic(1, records=5)
+        consumer = alone.consumer(group_id="g")
+        consumer.subscribe([topic])
+        take(consumer, 5)
+    started = time.monotonic()
+    report = consumer.close(0.3)
+    assert time.monotonic() - started < 5
+    assert not report.committed
+    assert report.problems
+
+
+def test_fork_is_noticed(world: World) -> None:
+    """C14: sockets do not survive a fork; the child is told, the parent goes on."""
+    topic = world.topic(1, records=3)
+    consumer = world.consumer()
+    consumer.assign(parts(topic, 1))
+    assert take(consumer, 1) == values([0])
+    child = os.fork()
+    if child == 0:
+        try:
+            consumer.poll(0)
+        except ForkedError:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert take(consumer, 2) == values([1, 2])
+
+
+def test_a_restarted_broker_is_read_on(world: World) -> None:
+    """C8, CL2: a lost connection resets nothing and loses nothing; commits go through again."""
+    with Cluster(group_initial_rebalance_delay_ms=0) as cluster:
+        own = World(cluster)
+        topic = own.topic(2, records=100)
+        consumer = own.consumer(group_id="g", enable_auto_commit=False)
+        consumer.subscribe([topic])
+        first = take(consumer, 60)
+        cluster.restart()
+        own.produce(topic, 2, range(100, 120))
+        rest = take(consumer, 60)
+        consumer.commit()
+        assert sorted([*first, *rest], key=int) == values(range(120))
+        causes = {event.cause for event in consumer.resets()}
+        assert causes == {"the group has no committed offset"}
+        own.close()
+
+
+def test_default_listener_does_nothing(world: World) -> None:
+    listener = RebalanceListener()
+    assert listener.on_partitions_assigned([]) is None
+    assert listener.on_partitions_lost([]) is None
