@@ -19,12 +19,14 @@ from kohort.group.states import (
 )
 from kohort.wire.messages.delete_groups_request import DeleteGroupsRequest
 from kohort.wire.messages.describe_groups_request import DescribeGroupsRequest
+from kohort.wire.messages.heartbeat_request import HeartbeatRequest
 from kohort.wire.messages.leave_group_request import LeaveGroupRequest, MemberIdentity
 from kohort.wire.messages.offset_delete_request import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
+from kohort.wire.messages.sync_group_request import SyncGroupRequest
 from tests.group.harness import GROUP, Bench, consumer
 
 S, C = GroupState, ErrorCode
@@ -254,6 +256,8 @@ def test_edge_checks() -> None:
     assert bench.state is None
     assert bench.log == []  # bad input changes nothing
     assert bench.commit(1, group="") is C.NONE
+    assert bench.ask(HeartbeatRequest(), 4).error_code == C.INVALID_GROUP_ID
+    assert bench.ask(SyncGroupRequest(), 4).error_code == C.INVALID_GROUP_ID
     assert bench.txn_commit(1, 1, group="") is C.INVALID_GROUP_ID
     assert bench.ask(LeaveGroupRequest(), 5).error_code == C.INVALID_GROUP_ID
     assert bench.ask(OffsetDeleteRequest(), 0).error_code == C.INVALID_GROUP_ID

@@ -39,6 +39,15 @@ def test_arming_again_replaces_and_cancelling_forgets() -> None:
     assert [timers.pop_due(99) for _ in range(3)] == [key("sooner"), key("later"), None]
 
 
+def test_heap_is_made_anew_before_it_grows() -> None:
+    """Deadlines that move to an earlier time leave entries behind; not for ever."""
+    timers = Timers()
+    for at_ms in range(10_000, 0, -1):
+        timers.arm(key("a"), at_ms)
+        assert len(timers._heap) <= 2 + 64
+    assert [timers.pop_due(10_000), timers.pop_due(10_000)] == [key("a"), None]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_timers_behave_like_a_dictionary(seed: int) -> None:
     """Against the obvious implementation; and the heap stays small whatever is re-armed."""

@@ -9,8 +9,10 @@ import pytest
 
 from kohort.errors import ErrorCode
 from kohort.group.states import GroupState
+from kohort.wire.messages.leave_group_request import LeaveGroupRequest
 from tests.group.harness import (
     DELAY_MS,
+    GROUP,
     RANGE,
     REBALANCE_MS,
     SESSION_MS,
@@ -477,6 +479,23 @@ def test_leave() -> None:
     assert bench.leave(leader) == [C.NONE]
     assert (bench.state, bench.group.leader) == (S.PREPARING, follower)
     assert bench.heartbeat(leader, 1) is C.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_leave_of_one_member_up_to_v2(version: int) -> None:
+    """Its error stands at the top."""
+    bench = Bench()
+    (member,) = bench.stable()
+
+    def leave(member_id: str) -> tuple[int, int]:
+        request = LeaveGroupRequest(group_id=GROUP, member_id=member_id)
+        answer = bench.ask(request, version)
+        return answer.error_code, len(answer.members)
+
+    assert leave("nobody") == (C.UNKNOWN_MEMBER_ID, 0)
+    assert leave(member) == (C.NONE, 0)
+    assert bench.state is S.EMPTY
+    assert leave(member) == (C.UNKNOWN_MEMBER_ID, 0)
 
 
 def test_leave_in_preparing_completes_the_join_phase() -> None:

@@ -151,8 +151,7 @@ class Group:
         self.pending_sync.pop(member_id, None)
         if member.instance_id is not None:
             del self.static_members[member.instance_id]
-        if member.parked_join is not None:
-            self.awaiting_join -= 1
+        assert member.parked_join is None, "answer what the member waits for first"
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
         return member

@@ -57,7 +57,6 @@ from kohort.wire.messages.txn_offset_commit_response import (
 
 GROUP_ID_NOT_FOUND_FROM = 9
 BATCH_FETCH_FROM = 8
-MAX_TOPIC_BYTES = 32_767
 NO_OFFSET = StoredOffset(-1, -1, "", -1)
 
 
@@ -197,8 +196,6 @@ def _writer(
         metadata = asked.committed_metadata or ""
         if len(metadata) > max_metadata:
             return int(ErrorCode.OFFSET_METADATA_TOO_LARGE)
-        if len(topic.encode()) > MAX_TOPIC_BYTES:
-            return int(ErrorCode.INVALID_TOPIC_EXCEPTION)
         value = StoredOffset(
             asked.committed_offset, asked.committed_leader_epoch, metadata, wall_ms, expire_ms
         )
