@@ -88,19 +88,6 @@ class FakeEnv:
             else:
                 done(None)
 
-    def in_background(
-        self, work: Callable[[], object], done: Callable[[BaseException | None], None]
-    ) -> None:
-        def run() -> None:
-            try:
-                work()
-            except (OSError, ValueError) as error:
-                done(error)
-            else:
-                done(None)
-
-        self.call_soon(run)
-
     def new_uuid(self) -> bytes:
         return next(self._uuids).to_bytes(16, "big")
 
@@ -219,11 +206,11 @@ class Harness:
         while True:
             data = self.fetch(topic, offset, partition)
             assert data.error_code == 0, data
-            records = records_of(data, offset)
-            if not records:
-                return found
+            records, after = parsed(data, offset)
             found += records
-            offset = found[-1][0] + 1
+            if after == offset:
+                return found
+            offset = after
 
     def restarted(self, *, clean: bool) -> Harness:
         """A new node over the same files."""
@@ -287,9 +274,14 @@ def fetch_request(
 
 def records_of(data: PartitionData, start: int = 0) -> list[tuple[int, bytes]]:
     """`(offset, value)` of what was fetched."""
+    return parsed(data, start)[0]
+
+
+def parsed(data: PartitionData, start: int) -> tuple[list[tuple[int, bytes]], int]:
+    """What was fetched, and the offset to go on from (batches may be empty)."""
     assert data.records is not None
     chunk = Chunk("t", 0, bytes(data.records), start)  # type: ignore[arg-type]
     found: list[tuple[int, bytes]] = []
     while not chunk.exhausted:
         found += [(r.offset, r.value or b"") for r in chunk.next_records(1000)]
-    return found
+    return found, chunk.position

@@ -101,7 +101,7 @@ class ShadowFiles:
         self._safe: dict[str, Inode] = {}
         self._dirs: set[str] = set()
         self._safe_dirs: set[str] = set()
-        self._changes: dict[str, list[tuple[str, str, Inode | None]]] = {}
+        self._changes: dict[str, list[list[tuple[str, Inode | None]]]] = {}
 
     def touch(self, size: int) -> int | None:
         """Count a changing call; how much of it happens when it is the one that fails."""
@@ -116,9 +116,10 @@ class ShadowFiles:
         if half is not None:
             raise Crash
 
-    def _changed(self, path: str, inode: Inode | None) -> None:
-        parent = path.rpartition("/")[0]
-        self._changes.setdefault(parent, []).append(("set", path, inode))
+    def _changed(self, *names: tuple[str, Inode | None]) -> None:
+        """One change of a directory, which happens as a whole or not at all."""
+        parent = names[0][0].rpartition("/")[0]
+        self._changes.setdefault(parent, []).append(list(names))
 
     def open(self, path: str, *, create: bool = False) -> LogFile:
         inode = self._live.get(path)
@@ -127,7 +128,7 @@ class ShadowFiles:
                 raise FileNotFoundError(path)
             self.check(self.touch(0))
             inode = self._live[path] = Inode()
-            self._changed(path, inode)
+            self._changed((path, inode))
         return ShadowFile(self, path, inode)
 
     def list(self, path: str) -> list[str]:
@@ -148,13 +149,12 @@ class ShadowFiles:
         self.check(self.touch(0))
         inode = self._live.pop(old)
         self._live[new] = inode
-        self._changed(old, None)
-        self._changed(new, inode)
+        self._changed((old, None), (new, inode))
 
     def remove(self, path: str) -> None:
         self.check(self.touch(0))
         del self._live[path]
-        self._changed(path, None)
+        self._changed((path, None))
 
     def remove_tree(self, path: str) -> None:
         for inside in [p for p in self._live if p.startswith(path + "/")]:
@@ -167,23 +167,24 @@ class ShadowFiles:
 
     def sync_dir(self, path: str) -> None:
         self.check(self.touch(0))
-        for _, name, inode in self._changes.pop(path, []):
-            self._apply(self._safe, name, inode)
+        for change in self._changes.pop(path, []):
+            self._apply(self._safe, change)
 
     @staticmethod
-    def _apply(names: dict[str, Inode], name: str, inode: Inode | None) -> None:
-        if inode is None:
-            names.pop(name, None)
-        else:
-            names[name] = inode
+    def _apply(names: dict[str, Inode], change: list[tuple[str, Inode | None]]) -> None:
+        for name, inode in change:
+            if inode is None:
+                names.pop(name, None)
+            else:
+                names[name] = inode
 
     def after_crash(self) -> ShadowFiles:
         """What is found when the power is back."""
         found = ShadowFiles(self.rng)
         names = dict(self._safe)
         for changes in self._changes.values():
-            for _, name, inode in changes[: self.rng.randrange(len(changes) + 1)]:
-                self._apply(names, name, inode)
+            for change in changes[: self.rng.randrange(len(changes) + 1)]:
+                self._apply(names, change)
         for name, inode in names.items():
             parent = name.rpartition("/")[0]
             if parent and parent not in self._safe_dirs:

@@ -60,6 +60,8 @@ class BrokerConfig(Config):
     log_message_timestamp_type: str = "CreateTime"
     log_message_timestamp_before_max_ms: int = INT64_MAX
     log_message_timestamp_after_max_ms: int = 3_600_000
+    log_cleaner_backoff_ms: int = 15_000
+    """How often it is looked whether a compacted log is worth cleaning."""
     log_cleaner_delete_retention_ms: int = 86_400_000
     log_flush_checkpoint_interval_ms: int = 60_000
     message_max_bytes: int = 1_048_588

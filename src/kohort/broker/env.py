@@ -33,12 +33,6 @@ class Env(Protocol):
         """Make what has been appended to `file` durable; answers come in the order of the calls."""
         ...
 
-    def in_background(
-        self, work: Callable[[], object], done: Callable[[BaseException | None], None]
-    ) -> None:
-        """Run `work` on another thread, one at a time."""
-        ...
-
     def new_uuid(self) -> bytes:
         """16 random bytes of a version 4 UUID."""
         ...

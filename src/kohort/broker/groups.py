@@ -70,6 +70,7 @@ class ShardHost:
         if opened is None or opened.end.offset == opened.log_start_offset:
             self._ready()
         else:
+            opened.pins += 1
             self._replay_some(self.shard, opened.batches())
 
     def _replay_some(
@@ -84,10 +85,16 @@ class ShardHost:
                     self._node.env.call_soon(self._replay_some, shard, batches)
                     return
         except (ProtocolError, OSError, BrokerError) as error:
+            self._unpin()
             self.partition.fail(f"its records cannot be replayed: {error}")
             shard.unload()
             return
+        self._unpin()
         self._ready()
+
+    def _unpin(self) -> None:
+        if self.partition.log is not None:
+            self.partition.log.pins -= 1
 
     def _ready(self) -> None:
         self.loaded = True

@@ -14,6 +14,7 @@ from itertools import chain
 
 from kohort.broker.apis import APIS
 from kohort.broker.calls import Call
+from kohort.broker.cleaning import Cleaning
 from kohort.broker.config import OFFSETS_TOPIC, BrokerConfig, Durability
 from kohort.broker.env import Env
 from kohort.broker.groups import Groups
@@ -53,7 +54,9 @@ class Node:
             raise StorageError(f"the data directory cannot be read: {error}") from error
         self._producer_ids: Iterator[int] = iter(())
         self.groups = Groups(self)
+        self._cleaning = Cleaning(self)
         self._timers = [
+            env.call_at(env.now_ms() + config.log_cleaner_backoff_ms, self._clean),
             env.call_at(env.now_ms() + config.log_retention_check_interval_ms, self._retain),
             env.call_at(env.now_ms() + config.log_flush_checkpoint_interval_ms, self._checkpoint),
         ]
@@ -123,6 +126,11 @@ class Node:
 
     # -- housekeeping
 
+    def _clean(self) -> None:
+        self._cleaning.look()
+        due_ms = self.env.now_ms() + self.config.log_cleaner_backoff_ms
+        self._timers[0] = self.env.call_at(due_ms, self._clean)
+
     def _retain(self) -> None:
         now_ms = self.env.wall_ms()
         for partition in self.opened():
@@ -134,12 +142,12 @@ class Node:
             except BrokerError as error:
                 log.warning("retention of %s-%d: %s", *partition.key, error)
         due_ms = self.env.now_ms() + self.config.log_retention_check_interval_ms
-        self._timers[0] = self.env.call_at(due_ms, self._retain)
+        self._timers[1] = self.env.call_at(due_ms, self._retain)
 
     def _checkpoint(self) -> None:
         self.write_checkpoint()
         due_ms = self.env.now_ms() + self.config.log_flush_checkpoint_interval_ms
-        self._timers[1] = self.env.call_at(due_ms, self._checkpoint)
+        self._timers[2] = self.env.call_at(due_ms, self._checkpoint)
 
     def write_checkpoint(self) -> None:
         """Remember up to where everything is flushed. Only `fsync` knows that while it runs."""

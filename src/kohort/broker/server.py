@@ -65,19 +65,6 @@ class LoopEnv:
         waiting, self._waiting = self._waiting, []
         self._flusher.submit(waiting)
 
-    def in_background(
-        self, work: Callable[[], object], done: Callable[[BaseException | None], None]
-    ) -> None:
-        def run() -> None:
-            try:
-                work()
-            except Exception as error:  # handed to `done`, on the loop's thread
-                self._loop.call_soon_threadsafe(done, error)
-            else:
-                self._loop.call_soon_threadsafe(done, None)
-
-        threading.Thread(target=run, name="kohort-cleaner", daemon=True).start()
-
     def new_uuid(self) -> bytes:
         return uuid.uuid4().bytes
 

@@ -96,6 +96,8 @@ class PartitionLog:
         """Why nothing can be appended or read any more, or None."""
         self.high = self.end
         self.closed = False
+        self.pins = 0
+        """How many read it in pieces just now; its sealed segments must stay."""
 
     # -- where things are
 
@@ -339,7 +341,7 @@ class PartitionLog:
 
     def apply_retention(self, now_ms: int) -> int:
         """Delete what is too old or too much, by the topic's configuration; returns segments."""
-        if not self.config.delete or self.offline:
+        if not self.config.delete or self.offline or self.pins:
             return 0
         config, count = self.config, 0
         if config.retention_ms >= 0 and self.active.size > 0:
@@ -358,10 +360,10 @@ class PartitionLog:
             count += 1
         return count
 
-    def replace_segments(self, old: list[Segment], new: Segment | None) -> None:
+    def replace_segments(self, old: list[Segment], new: Segment) -> None:
         """Compaction has rewritten some sealed segments as one."""
         at = self.segments.index(old[0])
-        self.segments[at : at + len(old)] = [] if new is None else [new]
+        self.segments[at : at + len(old)] = [new]
         self._bases = [s.base_offset for s in self.segments]
 
     def close(self, *, clean: bool) -> None:

@@ -1,0 +1,359 @@
+"""The embedded broker: produce and fetch MB/s beside plain loopback and plain disk, small requests,
+group commit, start-up time, memory.
+
+The broker runs in a process of its own; the load generator is raw sockets with frames made before.
+Compare ratios: client and server share the machine's cores.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from kohort.records import BatchBuilder
+from kohort.wire import Message, decode_response, encode_request
+from kohort.wire.messages.api_versions_request import ApiVersionsRequest
+from kohort.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
+from kohort.wire.messages.create_topics_response import CreateTopicsResponse
+from kohort.wire.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
+from kohort.wire.messages.offset_commit_request import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from kohort.wire.messages.produce_request import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+
+SERVER = """
+import sys
+from kohort.broker import BrokerConfig, serve
+serve(BrokerConfig(durability=sys.argv[1], data_dir=sys.argv[2]),
+      lambda broker: print(broker.bootstrap, flush=True))
+"""
+SENDER = """
+import socket, sys
+s = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+data = bytes(1 << 20)
+for _ in range(int(sys.argv[2])):
+    s.sendall(data)
+"""
+MB = 1e6
+
+
+class Client:
+    """A blocking connection that counts frames."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.socket = socket.create_connection(address)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffer = memoryview(bytearray(16 << 20))
+
+    def send(self, frame: bytes) -> None:
+        self.socket.sendall(frame)
+
+    def receive(self) -> memoryview:
+        self._exactly(4)
+        (size,) = struct.unpack_from(">i", self._buffer)
+        self._exactly(size)
+        return self._buffer[:size]
+
+    def _exactly(self, size: int) -> None:
+        at = 0
+        while at < size:
+            n = self.socket.recv_into(self._buffer[at:size])
+            if n == 0:
+                raise ConnectionError("the broker closed the connection")
+            at += n
+
+    def pipeline(self, frame: bytes, count: int, depth: int) -> int:
+        """Send a frame many times, `depth` ahead; returns the bytes received."""
+        received = 0
+        for _ in range(min(depth, count)):
+            self.send(frame)
+        for i in range(count):
+            received += len(self.receive())
+            if i + depth < count:
+                self.send(frame)
+        return received
+
+
+def frame_of(message: Message, version: int) -> bytes:
+    return b"".join(encode_request(message, version, 1, "bench"))
+
+
+def batch_of(size: int) -> bytes:
+    builder = BatchBuilder()
+    value = bytes(100)
+    while builder.size < size - 120:
+        builder.append(int(time.time() * 1000), None, value)
+    return builder.build()
+
+
+def produce_frame(topic: str, partition: int, batch: bytes, acks: int = 1) -> bytes:
+    part = PartitionProduceData(index=partition, records=batch)
+    topics = [TopicProduceData(name=topic, partition_data=[part])]
+    return frame_of(ProduceRequest(acks=acks, timeout_ms=10_000, topic_data=topics), 9)
+
+
+def fetch_frame(topic: str, partition: int, offset: int, size: int) -> bytes:
+    part = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=size)
+    topics = [FetchTopic(topic=topic, partitions=[part])]
+    request = FetchRequest(max_wait_ms=100, min_bytes=1, max_bytes=size, topics=topics)
+    return frame_of(request, 12)
+
+
+@contextmanager
+def broker(durability: str, data_dir: str) -> Iterator[tuple[tuple[str, int], int, float]]:
+    """A broker process: its address, its pid, seconds until it was ready."""
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVER, durability, data_dir], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        host, _, port = process.stdout.readline().strip().rpartition(":")
+        ready_s = time.perf_counter() - began
+        yield (host, int(port)), process.pid, ready_s
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_mb(pid: int, what: str = "VmRSS") -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(what + ":"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def create(address: tuple[str, int], topic: str, partitions: int) -> None:
+    client = Client(address)
+    wanted = CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1)
+    client.send(frame_of(CreateTopicsRequest(topics=[wanted]), 7))
+    answer = decode_response(CreateTopicsResponse, 7, bytes(client.receive()))[1]
+    assert answer.topics[0].error_code == 0, answer
+    client.socket.close()
+
+
+def timed(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def in_threads(works: list[Callable[[], Any]]) -> None:
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+# -- what the machine can do
+
+
+def loopback() -> float:
+    """MB/s of a plain socket from another process."""
+    count = 3_000
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        process = subprocess.Popen([sys.executable, "-c", SENDER, port, str(count)])
+        connection, _ = server.accept()
+        buffer = bytearray(1 << 20)
+        began, got = time.perf_counter(), 0
+        while n := connection.recv_into(buffer):
+            got += n
+        seconds = time.perf_counter() - began
+        process.wait()
+        connection.close()
+    return got / MB / seconds
+
+
+def plain_disk(directory: str) -> tuple[float, float]:
+    """MB/s of appending 100 KB pieces to a file; without and with one flush at the end."""
+    data, count = bytes(100_000), 4_000
+    fd = os.open(f"{directory}/plain", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    written = timed(lambda: [os.write(fd, data) for _ in range(count)])
+    flushed = written + timed(lambda: os.fdatasync(fd))
+    os.close(fd)
+    os.unlink(f"{directory}/plain")
+    return count * len(data) / MB / written, count * len(data) / MB / flushed
+
+
+# -- the broker
+
+
+def produce(address: tuple[str, int], pid: int, topic: str, size: int, total_mb: int) -> str:
+    batch = batch_of(size)
+    connections, depth = 2, 4
+    count = max(connections, total_mb * 1_000_000 // len(batch) // connections)
+    clients = [Client(address) for _ in range(connections)]
+
+    def work(i: int) -> Callable[[], int]:
+        frame = produce_frame(topic, i, batch)
+        return lambda: clients[i].pipeline(frame, count, depth)
+
+    before = cpu_s(pid)
+    seconds = timed(lambda: in_threads([work(i) for i in range(connections)]))
+    moved = connections * count * len(batch)
+    used = (cpu_s(pid) - before) / (moved / 1e9)
+    for client in clients:
+        client.socket.close()
+    return f"{moved / MB / seconds:8.0f} MB/s  {used:5.2f} CPU-s/GB"
+
+
+def fetch(address: tuple[str, int], pid: int, topic: str, size: int, total_mb: int) -> str:
+    connections, depth = 2, 2
+    clients = [Client(address) for _ in range(connections)]
+    count = total_mb * 1_000_000 // size // connections
+    got = [0] * connections
+
+    def work(i: int) -> Callable[[], None]:
+        frames = [fetch_frame(topic, i, offset, size) for offset in range(0, 100_000, 1_000)]
+
+        def run() -> None:
+            client = clients[i]
+            for k in range(depth):
+                client.send(frames[k % len(frames)])
+            for k in range(count):
+                got[i] += len(client.receive())
+                client.send(frames[(k + depth) % len(frames)])
+
+        return run
+
+    before = cpu_s(pid)
+    seconds = timed(lambda: in_threads([work(i) for i in range(connections)]))
+    used = (cpu_s(pid) - before) / (sum(got) / 1e9)
+    for client in clients:
+        client.socket.close()
+    return f"{sum(got) / MB / seconds:8.0f} MB/s  {used:5.2f} CPU-s/GB"
+
+
+def many(address: tuple[str, int], frames: list[bytes], seconds: float, depth: int) -> str:
+    """Requests a second over many connections, each with `depth` requests under way."""
+    selector = selectors.DefaultSelector()
+    for frame in frames:
+        one = socket.create_connection(address)
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        one.setblocking(False)
+        selector.register(one, selectors.EVENT_READ, [frame, bytearray(), 0.0])
+    latencies: list[float] = []
+    for key in list(selector.get_map().values()):
+        key.data[2] = time.perf_counter()
+        key.fileobj.send(key.data[0] * depth)  # type: ignore[union-attr]
+    done, began = 0, time.perf_counter()
+    end = began + seconds
+    while (now := time.perf_counter()) < end:
+        for key, _ in selector.select(1):
+            frame, rest, sent = key.data
+            rest += key.fileobj.recv(1 << 18)  # type: ignore[union-attr]
+            at, answers = 0, 0
+            while len(rest) - at >= 4:
+                size = int.from_bytes(rest[at : at + 4], "big") + 4
+                if len(rest) - at < size:
+                    break
+                at += size
+                answers += 1
+            del rest[:at]
+            if answers:
+                done += answers
+                latencies.append(now - sent)
+                key.data[2] = now
+                key.fileobj.send(frame * answers)  # type: ignore[union-attr]
+    took = time.perf_counter() - began
+    for key in list(selector.get_map().values()):
+        key.fileobj.close()  # type: ignore[union-attr]
+    latencies.sort()
+    p50, p99 = (latencies[int(len(latencies) * q)] * 1e3 for q in (0.5, 0.99))
+    return f"{done / took / 1e3:8.1f} k/s  p50 {p50:6.2f} ms  p99 {p99:6.2f} ms"
+
+
+def commit_frame(topic: str) -> bytes:
+    part = OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=1, committed_metadata=""
+    )
+    topics = [OffsetCommitRequestTopic(name=topic, partitions=[part])]
+    return frame_of(OffsetCommitRequest(group_id="bench", topics=topics), 8)
+
+
+def bulk(directory: str, loop_mb: float, disk_mb: float) -> None:
+    with broker("os", directory) as (address, pid, ready_s):
+        print(f"ready, empty directory            {ready_s * 1e3:8.0f} ms (process start included)")
+        print(f"memory, idle                      {memory_mb(pid):8.1f} MB")
+        for size in (16_000, 100_000, 1_000_000):
+            create(address, f"p{size}", 2)
+            total = 600 if size >= 100_000 else 300
+            result = produce(address, pid, f"p{size}", size, total)
+            ratio = float(result.split()[0]) / disk_mb
+            print(f"produce os, {size // 1000:4d} KB batches      {result}  {ratio:4.0%} of disk")
+        for size in (1_000_000, 64_000):
+            result = fetch(address, pid, "p16000", size, 4_000 if size > 100_000 else 1_500)
+            ratio = float(result.split()[0]) / loop_mb
+            print(
+                f"fetch, {size // 1000:4d} KB answers          {result}  {ratio:4.0%} of loopback"
+            )
+        print(f"memory, after                     {memory_mb(pid):8.1f} MB")
+        print(f"memory, peak                      {memory_mb(pid, 'VmHWM'):8.1f} MB")
+
+
+def small(directory: str) -> None:
+    with broker("os", directory) as (address, _, ready_s):
+        print(f"ready, 1.5 GB, clean              {ready_s * 1e3:8.0f} ms")
+        versions = frame_of(ApiVersionsRequest(), 0)
+        create(address, "small", 1)
+        one = produce_frame("small", 0, batch_of(200))
+        commit = commit_frame("small")
+        for name, frame, depth in (
+            ("ApiVersions, depth 1", versions, 1),
+            ("ApiVersions, depth 32", versions, 32),
+            ("produce 1 record, depth 1", one, 1),
+            ("produce 1 record, depth 32", one, 32),
+            ("OffsetCommit, depth 1", commit, 1),
+            ("OffsetCommit, depth 32", commit, 32),
+        ):
+            print(f"{name:32s}  {many(address, [frame] * 32, 2.0, depth)}")
+
+
+def durable(directory: str) -> None:
+    with broker("fsync", directory) as (address, _, _ready):
+        create(address, "durable", 1)
+        one = produce_frame("durable", 0, batch_of(200))
+        for clients, depth in ((1, 1), (64, 1), (64, 16)):
+            result = many(address, [one] * clients, 2.0, depth)
+            print(f"fsync, {clients:2d} clients, depth {depth:2d}       {result}")
+        result = many(address, [commit_frame("durable")] * 64, 2.0, 1)
+        print(f"OffsetCommit fsync, 64 clients    {result}")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="kohort-bench-") as directory:
+        loop_mb = loopback()
+        disk_mb, flushed_mb = plain_disk(directory)
+        print(f"plain loopback                    {loop_mb:8.0f} MB/s")
+        print(f"plain disk, page cache / flushed  {disk_mb:8.0f} / {flushed_mb:.0f} MB/s")
+        bulk(f"{directory}/bulk", loop_mb, disk_mb)
+        small(f"{directory}/bulk")
+        durable(f"{directory}/durable")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""When logs are compacted: one at a time, between other work.
+
+A log that somebody reads in pieces (a group shard that is being loaded) is left alone meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from kohort.broker.log.cleaner import clean, worth_cleaning
+from kohort.broker.partition import Partition
+from kohort.errors import BrokerError, CorruptRecordError
+
+if TYPE_CHECKING:
+    from kohort.broker.node import Node
+
+log = logging.getLogger("kohort.broker")
+
+
+class Cleaning:
+    """The cleaner of a node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._cleaned_to: dict[bytes, int] = {}
+        """By topic id and partition: where the last pass ended."""
+        self._running = False
+
+    def look(self) -> None:
+        """Begin with a log that is worth it, if there is one and none is being cleaned."""
+        if self._running:
+            return
+        for partition in self._node.opened():
+            opened = partition.log
+            if opened is None or not opened.config.compact or opened.offline or opened.pins:
+                continue
+            if worth_cleaning(opened, self._cleaned_to.get(_id(partition), 0)):
+                self._running = True
+                steps = clean(
+                    self._node.files,
+                    opened,
+                    self._node.env.wall_ms(),
+                    durable=self._node.durable,
+                )
+                self._step(partition, steps)
+                return
+
+    def _step(self, partition: Partition, steps: Iterator[int]) -> None:
+        opened = partition.log
+        if opened is None or opened.closed or opened.pins:
+            self._running = False
+            return
+        try:
+            done = next(steps, None)
+        except (OSError, BrokerError, CorruptRecordError) as error:
+            self._running = False
+            partition.fail(f"compaction failed: {error}")
+            return
+        if done is None:
+            self._running = False
+            return
+        if done:
+            self._cleaned_to[_id(partition)] = done
+        self._node.env.call_soon(self._step, partition, steps)
+
+
+def _id(partition: Partition) -> bytes:
+    return partition.topic.topic_id + partition.index.to_bytes(4, "big")

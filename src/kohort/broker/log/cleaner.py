@@ -1,0 +1,256 @@
+"""Compaction: of the records with one key, the last one stays.
+
+Rules:
+- Only sealed segments that lie below the high watermark are rewritten, from the log's start on, as
+  far as a bounded map of keys reaches. Records keep their offsets, batches their base offset.
+- The last batch of what is rewritten stays, if only as an empty header, so that a segment reaches
+  up to the next one and recovery can tell a gap from a loss.
+- A tombstone stays for `delete.retention.ms` after it was written.
+- The new file is complete and synced before it is renamed to `.swap`; that rename is the moment it
+  counts, and from then on a crash finishes the swap (KAFKA-12520).
+- The work is done in steps, so that the node can serve between them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from kohort.broker.log.files import Buffer, Files, LogFile, replace_file
+from kohort.broker.log.loading import COMPACTED_MARKER, complete_swap, swap_name
+from kohort.broker.log.log import PartitionLog
+from kohort.broker.log.segment import Segment
+from kohort.errors import CorruptRecordError
+from kohort.records import BatchHeader, Chunk, TimestampType, compress, crc32c, decompress
+from kohort.records.layout import CRC_START, HEADER_BYTES
+
+KEY_BYTES_MAX = 64 << 20
+"""Keys that are kept in memory for one pass; what is behind waits for the next one."""
+DIRTY_RATIO = 0.5
+"""As Kafka's min.cleanable.dirty.ratio: how much of it must be new before it is worth while."""
+_STEP_BATCHES = 50
+_KEY_OVERHEAD_BYTES = 120
+_REBUILT = struct.Struct(">qiibIhiqqqhii")
+
+
+Stays = Callable[[int, bytes | None, bool, int], bool]
+"""Decides about a record: `(offset, key, is a tombstone, the batch's time)`."""
+
+
+class Kept(NamedTuple):
+    """What a pass has found: the last offset of each key, and up to where it looked."""
+
+    last_offsets: dict[bytes, int]
+    segments: list[Segment]
+
+
+def worth_cleaning(log: PartitionLog, cleaned_to: int) -> bool:
+    """Whether enough has been sealed since the last pass, which ended at `cleaned_to`."""
+    sealed = [s for s in log.segments[:-1] if s.next_offset <= log.high.offset]
+    total = sum(s.size for s in sealed)
+    dirty = sum(s.size for s in sealed if s.next_offset > cleaned_to)
+    return dirty > 0 and dirty >= total * DIRTY_RATIO
+
+
+def clean(files: Files, log: PartitionLog, now_ms: int, *, durable: bool) -> Iterator[int]:
+    """Compact a log, step by step. Each step yields the offset that is clean so far."""
+    sealed = [s for s in log.segments[:-1] if s.next_offset <= log.high.offset]
+    kept = Kept({}, [])
+    for _ in _map_keys(sealed, kept):
+        yield 0
+    if not kept.segments:
+        return
+    if COMPACTED_MARKER not in files.list(log.directory):
+        replace_file(files, f"{log.directory}/{COMPACTED_MARKER}", b"", durable=durable)
+    limit_ms = now_ms - log.config.delete_retention_ms
+    for group in _groups(kept.segments, log.config.segment_bytes):
+        rewriting = _Rewriting(files, log, group, kept.last_offsets, limit_ms)
+        for _ in rewriting.steps():
+            yield group[0].base_offset
+        if log.closed:
+            return
+        rewriting.swap(durable=durable)
+        yield group[-1].next_offset
+
+
+def _map_keys(sealed: list[Segment], kept: Kept) -> Iterator[None]:
+    used = 0
+    for segment in sealed:
+        for count, (header, batch) in enumerate(segment.batches(), 1):
+            if not header.is_control:
+                for offset, key, _ in _records(header, batch):
+                    if key is not None:
+                        if key not in kept.last_offsets:
+                            used += len(key) + _KEY_OVERHEAD_BYTES
+                        kept.last_offsets[key] = offset
+            if count % _STEP_BATCHES == 0:
+                yield
+        # A segment that was only half seen is no harm: its keys are newer than those before it.
+        if used > KEY_BYTES_MAX and kept.segments:
+            return
+        kept.segments.append(segment)
+
+
+def _groups(segments: list[Segment], segment_bytes: int) -> list[list[Segment]]:
+    """Neighbours that fit into one segment together."""
+    groups: list[list[Segment]] = []
+    size = 0
+    for segment in segments:
+        fits = groups and size + segment.size <= segment_bytes
+        if fits and segment.next_offset - groups[-1][0].base_offset <= 0x7FFFFFFF:
+            groups[-1].append(segment)
+            size += segment.size
+        else:
+            groups.append([segment])
+            size = segment.size
+    return groups
+
+
+class _Rewriting:
+    """One group of segments on its way to be one segment."""
+
+    def __init__(
+        self,
+        files: Files,
+        log: PartitionLog,
+        group: list[Segment],
+        last_offsets: dict[bytes, int],
+        tombstones_before_ms: int,
+    ) -> None:
+        self._files = files
+        self._log = log
+        self._group = group
+        self._last_offsets = last_offsets
+        self._tombstones_before_ms = tombstones_before_ms
+        self._base, self._end = group[0].base_offset, group[-1].next_offset
+        self._path = f"{log.directory}/{self._base:020d}.log.cleaned"
+        self._file: LogFile = self._begin()
+
+    def _begin(self) -> LogFile:
+        if self._files.read_all(self._path) is not None:
+            self._files.remove(self._path)
+        return self._files.open(self._path, create=True)
+
+    def steps(self) -> Iterator[None]:
+        """Write the new file."""
+        pending: tuple[BatchHeader, Buffer] | None = None
+        count = 0
+        for segment in self._group:
+            for header, batch in segment.batches():
+                if pending is not None:
+                    self._write(*pending, last=False)
+                pending = header, bytes(batch)
+                count += 1
+                if count % _STEP_BATCHES == 0:
+                    yield
+        if pending is not None:
+            self._write(*pending, last=True)
+
+    def _write(self, header: BatchHeader, batch: Buffer, *, last: bool) -> None:
+        found = filtered(header, batch, self._stays, keep_empty=last)
+        if found is not None:
+            self._file.append([found])
+
+    def _stays(self, offset: int, key: bytes | None, tombstone: bool, batch_ms: int) -> bool:
+        if key is None or self._last_offsets.get(key, offset) > offset:
+            return False
+        return not (tombstone and batch_ms < self._tombstones_before_ms)
+
+    def swap(self, *, durable: bool) -> None:
+        """Put the new file in the place of the old ones."""
+        if durable:
+            self._file.sync()
+        self._file.close()
+        directory = self._log.directory
+        self._files.rename(self._path, f"{directory}/{swap_name(self._base, self._end)}")
+        if durable:
+            self._files.sync_dir(directory)
+        for segment in self._group:
+            segment.file.close()
+        complete_swap(self._files, directory, self._base, self._end)
+        interval = self._log.config.index_interval_bytes
+        path = f"{directory}/{self._base:020d}.log"
+        new = Segment(self._files, directory, self._base, self._files.open(path), interval)
+        new.next_offset = self._end
+        new.write_index()
+        self._log.replace_segments(self._group, new)
+
+
+def filtered(
+    header: BatchHeader, batch: Buffer, stays: Stays, *, keep_empty: bool
+) -> Buffer | None:
+    """The batch with the records that stay, or None when none does (unless `keep_empty`)."""
+    if header.is_control:
+        return batch
+    records = list(_records(header, batch))
+    kept = [
+        i
+        for i, (offset, key, tombstone) in enumerate(records)
+        if stays(offset, key, tombstone, header.max_timestamp)
+    ]
+    if len(kept) == len(records):
+        return batch
+    if not kept and not keep_empty:
+        return None
+    return _rebuilt(header, batch, kept)
+
+
+def _records(header: BatchHeader, batch: Buffer) -> Iterator[tuple[int, bytes | None, bool]]:
+    """`(offset, key, is a tombstone)` of every record."""
+    chunk = Chunk("", 0, batch, header.base_offset, check_crc=False)
+    while not chunk.exhausted:
+        for record in chunk.next_records(1_000):
+            yield record.offset, record.key, record.value is None
+
+
+def _rebuilt(header: BatchHeader, batch: Buffer, kept: list[int]) -> Buffer:
+    """The batch with some of its records, each byte for byte as it was."""
+    body = memoryview(decompress(header.codec, memoryview(batch)[HEADER_BYTES:]))
+    spans = _spans(body)
+    if len(spans) != header.record_count:
+        raise CorruptRecordError(f"{header!r} has {len(spans)} records")
+    records = b"".join(body[spans[i][0] : spans[i][1]] for i in kept)
+    packed = compress(header.codec, records) if records else b""
+    attributes = header.attributes if records else header.attributes & ~0x07
+    max_timestamp = header.max_timestamp
+    if header.timestamp_type is TimestampType.CREATE_TIME:
+        deltas = [_varlong(body, spans[i][2])[0] for i in kept]
+        max_timestamp = max((header.base_timestamp + d for d in deltas), default=-1)
+    out = bytearray(HEADER_BYTES + len(packed))
+    out[HEADER_BYTES:] = packed
+    _REBUILT.pack_into(
+        out, 0, header.base_offset, len(out) - 12, header.partition_leader_epoch, 2, 0,
+        attributes, header.last_offset_delta, header.base_timestamp, max_timestamp,
+        header.producer_id, header.producer_epoch, header.base_sequence, len(kept),
+    )  # fmt: skip
+    out[17:21] = crc32c(memoryview(out)[CRC_START:]).to_bytes(4, "big")
+    return out
+
+
+def _spans(body: memoryview) -> list[tuple[int, int, int]]:
+    """Where each record begins and ends, and where its timestamp delta stands."""
+    spans: list[tuple[int, int, int]] = []
+    at = 0
+    while at < len(body):
+        length, inside = _varlong(body, at)
+        end = inside + length
+        if length < 0 or end > len(body):
+            raise CorruptRecordError(f"a record of {length} bytes at byte {at} of {len(body)}")
+        spans.append((at, end, inside + 1))
+        at = end
+    return spans
+
+
+def _varlong(data: memoryview, at: int) -> tuple[int, int]:
+    """A zigzag number and where it ends."""
+    value = shift = 0
+    while True:
+        if at >= len(data) or shift > 63:
+            raise CorruptRecordError("a number of a record does not end")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
