@@ -18,6 +18,7 @@ from typing import Final
 
 from kohort.client.config import ProducerConfig
 from kohort.client.delivery import Delivery
+from kohort.client.front_implementation import Slot
 from kohort.errors import RecordTooLargeError
 from kohort.records import BatchBuilder, Compression
 
@@ -58,7 +59,7 @@ class Batch:
         """Producer id, epoch and sequence that the payload carries."""
 
 
-class PartitionQueue:
+class PartitionQueue(Slot):
     """The batches of one partition, in order: in flight, closed, open."""
 
     __slots__ = (
@@ -67,6 +68,7 @@ class PartitionQueue:
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int) -> None:
+        super().__init__()
         self.topic = topic
         self.partition = partition
         self.open: Batch | None = None
@@ -156,13 +158,14 @@ class Accumulator:
         batch.reserved_bytes = self._batch_bytes
         self.memory_bytes += batch.reserved_bytes
         queue.open = batch
+        queue.builder, queue.delivery = builder, batch.delivery
         self._lingering.append(batch)
         return batch
 
     def _discard_open(self, batch: Batch) -> None:
         """Take back a batch that got no record."""
-        assert batch.builder is not None
-        batch.queue.open = None
+        queue = batch.queue
+        queue.open = queue.builder = queue.delivery = None
         self.memory_bytes -= batch.reserved_bytes
         batch.reserved_bytes = 0
         self._keep(batch)
@@ -174,7 +177,7 @@ class Accumulator:
         batch.count = len(batch.builder)
         queue = batch.queue
         batch.ordinal = queue.ordinals = queue.ordinals + 1
-        queue.open = None
+        queue.open = queue.builder = queue.delivery = None
         queue.closed.append(batch)
         self.ready[queue] = None
 

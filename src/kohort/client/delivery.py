@@ -1,7 +1,7 @@
-"""What `send` returns: one delivery for a batch, and a light view of it for each record.
+"""The outcome of a batch, which all its records' futures look at (`kohort.client.front`).
 
 Rules:
-- A record's future is two references and two numbers; nothing else is made until somebody waits.
+- A record's future is a reference and two numbers; nothing else is made until somebody waits.
 - A delivery is completed once, by the network thread. As in `kohort.client.future`, a waiter puts
   its own lock into the list and then looks again, so that completing needs no lock.
 
@@ -89,59 +89,35 @@ class Delivery:
             fn()
 
 
-class RecordFuture:
-    """The delivery of one record: `result()` blocks, `await` suspends; both raise its error."""
+def metadata_of(delivery: Delivery, index: int, timestamp_ms: int) -> RecordMetadata:
+    """The outcome of one record of a delivery that is done; raises its error."""
+    if delivery.error is not None:
+        delivery.seen = True
+        raise delivery.error
+    offset = delivery.base_offset
+    return RecordMetadata(
+        delivery.topic,
+        delivery.partition,
+        offset if offset < 0 else offset + index,
+        timestamp_ms if delivery.append_time_ms < 0 else delivery.append_time_ms,
+    )
 
-    __slots__ = ("_delivery", "_index", "_timestamp_ms")
 
-    def __init__(self, delivery: Delivery, index: int, timestamp_ms: int) -> None:
-        self._delivery = delivery
-        self._index = index
-        self._timestamp_ms = timestamp_ms
+def timed_out(delivery: Delivery, timeout_s: float | None) -> KafkaTimeoutError:
+    """The error when nobody has answered yet."""
+    return KafkaTimeoutError(
+        f"no answer for a record of {delivery.topic}-{delivery.partition} within {timeout_s} s; it "
+        f"may still be stored"
+    )
 
-    @property
-    def done(self) -> bool:
-        """True when the record is stored, or will not be."""
-        return self._delivery.done
 
-    def result(self, timeout_s: float | None = None) -> RecordMetadata:
-        """Where the record was stored; waits up to `timeout_s` seconds (None: for ever).
-
-        Raises the error that kept it from being stored, or KafkaTimeoutError when `timeout_s` runs
-        out; the record may still be stored then (`delivery_timeout_ms` bounds it).
-        """
-        delivery = self._delivery
-        if not delivery.wait(timeout_s):
-            raise KafkaTimeoutError(
-                f"no answer for a record of {delivery.topic}-{delivery.partition} within "
-                f"{timeout_s} s; it may still be stored"
-            )
-        if delivery.error is not None:
-            delivery.seen = True
-            raise delivery.error
-        offset = delivery.base_offset
-        return RecordMetadata(
-            delivery.topic,
-            delivery.partition,
-            offset if offset < 0 else offset + self._index,
-            self._timestamp_ms if delivery.append_time_ms < 0 else delivery.append_time_ms,
-        )
-
-    def error(self, timeout_s: float | None = None) -> KohortError | None:
-        """The error, or None when the record is stored; waits like `result`."""
-        if not self._delivery.wait(timeout_s):
-            raise KafkaTimeoutError(f"no answer within {timeout_s} s; it may still come")
-        self._delivery.seen = True
-        return self._delivery.error
-
-    def add_done_callback(self, fn: Callable[[RecordFuture], object]) -> None:
-        """Call `fn(self)` when it is done: on the network thread (be quick), or at once."""
-        self._delivery.add_callback(lambda: fn(self))
-
-    def __await__(self) -> Generator[Any, None, RecordMetadata]:
-        if not self._delivery.done:
-            yield from _suspend(self._delivery)
-        return self.result()
+def await_delivery(
+    delivery: Delivery, index: int, timestamp_ms: int
+) -> Generator[Any, None, RecordMetadata]:
+    """Suspend the running task until the delivery is done; its outcome for one record."""
+    if not delivery.done:
+        yield from _suspend(delivery)
+    return metadata_of(delivery, index, timestamp_ms)
 
 
 def _suspend(delivery: Delivery) -> Generator[Any, None, None]:

@@ -12,24 +12,22 @@ Shell: the clock.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from kohort.client.config import ProducerConfig
-from kohort.client.delivery import Delivery, RecordFuture
+from kohort.client.delivery import Delivery
+from kohort.client.front import Headers
+from kohort.client.front_implementation import Front, RecordFuture, for_key
 from kohort.client.future import Future
-from kohort.client.partitioner import for_key
 from kohort.client.producer_core import ProducerCore
 from kohort.errors import KafkaTimeoutError
 from kohort.net import monotonic_ms
 from kohort.records import BatchBuilder
 
-Headers = Iterable[tuple[str, bytes | None]]
-"""Names and values of a record's headers, in order; a name may occur twice."""
 
-
-class Producer:
+class Producer(Front):
     """Sends records. Make one for a process and share it; close it, or use it in a `with` block.
 
     Takes `ProducerConfig`'s keys as keyword arguments, or a ready `ProducerConfig`. The brokers are
@@ -43,34 +41,29 @@ class Producer:
 
     def __init__(self, config: ProducerConfig | None = None, /, **settings: Any) -> None:
         self.config = ProducerConfig.from_mapping(settings) if config is None else config
-        self._core = ProducerCore(self.config)
-        self._add = self._core.add
+        self._core = core = ProducerCore(self.config)
+        super().__init__(core.lock, core.routes, core.custom is not None, self._add_slowly)
 
-    def send(
+    def _add_slowly(
         self,
         topic: str,
-        value: bytes | None = None,
-        key: bytes | None = None,
-        partition: int | None = None,
-        timestamp_ms: int | None = None,
-        headers: Headers = (),
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers,
     ) -> RecordFuture:
-        """Add a record to its batch; the future tells where it was stored, or why not.
-
-        `timestamp_ms` is now by default. Waits at most `max_block_ms` for memory or for the topic's
-        metadata, then raises KafkaTimeoutError, or BrokerError when the topic does not exist.
-        Raises RecordTooLargeError, UsageError (no such partition), ClosedError. When it raises,
-        nothing has been sent.
-        """
-        result = self._add(topic, value, key, partition, timestamp_ms, headers)
-        if result.__class__ is RecordFuture:
-            return result  # type: ignore[return-value]
-        deadline_ms = monotonic_ms() + self.config.max_block_ms
-        while isinstance(result, Future):
+        """What `send` does when there is no open batch with room; waits for memory or metadata."""
+        if not isinstance(headers, Sequence):
+            headers = list(headers)  # it may be needed for several tries
+        deadline_ms = 0
+        while True:
+            result = self._core.add(topic, value, key, partition, timestamp_ms, headers)
+            if not isinstance(result, Future):
+                return result
+            deadline_ms = deadline_ms or monotonic_ms() + self.config.max_block_ms
             if not result.wait((deadline_ms - monotonic_ms()) / 1000):
                 raise self._core.blocked_error(topic)
-            result = self._add(topic, value, key, partition, timestamp_ms, headers)
-        return result
 
     def send_many(
         self,
@@ -239,6 +232,8 @@ class AsyncProducer:
         headers: Headers = (),
     ) -> RecordFuture:
         """As `Producer.send`; awaiting the future it returns waits until the record is stored."""
+        if not isinstance(headers, Sequence):
+            headers = list(headers)  # it may be needed for several tries
         result = self._core.add(topic, value, key, partition, timestamp_ms, headers)
         deadline_ms = monotonic_ms() + self.config.max_block_ms
         while isinstance(result, Future):

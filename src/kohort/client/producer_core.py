@@ -12,18 +12,18 @@ Shell: threads, the clock, randomness (which partition a record without a key go
 from __future__ import annotations
 
 import random
-import threading
 import time
 from typing import Any, Final
 
 from kohort.client.accumulator import Accumulator, Add, Batch, PartitionQueue
 from kohort.client.cluster import ANY, ClusterClient
 from kohort.client.config import ProducerConfig
-from kohort.client.delivery import Delivery, RecordFuture
+from kohort.client.delivery import Delivery
+from kohort.client.front_implementation import Guard, RecordFuture, TopicSlots, for_key
 from kohort.client.future import Future
 from kohort.client.metadata import ClusterMetadata
 from kohort.client.network import NetworkThread
-from kohort.client.partitioner import Sticky, for_key
+from kohort.client.partitioner import Sticky
 from kohort.client.produce import answers_in, leader_hints, nodes_in, produce_request, seal
 from kohort.client.sender import IdState, Outcome, ProducePlan, Sender
 from kohort.errors import (
@@ -48,14 +48,25 @@ _FATAL_TOPIC_ERRORS: Final = frozenset(
 )
 
 
-class Route:
-    """A topic as `send` sees it: its partitions' queues, and the one for records without a key."""
+class Route(TopicSlots):
+    """A topic: its partitions' queues, and the one for records without a key."""
 
-    __slots__ = ("queues", "sticky")
+    __slots__ = ("_chooser",)
 
-    def __init__(self, queues: list[PartitionQueue], sticky: Sticky) -> None:
-        self.queues = queues
-        self.sticky = sticky
+    def __init__(self, queues: list[PartitionQueue], chooser: Sticky) -> None:
+        super().__init__()
+        self.slots = queues
+        self._chooser = chooser
+        self.sticky = chooser.partition
+
+    def move_on(self, full: int) -> None:
+        """A batch of partition `full` is full: records without a key go to another one now."""
+        self._chooser.move_on(full)
+        self.sticky = self._chooser.partition
+
+    def offer(self, available: list[int]) -> None:
+        """The partitions that have a leader now."""
+        self._chooser.available = available
 
 
 class ProducerCore:
@@ -63,7 +74,7 @@ class ProducerCore:
 
     def __init__(self, config: ProducerConfig) -> None:
         self.config = config
-        self.lock = threading.Lock()
+        self.lock = Guard()
         self.routes: dict[str, Route] = {}
         self.closed = False
         self._topic_errors: dict[str, int] = {}
@@ -71,7 +82,7 @@ class ProducerCore:
         self._accumulator = Accumulator(config)
         self._sender = Sender(self._accumulator, config, random.random)
         custom = config.partitioner
-        self._custom = None if isinstance(custom, str) else custom
+        self.custom = None if isinstance(custom, str) else custom
         self._room: list[Future[None]] = []
         self._news: list[Future[None]] = []
         self._failures: list[tuple[Delivery, KohortError, int]] = []
@@ -103,20 +114,13 @@ class ProducerCore:
             if route is None:
                 return self._wait_for_topic(topic)
             queue = self._queue(route, topic, key, partition)
-            batch = queue.open
-            if batch is not None:
-                builder = batch.builder
-                assert builder is not None
-                index = builder.append(timestamp_ms, key, value, headers)
-                if index >= 0:
-                    return RecordFuture(batch.delivery, index, timestamp_ms)
             when_ms = timestamp_ms
             added = self._add_slowly(
                 route, queue, lambda b: b.append(when_ms, key, value, headers) + 1
             )
             if isinstance(added, Future):
                 return added
-            return RecordFuture(added[0].delivery, 0, timestamp_ms)
+            return RecordFuture(added[0].delivery, added[1] - 1, timestamp_ms)
 
     def fill(
         self, topic: str, partition: int | None, add: Add, timestamp_ms: int
@@ -138,15 +142,15 @@ class ProducerCore:
         """How many partitions a topic has, or what to wait for before the next try."""
         with self.lock:
             route = self.routes.get(topic)
-            return self._wait_for_topic(topic) if route is None else len(route.queues)
+            return self._wait_for_topic(topic) if route is None else len(route.slots)
 
     def _queue(self, route: Route, topic: str, key: Any, partition: int | None) -> PartitionQueue:
-        queues = route.queues
+        queues: list[PartitionQueue] = route.slots
         if partition is None:
-            if self._custom is not None:
-                partition = self._custom(topic, key, len(queues))
+            if self.custom is not None:
+                partition = self.custom(topic, key, len(queues))
             elif key is None:
-                return queues[route.sticky.partition]
+                return queues[route.sticky]
             else:
                 return queues[for_key(key, len(queues))]
         if 0 <= partition < len(queues):
@@ -163,7 +167,7 @@ class ProducerCore:
         added = self._accumulator.add(queue, add, monotonic_ms())
         if queue.open is not before:
             if before is not None:
-                route.sticky.move_on(queue.partition)
+                route.move_on(queue.partition)
             self._wake()
         if added is not None:
             return added
@@ -261,12 +265,12 @@ class ProducerCore:
                     p for p in sorted(topic.partitions) if metadata.leader(name, p) >= 0
                 ] or sorted(topic.partitions)
                 route = self.routes.get(name)
-                if route is None or len(route.queues) != count:
+                if route is None or len(route.slots) != count:
                     queues = [self._accumulator.queue(name, p) for p in range(count)]
                     if available:
                         self.routes[name] = Route(queues, Sticky(available, random.random))
                 else:
-                    route.sticky.available = available
+                    route.offer(available)
             news, self._news = self._news, []
         for future in news:
             future.set_result(None)
@@ -278,7 +282,7 @@ class ProducerCore:
         with self.lock:
             self._drain_posted = False
             for queue in self._accumulator.close_due(now_ms, everything=self._flushing > 0):
-                self.routes[queue.topic].sticky.move_on(queue.partition)
+                self.routes[queue.topic].move_on(queue.partition)
             expired = self._sender.expire(now_ms)
             plans = self._sender.plan(now_ms, self._cluster.metadata.leader)
             wants_id = self._sender.id_state is IdState.WANTED and bool(self._accumulator.ready)

@@ -1,0 +1,175 @@
+# cython: embedsignature=False
+"""The producer's hot path, compiled. Its contract and its rules are `front.py`'s, line by line."""
+
+cimport cython
+from cpython.dict cimport PyDict_GetItemWithError
+from cpython.ref cimport PyObject
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
+
+import threading
+
+from kohort.client.delivery import await_delivery, metadata_of, timed_out
+
+
+cdef uint32_t hash_key(const uint8_t *data, Py_ssize_t size) noexcept nogil:
+    cdef uint32_t m = <uint32_t> 0x5BD1E995u
+    cdef uint32_t h = <uint32_t> 0x9747B28Cu ^ <uint32_t> size
+    cdef uint32_t k
+    cdef Py_ssize_t at = 0
+    while size - at >= 4:
+        k = (
+            <uint32_t> data[at] | <uint32_t> data[at + 1] << 8
+            | <uint32_t> data[at + 2] << 16 | <uint32_t> data[at + 3] << 24
+        ) * m
+        h = (h * m) ^ ((k ^ (k >> 24)) * m)
+        at += 4
+    if at < size:
+        k = data[at]
+        if size - at > 1:
+            k |= <uint32_t> data[at + 1] << 8
+        if size - at > 2:
+            k |= <uint32_t> data[at + 2] << 16
+        h = (h ^ k) * m
+    h = (h ^ (h >> 13)) * m
+    return h ^ (h >> 15)
+
+
+cdef uint32_t hash_of(key) except? 0:
+    cdef const uint8_t[::1] view
+    if type(key) is bytes:
+        return hash_key(<const uint8_t *> <char *> (<bytes> key), len(<bytes> key))
+    view = key
+    return hash_key(&view[0] if view.shape[0] else NULL, view.shape[0])
+
+
+def murmur2(data):
+    return hash_of(data)
+
+
+def for_key(key, Py_ssize_t partitions):
+    return (hash_of(key) & 0x7FFFFFFF) % <uint32_t> partitions
+
+
+cdef inline int64_t now_ms() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_REALTIME, &now)
+    return <int64_t> now.tv_sec * 1000 + now.tv_nsec // 1_000_000
+
+
+@cython.final
+@cython.no_gc
+@cython.freelist(1024)
+cdef class RecordFuture:
+    cdef object delivery
+    cdef int64_t index
+    cdef int64_t timestamp_ms
+
+    def __init__(self, delivery, int64_t index, int64_t timestamp_ms):
+        self.delivery = delivery
+        self.index = index
+        self.timestamp_ms = timestamp_ms
+
+    @property
+    def done(self):
+        return self.delivery.done
+
+    def result(self, timeout_s=None):
+        if not self.delivery.wait(timeout_s):
+            raise timed_out(self.delivery, timeout_s)
+        return metadata_of(self.delivery, self.index, self.timestamp_ms)
+
+    def error(self, timeout_s=None):
+        if not self.delivery.wait(timeout_s):
+            raise timed_out(self.delivery, timeout_s)
+        self.delivery.seen = True
+        return self.delivery.error
+
+    def add_done_callback(self, fn):
+        self.delivery.add_callback(lambda: fn(self))
+
+    def __await__(self):
+        return await_delivery(self.delivery, self.index, self.timestamp_ms)
+
+
+@cython.final
+cdef class Guard:
+    cdef object lock
+    cdef bint held
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.held = False
+
+    def __enter__(self):
+        self.lock.acquire()
+        self.held = True
+
+    def __exit__(self, kind, error, trace):
+        self.held = False
+        self.lock.release()
+
+
+cdef class Slot:
+    cdef public object builder
+    cdef public object delivery
+
+
+cdef class TopicSlots:
+    cdef public list slots
+    cdef public Py_ssize_t sticky
+
+
+cdef class Front:
+    cdef Guard guard
+    cdef dict routes
+    cdef bint chooses
+    cdef object add_slowly
+
+    def __init__(self, Guard guard, dict routes, bint chooses, add_slowly):
+        self.guard = guard
+        self.routes = routes
+        self.chooses = chooses
+        self.add_slowly = add_slowly
+
+    def send(self, topic, value=None, key=None, partition=None, timestamp_ms=None, headers=()):
+        cdef PyObject *route = PyDict_GetItemWithError(self.routes, topic)
+        cdef TopicSlots slots
+        cdef Slot slot
+        cdef Py_ssize_t number
+        cdef int64_t when_ms
+        cdef int64_t index
+        cdef RecordFuture future
+        # Nothing below can let another thread in: with the interpreter's lock, plain bytes and no
+        # headers, not even the builder runs Python code. So the guard need not be taken, only be free.
+        if (
+            route == NULL or self.guard.held or headers
+            or (type(value) is not bytes and value is not None)
+            or (type(key) is not bytes and key is not None)
+        ):
+            return self.add_slowly(topic, value, key, partition, timestamp_ms, headers)
+        slots = <TopicSlots> <object> route
+        if partition is not None:
+            number = partition
+            if number < 0 or number >= len(slots.slots):
+                return self.add_slowly(topic, value, key, partition, timestamp_ms, headers)
+        elif self.chooses:
+            return self.add_slowly(topic, value, key, partition, timestamp_ms, headers)
+        elif key is None:
+            number = slots.sticky
+        else:
+            number = (
+                hash_key(<const uint8_t *> <char *> (<bytes> key), len(<bytes> key)) & 0x7FFFFFFF
+            ) % <uint32_t> len(slots.slots)
+        slot = <Slot> slots.slots[number]
+        if slot.builder is None:
+            return self.add_slowly(topic, value, key, partition, timestamp_ms, headers)
+        when_ms = now_ms() if timestamp_ms is None else <int64_t> timestamp_ms
+        index = slot.builder.append(when_ms, key, value, headers)
+        if index < 0:
+            return self.add_slowly(topic, value, key, partition, when_ms, headers)
+        future = RecordFuture.__new__(RecordFuture)
+        future.delivery = slot.delivery
+        future.index = index
+        future.timestamp_ms = when_ms
+        return future

@@ -1,0 +1,43 @@
+"""Which of the two hot paths is in use: the compiled one, or its specification in Python.
+
+`KOHORT_PURE=1` in the environment asks for the latter, as in `kohort.records`; a build that did not
+compile it falls back to it. `FRONT` names the one in use.
+"""
+
+from __future__ import annotations
+
+from kohort.records import KERNEL
+
+_compiled = KERNEL == "cython"
+if _compiled:
+    try:
+        import kohort.client._front  # noqa: F401
+    except ModuleNotFoundError:
+        _compiled = False
+
+if _compiled:
+    from kohort.client._front import (
+        Front,
+        Guard,
+        RecordFuture,
+        Slot,
+        TopicSlots,
+        for_key,
+        murmur2,
+    )
+else:
+    from kohort.client.front import Front, Guard, RecordFuture, Slot, TopicSlots
+    from kohort.client.partitioner import for_key, murmur2
+
+FRONT = "cython" if _compiled else "python"
+
+__all__ = [
+    "FRONT",
+    "Front",
+    "Guard",
+    "RecordFuture",
+    "Slot",
+    "TopicSlots",
+    "for_key",
+    "murmur2",
+]
