@@ -135,6 +135,13 @@ def test_lz4_frames_of_any_shape(name: str, options: dict[str, Any]) -> None:
             assert bytes(decompress(Compression.LZ4, packed)) == data
 
 
+def test_lz4_blocks_never_depend_on_each_other() -> None:
+    """Kafka's Java client refuses a frame without the independence flag."""
+    for level in (None, 1, 9):
+        packed = compress(Compression.LZ4, SAMPLES["text"], level)
+        assert packed[4] & 0x20
+
+
 def test_unknown_codec_and_bad_level() -> None:
     with pytest.raises(CorruptRecordError, match="codec 7"):
         decompress(7, b"x")

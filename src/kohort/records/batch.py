@@ -14,7 +14,9 @@ from kohort.errors import CorruptRecordError
 from kohort.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Compression, Readable
 from kohort.records.implementation import check_records, crc32c
 from kohort.records.layout import (
+    ATTRIBUTE_CONTROL,
     ATTRIBUTE_LOG_APPEND_TIME,
+    ATTRIBUTE_TRANSACTIONAL,
     CRC_START,
     HEADER_BYTES,
     MAX_OFFSET,
@@ -28,27 +30,30 @@ from kohort.records.layout import (
 _BASE_OFFSET = Struct(">q")
 _LEADER_EPOCH = Struct(">i")
 _CRC = Struct(">I")
+_LAST_CODEC = int(Compression.ZSTD)
 
 
 def crc_matches(buffer: Readable, header: BatchHeader) -> bool:
     """Whether the CRC in `header` is that of its batch in `buffer`."""
-    start = header.position + CRC_START
-    return crc32c(memoryview(buffer)[start : header.position + header.size]) == header.crc
+    start = header.position
+    content = memoryview(buffer)[start + CRC_START : start + header.length + PREFIX_BYTES]
+    return crc32c(content) == header.crc
 
 
 def check_batch(buffer: Readable, header: BatchHeader) -> None:
     """Raises `CorruptRecordError` unless CRC, counts and codec of one batch are right."""
     if not crc_matches(buffer, header):
         raise _fault(header, "its CRC does not match")
+    count, last, codec = header.record_count, header.last_offset_delta, header.codec
     records_bytes = header.length + PREFIX_BYTES - HEADER_BYTES
-    if header.codec > Compression.ZSTD:
-        raise _fault(header, f"unknown compression codec {header.codec}")
-    if header.last_offset_delta < 0 or header.next_offset > MAX_OFFSET:
-        raise _fault(header, f"last offset delta {header.last_offset_delta}")
-    if not 0 <= header.record_count <= header.last_offset_delta + 1:
-        raise _fault(header, f"record count {header.record_count}")
-    if header.codec == Compression.NONE and header.record_count * MIN_RECORD_BYTES > records_bytes:
-        raise _fault(header, f"{header.record_count} records cannot stand in {records_bytes} bytes")
+    if codec > _LAST_CODEC:
+        raise _fault(header, f"unknown compression codec {codec}")
+    if last < 0 or header.base_offset + last >= MAX_OFFSET:
+        raise _fault(header, f"last offset delta {last}")
+    if not 0 <= count <= last + 1:
+        raise _fault(header, f"record count {count}")
+    if codec == 0 and count * MIN_RECORD_BYTES > records_bytes:
+        raise _fault(header, f"{count} records cannot stand in {records_bytes} bytes")
 
 
 def validate_record_set(
@@ -82,25 +87,19 @@ def validate_record_set(
 
 def _check_produced(header: BatchHeader) -> None:
     """What must hold in a batch that comes from a producer and not from a log."""
-    if header.record_count == 0 or header.record_count != header.last_offset_delta + 1:
-        raise _fault(
-            header,
-            f"{header.record_count} records and last offset delta {header.last_offset_delta}",
-        )
-    if header.is_control:
+    count, last, attributes = header.record_count, header.last_offset_delta, header.attributes
+    if count == 0 or count != last + 1:
+        raise _fault(header, f"{count} records and last offset delta {last}")
+    if attributes & ATTRIBUTE_CONTROL:
         raise _fault(header, "producers may not write control batches")
-    if header.producer_id < NO_PRODUCER_ID:
-        raise _fault(header, f"producer id {header.producer_id}")
-    if header.producer_id != NO_PRODUCER_ID and (
-        header.producer_epoch < 0 or header.base_sequence < 0
-    ):
-        raise _fault(
-            header,
-            f"producer id {header.producer_id} with epoch {header.producer_epoch} and sequence "
-            f"{header.base_sequence}",
-        )
-    if header.is_transactional and header.producer_id == NO_PRODUCER_ID:
-        raise _fault(header, "transactional without a producer id")
+    producer_id = header.producer_id
+    if producer_id == NO_PRODUCER_ID:
+        if attributes & ATTRIBUTE_TRANSACTIONAL:
+            raise _fault(header, "transactional without a producer id")
+        return
+    epoch, sequence = header.producer_epoch, header.base_sequence
+    if producer_id < 0 or epoch < 0 or sequence < 0:
+        raise _fault(header, f"producer id {producer_id}, epoch {epoch}, sequence {sequence}")
 
 
 def _fault(header: BatchHeader, what: str) -> CorruptRecordError:

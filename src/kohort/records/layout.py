@@ -37,6 +37,7 @@ ATTRIBUTE_CONTROL = 0x20
 
 _HEADER = Struct(">qiibIhiqqqhii")
 _LENGTH = Struct(">qiib")
+_LEAST_LENGTH = HEADER_BYTES - PREFIX_BYTES
 MAX_OFFSET = (1 << 63) - 1
 
 
@@ -146,10 +147,15 @@ def read_batch_header(buffer: Readable, position: int = 0) -> BatchHeader | None
     impossible.
     """
     available = len(buffer) - position
+    if available >= HEADER_BYTES:
+        header = BatchHeader(buffer, position)
+        length = header.length
+        if length >= _LEAST_LENGTH and header.magic == MAGIC and header.base_offset >= 0:
+            return header if length <= available - PREFIX_BYTES else None
     if available < PREFIX_BYTES + 5:
         return None
     base_offset, length, _, magic = _LENGTH.unpack_from(buffer, position)
-    if length < HEADER_BYTES - PREFIX_BYTES or base_offset < 0:
+    if length < _LEAST_LENGTH or base_offset < 0:
         raise CorruptRecordError(
             f"no record batch at byte {position}: length {length}, base offset {base_offset}"
         )
@@ -159,9 +165,7 @@ def read_batch_header(buffer: Readable, position: int = 0) -> BatchHeader | None
             "format 2 (Kafka 0.11 and later) can be read",
             offset=base_offset,
         )
-    if available < length + PREFIX_BYTES:
-        return None
-    return BatchHeader(buffer, position)
+    return None
 
 
 def iter_batches(
