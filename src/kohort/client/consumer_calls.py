@@ -101,28 +101,27 @@ class ConsumerCalls:
             core.kick()
 
     def attend(self, until_ms: int) -> Steps[bool]:
-        """Errors to raise, steps to run. False: the time is over and a step is still open."""
+        """Callbacks, steps, errors to raise. False: the time is over and a step is still open."""
         core = self.core
-        core.attention = False
-        self._wakeup_if_asked()
-        yield from self.callbacks()
-        if core.fatal is not None or core.errors:
-            core.attention = True
-            raise core.fatal or core.errors.popleft()
-        if core.overdue:
-            core.overdue = False
-            yield from self.on_network(_polled, core, until_ms=until_ms)
-        while core.steps:
-            core.attention = True
-            step = core.steps[0]
-            run = self._revoke(step, until_ms) if isinstance(step, RevokeStep) else (
-                self._assign(step)
-            )  # fmt: skip
-            if not (yield from run):
+        core.attention = finished = False
+        try:
+            self._wakeup_if_asked()
+            yield from self.callbacks()
+            if core.overdue:
+                if not (yield from self.on_network(_polled, core, until_ms=until_ms)):
+                    return False
+                core.overdue = False
+            if not (yield from self._run_steps(until_ms)):
                 return False
-            core.attention = bool(core.steps)
-        self._raise_failed()
-        return True
+            if core.fatal is not None or core.errors:
+                raise core.fatal or core.errors.popleft()
+            self._raise_failed()
+            finished = True
+            return True
+        finally:
+            # Whatever ended this, a wakeup or a cancel too: what is left is looked at next time.
+            if not finished:
+                core.attention = True
 
     def callbacks(self) -> Steps[None]:
         """Tell the outcomes of asynchronous commits, in the order of the commits."""
@@ -137,7 +136,6 @@ class ConsumerCalls:
         with core.lock:
             failed = [p for p in core.positions if p.phase is Phase.FAILED and not p.paused]
         if failed:
-            core.attention = True
             assert failed[0].error is not None, "a failed partition has an error"
             raise failed[0].error
 
@@ -324,15 +322,18 @@ class ConsumerCalls:
             problems.append(f"the last automatic commit failed: {outcome.error}")
         return outcome.error is None
 
-    def _run_steps(self, until_ms: int) -> Steps[None]:
-        core = self.core
-        while core.steps:
-            step = core.steps[0]
-            run = self._revoke(step, until_ms) if isinstance(step, RevokeStep) else (
-                self._assign(step)
-            )  # fmt: skip
+    def _run_steps(self, until_ms: int) -> Steps[bool]:
+        """Every open rebalance step, in order; False when the time is over first."""
+        steps = self.core.steps
+        while steps:
+            step = steps[0]
+            if isinstance(step, RevokeStep):
+                run = self._revoke(step, until_ms)
+            else:
+                run = self._assign(step)
             if not (yield from run):
-                return
+                return False
+        return True
 
     def _gone(self, until_ms: int) -> Steps[bool]:
         """Wait until the coordinator has taken the member's leave."""
@@ -394,6 +395,7 @@ class ConsumerCalls:
             raise WakeupError("the call was ended by wakeup(); nothing is lost, call again")
 
 
-def _polled(core: ConsumerCore) -> None:
+def _polled(core: ConsumerCore) -> bool:
     if core.session is not None:
         core.session.polled(core.loop.now_ms())
+    return True

@@ -40,7 +40,7 @@ from kohort.client.committed_queries import (
 )
 from kohort.client.config import ConsumerConfig
 from kohort.client.consumer_exchange import Exchange
-from kohort.client.consumer_steps import AssignStep, RevokeStep, Step
+from kohort.client.consumer_steps import AssignStep, RevokeStep, Stage, Step
 from kohort.client.fetch_planner import FetchLimits, FetchPlanner, FetchResult
 from kohort.client.fetch_reader import FetchReader
 from kohort.client.group_session import GroupSession
@@ -238,6 +238,8 @@ class ConsumerCore:
     def rebalance(self, step: Revoke | Assign) -> None:
         """Hand a step to the caller's thread."""
         if isinstance(step, Revoke):
+            if step.lost:
+                self._lost()
             self._step(RevokeStep(step.token, _flat(step.partitions), step.lost, step.reason))
         else:
             added, assignment = _flat(step.added), _flat(step.assignment)
@@ -382,6 +384,7 @@ class ConsumerCore:
             session.tick()
             if session.overdue and not self.overdue:
                 self.overdue = True
+                self._lost()
                 self._attend()
         self.pump()
 
@@ -449,6 +452,12 @@ class ConsumerCore:
         )
         assignors = make_assignors(config.partition_assignment_strategy)
         return ClassicMember(member, assignors, random.random)
+
+    def _lost(self) -> None:
+        """The generation is gone: what waits to be given up has another owner by now (C6)."""
+        for step in list(self.steps):
+            if isinstance(step, RevokeStep) and step.stage is Stage.BEGIN:
+                step.lost = True
 
     def _step(self, step: Step) -> None:
         self.steps.append(step)

@@ -1,0 +1,342 @@
+"""Consumers in groups on the embedded broker: rebalances, listeners, loss (spec 1, 4.8)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from kohort import TopicPartition
+from kohort.errors import CommitFailedError, ConfigError, FencedError
+from kohort.testing import Cluster
+
+from .consumer_world import PATIENCE_S, Listener, World, take, until, values
+
+BOTH = pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=100) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def world(cluster: Cluster) -> Iterator[World]:
+    world = World(cluster)
+    yield world
+    world.close()
+
+
+def shared(*consumers) -> bool:
+    """Each has the same share, and together they have four partitions without overlap."""
+    found = [consumer.assignment() for consumer in consumers]
+    every = [tp for tps in found for tp in tps]
+    even = all(len(tps) == 4 // len(consumers) for tps in found)
+    return even and len(every) == len(set(every)) == 4
+
+
+@BOTH
+def test_a_second_member_takes_half_and_gives_it_back(world: World, strategy: str) -> None:
+    """Spec 1.9, 4.8; C6: exact differences, no overlap, and everything is read once."""
+    topic, group = world.topic(4, records=400), world.group()
+    config = {"group_id": group, "partition_assignment_strategy": strategy}
+    first, second = world.consumer(**config), world.consumer(**config)
+    one, two = Listener(), Listener()
+    first.subscribe([topic], one)
+    seen = take(first, 400)
+    every = frozenset(TopicPartition(topic, n) for n in range(4))
+    assert one.calls == [("assigned", every)]
+    second.subscribe([topic], two)
+    seen += until(lambda: shared(first, second), first, second)
+    kept = first.assignment()
+    if strategy == "range":
+        assert one.calls[1:] == [("revoked", every), ("assigned", kept)]
+    else:
+        assert ("revoked", every - kept) in one.calls
+        assert not any(what == "revoked" and tps & kept for what, tps in one.calls)
+    assert {tps for what, tps in two.calls if what == "assigned" and tps} == {every - kept}
+    world.produce(topic, 4, range(400, 480))
+    ends = dict.fromkeys(every, 120)
+    seen += until(
+        lambda: all(c.position(tp) == ends[tp] for c in (first, second) for tp in c.assignment()),
+        first, second,
+    )  # fmt: skip
+    second.close()
+    assert two.calls[-1] == ("revoked", every - kept)
+    seen += until(lambda: first.assignment() == every, first)
+    world.produce(topic, 4, range(480, 500))
+    seen += take(first, 20)
+    assert sorted(seen, key=int) == values(range(500))
+
+
+@BOTH
+def test_commit_inside_revoked(world: World, strategy: str) -> None:
+    """Spec 4.8, client.md 3.1: positions are still there, and what is committed there counts."""
+    topic, group = world.topic(4, records=40), world.group()
+    config = {
+        "group_id": group,
+        "enable_auto_commit": False,
+        "partition_assignment_strategy": strategy,
+    }
+    first, second = world.consumer(**config), world.consumer(**config)
+    where, threads = [], set()
+
+    def revoked(tps: list[TopicPartition]) -> None:
+        threads.add(threading.get_ident())
+        where.extend(first.position(tp) for tp in tps)
+        first.commit()
+
+    first.subscribe([topic], Listener(revoked))
+    assert len(take(first, 40)) == 40
+    second.subscribe([topic])
+    again = until(lambda: shared(first, second), first, second)
+    assert set(where) == {10}
+    assert threads == {threading.get_ident()}
+    assert again == []
+    world.produce(topic, 4, range(40, 60))
+    seen = until(lambda: sum(first.position(tp) for tp in first.assignment()) == 30 and
+                 sum(second.position(tp) for tp in second.assignment()) == 30,
+                 first, second)  # fmt: skip
+    assert sorted(seen, key=int) == values(range(40, 60))
+
+
+@BOTH
+def test_automatic_commit_before_giving_up(world: World, strategy: str) -> None:
+    """Spec 4.5: nothing is read twice when a rebalance comes between two automatic commits."""
+    topic, group = world.topic(4, records=100), world.group()
+    config = {"group_id": group, "partition_assignment_strategy": strategy}
+    first, second = world.consumer(**config), world.consumer(**config)
+    first.subscribe([topic])
+    seen = take(first, 100)
+    second.subscribe([topic])
+    seen += until(lambda: shared(first, second), first, second)
+    world.produce(topic, 4, range(100, 140))
+    seen += until(lambda: sum(c.position(tp) for c in (first, second) for tp in c.assignment())
+                  == 140, first, second)  # fmt: skip
+    assert sorted(seen, key=int) == values(range(140))
+
+
+def test_pause_ends_with_the_ownership_and_outlives_a_rebalance_that_keeps_it(world: World) -> None:
+    """C10, B45."""
+    topic, group = world.topic(4, records=400), world.group()
+    config = {"group_id": group, "partition_assignment_strategy": "cooperative-sticky"}
+    first, second = world.consumer(**config), world.consumer(**config)
+    first.subscribe([topic])
+    take(first, 10)
+    first.pause(*first.assignment())
+    second.subscribe([topic])
+    until(lambda: shared(first, second), first, second)
+    assert first.paused() == first.assignment()
+    second.close()
+    until(lambda: len(first.assignment()) == 4, first)
+    assert len(first.paused()) == 2
+
+
+def test_short_polls_finish_a_rebalance(world: World) -> None:
+    """B39: a step goes on where it stood; each commit is sent once, each listener called once."""
+    topic, group = world.topic(2, records=20), world.group()
+    config = {"group_id": group, "partition_assignment_strategy": "range"}
+    first, second = world.consumer(**config), world.consumer(**config)
+    listener = Listener()
+    first.subscribe([topic], listener)
+    take(first, 20)
+    second.subscribe([topic])
+    deadline = time.monotonic() + PATIENCE_S
+    while not (len(first.assignment()) == len(second.assignment()) == 1):
+        assert time.monotonic() < deadline
+        first.poll(0)
+        second.poll(0)
+    assert [what for what, _ in listener.calls] == ["assigned", "revoked", "assigned"]
+
+
+def test_a_listener_that_raises_is_heard_and_the_group_goes_on(world: World) -> None:
+    topic, group = world.topic(4, records=40), world.group()
+    config = {"group_id": group, "partition_assignment_strategy": "range"}
+    first, second = world.consumer(**config), world.consumer(**config)
+
+    def revoked(tps: list[TopicPartition]) -> None:
+        raise ZeroDivisionError("of the listener")
+
+    first.subscribe([topic], Listener(revoked))
+    take(first, 40)
+    second.subscribe([topic])
+
+    def both() -> None:
+        until(lambda: False, first, second)
+
+    with pytest.raises(ZeroDivisionError, match="of the listener"):
+        both()
+    until(lambda: shared(first, second), first, second)
+    with pytest.raises(ZeroDivisionError, match="of the listener"):
+        first.close()
+    until(lambda: len(second.assignment()) == 4, second)
+
+
+def test_seek_inside_assigned(world: World) -> None:
+    """Spec 4.8: the place to seek; nothing has been handed out by then."""
+    topic = world.topic(1, records=10)
+    consumer = world.consumer(group_id=world.group())
+
+    class Seeking(Listener):
+        def on_partitions_assigned(self, partitions):
+            consumer.seek(partitions[0], 7)
+
+    consumer.subscribe([topic], Seeking())
+    assert take(consumer, 3) == values([7, 8, 9])
+
+
+def test_subscribing_to_something_else(world: World) -> None:
+    """Spec 1.9, B38: what belongs to the old subscription is given up, what is new is read."""
+    old, new = world.topic(1, records=5), world.topic(1, records=3)
+    consumer = world.consumer(group_id=world.group())
+    listener = Listener()
+    consumer.subscribe([old], listener)
+    take(consumer, 5)
+    consumer.subscribe([new], listener)
+    assert take(consumer, 3) == values(range(3))
+    assert consumer.assignment() == {TopicPartition(new, 0)}
+    assert ("revoked", frozenset({TopicPartition(old, 0)})) in listener.calls
+    consumer.unsubscribe()
+    assert consumer.assignment() == frozenset()
+    assert listener.calls[-1] == ("revoked", frozenset({TopicPartition(new, 0)}))
+    consumer.subscribe([old], listener)
+    world.produce(old, 1, range(5, 7))
+    assert take(consumer, 2) == values([5, 6])
+
+
+def test_new_partitions_and_quick_resubscription(world: World) -> None:
+    """B38: subscribe(A), then subscribe(B) while the join for A is under way."""
+    a, b = world.topic(1, records=3), world.topic(1, records=4)
+    consumer = world.consumer(group_id=world.group())
+    consumer.subscribe([a])
+    consumer.poll(0)
+    consumer.subscribe([b])
+    assert take(consumer, 4) == values(range(4))
+    assert consumer.assignment() == {TopicPartition(b, 0)}
+
+
+@BOTH
+def test_too_slow_between_polls(world: World, strategy: str) -> None:
+    """Spec 1.3, C1, B10, B40: out of the group, told so, back with the next poll; no zombie."""
+    topic, group = world.topic(2, records=20), world.group()
+    config = {
+        "group_id": group,
+        "enable_auto_commit": False,
+        "partition_assignment_strategy": strategy,
+    }
+    slow = world.consumer(**config, max_poll_interval_ms=300)
+    quick = world.consumer(**config)
+    listener = Listener()
+    slow.subscribe([topic], listener)
+    assert len(take(slow, 20)) == 20
+    quick.subscribe([topic])
+    seen = until(lambda: len(quick.assignment()) == 2, quick)
+    seen += take(quick, 20 - len(seen))
+    with pytest.raises(CommitFailedError, match="max_poll_interval_ms"):
+        slow.commit()
+    until(lambda: len(slow.assignment()) == 1 == len(quick.assignment()), slow, quick)
+    assert listener.calls[1][0] == "lost"
+
+
+def test_a_silent_member_is_replaced(world: World) -> None:
+    """Spec 1.3, 2.3: a member whose process is gone is found out by its session timeout."""
+    topic, group = world.topic(2, records=20), world.group()
+    config = {
+        "group_id": group,
+        "session_timeout_ms": 400,
+        "partition_assignment_strategy": "range",
+    }
+    first, second = world.consumer(**config), world.consumer(**config)
+    first.subscribe([topic])
+    second.subscribe([topic])
+    until(lambda: len(first.assignment()) == 1 == len(second.assignment()), first, second)
+    first._network.call(first._cluster.close).result(PATIENCE_S)
+    until(lambda: len(second.assignment()) == 2, second)
+
+
+def test_heartbeats_go_on_while_the_caller_computes(world: World) -> None:
+    """C12: a caller that is busy for longer than the session timeout stays a member."""
+    topic, group = world.topic(1, records=10), world.group()
+    consumer = world.consumer(
+        group_id=group, session_timeout_ms=300, partition_assignment_strategy="range"
+    )
+    consumer.subscribe([topic])
+    take(consumer, 5)
+    before = consumer.group_metadata()
+    deadline = time.monotonic() + 0.9
+    while time.monotonic() < deadline:
+        sum(range(10_000))
+    take(consumer, 5)
+    consumer.commit()
+    assert consumer.group_metadata() == before
+
+
+def test_static_member(world: World) -> None:
+    """Spec 2.13, KIP-345: closing leaves no gap; the same instance elsewhere fences the first."""
+    topic, group = world.topic(1, records=10), world.group()
+    config = {
+        "group_id": group,
+        "group_instance_id": "i1",
+        "partition_assignment_strategy": "range",
+    }
+    first = world.consumer(**config)
+    first.subscribe([topic])
+    take(first, 5)
+    generation = first.group_metadata().generation
+    first.close()
+    second = world.consumer(**config)
+    second.subscribe([topic])
+    take(second, 5)
+    assert second.group_metadata().generation == generation
+    third = world.consumer(**config)
+    third.subscribe([topic])
+    until(lambda: len(third.assignment()) == 1, third)
+
+    def fenced() -> None:
+        until(lambda: False, second)
+
+    with pytest.raises(FencedError):
+        fenced()
+    with pytest.raises(FencedError):
+        second.poll(0)
+
+
+def test_group_metadata(world: World) -> None:
+    topic, group = world.topic(1), world.group()
+    consumer = world.consumer(group_id=group)
+    assert consumer.group_metadata() == (group, -1, "", None)
+    consumer.subscribe([topic])
+    until(lambda: bool(consumer.assignment()), consumer)
+    who = consumer.group_metadata()
+    assert who.generation >= 1
+    assert who.member_id.startswith("kohort-")
+    with pytest.raises(ConfigError):
+        world.consumer().group_metadata()
+
+
+def test_wakeup_inside_a_rebalance_is_harmless(world: World) -> None:
+    """B44, C9: woken at every poll, the group comes to rest; nothing is lost or doubled."""
+    from kohort.errors import WakeupError
+
+    topic, group = world.topic(4, records=200), world.group()
+    config = {"group_id": group, "partition_assignment_strategy": "range"}
+    first, second = world.consumer(**config), world.consumer(**config)
+    seen: list[bytes] = []
+    first.subscribe([topic])
+    second.subscribe([topic])
+    deadline = time.monotonic() + PATIENCE_S
+    turn = 0
+    while len(seen) < 200 or not shared(first, second):
+        assert time.monotonic() < deadline
+        turn += 1
+        for consumer in (first, second):
+            if turn % 2:
+                consumer.wakeup()
+            try:
+                seen += [record.value for record in consumer.poll(0.02)]
+            except WakeupError:
+                continue
+    assert sorted(seen, key=int) == values(range(200))
