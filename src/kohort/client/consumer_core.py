@@ -14,7 +14,6 @@ Shell: threads, the wall clock.
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections import deque
@@ -40,22 +39,19 @@ from kohort.client.committed_queries import (
 )
 from kohort.client.config import ConsumerConfig
 from kohort.client.consumer_exchange import Exchange
+from kohort.client.consumer_setup import fetch_limits, flat, log, log_reset
 from kohort.client.consumer_steps import AssignStep, RevokeStep, Stage, Step
-from kohort.client.fetch_planner import FetchLimits, FetchPlanner, FetchResult
+from kohort.client.fetch_planner import FetchPlanner, FetchResult
 from kohort.client.fetch_reader import FetchReader
 from kohort.client.group_session import GroupSession
 from kohort.client.metadata import ALL, NO_LEADER, ClusterMetadata
 from kohort.client.offset_queries import OffsetQueries, OffsetQuery, QuerySend, TimeAnswer
 from kohort.client.offset_resolver import OffsetAnswer, OffsetResolver
-from kohort.client.positions import OffsetReset, Phase, Positions
+from kohort.client.positions import Phase, Positions
 from kohort.client.reset_policy import ResetPolicy
 from kohort.client.subscription import Subscription
 from kohort.client.types import OffsetAndMetadata, TopicPartition
 from kohort.errors import BrokerError, ErrorCode, KohortError
-from kohort.group.assignors import make_assignors
-from kohort.group.assignors.base import Partitions
-from kohort.group.member import ClassicMember
-from kohort.group.member_config import MemberConfig
 from kohort.group.member_effects import Assign, Revoke
 from kohort.net import Timer
 
@@ -86,7 +82,7 @@ class ConsumerCore:
         """Counted up by an iteration with each record: cheaper than reading a clock."""
         self._beats_seen: int = 0
         self.positions = Positions(ResetPolicy.parse(config.auto_offset_reset))
-        self.planner = FetchPlanner(self.positions, _limits(config))
+        self.planner = FetchPlanner(self.positions, fetch_limits(config))
         self.resolver = OffsetResolver(
             self.positions, config.retry_backoff_ms, has_group=config.group_id is not None
         )
@@ -96,7 +92,7 @@ class ConsumerCore:
         self.session: GroupSession | None = None
         if config.group_id is not None:
             self.lane = CommitLane(config.group_id, config.retry_backoff_ms)
-            self.session = GroupSession(config, cluster, self, self._new_member)
+            self.session = GroupSession(config, cluster, self)
         self.committed = CommittedQueries(config.group_id or "", config.retry_backoff_ms)
         self._exchange = Exchange(config, cluster, self)
         self._told: dict[object, Callable[[KohortError | None], None]] = {}
@@ -240,9 +236,9 @@ class ConsumerCore:
         if isinstance(step, Revoke):
             if step.lost:
                 self._lost()
-            self._step(RevokeStep(step.token, _flat(step.partitions), step.lost, step.reason))
+            self._step(RevokeStep(step.token, flat(step.partitions), step.lost, step.reason))
         else:
-            added, assignment = _flat(step.added), _flat(step.assignment)
+            added, assignment = flat(step.added), flat(step.assignment)
             self._step(AssignStep(step.token, added, assignment, step.generation))
 
     def failed(self, error: KohortError) -> None:
@@ -437,22 +433,6 @@ class ConsumerCore:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _new_member(self) -> ClassicMember:
-        config = self.config
-        member = MemberConfig(
-            group_id=config.group_id or "",
-            group_instance_id=config.group_instance_id,
-            client_rack=config.client_rack or None,
-            session_timeout_ms=config.session_timeout_ms,
-            heartbeat_interval_ms=config.heartbeat_interval_ms,
-            max_poll_interval_ms=config.max_poll_interval_ms,
-            request_timeout_ms=config.request_timeout_ms,
-            retry_backoff_ms=config.retry_backoff_ms,
-            retry_backoff_max_ms=config.retry_backoff_max_ms,
-        )
-        assignors = make_assignors(config.partition_assignment_strategy)
-        return ClassicMember(member, assignors, random.random)
-
     def _lost(self) -> None:
         """The generation is gone: what waits to be given up has another owner by now (C6)."""
         for step in list(self.steps):
@@ -571,36 +551,3 @@ class ConsumerCore:
             effects = self.lane.answered(token, answer, self.loop.now_ms())
         self._run_commits(effects)
         self.pump()
-
-
-def _limits(config: ConsumerConfig) -> FetchLimits:
-    return FetchLimits(
-        fetch_max_bytes=config.fetch_max_bytes,
-        partition_max_bytes=config.max_partition_fetch_bytes,
-        min_bytes=config.fetch_min_bytes,
-        max_wait_ms=config.fetch_max_wait_ms,
-        buffer_bytes=config.fetch_buffer_bytes,
-        backoff_ms=config.retry_backoff_ms,
-        replica_ms=config.metadata_max_age_ms,
-    )
-
-
-def _flat(partitions: Partitions) -> tuple[TopicPartition, ...]:
-    return tuple(TopicPartition(topic, n) for topic, ns in partitions.items() for n in ns)
-
-
-def log(level: str, text: str) -> None:
-    """One line in the log `kohort.client.consumer`."""
-    import logging  # here, because making a client must not pay for it
-
-    logging.getLogger("kohort.client.consumer").log(getattr(logging, level), "%s", text)
-
-
-def log_reset(event: OffsetReset) -> None:
-    """A reset is always visible, with its cause (spec 4.7)."""
-    first = event.from_offset < 0
-    log(
-        "INFO" if first else "WARNING",
-        f"{event.partition}: reading goes on at offset {event.to_offset} ({event.policy}) "
-        f"instead of {'none' if first else event.from_offset}: {event.cause}",
-    )

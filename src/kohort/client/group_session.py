@@ -10,12 +10,13 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Protocol
 
 from kohort.client.cluster import ANY, ClusterClient
 from kohort.client.commit_lane import NOBODY, Identity
 from kohort.client.config import ConsumerConfig
+from kohort.client.consumer_setup import new_member
 from kohort.client.coordinator import coordinator_in, find_coordinator
 from kohort.client.metadata import ClusterMetadata
 from kohort.errors import BrokerError, ErrorCode, KohortError
@@ -64,7 +65,6 @@ class GroupSession:
         config: ConsumerConfig,
         cluster: ClusterClient,
         owner: SessionOwner,
-        new_member: Callable[[], ClassicMember],
     ) -> None:
         assert config.group_id is not None, "a session needs a group"
         self.group_id = config.group_id
@@ -75,7 +75,6 @@ class GroupSession:
         self._cluster = cluster
         self._loop = cluster.loop
         self._owner = owner
-        self._new_member = new_member
         self._finding = False
         self._find_again_ms = 0
         self._closed = False
@@ -95,7 +94,7 @@ class GroupSession:
     def subscribe(self, topics: Iterable[str]) -> None:
         """Join with these topics, or rejoin with them."""
         if self.member is None:
-            self.member = self._new_member()
+            self.member = new_member(self._config)
             if self.coordinator is not None:
                 self._run(self.member.coordinator_found(self.coordinator, self._now()))
         self._run(self.member.subscribe(frozenset(topics), self._now()))

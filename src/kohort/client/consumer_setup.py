@@ -1,0 +1,69 @@
+"""Making the parts of a consumer of its configuration, and its lines in the log.
+
+Shell: randomness (jitter of the member's back-off).
+"""
+
+from __future__ import annotations
+
+import random
+
+from kohort.client.config import ConsumerConfig
+from kohort.client.fetch_planner import FetchLimits
+from kohort.client.positions import OffsetReset
+from kohort.client.types import TopicPartition
+from kohort.group.assignors import make_assignors
+from kohort.group.assignors.base import Partitions
+from kohort.group.member import ClassicMember
+from kohort.group.member_config import MemberConfig
+
+
+def new_member(config: ConsumerConfig) -> ClassicMember:
+    """A member of the configured group, with assignors of its own."""
+    member = MemberConfig(
+        group_id=config.group_id or "",
+        group_instance_id=config.group_instance_id,
+        client_rack=config.client_rack or None,
+        session_timeout_ms=config.session_timeout_ms,
+        heartbeat_interval_ms=config.heartbeat_interval_ms,
+        max_poll_interval_ms=config.max_poll_interval_ms,
+        request_timeout_ms=config.request_timeout_ms,
+        retry_backoff_ms=config.retry_backoff_ms,
+        retry_backoff_max_ms=config.retry_backoff_max_ms,
+    )
+    assignors = make_assignors(config.partition_assignment_strategy)
+    return ClassicMember(member, assignors, random.random)
+
+
+def fetch_limits(config: ConsumerConfig) -> FetchLimits:
+    """What bounds this consumer's fetches."""
+    return FetchLimits(
+        fetch_max_bytes=config.fetch_max_bytes,
+        partition_max_bytes=config.max_partition_fetch_bytes,
+        min_bytes=config.fetch_min_bytes,
+        max_wait_ms=config.fetch_max_wait_ms,
+        buffer_bytes=config.fetch_buffer_bytes,
+        backoff_ms=config.retry_backoff_ms,
+        replica_ms=config.metadata_max_age_ms,
+    )
+
+
+def flat(partitions: Partitions) -> tuple[TopicPartition, ...]:
+    """Partitions by topic, as single partitions."""
+    return tuple(TopicPartition(topic, n) for topic, ns in partitions.items() for n in ns)
+
+
+def log(level: str, text: str) -> None:
+    """One line in the log `kohort.client.consumer`."""
+    import logging  # here, because making a client must not pay for it
+
+    logging.getLogger("kohort.client.consumer").log(getattr(logging, level), "%s", text)
+
+
+def log_reset(event: OffsetReset) -> None:
+    """A reset is always visible, with its cause (spec 4.7)."""
+    first = event.from_offset < 0
+    log(
+        "INFO" if first else "WARNING",
+        f"{event.partition}: reading goes on at offset {event.to_offset} ({event.policy}) "
+        f"instead of {'none' if first else event.from_offset}: {event.cause}",
+    )
