@@ -1,0 +1,267 @@
+"""Producing: Kohort beside confluent-kafka, aiokafka and kafka-python, on one broker and data.
+
+    python -m benchmarks.bench_produce [--quick] [--sizes 100 1000] [--codecs none lz4 zstd]
+
+Each client runs in a process of its own against the embedded broker (memory) in another one: 8
+partitions, acks=1, linger 20 ms, batches of 256 KB, no keys. From the first record until everything
+is acknowledged. CPU is the client process's, all threads; it is the figure that does not depend on
+what else the machine does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+TOPIC, PARTITIONS = "bench", 8
+BATCH_BYTES, LINGER_MS = 262_144, 20
+COUNTS = {"kohort": 2_000_000, "confluent": 1_000_000, "aiokafka": 150_000, "kafka-python": 60_000}
+
+
+def values(size: int) -> list[bytes]:
+    """A few thousand values that compress as text does: by half, not to nothing."""
+    rng = random.Random(7)
+    words = [rng.randbytes(6).hex().encode() for _ in range(400)]
+    return [b" ".join(rng.choices(words, k=size // 13 + 1))[:size] for _ in range(4_096)]
+
+
+def clocked(name: str, count: int, size: int, send: Callable[[], None]) -> dict[str, Any]:
+    wall, cpu = time.perf_counter(), time.process_time()
+    send()
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    return {
+        "name": name,
+        "rate": count / wall,
+        "mb": count * size / wall / 1e6,
+        "cpu": cpu / count * 1e6,
+    }
+
+
+def kohort_producer(address: str, codec: str) -> Any:
+    from kohort import Producer
+
+    return Producer(
+        bootstrap_servers=address,
+        acks=1,
+        linger_ms=LINGER_MS,
+        batch_size=BATCH_BYTES,
+        compression_type=codec,
+    )
+
+
+def run_send(address: str, size: int, codec: str, count: int) -> dict[str, Any]:
+    data = values(size)
+    with kohort_producer(address, codec) as producer:
+        producer.send(TOPIC, b"warm").result(30)
+
+        def send() -> None:
+            add = producer.send
+            for n in range(count):
+                add(TOPIC, data[n & 4095])
+            producer.flush()
+
+        return clocked("kohort send()", count, size, send)
+
+
+def run_send_many(address: str, size: int, codec: str, count: int) -> dict[str, Any]:
+    data = values(size)
+    with kohort_producer(address, codec) as producer:
+        producer.send(TOPIC, b"warm").result(30)
+
+        def send() -> None:
+            for _ in range(count // 4096):
+                producer.send_many(TOPIC, data)
+            producer.flush()
+
+        return clocked("kohort send_many()", count // 4096 * 4096, size, send)
+
+
+def run_arrow(address: str, size: int, codec: str, count: int) -> dict[str, Any]:
+    import pyarrow as pa
+
+    batch = pa.record_batch({"value": pa.array(values(size) * 16, pa.binary())})
+    with kohort_producer(address, codec) as producer:
+        producer.send(TOPIC, b"warm").result(30)
+        producer.produce_arrow(TOPIC, batch)[-1].result(30)
+
+        def send() -> None:
+            for _ in range(count // len(batch)):
+                producer.produce_arrow(TOPIC, batch)
+            producer.flush()
+
+        return clocked("kohort produce_arrow()", count // len(batch) * len(batch), size, send)
+
+
+def run_confluent(address: str, size: int, codec: str, count: int) -> dict[str, Any]:
+    from confluent_kafka import Producer
+
+    data = values(size)
+    producer = Producer(
+        {
+            "bootstrap.servers": address,
+            "acks": 1,
+            "linger.ms": LINGER_MS,
+            "batch.size": BATCH_BYTES,
+            "batch.num.messages": 100_000,
+            "compression.type": codec,
+            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.kbytes": 262_144,
+        }
+    )
+    producer.produce(TOPIC, b"warm")
+    producer.flush(30)
+
+    def send() -> None:
+        produce = producer.produce
+        for n in range(count):
+            while True:
+                try:
+                    produce(TOPIC, data[n & 4095])
+                    break
+                except BufferError:
+                    producer.poll(0.01)
+        producer.flush()
+
+    return clocked("confluent produce()", count, size, send)
+
+
+def run_aiokafka(address: str, size: int, codec: str, count: int) -> dict[str, Any]:
+    from aiokafka import AIOKafkaProducer
+
+    data = values(size)
+
+    async def main() -> dict[str, Any]:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=address,
+            acks=1,
+            linger_ms=LINGER_MS,
+            max_batch_size=BATCH_BYTES,
+            compression_type=None if codec == "none" else codec,
+        )
+        await producer.start()
+        await producer.send_and_wait(TOPIC, b"warm")
+        wall, cpu = time.perf_counter(), time.process_time()
+        for n in range(count):
+            await producer.send(TOPIC, data[n & 4095])
+        await producer.flush()
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        await producer.stop()
+        rate = count / wall
+        return {
+            "name": "aiokafka send()",
+            "rate": rate,
+            "mb": rate * size / 1e6,
+            "cpu": cpu / count * 1e6,
+        }
+
+    return asyncio.run(main())
+
+
+def run_kafka_python(address: str, size: int, codec: str, count: int) -> dict[str, Any]:
+    from kafka import KafkaProducer
+
+    data = values(size)
+    producer = KafkaProducer(
+        bootstrap_servers=address,
+        acks=1,
+        linger_ms=LINGER_MS,
+        batch_size=BATCH_BYTES,
+        compression_type=None if codec == "none" else codec,
+        enable_idempotence=False,
+    )
+    producer.send(TOPIC, b"warm").get(30)
+
+    def send() -> None:
+        for n in range(count):
+            producer.send(TOPIC, data[n & 4095])
+        producer.flush()
+
+    found = clocked("kafka-python send()", count, size, send)
+    producer.close()
+    return found
+
+
+RUNS: dict[str, tuple[str, Callable[[str, int, str, int], dict[str, Any]]]] = {
+    "send": ("kohort", run_send),
+    "send_many": ("kohort", run_send_many),
+    "arrow": ("kohort", run_arrow),
+    "confluent": ("confluent", run_confluent),
+    "aiokafka": ("aiokafka", run_aiokafka),
+    "kafka-python": ("kafka-python", run_kafka_python),
+}
+
+
+def serve() -> None:
+    """The broker's process: print the address, end with standard input."""
+    from kohort.testing import Cluster
+
+    with Cluster() as cluster:
+        cluster.create_topic(TOPIC, partitions=PARTITIONS)
+        print(cluster.bootstrap, flush=True)
+        sys.stdin.read()
+
+
+def one(name: str, size: int, codec: str, scale: float) -> dict[str, Any] | None:
+    """One client against a fresh broker; None when it fails."""
+    me = [sys.executable, "-m", "benchmarks.bench_produce"]
+    broker = subprocess.Popen(
+        [*me, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert broker.stdin is not None
+    assert broker.stdout is not None
+    try:
+        address = broker.stdout.readline().strip()
+        count = int(COUNTS[RUNS[name][0]] * scale * (0.25 if size >= 1_000 else 1))
+        command = [*me, "--client", name, address, str(size), codec, str(count)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        if done.returncode:
+            print(f"  {name}: failed: {done.stderr.strip().splitlines()[-1:]}")
+            return None
+        return json.loads(done.stdout.splitlines()[-1])
+    finally:
+        broker.stdin.close()
+        broker.wait(30)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a fifth of the records")
+    parser.add_argument("--sizes", nargs="+", type=int, default=[100, 1_000])
+    parser.add_argument("--codecs", nargs="+", default=["none", "lz4", "zstd"])
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--client", nargs=5, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.serve:
+        serve()
+        return 0
+    if args.client:
+        name, address, size, codec, count = args.client
+        print(json.dumps(RUNS[name][1](address, int(size), codec, int(count))))
+        return 0
+    for size in args.sizes:
+        for codec in args.codecs:
+            print(f"\n{size} B values, {codec}: records/s, MB/s, CPU-s per M; times confluent")
+            found = [r for n in RUNS if (r := one(n, size, codec, 0.2 if args.quick else 1.0))]
+            base = next((r for r in found if r["name"].startswith("confluent")), None)
+            for r in found:
+                ratio = (
+                    f"{r['rate'] / base['rate']:6.2f}x wall {base['cpu'] / r['cpu']:6.2f}x CPU"
+                    if base
+                    else ""
+                )
+                print(
+                    f"  {r['name']:24}{r['rate'] / 1e6:8.3f} M/s {r['mb']:8.1f} MB/s"
+                    f"{r['cpu']:9.3f}   {ratio}"
+                )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
