@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kohort.broker.apis import APIS
-from kohort.broker.calls import Call
+from kohort.broker.calls import Api, Call
 from kohort.broker.config import BrokerConfig, Durability
 from kohort.broker.env import Cancellable
 from kohort.broker.flusher import FlushDone, Flusher, Waiting
@@ -31,7 +31,7 @@ from kohort.broker.log.os_files import OsFiles
 from kohort.broker.node import Node
 from kohort.errors import ClosedError, DecodeError, KohortError, ProtocolError, StorageError
 from kohort.net import Connection, Listener, Loop
-from kohort.wire import decode_body, decode_request_header, encode_response
+from kohort.wire import Message, decode_body, decode_request_header, encode_response
 from kohort.wire.api_versions import unsupported_api_versions
 
 log = logging.getLogger("kohort.broker")
@@ -109,23 +109,14 @@ class Peer:
         self._server.peers.discard(self)
 
     def frame_received(self, c: Connection, frame: memoryview, /) -> None:
-        head = decode_request_header(frame)
-        api = APIS.get(head.api_key)
-        if api is None or not api.min_version <= head.api_version <= api.max_version:
-            if head.api_key != _API_VERSIONS:
-                raise DecodeError(
-                    f"API key {head.api_key} version {head.api_version} is not served here"
-                )
-            c.send(unsupported_api_versions(head.correlation_id))
+        try:
+            request = self._decoded(c, frame)
+        except ProtocolError as error:  # the client's doing: its connection ends, and no more
+            c.close(error)
             return
-        limit = self._server.config.request_max_bytes
-        if head.api_key != _PRODUCE and len(frame) > limit:
-            raise DecodeError(f"a request of {len(frame)} bytes; {limit} are allowed")
-        message = decode_body(frame, head)
-        call = Call(
-            head.api_version, head.correlation_id, head.client_id or "", self._host, api.may_park,
-            self._answered,
-        )  # fmt: skip
+        if request is None:
+            return
+        api, call, message = request
         self._calls.append(call)
         api.handle(self._server.running_node, message, call)
         if call.answered:
@@ -135,6 +126,27 @@ class Peer:
             c.pause_reading()
         elif len(self._calls) >= self._server.config.max_requests_in_flight:
             c.pause_reading()
+
+    def _decoded(self, c: Connection, frame: memoryview) -> tuple[Api, Call, Message] | None:
+        """The request in a frame; None when it was answered here."""
+        head = decode_request_header(frame)
+        api = APIS.get(head.api_key)
+        if api is None or not api.min_version <= head.api_version <= api.max_version:
+            if head.api_key != _API_VERSIONS:
+                raise DecodeError(
+                    f"API key {head.api_key} version {head.api_version} is not served here"
+                )
+            c.send(unsupported_api_versions(head.correlation_id))
+            return None
+        limit = self._server.config.request_max_bytes
+        if head.api_key != _PRODUCE and len(frame) > limit:
+            raise DecodeError(f"a request of {len(frame)} bytes; {limit} are allowed")
+        message = decode_body(frame, head)
+        call = Call(
+            head.api_version, head.correlation_id, head.client_id or "", self._host, api.may_park,
+            self._answered,
+        )  # fmt: skip
+        return api, call, message
 
     def quiesce(self) -> None:
         """Read nothing more from this client."""

@@ -1,0 +1,340 @@
+"""The broker as a process and as a thread: sockets, order, signals, locks, kill -9."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kohort.broker import Broker, BrokerConfig
+from kohort.errors import ClosedError, ConfigError, DataDirectoryInUseError, ErrorCode
+from kohort.testing import Cluster
+from kohort.wire import Message, decode_response, encode_request
+from kohort.wire.messages.api_versions_request import ApiVersionsRequest
+from kohort.wire.messages.api_versions_response import ApiVersionsResponse
+from kohort.wire.messages.fetch_response import FetchResponse
+from kohort.wire.messages.metadata_request import MetadataRequest
+from kohort.wire.messages.metadata_response import MetadataResponse
+from kohort.wire.messages.produce_response import ProduceResponse
+
+from .harness import batch_of, fetch_request, parsed, produce_request
+
+SERVE = """
+import sys
+from kohort.broker import BrokerConfig, serve
+config = BrokerConfig(durability=sys.argv[1], data_dir=sys.argv[2], port=int(sys.argv[3]))
+serve(config, lambda broker: print(broker.bootstrap, flush=True))
+"""
+
+
+class Wire:
+    """A raw connection."""
+
+    def __init__(self, bootstrap: str) -> None:
+        host, _, port = bootstrap.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), timeout=10)
+        self._stream = self.socket.makefile("rb")
+
+    def send(self, message: Message, version: int, correlation: int = 1) -> None:
+        self.socket.sendall(b"".join(encode_request(message, version, correlation, "raw")))
+
+    def receive(self) -> bytes:
+        head = self._stream.read(4)
+        if len(head) < 4:
+            raise EOFError
+        return self._stream.read(struct.unpack(">i", head)[0])
+
+    def close(self) -> None:
+        self._stream.close()
+        self.socket.close()
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as made:
+        made.create_topic("t", 2)
+        yield made
+
+
+def correlation(frame: bytes) -> int:
+    return int.from_bytes(frame[:4], "big")
+
+
+def test_answers_keep_the_order_of_requests(cluster: Cluster) -> None:
+    """A parked fetch holds what is behind it on its connection, as in Kafka."""
+    with Wire(cluster.bootstrap) as one, Wire(cluster.bootstrap) as other:
+        one.send(fetch_request("t", 0, max_wait_ms=5_000), 12, 1)
+        one.send(ApiVersionsRequest(), 0, 2)
+        other.send(ApiVersionsRequest(), 0, 3)
+        assert correlation(other.receive()) == 3
+        other.send(produce_request("t", batch_of([b"x"])), 9, 4)
+        assert correlation(other.receive()) == 4
+        first = one.receive()
+        assert correlation(first) == 1
+        data = decode_response(FetchResponse, 12, first)[1].responses[0].partitions[0]
+        assert parsed(data, 0)[0] == [(0, b"x")]
+        assert correlation(one.receive()) == 2
+
+
+def test_a_client_that_leaves_while_parked_harms_nobody(cluster: Cluster) -> None:
+    with Wire(cluster.bootstrap) as one:
+        one.send(fetch_request("t", 0, max_wait_ms=60_000), 12)
+    with Wire(cluster.bootstrap) as other:
+        other.send(produce_request("t", batch_of([b"x"])), 9)
+        assert other.receive()
+
+
+def test_an_unknown_version_of_api_versions_is_answered_in_v0(cluster: Cluster) -> None:
+    """KIP-511, client reference 5.4: kafka-python and franz-go depend on it."""
+    with Wire(cluster.bootstrap) as wire:
+        wire.socket.sendall(bytes.fromhex("0000000c" + "00120063" + "00000007" + "0001" + "7800"))
+        frame = wire.receive()
+        assert correlation(frame) == 7
+        answer = decode_response(ApiVersionsResponse, 0, frame)[1]
+        assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert 18 in [a.api_key for a in answer.api_keys]
+        wire.send(ApiVersionsRequest(), 0, 8)
+        assert correlation(wire.receive()) == 8
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "00000008" + "0003006300000001",
+        "00000008" + "7fff000000000001",
+        "7fffffff",
+        "00000000",
+        "ffffffff",
+        "0000000c" + "00030001" + "00000001" + "7fff0000",
+    ],
+    ids=["version", "api", "huge", "empty", "negative", "client id"],
+)
+def test_nonsense_closes_its_connection_and_no_other(cluster: Cluster, frame: str) -> None:
+    with Wire(cluster.bootstrap) as bad, Wire(cluster.bootstrap) as good:
+        bad.socket.sendall(bytes.fromhex(frame))
+        with pytest.raises((EOFError, ConnectionError)):
+            bad.receive()
+        good.send(ApiVersionsRequest(), 0)
+        assert good.receive()
+
+
+def test_a_large_request_that_is_no_produce_is_refused() -> None:
+    with Cluster(request_max_bytes=2_000) as cluster, Wire(cluster.bootstrap) as wire:
+        request = MetadataRequest(topics=[])
+        frame = b"".join(encode_request(request, 1, 1, "x" * 3_000))
+        wire.socket.sendall(frame)
+        with pytest.raises((EOFError, ConnectionError)):
+            wire.receive()
+
+
+def test_a_port_in_use_is_said_clearly(cluster: Cluster) -> None:
+    config = BrokerConfig(durability="memory", port=cluster.config.port)
+    with pytest.raises(ConfigError, match=str(cluster.config.port)):
+        Broker(config).start()
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"durability": "fsync"}, "data_dir"),
+        ({"durability": "tape"}, "fsync, os, memory"),
+        ({"durability": "memory", "port": 70_000}, "70000"),
+        ({"durability": "memory", "host": "0.0.0.0"}, "allow_open"),
+        ({"durability": "memory", "num_partitions": 0}, "num_partitions"),
+        ({"durability": "memory", "log_message_timestamp_type": "Never"}, "Never"),
+    ],
+)
+def test_a_configuration_that_cannot_be_is_refused(config: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        BrokerConfig(**config)
+
+
+def test_an_unknown_key_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="num_partitions"):
+        BrokerConfig.from_mapping({"durability": "memory", "num.partition": 1})
+
+
+def test_a_data_directory_in_use_names_its_holder(tmp_path: Path) -> None:
+    with Cluster(durability="os", data_dir=str(tmp_path)):
+        config = BrokerConfig(durability="os", data_dir=str(tmp_path))
+        with pytest.raises(DataDirectoryInUseError, match=str(os.getpid())):
+            Broker(config).start()
+    with Cluster(durability="os", data_dir=str(tmp_path)) as again:
+        assert again.bootstrap
+
+
+def produce(bootstrap: str, topic: str, values: list[bytes]) -> None:
+    with Wire(bootstrap) as wire:
+        for value in values:
+            wire.send(produce_request(topic, batch_of([value])), 9)
+        for _ in values:
+            answer = decode_response(ProduceResponse, 9, wire.receive())[1]
+            assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+def read(bootstrap: str, topic: str) -> list[bytes]:
+    found: list[bytes] = []
+    offset = 0
+    with Wire(bootstrap) as wire:
+        while True:
+            wire.send(fetch_request(topic, offset), 12)
+            answer = decode_response(FetchResponse, 12, wire.receive())[1]
+            data = answer.responses[0].partitions[0]
+            assert data.error_code == 0
+            records, after = parsed(data, offset)
+            if after == offset:
+                return found
+            found += [value for _, value in records]
+            offset = after
+
+
+@pytest.mark.parametrize("durability", ["memory", "os", "fsync"])
+@pytest.mark.parametrize("end", ["restart", "kill"])
+def test_a_cluster_keeps_its_records_and_its_port(durability: str, end: str) -> None:
+    with Cluster(durability=durability) as cluster:
+        cluster.create_topic("t")
+        produce(cluster.bootstrap, "t", [b"a", b"b"])
+        before = cluster.bootstrap
+        if end == "kill":
+            cluster.kill()
+        cluster.restart()
+        assert cluster.bootstrap == before
+        assert read(before, "t") == [b"a", b"b"]
+
+
+def test_a_stopped_cluster_says_so() -> None:
+    cluster = Cluster()
+    with pytest.raises(ClosedError, match="start"):
+        _ = cluster.bootstrap
+    with cluster:
+        assert cluster.broker.port
+    with pytest.raises(ClosedError, match="start"):
+        _ = cluster.broker
+
+
+def test_one_flush_serves_all_who_wait() -> None:
+    """Group commit: many waiters, few flushes (reliability reference 4)."""
+    with Cluster(durability="fsync") as cluster:
+        cluster.create_topic("t")
+        with Wire(cluster.bootstrap) as wire:
+            before = cluster.broker.flushes
+            frames = b"".join(
+                b"".join(encode_request(produce_request("t", batch_of([b"x"])), 9, i, "raw"))
+                for i in range(200)
+            )
+            wire.socket.sendall(frames)
+            assert [correlation(wire.receive()) for _ in range(200)] == list(range(200))
+            assert cluster.broker.flushes - before < 100
+
+
+def test_it_is_ready_at_once() -> None:
+    """Ready in under 0.3 s, and answers at once."""
+    began = time.monotonic()
+    with Cluster() as cluster, Wire(cluster.bootstrap) as wire:
+        wire.send(MetadataRequest(topics=None), 9)
+        assert decode_response(MetadataResponse, 9, wire.receive())[1].brokers
+        assert time.monotonic() - began < 0.3
+
+
+class Process:
+    """A broker in a process of its own."""
+
+    def __init__(self, durability: str, data_dir: Path, port: int = 0) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVE, durability, str(data_dir), str(port)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.bootstrap = self.process.stdout.readline().strip()
+        assert self.bootstrap
+
+    def end(self, number: int) -> int:
+        self.process.send_signal(number)
+        code = self.process.wait(20)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return code
+
+
+@pytest.mark.parametrize("durability", ["fsync", "os"])
+def test_kill_9_loses_nothing_acknowledged(durability: str, tmp_path: Path) -> None:
+    """L1: whatever was answered is there after kill -9, in the order of the offsets."""
+    acked: list[list[bytes]] = [[], []]
+    for turn in range(3):
+        broker = Process(durability, tmp_path)
+        for partition in (0, 1) if turn == 0 else ():
+            with Wire(broker.bootstrap) as wire:
+                name = f"t{partition}"
+                wire.send(MetadataRequest(topics=_named(name)), 4)
+                wire.receive()
+        writers = [
+            threading.Thread(target=write, args=(broker.bootstrap, i, turn, acked[i]))
+            for i in (0, 1)
+        ]
+        enough = threading.Event()
+        counts = [len(a) for a in acked]
+        for writer in writers:
+            writer.start()
+        while not enough.wait(0.01):
+            if all(len(a) - c > 60 for a, c in zip(acked, counts, strict=True)):
+                enough.set()
+        broker.end(signal.SIGKILL)
+        for writer in writers:
+            writer.join(10)
+    last = Process(durability, tmp_path)
+    for i in (0, 1):
+        found = read(last.bootstrap, f"t{i}")
+        kept = [value for value in found if value in set(acked[i])]
+        assert kept == acked[i]
+        assert len(found) == len(set(found))
+    assert last.end(signal.SIGTERM) == 0
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def _named(name: str) -> list:
+    from kohort.wire.messages.metadata_request import MetadataRequestTopic
+
+    return [MetadataRequestTopic(name=name)]
+
+
+def write(bootstrap: str, topic: int, turn: int, acked: list[bytes]) -> None:
+    """Write until the broker dies; note what was answered."""
+    try:
+        with Wire(bootstrap) as wire:
+            for i in range(100_000):
+                value = b"%d-%d-%d" % (topic, turn, i)
+                wire.send(produce_request(f"t{topic}", batch_of([value])), 9)
+                answer = decode_response(ProduceResponse, 9, wire.receive())[1]
+                if answer.responses[0].partition_responses[0].error_code == 0:
+                    acked.append(value)
+    except (EOFError, OSError):
+        return
+
+
+def test_sigterm_flushes_and_leaves_a_clean_directory(tmp_path: Path) -> None:
+    broker = Process("os", tmp_path)
+    with Wire(broker.bootstrap) as wire:
+        wire.send(MetadataRequest(topics=_named("t")), 4)
+        wire.receive()
+    produce(broker.bootstrap, "t", [b"a"] * 10)
+    assert broker.end(signal.SIGTERM) == 0
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+    with Cluster(durability="os", data_dir=str(tmp_path)) as cluster:
+        assert not (tmp_path / ".kafka_cleanshutdown").exists()
+        assert read(cluster.bootstrap, "t") == [b"a"] * 10
