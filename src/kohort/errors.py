@@ -310,11 +310,13 @@ class BrokerError(KohortError):
     """A broker answered with an error code.
 
     `code` is Kafka's int16 code, `name` its name; `retriable` is Kafka's own classification.
+    `detail` is the text without both; a broker that answers with this error sends it.
     """
 
     def __init__(self, code: int, message: str = "") -> None:
         self.code = int(code)
         self.name = ErrorCode.name_of(self.code)
+        self.detail = message
         self.retriable = self.code in RETRIABLE_CODES
         super().__init__(f"{self.name} ({self.code}){': ' + message if message else ''}")
 

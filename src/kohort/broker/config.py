@@ -99,14 +99,16 @@ class BrokerConfig(Config):
             raise ConfigError(f"durability={self.durability!r}; it is one of {known}") from error
         if durability is not Durability.MEMORY and not self.data_dir:
             raise ConfigError(
-                f"durability={self.durability} needs data_dir; give one, or durability=memory"
+                f"durability={self.durability} needs data_dir (--data-dir); give one, or "
+                "durability=memory"
             )
         if not 0 <= self.port <= 65_535:
             raise ConfigError(f"port={self.port} is not a port; 0 to 65535 are (0: any free one)")
         if not self.allow_open and not _is_loopback(self.host):
             raise ConfigError(
                 f"host={self.host!r} can be reached from other machines and this broker asks "
-                "nobody who they are; use 127.0.0.1, or say allow_open=True if you mean it"
+                "nobody who they are; use 127.0.0.1, or allow_open=True (--allow-open) if you "
+                "mean it"
             )
         for name in ("num_partitions", "offsets_topic_num_partitions", "max_connections"):
             if getattr(self, name) < 1:

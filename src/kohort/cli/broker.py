@@ -1,13 +1,26 @@
-"""`kohort broker run`: the embedded broker as a process."""
+"""`kohort broker run`: the embedded broker as a process.
+
+Rules: flags win over the file, the file over the defaults; what is wrong is told before the data
+directory is touched.
+"""
 
 from __future__ import annotations
 
 import logging
+from pathlib import Path
+from typing import Any
 
 import click
 
-from kohort.cli.connect import read_settings
-from kohort.errors import ConfigError
+from kohort.cli.connect import key_values, plain, read_settings
+
+DEFAULT_PORT = 9092
+EXAMPLES = """\b
+Examples:
+  kohort broker run
+  kohort broker run --data-dir ./data --port 9092
+  kohort broker run --port 0 -X message.max.bytes=16MiB -X auto.create.topics.enable=false
+"""
 
 
 @click.group()
@@ -15,10 +28,10 @@ def broker() -> None:
     """Run the embedded broker."""
 
 
-@broker.command()
+@broker.command(epilog=EXAMPLES)
 @click.option("--data-dir", type=click.Path(file_okay=False), help="Where the log is kept.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=9092, show_default=True, help="Port; 0 takes any free one.")
+@click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
+@click.option("--port", type=int, help=f"0 takes any free one.  [default: {DEFAULT_PORT}]")
 @click.option(
     "--durability",
     type=click.Choice(["fsync", "os", "memory"]),
@@ -31,48 +44,44 @@ def broker() -> None:
 @click.option(
     "--config",
     "config_file",
-    type=click.Path(exists=True, dir_okay=False),
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A .properties or .toml file with broker settings.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Say more on standard error.")
 def run(
     data_dir: str | None,
-    host: str,
-    port: int,
+    host: str | None,
+    port: int | None,
     durability: str | None,
     partitions: int | None,
     allow_open: bool,
     properties: tuple[str, ...],
-    config_file: str | None,
+    config_file: Path | None,
     verbose: bool,
 ) -> None:
     """Run a broker until it is interrupted.
 
     Prints one line on standard output when it is ready: `ready on HOST:PORT`.
     """
-    from pathlib import Path
-
     from kohort.broker import Broker, BrokerConfig, serve
 
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
-    values: dict[str, object] = read_settings(Path(config_file)) if config_file else {}
-    values.update(host=host, port=port, allow_open=allow_open)
-    values["durability"] = durability or ("fsync" if data_dir else "memory")
-    if data_dir:
-        values["data_dir"] = data_dir
-    if partitions is not None:
-        values["num_partitions"] = partitions
-    for text in properties:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise ConfigError(f"-X {text!r} is not KEY=VALUE")
-        values[key.strip().replace(".", "_")] = value.strip()
+    values: dict[str, Any] = {"port": DEFAULT_PORT}
+    for given in (read_settings(config_file) if config_file else {}, key_values(properties, "-X")):
+        values |= {plain(key): value for key, value in given.items()}
+    flags = {
+        "data_dir": data_dir, "host": host, "port": port, "durability": durability,
+        "num_partitions": partitions, "allow_open": allow_open or None,
+    }  # fmt: skip
+    values |= {key: value for key, value in flags.items() if value is not None}
+    values.setdefault("durability", "fsync" if values.get("data_dir") else "memory")
+    config = BrokerConfig.from_mapping(values)
 
     def ready(started: Broker) -> None:
-        kept = data_dir or "memory only, nothing is kept"
-        click.echo(f"ready on {started.bootstrap} (durability {values['durability']}, {kept})")
+        kept = "nothing is kept" if config.durability == "memory" else f"kept in {config.data_dir}"
+        click.echo(f"ready on {started.bootstrap} (durability {config.durability}, {kept})")
 
-    serve(BrokerConfig.from_mapping(values), ready=ready)
+    serve(config, ready=ready)

@@ -181,7 +181,7 @@ class ProducerCore:
             raise ClosedError("this producer was closed; make a new one")
         code = self._topic_errors.get(topic, 0)
         if code in _FATAL_TOPIC_ERRORS:
-            raise BrokerError(code, f"topic {topic!r} cannot be produced to")
+            raise BrokerError(code, f"topic {topic!r} cannot be produced to{_cure(code)}")
         news: Future[None] = Future()
         self._news.append(news)
         if topic not in self._topics:
@@ -414,3 +414,11 @@ class ProducerCore:
         self._complete(outcomes)
         for future in waiting:
             future.set_result(None)
+
+
+def _cure(code: int) -> str:
+    if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+        return ": a name has at most 249 ASCII letters, digits, '.', '_' and '-'"
+    if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return ": this client may not; ask whoever keeps the cluster for the right to write"
+    return ""

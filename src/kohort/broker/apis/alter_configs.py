@@ -69,7 +69,7 @@ def change(
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         node.topics.configure(topic, new(topic.record.config), validate_only=validate_only)
     except BrokerError as error:
-        return error.code, str(error)
+        return error.code, error.detail
     return 0, None
 
 

@@ -56,7 +56,7 @@ def _grow(
         node.topics.add_partitions(topic, wanted.count, validate_only=validate_only)
     except BrokerError as error:
         return CreatePartitionsTopicResult(
-            name=wanted.name, error_code=error.code, error_message=str(error)
+            name=wanted.name, error_code=error.code, error_message=error.detail
         )
     return CreatePartitionsTopicResult(name=wanted.name, error_message=None)
 

@@ -49,7 +49,7 @@ def _create(
         topic = node.topics.create(wanted.name, partitions, config)
     except BrokerError as error:
         return CreatableTopicResult(
-            name=wanted.name, error_code=error.code, error_message=str(error), configs=[]
+            name=wanted.name, error_code=error.code, error_message=error.detail, configs=[]
         )
     return _created(node, wanted.name, topic.topic_id, partitions, config)
 

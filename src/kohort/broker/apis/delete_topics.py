@@ -47,7 +47,7 @@ def _delete(node: Node, state: DeleteTopicState) -> DeletableTopicResult:
             name=state.name,
             topic_id=state.topic_id,
             error_code=error.code,
-            error_message=str(error),
+            error_message=error.detail,
         )
     return DeletableTopicResult(name=topic.name, topic_id=topic.topic_id)
 

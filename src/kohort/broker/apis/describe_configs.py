@@ -69,7 +69,7 @@ def _describe(node: Node, wanted: DescribeConfigsResource, synonyms: bool) -> De
                 f"resource type {wanted.resource_type} has no configuration here",
             )
     except BrokerError as error:
-        result.error_code, result.error_message = error.code, str(error)
+        result.error_code, result.error_message = error.code, error.detail
         return result
     result.configs = found if keys is None else [c for c in found if c.name in keys]
     return result

@@ -53,7 +53,7 @@ def _find(node: Node, key: str, key_type: int) -> Coordinator:
         storage = error.code == ErrorCode.KAFKA_STORAGE_ERROR
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE if storage else error.code
         return Coordinator(
-            key=key, node_id=-1, host="", port=-1, error_code=code, error_message=str(error)
+            key=key, node_id=-1, host="", port=-1, error_code=code, error_message=error.detail
         )
     return Coordinator(key=key, node_id=node.config.node_id, host=node.host, port=node.port)
 

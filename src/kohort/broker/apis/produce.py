@@ -155,7 +155,7 @@ def _require_keys(batch: memoryview, header: BatchHeader) -> None:
 
 def _refuse(response: PartitionProduceResponse, error: BrokerError) -> None:
     response.error_code = error.code
-    response.error_message = str(error)
+    response.error_message = error.detail
     response.base_offset = -1
 
 

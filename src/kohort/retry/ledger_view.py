@@ -1,0 +1,187 @@
+"""What a ledger says to whoever looks at it: what waits in each tier, and what has failed and why.
+
+Rules (spec 5.6, 6.3):
+- Read only, by committed state, one query an answer; a pipeline may run meanwhile.
+- The newest row of a record says what became of it; copies in topics are not looked at.
+- Every list has a limit that its caller gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from kohort.errors import KohortError, StorageError
+from kohort.retry.headers import Origin
+from kohort.retry.ledger import Place
+from kohort.retry.store import Store
+
+_NEWEST = (
+    "NOT EXISTS (SELECT 1 FROM kohort_ledger n WHERE n.pipeline = l.pipeline "
+    "AND n.retry_id = l.retry_id AND (n.redrive_count > l.redrive_count OR "
+    "(n.redrive_count = l.redrive_count AND n.retry_number > l.retry_number)))"
+)
+_FIRST_FAILED = (
+    "(SELECT min(f.created_at) FROM kohort_ledger f "
+    "WHERE f.pipeline = l.pipeline AND f.retry_id = l.retry_id)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TierState:
+    """What waits in one tier. Times are ms since 1970, None when nothing waits (or is not due)."""
+
+    topic: str
+    waiting: int
+    due_now: int
+    oldest_due_ms: int | None
+    next_due_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRow:
+    """One record that has failed, by the ledger. `attempts` counts the first try, too."""
+
+    origin: Origin
+    reason: str
+    error_class: str
+    error_message: str
+    fingerprint: str
+    disposition: str
+    attempts: int
+    redrives: int
+    first_failed_ms: int
+    failed_ms: int
+    copy: Place | None
+
+
+@dataclass(frozen=True, slots=True)
+class FailedKind:
+    """Records that failed in the same way."""
+
+    reason: str
+    error_class: str
+    fingerprint: str
+    count: int
+    first_ms: int
+    last_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailedFilter:
+    """Which failed records; None: all. `since_ms` is when a record failed for good."""
+
+    reason: str | None = None
+    error_class: str | None = None
+    fingerprint: str | None = None
+    topic: str | None = None
+    since_ms: int | None = None
+
+    def sql(self) -> tuple[str, list[Any]]:
+        """Conditions on the ledger row `l`, each begun with AND, and their values."""
+        wanted: list[tuple[str, Any]] = [
+            ("l.reason = ?", self.reason),
+            ("l.error_class = ?", self.error_class),
+            ("l.fingerprint = ?", self.fingerprint),
+            ("l.origin_topic = ?", self.topic),
+            ("l.closed_at >= ?", self.since_ms),
+        ]
+        chosen = [(text, value) for text, value in wanted if value is not None]
+        return "".join(f" AND {text}" for text, _ in chosen), [value for _, value in chosen]
+
+
+def tier_states(store: Store, pipeline: str, tiers: Iterable[str], now_ms: int) -> list[TierState]:
+    """The named tiers in their order, then others in which something waits.
+
+    Raises StorageError when the store has no ledger.
+    """
+    rows = _ask(
+        store,
+        "SELECT dest, count(*), sum(CASE WHEN due <= ? THEN 1 ELSE 0 END), min(due), "
+        "min(CASE WHEN due > ? THEN due END) FROM kohort_ledger "
+        "WHERE pipeline = ? AND status = 'scheduled' GROUP BY dest ORDER BY dest",
+        [now_ms, now_ms, pipeline],
+    )
+    found = {
+        str(dest): TierState(str(dest), int(count), int(due), oldest, following)
+        for dest, count, due, oldest, following in rows
+    }
+    named = list(dict.fromkeys(tiers))
+    names = [*named, *(name for name in found if name not in named)]
+    return [found.get(name, TierState(name, 0, 0, None, None)) for name in names]
+
+
+def failed_rows(store: Store, pipeline: str, wanted: FailedFilter, limit: int) -> list[FailedRow]:
+    """Records that have failed, the latest first. Raises StorageError without a ledger."""
+    conditions, values = wanted.sql()
+    rows = _ask(
+        store,
+        "SELECT origin_topic, origin_partition, origin_offset, origin_timestamp, reason, "
+        "error_class, error_message, fingerprint, disposition, retry_number, redrive_count, "
+        f"{_FIRST_FAILED}, closed_at, dest, copy_partition, copy_offset FROM kohort_ledger l "
+        f"WHERE l.pipeline = ? AND l.status = 'failed' AND {_NEWEST}{conditions} "
+        "ORDER BY closed_at DESC, retry_id LIMIT ?",
+        [pipeline, *values, limit],
+    )
+    return [_failed_row(row) for row in rows]
+
+
+def failed_kinds(store: Store, pipeline: str, wanted: FailedFilter, limit: int) -> list[FailedKind]:
+    """How many failed in which way, the most frequent first. Raises StorageError as above."""
+    conditions, values = wanted.sql()
+    rows = _ask(
+        store,
+        "SELECT reason, error_class, fingerprint, count(*), min(closed_at), max(closed_at) "
+        f"FROM kohort_ledger l WHERE l.pipeline = ? AND l.status = 'failed' AND {_NEWEST}"
+        f"{conditions} GROUP BY reason, error_class, fingerprint "
+        "ORDER BY count(*) DESC, reason, error_class, fingerprint LIMIT ?",
+        [pipeline, *values, limit],
+    )
+    return [FailedKind(*row) for row in rows]
+
+
+def pipelines(store: Store) -> Mapping[str, int]:
+    """The pipelines that have kept a ledger or a fence here, with their number of ledger rows."""
+    rows = _ask(
+        store,
+        "SELECT pipeline, sum(n) FROM (SELECT pipeline, 0 AS n FROM kohort_fence UNION ALL "
+        "SELECT pipeline, 1 AS n FROM kohort_ledger) AS both_tables "
+        "GROUP BY pipeline ORDER BY pipeline",
+        [],
+    )
+    return {str(name): int(count) for name, count in rows}
+
+
+def without_password(url: str) -> str:
+    """A store's URL as it may be shown."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
+
+
+def _failed_row(row: Sequence[Any]) -> FailedRow:
+    (
+        topic, partition, offset, timestamp, reason, error_class, message, fingerprint,
+        disposition, number, redrives, first, failed, dest, copy_partition, copy_offset,
+    ) = row  # fmt: skip
+    return FailedRow(
+        Origin(topic, partition, offset, timestamp), reason, error_class, message, fingerprint,
+        disposition, number + 1, redrives, first, failed,
+        None if copy_offset is None else Place(dest, copy_partition, copy_offset),
+    )  # fmt: skip
+
+
+def _ask(store: Store, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    try:
+        return store.query(sql, values)
+    except KohortError:
+        raise
+    except Exception as error:  # every database has its own classes
+        raise StorageError(
+            f"the ledger in {without_password(store.url)} cannot be read: {error}; is this the "
+            "store of a pipeline that has run?"
+        ) from error

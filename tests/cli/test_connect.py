@@ -1,0 +1,107 @@
+"""Settings: flags before environment before file before defaults; unknown keys are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from kohort.cli.connect import Client, client_options, key_values, read_settings
+from kohort.client.config import AdminConfig, ConsumerConfig
+from kohort.errors import ConfigError
+
+from .conftest import Run
+
+
+@click.command()
+@client_options
+def probe(client: Client) -> Client:
+    """Gives what the options came to."""
+    return client
+
+
+def client_of(*args: str) -> Client:
+    return probe.main(list(args), standalone_mode=False)
+
+
+def test_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KOHORT_BOOTSTRAP_SERVERS", raising=False)
+    file = tmp_path / "c.properties"
+    file.write_text("# shared\nbootstrap.servers=file:1\nmax.poll.records = 7\nlinger.ms=3\n")
+    assert client_of().bootstrap == "localhost:9092"
+    assert client_of("--config", str(file)).bootstrap == "file:1"
+    monkeypatch.setenv("KOHORT_BOOTSTRAP_SERVERS", "env:1")
+    assert client_of("--config", str(file)).bootstrap == "env:1"
+    assert client_of("--config", str(file), "-b", "flag:1").bootstrap == "flag:1"
+    found = client_of("--config", str(file), "-X", "max.poll.records=9")
+    config = ConsumerConfig.from_mapping(found.for_role(ConsumerConfig, max_poll_records=5))
+    assert config.max_poll_records == 9
+    assert found.common() == {"bootstrap_servers": "env:1"}
+
+
+def test_a_file_may_hold_keys_of_other_clients_but_no_unknown_one(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('linger_ms = 3\n"fetch.min.bytes" = 2\n')
+    assert "linger_ms" not in client_of("--config", str(file)).for_role(AdminConfig)
+    file.write_text('"fetch.min.byte" = 2\n')
+    with pytest.raises(ConfigError, match=r"'fetch.min.byte'; did you mean 'fetch.min.bytes'"):
+        client_of("--config", str(file))
+
+
+def test_tls_keys_pass() -> None:
+    found = client_of("-X", "ssl.ca.location=/ca.pem")
+    assert found.for_role(AdminConfig)["ssl_ca_location"] == "/ca.pem"
+
+
+@pytest.mark.parametrize("text", ["a", "=b", ""])
+def test_a_setting_is_key_and_value(text: str) -> None:
+    with pytest.raises(ConfigError, match="KEY=VALUE"):
+        key_values([text], "-X")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("c.toml", b"a = ", "not TOML"),
+        ("c.properties", b"a\n", r"c.properties:1: 'a' is not key=value"),
+        ("c.properties", b"\xff\xff", "cannot be read"),
+    ],
+)
+def test_a_bad_file_is_refused(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    file = tmp_path / name
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=said):
+        read_settings(file)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("topic", "list", "-X", "clinet.id=a"), "unknown admin configuration key 'clinet.id'; "
+         "did you mean 'client.id'?"),
+        (("consume", "t", "-X", "fetch_min_byte=1"), "did you mean 'fetch_min_bytes'?"),
+        (("produce", "t", "-X", "linger.msx=1"), "did you mean 'linger.ms'?"),
+        (("topic", "list", "-X", "request.timeout.ms=soon"), "request_timeout_ms='soon'"),
+        (("topic", "list", "-b", "localhost"), "write host:port"),
+        (("broker", "run", "-X", "num.partitons=3"), "did you mean 'num_partitions'?"),
+        (("broker", "run", "--port", "99999"), "port=99999"),
+        (("broker", "run", "--host", "0.0.0.0"), "--allow-open"),
+        (("broker", "run", "--durability", "fsync"), "needs data_dir"),
+    ],
+)  # fmt: skip
+def test_wrong_settings_are_told_before_anything_is_connected(
+    bare: Run, args: tuple[str, ...], said: str
+) -> None:
+    """Exit code 2, one line on stderr that names the key and the nearest, nothing on stdout."""
+    ran = bare(*args)
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_an_unreachable_cluster_is_named(bare: Run) -> None:
+    ran = bare("topic", "list", "-b", "127.0.0.1:1", "-X", "default.api.timeout.ms=300")
+    assert (ran.code, ran.out) == (1, "")
+    assert "127.0.0.1:1" in ran.err
+    assert "refused" in ran.err
