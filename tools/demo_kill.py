@@ -10,6 +10,7 @@ The last run is left alone; its report must say what the data alone says must co
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -88,10 +89,8 @@ def strike(kill: Kill, driver: subprocess.Popen[bytes], directory: Path) -> None
     """`kill -9`. Killing the broker alone ends the driver too: it says so and stops."""
     pid = broker_pid(directory)
     if kill.victim in ("broker", "both") and pid is not None:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
     if kill.victim in ("driver", "both") or pid is None:
         driver.kill()
     try:
@@ -113,7 +112,7 @@ def run_with_kills(
 ) -> dict[str, Any]:
     """Run, kill, go on, until the last run ends by itself; returns its report."""
     with (directory.parent / f"{directory.name}.log").open("ab") as log:
-        began = resume = False
+        resume = False
         for kill in plan(seed, kills, longest_s):
             say(f"kill -9 of {kill.victim} after {kill.after_s:.1f} s")
             driver = subprocess.Popen(
@@ -126,8 +125,7 @@ def run_with_kills(
             else:
                 assert status == 0, f"the run ended by itself with status {status}; see {log.name}"
                 say("  (the run had ended before)")
-            began = (directory / "run.json").exists()
-            resume = began
+            resume = (directory / "run.json").exists()
         started = time.monotonic()
         last = command(directory, limit, retries, resume)
         status = subprocess.run(last, stdout=log, stderr=log, timeout=timeout_s).returncode
