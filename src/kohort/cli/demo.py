@@ -58,13 +58,15 @@ def _run(run: FlightsRun, settings: RunSettings, resume: bool, keep_broker: bool
     from kohort.demo.flights_report import text_of, write_report
     from kohort.demo.progress import Bar
 
-    run.prepare(settings, resume=resume)
-    with Bar(sys.stderr) as bar:
-        run.run(bar.show)
-    facts = run.facts()
+    try:
+        run.prepare(settings, resume=resume)
+        with Bar(sys.stderr) as bar:
+            run.run(bar.show)
+        facts = run.facts()
+    finally:
+        if not keep_broker:
+            run.close()
     as_json, as_html = write_report(facts, run.directory)
     click.echo(text_of(facts))
     click.echo(f"\n{as_json}\n{as_html}")
-    if not keep_broker:
-        run.close()
     return EXIT_CHECK_FAILED if facts.problems else 0

@@ -114,6 +114,11 @@ def _whole_where_possible(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return column
 
 
+def read_rows(name: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The rows of some columns of a table of the package."""
+    return rows_of(read_table(name), columns)
+
+
 def rows_of(table: pa.Table, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
     """The rows of some columns as dictionaries, in the order of `columns`."""
     for row in zip(*(table[column].to_pylist() for column in columns), strict=True):

@@ -88,9 +88,9 @@ class FlightsRun:
         with Admin(bootstrap_servers=self.bootstrap) as admin:
             missing = {FLIGHTS: FLIGHT_PARTITIONS, WEATHER: len(ORIGINS)}
             for topic in admin.list_topics():
-                missing.pop(topic, None)
+                missing.pop(topic.name, None)
             if missing:
-                admin.create_topics([NewTopic(t, num_partitions=n) for t, n in missing.items()])
+                admin.create_topics([NewTopic(t, partitions=n) for t, n in missing.items()])
         self.pipeline = self._load_pipeline()
 
     def _noted(self) -> RunSettings:
