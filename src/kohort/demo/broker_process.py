@@ -34,6 +34,7 @@ class BrokerProcess:
         self.data = directory / "data"
         self._note = directory / "broker.json"
         self._child: subprocess.Popen[str] | None = None
+        self._stopping = threading.Event()
 
     def running(self) -> tuple[int, str] | None:
         """(pid, bootstrap address) of the broker that runs on our data, or None."""
@@ -82,18 +83,21 @@ class BrokerProcess:
         )
 
     def watch(self, gone: Callable[[], None]) -> None:
-        """Call `gone` from a thread of its own when the broker's process is no more."""
+        """Call `gone` from a thread of its own when the broker is no more, unless we stop it."""
+        self._stopping.clear()
 
         def wait() -> None:
             while self.running() and (self._child is None or self._child.poll() is None):
                 time.sleep(0.25)
-            gone()
+            if not self._stopping.is_set():
+                gone()
 
         threading.Thread(target=wait, name="kohort-demo-broker-watch", daemon=True).start()
 
     def stop(self) -> None:
         """Ask the broker to end cleanly, if it runs. Raises KafkaTimeoutError if it does not."""
         found = self.running()
+        self._stopping.set()
         if found is None:
             return
         os.kill(found[0], signal.SIGTERM)

@@ -3,10 +3,11 @@
 Rules:
 - Pure: it is told what stands in the topics and how far the pipeline has read, and says what to
   produce. After a kill it is told the same again and goes on where the topics end.
-- Flights and punctual weather go out as fast as they are taken. A late observation goes out only
-  when every flight that wants it has been tried once, and then after a delay of its own (up to
-  `max_lateness_ms`): so that it is late whatever the speed of the machine, and yet before those
-  flights have used up their retries.
+- The year goes out in stages of a month: the month's weather, and its flights once that weather
+  has been read, so that only what is really late makes a flight wait.
+- A late observation goes out only when every flight that wants it has been tried once, and then
+  after a delay of its own (up to `max_lateness_ms`): so that it is late whatever the speed of the
+  machine, and yet before those flights have used up their retries.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import heapq
 import zlib
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from kohort.demo.flights_data import FLIGHT_PARTITIONS, Event, LateObservation, Year
 
@@ -30,6 +32,14 @@ class Produced:
     weather: Set[bytes] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A month of the year: its punctual weather goes out first, then its flights."""
+
+    weather: list[Event]
+    flights: list[Event]
+
+
 class Feed:
     """The records that are still to be produced, and when the late ones may go."""
 
@@ -37,26 +47,17 @@ class Feed:
         self, year: Year, produced: Produced, max_lateness_ms: int = MAX_LATENESS_MS
     ) -> None:
         self._max_lateness_ms = max(1, max_lateness_ms)
-        self._flights = _after(year.flights, produced.flights)
-        self._weather = [e for e in year.weather if e.key not in produced.weather]
+        flights = _after(year.flights, produced.flights)
+        weather = [e for e in year.weather if e.key not in produced.weather]
+        self.stages = _stages(weather, flights)
+        """What comes in time, in order; the caller produces it."""
         self._held = [o for o in year.late if o.event.key not in produced.weather]
         self._due: list[tuple[int, bytes, Event]] = []
-
-    @property
-    def done(self) -> bool:
-        """True when everything has been handed out."""
-        return not (self._flights or self._weather or self._held or self._due)
 
     @property
     def held(self) -> int:
         """Late observations that are still kept back."""
         return len(self._held) + len(self._due)
-
-    def punctual(self) -> tuple[list[Event], list[Event]]:
-        """(flights, observations) that come in time and have not been produced; asked once."""
-        flights, self._flights = self._flights, []
-        weather, self._weather = self._weather, []
-        return flights, weather
 
     def late(self, committed: Mapping[int, int], now_ms: int) -> list[Event]:
         """The late observations to produce now.
@@ -93,3 +94,18 @@ def _after(flights: list[Event], produced: Mapping[int, int]) -> list[Event]:
         else:
             out.append(event)
     return out
+
+
+def _stages(weather: list[Event], flights: list[Event]) -> list[Stage]:
+    """Both streams cut into months of event time."""
+    months: dict[tuple[int, int], Stage] = {}
+    for event in weather:
+        months.setdefault(_month(event), Stage([], [])).weather.append(event)
+    for event in flights:
+        months.setdefault(_month(event), Stage([], [])).flights.append(event)
+    return [months[month] for month in sorted(months)]
+
+
+def _month(event: Event) -> tuple[int, int]:
+    when = datetime.fromtimestamp(event.timestamp_ms / 1000, UTC)
+    return when.year, when.month

@@ -27,10 +27,11 @@ from pathlib import Path
 
 import kohort.demo
 from kohort import Admin, Consumer, NewTopic, Producer, TopicPartition
+from kohort.client.admin_types import OffsetSpec
 from kohort.client.partitioner import for_key
 from kohort.demo.broker_process import BrokerProcess
 from kohort.demo.flights_data import FLIGHT_PARTITIONS, ORIGINS, Event, load_year
-from kohort.demo.flights_feed import Feed, Produced
+from kohort.demo.flights_feed import Feed, Produced, Stage
 from kohort.demo.flights_report import Facts
 from kohort.errors import ConfigError, KohortError
 from kohort.retry.policy import RetryPolicy
@@ -173,21 +174,33 @@ class FlightsRun:
                 Producer(bootstrap_servers=self.bootstrap, linger_ms=20) as producer,
                 Admin(bootstrap_servers=self.bootstrap) as admin,
             ):
-                flights, weather = feed.punctual()
-                _send(producer, WEATHER, weather)
-                _send(producer, FLIGHTS, flights)
-                while not feed.done:
-                    late = feed.late(self._committed(admin), int(time.monotonic() * 1000))
-                    _send(producer, WEATHER, late)
-                    if not feed.done:
-                        time.sleep(FEED_INTERVAL_S)
+                self._feed_stages(feed, producer, admin)
+                while feed.held:
+                    self._feed_late(feed, producer, admin)
             self._fed.set()
         except BaseException as error:  # it is raised again on the main thread
             self._feed_error = error
 
-    def _committed(self, admin: Admin) -> dict[int, int]:
+    def _feed_stages(self, feed: Feed, producer: Producer, admin: Admin) -> None:
+        """Each month's weather, and its flights once that weather has been read."""
+        nothing = Stage([], [])
+        _send(producer, WEATHER, (feed.stages or [nothing])[0].weather)
+        for stage, following in zip(feed.stages, [*feed.stages[1:], nothing], strict=True):
+            wanted = _ends(admin, WEATHER, len(ORIGINS))
+            while any(self._committed(admin, WEATHER).get(p, 0) < wanted[p] for p in wanted):
+                self._feed_late(feed, producer, admin)
+            _send(producer, FLIGHTS, stage.flights)
+            _send(producer, WEATHER, following.weather)
+
+    def _feed_late(self, feed: Feed, producer: Producer, admin: Admin) -> None:
+        """Produce what is late enough by now, then wait a moment."""
+        committed = self._committed(admin, FLIGHTS)
+        _send(producer, WEATHER, feed.late(committed, int(time.monotonic() * 1000)))
+        time.sleep(FEED_INTERVAL_S)
+
+    def _committed(self, admin: Admin, topic: str) -> dict[int, int]:
         offsets = admin.list_group_offsets(self.pipeline.group)
-        return {tp.partition: o.offset for tp, o in offsets.items() if tp.topic == FLIGHTS}
+        return {tp.partition: o.offset for tp, o in offsets.items() if tp.topic == topic}
 
     # -- after
 
@@ -254,6 +267,14 @@ class FlightsRun:
 def pipeline_file() -> Path:
     """The flights pipeline: `examples/flights_pipeline.py`, which the package carries too."""
     return Path(kohort.demo.__file__).parent / "flights_pipeline.py"
+
+
+def _ends(admin: Admin, topic: str, partitions: int) -> dict[int, int]:
+    """The offset after the last record of every partition."""
+    asked: dict[TopicPartition, OffsetSpec] = {
+        TopicPartition(topic, partition): "latest" for partition in range(partitions)
+    }
+    return {tp.partition: found.offset for tp, found in admin.list_offsets(asked).items()}
 
 
 def _send(producer: Producer, topic: str, events: list[Event]) -> None:
