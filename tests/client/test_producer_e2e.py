@@ -1,0 +1,114 @@
+"""The producer with the embedded broker: killed and started again, read back by other clients."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from confluent_kafka import Consumer as TheirConsumer
+
+from kohort import Admin, NewTopic, Producer, TopicPartition
+from kohort.client.front_implementation import for_key
+from kohort.testing import Cluster
+
+WAIT_S = 20
+
+
+def read_all(address: str, topic: str, expected: int) -> list:
+    """Every record of a topic, by librdkafka, which checks CRCs and formats for itself."""
+    consumer = TheirConsumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": f"read-{topic}",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "check.crcs": True,
+        }
+    )
+    consumer.subscribe([topic])
+    found: list = []
+    try:
+        while len(found) < expected:
+            messages = consumer.consume(min(5_000, expected - len(found)), WAIT_S)
+            assert messages, f"only {len(found)} of {expected} records came"
+            for message in messages:
+                assert message.error() is None, message.error()
+                found.append(message)
+    finally:
+        consumer.close()
+    return found
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_librdkafka_reads_what_we_produce(codec):
+    with Cluster() as cluster:
+        cluster.create_topic("t", partitions=3)
+        with Producer(bootstrap_servers=cluster.bootstrap, compression_type=codec) as producer:
+            for n in range(3_000):
+                producer.send("t", b"v%d" % n, b"k%d" % (n % 50), headers=[("n", b"%d" % n)])
+        found = read_all(cluster.bootstrap, "t", 3_000)
+    assert sorted(m.value() for m in found) == sorted(b"v%d" % n for n in range(3_000))
+    for message in found:
+        assert message.partition() == for_key(message.key(), 3)
+        assert message.headers() == [("n", message.value()[1:])]
+
+
+def test_killing_the_broker_again_and_again_loses_and_doubles_nothing():
+    """KIP-98 end to end: every record once and in order, whatever the kill cut off."""
+    with Cluster(durability="fsync") as cluster:
+        cluster.create_topic("t", partitions=2)
+        sent, stop = [0, 0], threading.Event()
+        producer = Producer(
+            bootstrap_servers=cluster.bootstrap,
+            batch_size=2_000,
+            linger_ms=1,
+            retry_backoff_ms=5,
+            reconnect_backoff_ms=5,
+            buffer_memory=100_000,
+        )
+
+        def produce() -> None:
+            while not stop.is_set():
+                for partition in range(2):
+                    producer.send("t", b"%d" % sent[partition], partition=partition)
+                    sent[partition] += 1
+
+        thread = threading.Thread(target=produce)
+        thread.start()
+        with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            for _ in range(4):
+                wait_for_growth(admin, 300)
+                cluster.kill()
+                cluster.start()
+            wait_for_growth(admin, 300)
+        stop.set()
+        thread.join(WAIT_S)
+        producer.close(WAIT_S)
+        found = read_all(cluster.bootstrap, "t", sum(sent))
+    for partition in range(2):
+        values = [m.value() for m in found if m.partition() == partition]
+        assert values == [b"%d" % n for n in range(sent[partition])]
+
+
+def wait_for_growth(admin: Admin, records: int) -> None:
+    """Wait until so many more records have been stored."""
+    tp = TopicPartition("t", 0)
+    start = admin.list_offsets({tp: "latest"})[tp].offset
+    while admin.list_offsets({tp: "latest"})[tp].offset < start + records:
+        pass
+
+
+def test_a_topic_that_grows_gets_records_in_its_new_partitions():
+    with (
+        Cluster() as cluster,
+        Admin(bootstrap_servers=cluster.bootstrap) as admin,
+        Producer(bootstrap_servers=cluster.bootstrap, metadata_max_age_ms=20) as producer,
+    ):
+        admin.create_topics([NewTopic("t", 1)])
+        assert producer.send("t", b"v").result(WAIT_S).partition == 0
+        admin.create_partitions({"t": 8})
+        keys = [b"%d" % n for n in range(40)]
+        grown = False
+        while not grown:
+            places = [producer.send("t", b"v", key).result(WAIT_S).partition for key in keys]
+            grown = places == [for_key(key, 8) for key in keys]
