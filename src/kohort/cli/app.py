@@ -27,8 +27,16 @@ EXIT_FAILED, EXIT_USAGE, EXIT_CHECK_FAILED, EXIT_PARTIAL, EXIT_INTERRUPTED = 1, 
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "broker": ("kohort.cli.broker", "broker", "Run the embedded broker."),
     "topic": ("kohort.cli.topic", "topic", "List, describe, create, grow and delete topics."),
-    "produce": ("kohort.cli.produce", "produce", "Write records from a file or standard input."),
-    "consume": ("kohort.cli.consume", "consume", "Read records, alone or in a group."),
+    "produce": (
+        "kohort.cli.produce",
+        "produce",
+        "Write records from a file or standard input, one a line.",
+    ),
+    "consume": (
+        "kohort.cli.consume",
+        "consume",
+        "Read records, alone or in a group, until interrupted or a bound is reached.",
+    ),
     "group": ("kohort.cli.group", "group", "List and describe groups; how far behind they are."),
     "retry": ("kohort.cli.retry", "retry", "What waits in the retry tiers."),
     "failed": ("kohort.cli.failed", "failed", "Look into a failed topic."),

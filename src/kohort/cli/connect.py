@@ -72,7 +72,8 @@ def client_options(function: F) -> F:
             "-b",
             "--bootstrap",
             envvar="KOHORT_BOOTSTRAP_SERVERS",
-            help=f"Brokers, host:port separated by commas. [default: {DEFAULT_BOOTSTRAP}]",
+            help="Brokers, host:port separated by commas. "
+            f"[default: $KOHORT_BOOTSTRAP_SERVERS, then {DEFAULT_BOOTSTRAP}]",
         ),
         click.option(
             "-X",

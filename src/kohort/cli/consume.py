@@ -63,17 +63,23 @@ class Reading:
 @click.command(epilog=EXAMPLES)
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @click.option("-g", "--group", help="Read as a member of this group, and commit.")
-@click.option("--from-beginning", is_flag=True, help="Where there is no committed offset.")
+@click.option(
+    "--from-beginning",
+    is_flag=True,
+    help="Begin at the first record; in a group where nothing is committed yet.",
+)
 @click.option(
     "--offset",
     metavar="WHERE",
     help="earliest, latest, N, -N (the last N), @TIME or @-2h. Not with a group.",
 )
 @click.option(
-    "-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True,
+    "-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, metavar="N",
     help="Only this partition; may be given again. Not with a group.",
 )  # fmt: skip
-@click.option("-n", "--max", "most", type=click.IntRange(min=1), help="Stop after so many records.")
+@click.option(
+    "-n", "--max", "most", type=click.IntRange(min=1), metavar="N", help="Stop after so many."
+)
 @click.option("-e", "--until-end", is_flag=True, help="Stop at the end as it is at the start.")
 @click.option("--timeout", metavar="TIME", help="Stop when no record came for so long, as 10s.")
 @click.option(
@@ -95,7 +101,7 @@ def consume(
     key_separator: str,
     client: Client,
 ) -> int:
-    """Read records of TOPIC, one a line, until interrupted or a bound is reached.
+    """Read records, alone or in a group, until interrupted or a bound is reached.
 
     Alone it begins at the end and commits nothing. Exit code 4 when --timeout came before --max.
     """

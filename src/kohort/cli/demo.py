@@ -13,13 +13,20 @@ from kohort.cli.app import EXIT_CHECK_FAILED
 if TYPE_CHECKING:
     from kohort.demo.flights_run import FlightsRun, RunSettings
 
+EXAMPLES = """\b
+Examples:
+  kohort demo flights
+  kohort demo flights --limit 20000 --dir /tmp/demo
+  kohort demo flights --resume
+"""
+
 
 @click.group()
 def demo() -> None:
     """The main job on a year of real flights."""
 
 
-@demo.command()
+@demo.command(epilog=EXAMPLES)
 @click.option(
     "--dir",
     "directory",

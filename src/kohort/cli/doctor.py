@@ -143,7 +143,14 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
 )
 
 
-@click.command()
+EXAMPLES = """\b
+Examples:
+  kohort doctor
+  kohort doctor -o json
+"""
+
+
+@click.command(epilog=EXAMPLES)
 @output_option
 def doctor(output: str) -> int:
     """What this machine has and lacks, and the cure. Exit code 3 when something is broken."""

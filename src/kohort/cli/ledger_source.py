@@ -129,8 +129,9 @@ def of_store(url: str, name: str | None) -> LedgerSource:
             f"the store {without_password(url)} has no ledger of a pipeline {name!r}{hint} "
             f"(there: {there})"
         )
-    tiers = (fence.topic for fence in store.fences(name))
-    return LedgerSource(store, name, tuple(t for t in dict.fromkeys(tiers) if tier_delay_ms(t)))
+    delays = {fence.topic: tier_delay_ms(fence.topic) for fence in store.fences(name)}
+    tiers = sorted((delay, topic) for topic, delay in delays.items() if delay)
+    return LedgerSource(store, name, tuple(topic for _, topic in tiers))
 
 
 def tier_delay_ms(topic: str) -> int | None:

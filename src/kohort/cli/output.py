@@ -11,7 +11,7 @@ import io
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -50,7 +50,7 @@ def as_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, fieldnames=list(columns), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({key: _joined(value) for key, value in row.items()} for row in rows)
     return out.getvalue()
 
 
@@ -84,11 +84,17 @@ def _numeric(value: Any) -> bool:
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace")
-    return str(value)
+    text = str(_joined(value))
+    # What others have named (clients, topics, errors) must not drive the terminal.
+    return text if text.isprintable() else "".join(_visible(c) for c in text)
 
 
-def printable(data: bytes | None) -> str | None:
-    """Bytes as text for JSON and tables; what is not UTF-8 is shown escaped."""
-    return None if data is None else data.decode("utf-8", "backslashreplace")
+def _visible(character: str) -> str:
+    return character if character.isprintable() else repr(character)[1:-1]
+
+
+def _joined(value: Any) -> Any:
+    """A list as Kafka writes one, `1,2,3`; anything else as it is."""
+    if isinstance(value, list | tuple):
+        return ",".join(str(part) for part in cast("Sequence[Any]", value))
+    return value

@@ -27,7 +27,7 @@ EXAMPLES = """\b
 Examples:
   echo 'hello' | kohort produce greetings
   kohort produce orders orders.txt --key-separator : --compression zstd
-  kohort consume orders --until-end | kohort produce copy --jsonl
+  kohort consume orders --from-beginning --until-end | kohort produce copy --jsonl
 """
 
 
@@ -41,7 +41,9 @@ class BadLine(KohortError):
 @click.option("-k", "--key", help="The key of every record.")
 @click.option("--key-separator", metavar="TEXT", help="What parts key and value of a line.")
 @click.option("--null", "null", metavar="TEXT", help="The text that stands for no key or value.")
-@click.option("-p", "--partition", type=click.IntRange(min=0), help="Write to this partition.")
+@click.option(
+    "-p", "--partition", type=click.IntRange(min=0), metavar="N", help="Write to this one."
+)
 @click.option(
     "-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="May be given again."
 )
@@ -65,7 +67,7 @@ def produce(
     compression: str | None,
     client: Client,
 ) -> None:
-    """Write records from FILE, or from standard input, to TOPIC: one a line.
+    """Write records from a file or standard input, one a line.
 
     How many were stored is said on standard error when the input has ended.
     """

@@ -74,9 +74,9 @@ Examples:
 @output_option
 @client_options
 def describe(topics: tuple[str, ...], output: str, client: Client) -> None:
-    """Partitions of topics with leader, replicas and offsets; what is configured.
+    """Partitions, offsets and configuration of topics.
 
-    Only configurations that are not defaults are shown; all of them by `kohort topic config show`.
+    Only what the topic itself sets is shown; everything by `kohort topic config show --all`.
     """
     with open_admin(_settings(client)) as admin:
         found = existing_topics(admin, topics)

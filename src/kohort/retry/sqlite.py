@@ -38,6 +38,8 @@ class SqliteStore(Store):
     def _connect(self, *, read_only: bool) -> Any:
         if not self.path.parent.is_dir():
             raise StorageError(f"{self.path.parent} is not a directory; make it, then start again")
+        if read_only and not self.path.exists():  # looking must not make a file
+            raise StorageError(f"there is no database {self.path}; is its name spelt right?")
         connection = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")

@@ -1,0 +1,133 @@
+"""`kohort group`: Kafka's columns, members with their assignment, lag that is never guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from kohort import Consumer
+from kohort.testing import Cluster
+
+from .conftest import Run
+
+LAG_COLUMNS = [
+    "GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID",
+    "HOST", "CLIENT-ID",
+]  # fmt: skip
+
+
+@contextmanager
+def member(cluster: Cluster, group: str, topic: str) -> Iterator[Consumer]:
+    """A member that has its partitions and has committed what it read."""
+    with Consumer(
+        bootstrap_servers=cluster.bootstrap, group_id=group, client_id="till",
+        auto_offset_reset="earliest",
+    ) as consumer:  # fmt: skip
+        consumer.subscribe([topic])
+        while not consumer.assignment():
+            consumer.poll(0.2)
+        yield consumer
+
+
+@pytest.fixture
+def orders(kohort: Run) -> str:
+    kohort("topic", "create", "orders", "-p", "2", "--if-not-exists")
+    return "orders"
+
+
+def test_a_group_with_a_member(kohort: Run, cluster: Cluster, orders: str) -> None:
+    with member(cluster, "active", orders) as consumer:
+        kohort("produce", orders, "-p", "1", stdin=b"a\nb\nc\n")
+        while consumer.position((orders, 1)) < 3:
+            consumer.poll(0.2)
+        consumer.commit()
+        kohort("produce", orders, "-p", "1", stdin=b"d\n")
+
+        lag = kohort("group", "lag", "active").lines
+        assert lag[0].split() == LAG_COLUMNS
+        first, second = (line.split() for line in lag[1:])
+        assert first[:6] == ["active", orders, "0", "0", "0", "0"]
+        assert second[:6] == ["active", orders, "1", "3", "4", "1"]
+        assert second[6].startswith("till-")
+        assert second[7:] == ["/127.0.0.1", "till"]
+
+        (row,) = [
+            r for r in kohort("group", "list", "-o", "json").json["rows"] if r["group"] == "active"
+        ]
+        assert set(row) == {"group", "state", "type", "protocol", "members", "coordinator"}
+        assert (row["state"], row["type"], row["members"]) == ("Stable", "classic", 1)
+        assert row["protocol"] == "range"
+
+        (group,) = kohort("group", "describe", "active", "-o", "json").json["groups"]
+        assert set(group) == {
+            "group", "state", "protocol_type", "assignment_strategy", "coordinator", "lag",
+            "members", "partitions",
+        }  # fmt: skip
+        assert group["lag"] == 1
+        (only,) = group["members"]
+        assert set(only) == {
+            "consumer_id", "group_instance_id", "client_id", "host", "topics", "assignment",
+        }  # fmt: skip
+        assert only["assignment"] == [
+            {"topic": orders, "partition": 0}, {"topic": orders, "partition": 1},
+        ]  # fmt: skip
+        text = kohort("group", "describe", "active").out
+        assert "orders(0,1)" in text
+        assert len(kohort("group", "describe", "active", "-o", "csv").lines) == 2
+        assert len(kohort("group", "describe", "active", "active", "-o", "jsonl").lines) == 1
+
+    (group,) = kohort("group", "describe", "active", "-o", "json").json["groups"]
+    assert (group["state"], group["members"]) == ("Empty", [])
+
+
+def test_lag_that_fails_a_check(kohort: Run, orders: str) -> None:
+    """Exit code 3 when a partition has more than allowed, and the partition is named."""
+    kohort("consume", orders, "-g", "checked", "--from-beginning", "--until-end")
+    kohort("produce", orders, "-p", "0", stdin=b"x\ny\n")
+    assert kohort("group", "lag", "checked", "--fail-above", "2").code == 0
+    ran = kohort("group", "lag", "checked", "--fail-above", "1", "-o", "json")
+    assert ran.code == 3
+    assert "lag of group checked on orders-0 is 2, more than 1 is not allowed" in ran.err
+    assert ran.json["rows"][0]["lag"] == 2
+
+
+def test_what_is_not_known_is_a_dash(kohort: Run, cluster: Cluster, orders: str) -> None:
+    """Nothing committed yet: no offset and no lag, and the check fails. Never a 0."""
+    with member(cluster, "fresh", orders):
+        rows = kohort("group", "lag", "fresh", "-o", "json").json["rows"]
+        assert [(r["current_offset"], r["lag"]) for r in rows] == [(None, None)] * 2
+        assert kohort("group", "lag", "fresh").lines[1].split()[3] == "-"
+        ran = kohort("group", "lag", "fresh", "--fail-above", "100")
+        assert ran.code == 3
+        assert "is unknown" in ran.err
+
+
+def test_offsets_of_a_deleted_topic_do_not_end_the_command(kohort: Run) -> None:
+    kohort("topic", "create", "short-lived")
+    kohort("produce", "short-lived", stdin=b"a\n")
+    kohort("consume", "short-lived", "-g", "left", "--from-beginning", "--until-end")
+    kohort("topic", "delete", "short-lived", "--execute")
+    assert kohort("group", "lag", "left").code == 0
+    assert kohort("group", "lag", "--all").code == 0
+
+
+def test_an_unknown_group_is_told_with_the_nearest(kohort: Run, orders: str) -> None:
+    kohort("consume", orders, "-g", "billing", "--from-beginning", "--until-end")
+    before = kohort("group", "list").out
+    for command in ("lag", "describe"):
+        ran = kohort("group", command, "biling")
+        assert (ran.code, ran.out) == (1, "")
+        assert "there is no group 'biling'. Did you mean 'billing'?" in ran.err
+    assert kohort("group", "list").out == before
+    assert kohort("group", "lag").code == 2
+    assert kohort("group", "lag", "billing", "--all").code == 2
+
+
+def test_groups_by_state(kohort: Run, cluster: Cluster, orders: str) -> None:
+    with member(cluster, "stable", orders):
+        stable = [r.split()[0] for r in kohort("group", "list", "--state", "stable").lines[1:]]
+        assert stable == ["stable"]
+        empty = kohort("group", "list", "--state", "Empty", "-o", "jsonl").out
+        assert '"stable"' not in empty

@@ -1,0 +1,157 @@
+"""The command as a process: exit codes, what goes where, signals, and readers that leave."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import kohort
+from kohort.testing import Cluster
+
+SRC = str(Path(kohort.__file__).parent.parent)
+TIMEOUT_S = 60
+
+
+def start(cluster: Cluster | None, *args: str) -> subprocess.Popen[str]:
+    env = {**os.environ, "PYTHONPATH": SRC}
+    env.pop("KOHORT_BOOTSTRAP_SERVERS", None)
+    if cluster is not None:
+        env["KOHORT_BOOTSTRAP_SERVERS"] = cluster.bootstrap
+    return subprocess.Popen(
+        [sys.executable, "-m", "kohort", *args], text=True, env=env,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def ended(process: subprocess.Popen[str], stdin: str = "") -> tuple[int, str, str]:
+    out, err = process.communicate(stdin, timeout=TIMEOUT_S)
+    return process.returncode, out, err
+
+
+@contextmanager
+def broker(*args: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A broker's process that is ready, and its address; killed at the end if still there."""
+    process = start(None, "broker", "run", *args)
+    try:
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        found = re.match(r"ready on (127\.0\.0\.1:\d+) ", ready)
+        assert found, ready
+        yield process, found[1]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_exit_codes_and_streams(cluster: Cluster) -> None:
+    """0 done, 1 failed, 2 wrong usage, 3 a check failed; data on stdout, the rest on stderr."""
+    code, out, err = ended(start(cluster, "produce", "t"), "a\nb\n")
+    assert (code, out) == (0, "")
+    assert "2 records stored" in err
+    code, out, err = ended(start(cluster, "topic", "describe", "tt"))
+    assert (code, out) == (1, "")
+    assert err.startswith("error: UNKNOWN_TOPIC_OR_PARTITION (3): topic 'tt' does not exist")
+    assert "Traceback" not in err
+    code, out, err = ended(start(cluster, "topic", "descrieb"))
+    assert (code, out) == (2, "")
+    consume = ("consume", "t", "-g", "g", "--from-beginning", "--max", "1", "-f", "value")
+    assert ended(start(cluster, *consume)) == (0, "a\n", "")
+    code, out, err = ended(start(cluster, "group", "lag", "g", "--fail-above", "0"))
+    assert code == 3
+    assert out.startswith("GROUP ")
+    assert "is 1, more than 0 is not allowed" in err
+
+
+def test_a_traceback_is_shown_on_request(cluster: Cluster) -> None:
+    code, _, err = ended(start(cluster, "--debug", "topic", "describe", "tt"))
+    assert code == 1
+    assert "Traceback" in err
+
+
+def test_a_reader_that_leaves_is_no_error(cluster: Cluster) -> None:
+    """`kohort consume … | head -1`: exit code 0, no word on stderr; the group keeps the rest."""
+    many = "".join(f"{n:0100d}\n" for n in range(20_000))
+    ended(start(cluster, "produce", "many"), many)
+    args = ("consume", "many", "-g", "left", "--from-beginning", "-f", "value")
+    with start(cluster, *args) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == f"{0:0100d}\n"
+        process.stdout.close()
+        assert process.wait(TIMEOUT_S) == 0
+        assert process.stderr.read() == ""
+    code, out, _ = ended(start(cluster, "group", "lag", "left", "-o", "csv"))
+    assert code == 0
+    assert int(out.splitlines()[1].split(",")[5]) > 15_000
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_closes_a_consumer_cleanly(
+    cluster: Cluster, number: signal.Signals, code: int
+) -> None:
+    """What was written is committed, and the group knows at once that the member has left."""
+    topic = group = f"sig-{code}"
+    ended(start(cluster, "produce", topic), "a\nb\nc\n")
+    args = ("consume", topic, "-g", group, "--from-beginning", "-f", "value")
+    with start(cluster, *args) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert [process.stdout.readline() for _ in range(3)] == ["a\n", "b\n", "c\n"]
+        process.send_signal(number)
+        assert process.wait(TIMEOUT_S) == code
+        said = process.stderr.read()
+    assert said == f"interrupted: read 3 records, committed to group {group}\n"
+    _, out, _ = ended(start(cluster, "group", "describe", group))
+    assert out.splitlines()[1].split()[-2:] == ["Empty", "0"]
+    assert out.splitlines()[4].split()[:6] == [group, topic, "0", "3", "3", "0"]
+
+
+def test_a_broker_says_when_it_is_ready_and_stops_on_a_signal(tmp_path: Path) -> None:
+    """And what was stored is there again after a restart."""
+    where = ("--port", "0", "--data-dir", str(tmp_path / "data"))
+    with broker(*where) as (process, address):
+        code, _, _ = ended(start(None, "produce", "kept", "-b", address), "a\n")
+        assert code == 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT_S) == 0
+    with broker(*where) as (process, address):
+        args = ("consume", "kept", "-b", address, "--from-beginning", "--until-end", "-f", "value")
+        assert ended(start(None, *args)) == (0, "a\n", "")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT_S) == 0
+
+
+def test_a_port_or_data_directory_in_use_is_named(tmp_path: Path) -> None:
+    """The second broker changes nothing and says who is in the way and what to do."""
+    data = str(tmp_path / "data")
+    with broker("--port", "0", "--data-dir", data) as (first, address):
+        port = address.rpartition(":")[2]
+        code, out, err = ended(start(None, "broker", "run", "--port", port))
+        assert code != 0
+        assert out == ""
+        assert f"127.0.0.1:{port}" in err
+        assert "choose another, or 0" in err
+        code, out, err = ended(start(None, "broker", "run", "--port", "0", "--data-dir", data))
+        assert (code, out) == (1, "")
+        assert f"{data} is in use by process {first.pid}" in err
+        assert "Traceback" not in err
+        assert first.poll() is None
+
+
+def test_a_record_that_the_topic_refuses_is_named(cluster: Cluster) -> None:
+    """Smaller than the producer's limit, larger than the topic's."""
+    args = ("topic", "create", "small", "-c", "max.message.bytes=1000")
+    assert ended(start(cluster, *args))[0] == 0
+    code, out, err = ended(start(cluster, "produce", "small"), "x" * 2_000 + "\n")
+    assert (code, out) == (1, "")
+    assert "max.message.bytes" in err
+    assert "small" in err
+    assert "Traceback" not in err

@@ -1,0 +1,200 @@
+"""`kohort retry status` and `kohort failed list`: by the ledger, else by topics and marked so."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+
+from kohort import Producer
+from kohort.retry.classify import Disposition
+from kohort.retry.headers import Origin, RetryHeaders
+from kohort.retry.ledger import FenceMove, LedgerRow, Place, Status
+from kohort.retry.store import Applied, Transaction, open_store
+from kohort.testing import Cluster
+
+from .conftest import Run
+
+TIERS = ("in.g.retry.0s", "in.g.retry.5m", "in.g.retry.1h")
+FAR_MS = 4_000_000_000_000  # in the year 2096
+
+
+def row(
+    offset: int, status: Status, number: int = 1, reason: str = "customer_unknown",
+    due_ms: int | None = None, created_ms: int = 1_000, dest: str = TIERS[1], **more: object,
+) -> LedgerRow:  # fmt: skip
+    closed = None if status is Status.SCHEDULED else created_ms + 10_000
+    return LedgerRow(
+        Origin("in", 0, offset, 500), 0, number, status, Place(dest, 0, offset), due_ms, None,
+        "retryable", reason, "Temporary", "customer 7 is\nnot there", "f" + reason[:3], created_ms,
+        closed,
+    )  # fmt: skip
+
+
+def write(url: str, name: str, rows: list[LedgerRow]) -> None:
+    store = open_store(url)
+    store.prepare()
+    for tier in TIERS:
+        store.open_fence(name, tier, "id", 0, 0, 0)
+    store.open_fence(name, "in", "id", 0, 0, 0)
+    done = store.apply(Transaction(name, FenceMove("in", 0, 0, 100), 0, rows=rows))
+    assert done is Applied.COMMITTED
+    store.close()
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    found = f"sqlite:///{tmp_path / 'store.db'}"
+    write(found, "loader", [
+        row(1, Status.SCHEDULED, due_ms=5_000), row(2, Status.SCHEDULED, due_ms=FAR_MS),
+        row(3, Status.SCHEDULED, due_ms=FAR_MS + 1, dest=TIERS[2]),
+        row(4, Status.DONE, 1, created_ms=1_000), row(4, Status.FAILED, 2, created_ms=2_000),
+        row(5, Status.FAILED, 0, "unknown_airport", created_ms=3_000),
+        row(6, Status.FAILED, 0, "unknown_airport", created_ms=4_000),
+    ])  # fmt: skip
+    return found
+
+
+def test_tiers_by_the_ledger(bare: Run, url: str) -> None:
+    """Waiting, due now, oldest and next due of each tier; the entry topic is no tier."""
+    found = bare("retry", "status", "--store", url, "--name", "loader", "-o", "json").json
+    assert found["schema"] == 1
+    assert found["rows"] == [
+        {"tier": TIERS[1], "delay": "5m", "waiting": 2, "due_now": 1,
+         "oldest_due": "1970-01-01T00:00:05.000Z", "next_due": "2096-10-02T07:06:40.000Z",
+         "counted_by": "ledger"},
+        {"tier": TIERS[2], "delay": "1h", "waiting": 1, "due_now": 0,
+         "oldest_due": "2096-10-02T07:06:40.001Z", "next_due": "2096-10-02T07:06:40.001Z",
+         "counted_by": "ledger"},
+    ]  # fmt: skip
+    assert bare("retry", "status", "--store", url).lines[0].split() == [
+        "TIER", "DELAY", "WAITING", "DUE-NOW", "OLDEST-DUE", "NEXT-DUE", "COUNTED-BY",
+    ]  # fmt: skip
+
+
+def test_failures_by_the_ledger(bare: Run, url: str) -> None:
+    """The newest row of a record counts; attempts include the first; first failure is kept."""
+    found = bare("failed", "list", "--store", url, "-o", "json").json
+    assert (found["schema"], found["counted_by"]) == (1, "ledger")
+    assert [(k["reason"], k["count"]) for k in found["kinds"]] == [
+        ("unknown_airport", 2), ("customer_unknown", 1),
+    ]  # fmt: skip
+    assert [r["offset"] for r in found["rows"]] == [6, 5, 4]
+    assert found["rows"][2] == {
+        "topic": "in", "partition": 0, "offset": 4, "timestamp": "1970-01-01T00:00:00.500Z",
+        "reason": "customer_unknown", "error_class": "Temporary",
+        "message": "customer 7 is\nnot there", "fingerprint": "fcus", "disposition": "retryable",
+        "attempts": 3, "redrives": 0, "first_failed": "1970-01-01T00:00:01.000Z",
+        "failed": "1970-01-01T00:00:12.000Z", "copy": "in.g.retry.5m/0/4",
+    }  # fmt: skip
+    table = bare("failed", "list", "--store", url).out
+    assert table.startswith("3 failed (counted by ledger)\n")
+    assert "customer 7 is not there" in table
+
+
+def test_filters_and_limits(bare: Run, url: str) -> None:
+    def offsets(*args: str) -> list[int]:
+        found = bare("failed", "list", "--store", url, "-o", "json", *args).json
+        return [r["offset"] for r in found["rows"]]
+
+    assert offsets("--reason", "unknown_airport") == [6, 5]
+    assert offsets("--fingerprint", "fcus") == [4]
+    assert offsets("--error-class", "Permanent") == []
+    assert offsets("--origin", "in", "--limit", "1") == [6]
+    assert offsets("--since", "1970-01-01T00:00:13Z") == [6, 5]
+    limited = bare("failed", "list", "--store", url, "--limit", "0").out
+    assert limited.startswith("3 failed")
+    plain = bare("failed", "list", "--store", url, "-o", "csv", "--limit", "2").out
+    assert [line[2] for line in csv.reader(io.StringIO(plain))] == ["offset", "6", "5"]
+
+
+def test_a_store_or_pipeline_that_is_not_there(bare: Run, url: str, tmp_path: Path) -> None:
+    """Said, with what there is; and no database is made by looking for one."""
+    ran = bare("retry", "status", "--store", url, "--name", "laoder")
+    assert (ran.code, ran.out) == (2, "")
+    assert "did you mean 'loader'? (there: loader)" in ran.err
+    missing = tmp_path / "missing.db"
+    ran = bare("failed", "list", "--store", f"sqlite:///{missing}")
+    assert (ran.code, ran.out) == (1, "")
+    assert f"there is no database {missing}" in ran.err
+    assert not missing.exists()
+    text = tmp_path / "text.db"
+    text.write_text("this is no database, whatever its name may say" * 100)
+    ran = bare("failed", "list", "--store", f"sqlite:///{text}")
+    assert ran.code == 1
+    assert "cannot be read" in ran.err
+    ran = bare("retry", "status", "--store", "mysql://localhost/x")
+    assert ran.code == 2
+    assert "write sqlite:///FILE.db or postgresql://" in ran.err
+    write(url, "second", [])
+    ran = bare("retry", "status", "--store", url)
+    assert ran.code == 2
+    assert "choose one with --name: loader, second" in ran.err
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        (),
+        ("--topic", "a"),
+        ("--store", "sqlite:///x.db", "--topic", "a", "--group", "g"),
+        ("--name", "n"),
+        ("--pipeline", "/no/such/file.py"),
+    ],
+)
+def test_whose_failures_must_be_said(bare: Run, args: tuple[str, ...]) -> None:
+    for command in (("retry", "status"), ("failed", "list")):
+        assert bare(*command, *args).code == 2
+
+
+def failed_headers(offset: int, reason: str, at_ms: int) -> list[tuple[str, bytes | None]]:
+    return RetryHeaders(
+        number=2, not_before_ms=0, origin=Origin("in", 0, offset, 1), group="g", delay_ms=0,
+        first_failed_at_ms=at_ms - 1, last_failed_at_ms=at_ms, disposition=Disposition.EXHAUSTED,
+        error_class="Temporary", error_message="m", fingerprint="f", reason=reason,
+    ).encode()  # fmt: skip
+
+
+def test_failures_by_topic_are_marked(kohort: Run, cluster: Cluster) -> None:
+    kohort("topic", "create", "in.g.failed", "-p", "2")
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        for offset in range(5):
+            reason = "late" if offset % 2 else "early"
+            headers = failed_headers(offset, reason, 1_000 + offset)
+            producer.send("in.g.failed", b"v", partition=offset % 2, headers=headers)
+        producer.send("in.g.failed", b"a stranger")
+    found = kohort("failed", "list", "--topic", "in", "--group", "g", "-o", "json").json
+    assert found["counted_by"] == "topic"
+    assert [(k["reason"], k["count"]) for k in found["kinds"]] == [("early", 3), ("late", 2)]
+    assert [r["offset"] for r in found["rows"]] == [4, 3, 2, 1, 0]
+    assert found["rows"][0]["attempts"] == 3
+    ran = kohort("failed", "list", "--topic", "in", "--group", "g", "--reason", "late",
+                 "--limit", "1", "-o", "jsonl")  # fmt: skip
+    assert len(ran.lines) == 1
+    ran = kohort("failed", "list", "--topic", "in", "--group", "other")
+    assert ran.code == 1
+    assert "in.other.failed" in ran.err
+
+
+def test_tiers_by_topic_are_marked(kohort: Run, cluster: Cluster) -> None:
+    """Due by append time: of a tier of 1 ms all is due, of one of 1 h nothing is."""
+    for delay in ("1ms", "1h", "2h"):
+        kohort("topic", "create", f"src.grp.retry.{delay}", "-c",
+               "message.timestamp.type=LogAppendTime", "-p", "2")  # fmt: skip
+    for tier in ("src.grp.retry.1ms", "src.grp.retry.1h"):
+        kohort("produce", tier, "-p", "0", stdin=b"a\nb\nc\n")
+        kohort("produce", tier, "-p", "1", stdin=b"d\n")
+    ran = kohort("retry", "status", "--topic", "src", "--group", "grp", "-o", "json")
+    rows = {r["delay"]: r for r in ran.json["rows"]}
+    assert list(rows) == ["1ms", "1h", "2h"]
+    assert {r["counted_by"] for r in rows.values()} == {"topic"}
+    assert (rows["1h"]["waiting"], rows["1h"]["due_now"]) == (4, 0)
+    assert rows["1h"]["next_due"] == rows["1h"]["oldest_due"] is not None
+    assert (rows["2h"]["waiting"], rows["2h"]["oldest_due"]) == (0, None)
+    assert rows["1ms"]["waiting"] == 4
+    assert rows["1ms"]["oldest_due"] is not None
+    ran = kohort("retry", "status", "--topic", "src", "--group", "nobody")
+    assert ran.code == 1
+    assert "there is no retry topic of topic 'src' and group 'nobody'" in ran.err
