@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kohort.errors import ConfigError, ProtocolError
+from kohort.errors import ConfigError, DecodeError
 from kohort.group.assignors import (
     Assignor,
     AssignorError,
@@ -282,10 +282,10 @@ def test_a_newer_version_is_read_as_the_newest_known() -> None:
 @pytest.mark.parametrize(
     "data", [b"\x00", b"\xff\xff\x00", b"\x00\x03\x7f\xff\xff\xff", b"\x00\x01\x00\x00\x00\x01\x00"]
 )
-def test_damaged_bytes_are_a_protocol_error(data: bytes) -> None:
-    with pytest.raises(ProtocolError):
+def test_damaged_bytes_are_a_decode_error(data: bytes) -> None:
+    with pytest.raises(DecodeError):
         decode_subscription("m", data)
-    with pytest.raises(ProtocolError):
+    with pytest.raises(DecodeError):
         decode_assignment(data)
 
 
@@ -331,3 +331,24 @@ def test_what_has_become_of_topics() -> None:
         "topic 'b' went from 0 to 1 partitions",
         "topic 'c' went from 2 to 0 partitions",
     ]
+
+
+@pytest.mark.parametrize("name", ["range", "roundrobin", "sticky", "cooperative-sticky"])
+def test_no_damage_in_one_members_bytes_fails_the_group(name: str) -> None:
+    """Mutated metadata and user data: the plan is made, whole, whatever one member sends."""
+    [assignor] = make_assignors(name)
+    chance = random.Random(11)
+    user_data = encode_previous({"t": (0, 1), "u": (2,)}, 5)
+    clean = encode_subscription(["t", "u"], user_data, {"t": (0, 1), "u": (2,)}, 5, "r")
+    topics = {"t": TopicView(3), "u": TopicView(4)}
+    for _ in range(1_500):
+        data = bytearray(clean)
+        for _ in range(chance.randint(1, 3)):
+            data[chance.randrange(len(data))] = chance.choice([0, 1, 2, 0x7F, 0xFF])
+        if chance.random() < 0.3:
+            del data[chance.randrange(len(data)) :]
+        members = [
+            JoinGroupResponseMember(member_id="m", metadata=bytes(data)),
+            JoinGroupResponseMember(member_id="n", metadata=clean),
+        ]
+        make_plan(assignor, GroupView(read_members(members).members, topics))

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kohort.errors import ProtocolError
+from kohort.errors import DecodeError
 from kohort.group.assignors.base import (
     Assignor,
     AssignorError,
@@ -25,7 +25,7 @@ from kohort.group.assignors.base import (
     checked,
 )
 from kohort.group.assignors.claims import Claim, Claims
-from kohort.group.assignors.protocol import decode_subscription, encode_assignment
+from kohort.group.assignors.protocol import ProtocolReader, ProtocolWriter
 from kohort.wire.messages.join_group_response import JoinGroupResponseMember
 from kohort.wire.messages.sync_group_request import SyncGroupRequestAssignment
 
@@ -43,17 +43,18 @@ def read_members(members: Iterable[JoinGroupResponseMember]) -> Reading:
     """Decode what the leader's join was answered with."""
     views: dict[str, MemberView] = {}
     warnings: list[str] = []
+    reader = ProtocolReader()
     for each in members:
         try:
-            view = decode_subscription(each.member_id, each.metadata, each.group_instance_id)
-        except ProtocolError as error:
+            view = reader.subscription(each.member_id, each.metadata, each.group_instance_id)
+        except DecodeError as error:
             view = MemberView(each.member_id, frozenset(), each.group_instance_id)
             warnings.append(
                 f"member {each.member_id!r} sent metadata that cannot be read and is given no "
                 f"partitions: {error}"
             )
         views[each.member_id] = view
-    topics = frozenset[str]().union(*(view.topics for view in views.values()))
+    topics = frozenset[str]().union(*{view.topics for view in views.values()})
     return Reading(views, topics, warnings)
 
 
@@ -81,15 +82,13 @@ def make_plan(assignor: Assignor, group: GroupView) -> Plan:
 
 def encode_plan(plan: Plan, members: Iterable[str]) -> list[SyncGroupRequestAssignment]:
     """An entry for each member, in order of id."""
-    return [
-        SyncGroupRequestAssignment(
-            member_id=member_id,
-            assignment=encode_assignment(
-                plan.assignments.get(member_id, {}), plan.user_data.get(member_id)
-            ),
-        )
-        for member_id in sorted(members)
-    ]
+    writer = ProtocolWriter()
+    assignments: list[SyncGroupRequestAssignment] = []
+    for member_id in sorted(members):
+        parts = plan.assignments.get(member_id, {})
+        data = writer.assignment(parts, plan.user_data.get(member_id))
+        assignments.append(SyncGroupRequestAssignment(member_id=member_id, assignment=data))
+    return assignments
 
 
 def hold_back(plan: Plan, claims: Sequence[Claim]) -> Plan:

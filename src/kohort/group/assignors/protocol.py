@@ -2,23 +2,205 @@
 
 Rules:
 - Written as the Java client writes them: subscription and assignment v3, partitions by topic.
-- Read at any version: an older one lacks fields, a newer one is read as the newest known and what
+- Read at any version: an older one lacks fields, a newer one is read as the newest known, and what
   follows is ignored, as Java does. So members of any age share a group.
-- Damaged bytes raise `ProtocolError`; the leader then treats that one member as subscribed to
-  nothing instead of failing the group.
+- Damaged bytes raise `DecodeError`; the leader then treats that one member as subscribed to nothing
+  instead of failing the group. Counts are compared with the bytes left before anything is made.
+- A leader reads one of these a member and writes one back, thousands at a time on the network
+  thread, and most of them name the same topics: so they are read and written here and not by the
+  general codec (a fifth of its time), and what was read once is recognised by its bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from struct import Struct
+from struct import error as struct_error
+from typing import Final
 
+from kohort.errors import DecodeError
 from kohort.group.assignors.base import NO_GENERATION, MemberView, Partitions, freeze
-from kohort.wire import decode_versioned, encode_versioned
-from kohort.wire.messages import consumer_protocol_assignment as assignment_message
-from kohort.wire.messages import consumer_protocol_subscription as subscription_message
 
-PROTOCOL_TYPE = "consumer"
-VERSION = 3
+PROTOCOL_TYPE: Final = "consumer"
+VERSION: Final = 3
+"""The newest version of subscription and assignment, and what is written."""
+
+_INT16, _INT32 = Struct(">h"), Struct(">i")
+_NULL = _INT32.pack(-1)
+_NO_BYTES = b""
+
+
+class ProtocolWriter:
+    """Writes subscriptions and assignments; remembers the bytes of topic names and array shapes."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, bytes] = {}
+        self._arrays: dict[int, Struct] = {}
+
+    def _name(self, text: str) -> bytes:
+        written = self._names.get(text)
+        if written is None:
+            raw = text.encode()
+            written = self._names[text] = _INT16.pack(len(raw)) + raw
+        return written
+
+    def _partitions(self, out: list[bytes], partitions: Mapping[str, Sequence[int]]) -> None:
+        shown = [(topic, numbers) for topic, numbers in partitions.items() if numbers]
+        shown.sort()
+        out.append(_INT32.pack(len(shown)))
+        for topic, numbers in shown:
+            size = len(numbers)
+            array = self._arrays.get(size)
+            if array is None:
+                array = self._arrays[size] = Struct(f">{size + 1}i")
+            out.append(self._name(topic))
+            out.append(array.pack(size, *numbers))
+
+    def subscription(
+        self,
+        topics: Iterable[str],
+        user_data: bytes | None,
+        owned: Partitions,
+        generation: int,
+        rack: str | None,
+        version: int = VERSION,
+    ) -> bytes:
+        """The metadata that a member joins with. Topics are sorted, as Java sorts them."""
+        names = sorted(topics)
+        out = [_INT16.pack(version), _INT32.pack(len(names)), *map(self._name, names)]
+        out.append(_optional(user_data))
+        if version >= 1:
+            self._partitions(out, owned)
+        if version >= 2:
+            out.append(_INT32.pack(generation))
+        if version >= 3:
+            out.append(_INT16.pack(-1) if rack is None else self._name(rack))
+        return b"".join(out)
+
+    def assignment(
+        self,
+        partitions: Mapping[str, Sequence[int]],
+        user_data: bytes | None = None,
+        version: int = VERSION,
+    ) -> bytes:
+        """What one member gets, as bytes for `SyncGroup`."""
+        out = [_INT16.pack(version)]
+        self._partitions(out, partitions)
+        out.append(_optional(user_data))
+        return b"".join(out)
+
+
+def _optional(data: bytes | None) -> bytes:
+    return _NULL if data is None else _INT32.pack(len(data)) + data
+
+
+class ProtocolReader:
+    """Reads subscriptions and assignments; remembers names and the last list of topics."""
+
+    def __init__(self) -> None:
+        self._names: dict[bytes, str] = {}
+        self._arrays: dict[int, Struct] = {}
+        self._topics_raw = _NO_BYTES
+        self._topics = frozenset[str]()
+
+    def subscription(
+        self, member_id: str, data: bytes, instance_id: str | None = None
+    ) -> MemberView:
+        """A member as its metadata describes it. Raises DecodeError."""
+        if not data:
+            # A client that has nothing to say (an old or foreign one) subscribes to nothing.
+            return MemberView(member_id, frozenset(), instance_id)
+        try:
+            version = _version(data)
+            topics, at = self._topic_list(data)
+            user_data, at = _bytes(data, at)
+            owned, generation, rack = dict[str, tuple[int, ...]](), NO_GENERATION, None
+            if version >= 1:
+                owned, at = self._partitions(data, at)
+            if version >= 2:
+                generation, at = _INT32.unpack_from(data, at)[0], at + 4
+            if version >= 3 and _INT16.unpack_from(data, at)[0] >= 0:
+                rack, at = self._name(data, at)
+        except (struct_error, UnicodeDecodeError) as error:
+            raise DecodeError(f"subscription of member {member_id!r}: {error}") from None
+        return MemberView(member_id, topics, instance_id, owned, generation, rack, user_data)
+
+    def assignment(self, data: bytes) -> tuple[dict[str, tuple[int, ...]], bytes | None]:
+        """Partitions and user data; empty bytes are an empty assignment. Raises DecodeError."""
+        if not data:
+            return {}, None
+        try:
+            _version(data)
+            partitions, at = self._partitions(data, 2)
+            user_data, _ = _bytes(data, at)
+        except (struct_error, UnicodeDecodeError) as error:
+            raise DecodeError(f"assignment: {error}") from None
+        return partitions, user_data
+
+    def _topic_list(self, data: bytes) -> tuple[frozenset[str], int]:
+        known = self._topics_raw
+        if known and data.startswith(known, 2):
+            return self._topics, 2 + len(known)
+        names: list[str] = []
+        count, at = _count(data, 2, 2)
+        for _ in range(count):
+            name, at = self._name(data, at)
+            names.append(name)
+        self._topics_raw, self._topics = data[2:at], frozenset(names)
+        return self._topics, at
+
+    def _name(self, data: bytes, at: int) -> tuple[str, int]:
+        (length,) = _INT16.unpack_from(data, at)
+        end = at + 2 + length
+        if length < 0 or end > len(data):
+            raise DecodeError(f"a name of {length} bytes at byte {at} of {len(data)}")
+        raw = data[at + 2 : end]
+        name = self._names.get(raw)
+        if name is None:
+            name = self._names[raw] = raw.decode()
+        return name, end
+
+    def _partitions(self, data: bytes, at: int) -> tuple[dict[str, tuple[int, ...]], int]:
+        found: dict[str, tuple[int, ...]] = {}
+        topics, at = _count(data, at, 6)
+        tidy, last = True, ""
+        for _ in range(topics):
+            name, at = self._name(data, at)
+            size, at = _count(data, at, 4)
+            array = self._arrays.get(size)
+            if array is None:
+                array = self._arrays[size] = Struct(f">{size}i")
+            numbers: tuple[int, ...] = array.unpack_from(data, at)
+            at += 4 * size
+            tidy = tidy and name > last and size > 0
+            last = name
+            if size > 1:
+                numbers = tuple(sorted(numbers))
+            found[name] = found[name] + numbers if name in found else numbers
+        return (found if tidy else freeze(found)), at
+
+
+def _version(data: bytes) -> int:
+    version = _INT16.unpack_from(data, 0)[0]
+    if version < 0:
+        raise DecodeError(f"version {version} of the consumer protocol")
+    return version
+
+
+def _count(data: bytes, at: int, smallest: int) -> tuple[int, int]:
+    """An array's length, which the bytes left must be able to hold."""
+    (count,) = _INT32.unpack_from(data, at)
+    if not 0 <= count <= (len(data) - at - 4) // smallest:
+        raise DecodeError(f"{count} elements at byte {at} of {len(data)}")
+    return count, at + 4
+
+
+def _bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
+    (length,) = _INT32.unpack_from(data, at)
+    end = at + 4 + max(length, 0)
+    if length < -1 or end > len(data):
+        raise DecodeError(f"{length} bytes of user data at byte {at} of {len(data)}")
+    return (None if length < 0 else data[at + 4 : end]), end
 
 
 def encode_subscription(
@@ -29,63 +211,22 @@ def encode_subscription(
     rack: str | None,
     version: int = VERSION,
 ) -> bytes:
-    """The metadata that a member joins with. Topics are sorted, as Java sorts them."""
-    message = subscription_message.ConsumerProtocolSubscription(
-        topics=sorted(topics), user_data=user_data
-    )
-    if version >= 1:
-        message.owned_partitions = [
-            subscription_message.TopicPartition(topic=topic, partitions=list(numbers))
-            for topic, numbers in owned.items()
-        ]
-    if version >= 2:
-        message.generation_id = generation
-    if version >= 3:
-        message.rack_id = rack
-    return encode_versioned(message, version)
+    """One member's metadata; see `ProtocolWriter.subscription`."""
+    return ProtocolWriter().subscription(topics, user_data, owned, generation, rack, version)
 
 
 def decode_subscription(member_id: str, data: bytes, instance_id: str | None = None) -> MemberView:
-    """A member as its metadata describes it. Raises ProtocolError."""
-    if not data:
-        # A client that has nothing to say (an old or foreign one) subscribes to nothing.
-        return MemberView(member_id, frozenset(), instance_id)
-    version, message = decode_versioned(
-        subscription_message.ConsumerProtocolSubscription, data, newer=True
-    )
-    owned = {each.topic: each.partitions for each in message.owned_partitions}
-    return MemberView(
-        member_id=member_id,
-        topics=frozenset(message.topics),
-        instance_id=instance_id,
-        owned=freeze(owned),
-        generation=message.generation_id if version >= 2 else NO_GENERATION,
-        rack=message.rack_id,
-        user_data=message.user_data,
-    )
+    """One member from its metadata; see `ProtocolReader.subscription`."""
+    return ProtocolReader().subscription(member_id, data, instance_id)
 
 
 def encode_assignment(
     partitions: Mapping[str, Sequence[int]], user_data: bytes | None = None, version: int = VERSION
 ) -> bytes:
-    """What one member gets, as bytes for `SyncGroup`."""
-    message = assignment_message.ConsumerProtocolAssignment(
-        assigned_partitions=[
-            assignment_message.TopicPartition(topic=topic, partitions=list(numbers))
-            for topic, numbers in sorted(partitions.items())
-            if numbers
-        ],
-        user_data=user_data,
-    )
-    return encode_versioned(message, version)
+    """One member's part; see `ProtocolWriter.assignment`."""
+    return ProtocolWriter().assignment(partitions, user_data, version)
 
 
 def decode_assignment(data: bytes) -> tuple[dict[str, tuple[int, ...]], bytes | None]:
-    """Partitions and user data; empty bytes are an empty assignment. Raises ProtocolError."""
-    if not data:
-        return {}, None
-    _, message = decode_versioned(assignment_message.ConsumerProtocolAssignment, data, newer=True)
-    parts: dict[str, list[int]] = {}
-    for each in message.assigned_partitions:
-        parts.setdefault(each.topic, []).extend(each.partitions)
-    return freeze(parts), message.user_data
+    """One member's part; see `ProtocolReader.assignment`."""
+    return ProtocolReader().assignment(data)

@@ -3,18 +3,22 @@
 Rules:
 - `sticky` v1: array of (topic, array of int32), then the int32 generation; v0 ends before it.
 - `cooperative-sticky` v0: the int32 generation.
+- kafka-python 3 puts an int16 version in front of its `sticky` user data, which Java does not read;
+  we do, so its members keep their partitions where one of ours leads.
 - User data that cannot be read is no claim at all: a member that speaks nonsense starts afresh, the
   group goes on. Counts are compared with the bytes left before anything is made.
 """
 
 from __future__ import annotations
 
+import contextlib
 import struct
 
 from kohort.group.assignors.base import NO_GENERATION, Partitions, freeze
 
 _COUNT = struct.Struct(">i")
 _LENGTH = struct.Struct(">h")
+_PYTHON_HEADERS = {b"\0\0": (2,), b"\0\1": (2,)}
 
 
 def encode_previous(previous: Partitions, generation: int) -> bytes:
@@ -30,18 +34,16 @@ def encode_previous(previous: Partitions, generation: int) -> bytes:
 
 def decode_previous(data: bytes | None) -> tuple[Partitions, int]:
     """What a member had and in which generation, from v1 or v0; nothing if it cannot be read."""
-    if not data:
-        return {}, NO_GENERATION
-    try:
-        return _read_previous(data)
-    except (struct.error, UnicodeDecodeError, ValueError):
-        return {}, NO_GENERATION
+    for start in (0, *_PYTHON_HEADERS.get(bytes(data[:2]), ())) if data else ():
+        with contextlib.suppress(struct.error, UnicodeDecodeError, ValueError):
+            return _read_previous(data or b"", start)
+    return {}, NO_GENERATION
 
 
-def _read_previous(data: bytes) -> tuple[Partitions, int]:
+def _read_previous(data: bytes, at: int) -> tuple[Partitions, int]:
     found: dict[str, list[int]] = {}
-    (topics,) = _COUNT.unpack_from(data, 0)
-    at = 4
+    (topics,) = _COUNT.unpack_from(data, at)
+    at += 4
     for _ in range(topics):
         (length,) = _LENGTH.unpack_from(data, at)
         at += 2
@@ -58,6 +60,8 @@ def _read_previous(data: bytes) -> tuple[Partitions, int]:
     if at == len(data):
         return freeze(found), NO_GENERATION
     (generation,) = _COUNT.unpack_from(data, at)
+    if at + 4 != len(data):
+        raise ValueError("bytes are left")
     return freeze(found), generation
 
 
