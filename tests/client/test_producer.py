@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from kohort.errors import (
     BrokerError,
     ClosedError,
     DeliveryFailedError,
+    ForkedError,
     KafkaTimeoutError,
     RecordTooLargeError,
     UsageError,
@@ -380,3 +382,54 @@ def test_the_sticky_partition_moves_on_only_from_the_one_that_is_full():
     alone = Sticky([4], lambda: 0.9)
     alone.move_on(4)
     assert alone.partition == 4
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_producer_of_before_a_fork_is_refused_in_the_child(producer, topic, broker):
+    """Invariant C14, also for the hot path: an open batch of the parent takes no records."""
+    p = producer(linger_ms=10_000, delivery_timeout_ms=120_000)
+    future = p.send("t", b"parent", partition=0)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            p.send("t", b"child", partition=0)
+        except ForkedError:
+            p.close()
+            with Producer(bootstrap_servers=broker.address) as fresh:
+                fresh.send("t", b"fresh", partition=1).result(WAIT_S)
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    p.flush(WAIT_S)
+    assert future.result(WAIT_S).offset == 0
+    assert topic.values(0) == [b"parent"]
+    assert topic.values(1) == [b"fresh"]
+
+
+def test_waiting_on_the_network_thread_is_refused_instead_of_hanging(producer, topic):
+    p = producer()
+    caught: list[BaseException] = []
+    done = threading.Event()
+
+    def callback(future) -> None:
+        for call in (p.flush, lambda: p.send("unseen", b"v")):
+            try:
+                call()
+            except UsageError as error:
+                caught.append(error)
+        done.set()
+
+    p.send("t", b"v", partition=0).add_done_callback(callback)
+    assert done.wait(WAIT_S)
+    assert len(caught) == 2
+
+
+def test_a_topic_that_nobody_waits_for_any_more_is_not_asked_for(producer, topic, broker):
+    p = producer(max_block_ms=30)
+    with pytest.raises(BrokerError):
+        p.send("nowhere", b"v")
+    core = p._core
+    watched = core.thread.call(lambda: core._cluster.watched_topics).result(WAIT_S)
+    assert watched == frozenset()

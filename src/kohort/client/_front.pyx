@@ -101,6 +101,10 @@ cdef class Guard:
         self.lock = threading.Lock()
         self.held = False
 
+    def reset(self):
+        self.lock = threading.Lock()
+        self.held = False
+
     def __enter__(self):
         self.lock.acquire()
         self.held = True

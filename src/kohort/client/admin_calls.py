@@ -71,6 +71,16 @@ class AdminCalls:
 
     # -- asking
 
+    def _check(self) -> None:
+        if self._closed:
+            raise ClosedError("this admin client was closed; make a new one")
+        self._thread.check()
+        if self._thread.loop.on_loop_thread:
+            raise UsageError(
+                "an admin call waits, and this one is made on the network thread (from a done "
+                "callback); hand the work to a thread of your own"
+            )
+
     def _deadline(self, timeout_s: float | None) -> int:
         wait_ms = self.config.default_api_timeout_ms if timeout_s is None else timeout_s * 1000
         return monotonic_ms() + int(wait_ms)
@@ -78,8 +88,7 @@ class AdminCalls:
     def _start(
         self, target: int, message: Message | Versioned, deadline_ms: int
     ) -> Future[Message]:
-        if self._closed:
-            raise ClosedError("this admin client was closed; make a new one")
+        self._check()
         future: Future[Message] = Future()
         wait_ms = max(1, min(self.config.request_timeout_ms, deadline_ms - monotonic_ms()))
 
@@ -89,7 +98,6 @@ class AdminCalls:
             else:
                 future.set_result(answer)
 
-        self._thread.check()
         self._thread.loop.call_soon_threadsafe(
             lambda: self._cluster.request(target, message, done, timeout_ms=wait_ms)
         )
@@ -117,8 +125,7 @@ class AdminCalls:
 
     def _refresh(self, deadline_ms: int) -> ClusterMetadata:
         """Fresh metadata of what is watched."""
-        if self._closed:
-            raise ClosedError("this admin client was closed; make a new one")
+        self._check()
         future: Future[ClusterMetadata] = Future()
 
         def done(answer: ClusterMetadata | KohortError) -> None:
@@ -128,7 +135,6 @@ class AdminCalls:
                 future.set_result(answer)
 
         wait_ms = max(1, deadline_ms - monotonic_ms())
-        self._thread.check()
         self._thread.loop.call_soon_threadsafe(
             lambda: self._cluster.refresh(done, timeout_ms=wait_ms)
         )

@@ -77,6 +77,10 @@ class Guard:
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
+    def reset(self) -> None:
+        """In the child of a fork: whoever held it is not here."""
+        self._lock = threading.Lock()
+
     def __enter__(self) -> None:
         self._lock.acquire()
 

@@ -6,12 +6,14 @@ compile it falls back to it. `FRONT` names the one in use.
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from kohort.records import KERNEL
 
 _compiled = KERNEL == "cython"
 if _compiled:
     try:
-        import kohort.client._front  # noqa: F401
+        import_module("kohort.client._front")
     except ModuleNotFoundError:
         _compiled = False
 

@@ -61,6 +61,7 @@ class Producer(Front):
             result = self._core.add(topic, value, key, partition, timestamp_ms, headers)
             if not isinstance(result, Future):
                 return result
+            self._core.check_may_wait()
             deadline_ms = deadline_ms or monotonic_ms() + self.config.max_block_ms
             if not result.wait((deadline_ms - monotonic_ms()) / 1000):
                 raise self._core.blocked_error(topic)
@@ -136,9 +137,13 @@ class Producer(Front):
     def close(self, timeout_s: float | None = None) -> None:
         """Flush, then close the connections; records without an outcome by then fail.
 
-        Raises as `flush` does, after everything has been closed. A second call does nothing.
+        Raises as `flush` does, after everything has been closed. A second call does nothing, nor
+        does one in the child of a fork.
         """
         if self._core.closed:
+            return
+        if not self._core.thread.alive:
+            self._shut_down()
             return
         try:
             self.flush(timeout_s)

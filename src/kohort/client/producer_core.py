@@ -11,8 +11,10 @@ Shell: threads, the clock, randomness (which partition a record without a key go
 
 from __future__ import annotations
 
+import os
 import random
 import time
+import weakref
 from typing import Any, Final
 
 from kohort.client.accumulator import Accumulator, Add, Batch, PartitionQueue
@@ -69,6 +71,17 @@ class Route(TopicSlots):
         self._chooser.available = available
 
 
+_cores: weakref.WeakSet[ProducerCore] = weakref.WeakSet()
+
+
+def _forget_after_fork() -> None:
+    for core in list(_cores):
+        core.forget_after_fork()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
+
+
 class ProducerCore:
     """A producer without a face. `add` and `fill` are for users' threads."""
 
@@ -94,6 +107,12 @@ class ProducerCore:
         self._loop = self.thread.loop
         self._cluster = ClusterClient(self._loop, config, auto_create_topics=True)
         self._cluster.add_listener(self._metadata_changed)
+        _cores.add(self)
+
+    def forget_after_fork(self) -> None:
+        """In the child: no batch is open, so that every `send` comes to `add` and its check."""
+        self.lock.reset()
+        self.routes.clear()
 
     # -- users' threads
 
@@ -107,6 +126,7 @@ class ProducerCore:
         headers: Any,
     ) -> RecordFuture | Future[None]:
         """Add a record: its future, or what to wait for before the next try."""
+        self.thread.check()
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000
         with self.lock:
@@ -126,6 +146,7 @@ class ProducerCore:
         self, topic: str, partition: int | None, add: Add, timestamp_ms: int
     ) -> tuple[RecordFuture, int] | Future[None]:
         """Let `add` fill one batch: the future of its last record and how many fitted."""
+        self.thread.check()
         with self.lock:
             route = self.routes.get(topic)
             if route is None:
@@ -189,8 +210,20 @@ class ProducerCore:
             self._loop.call_soon_threadsafe(self._watch_topics)
         return news
 
+    def check_may_wait(self) -> None:
+        """Raise UsageError on the network thread, which would wait for itself."""
+        if self._loop.on_loop_thread:
+            raise UsageError(
+                "this call would have to wait, and it is made on the network thread (from a done "
+                "callback); hand the work to a thread of your own"
+            )
+
     def blocked_error(self, topic: str) -> KohortError:
         """Why `max_block_ms` ran out."""
+        with self.lock:
+            if topic not in self.routes:
+                self._topics -= {topic}  # nobody waits for it any more
+                self._loop.call_soon_threadsafe(self._watch_topics)
         waited = f"within max_block_ms={self.config.max_block_ms}"
         if topic in self.routes:
             return KafkaTimeoutError(
@@ -213,6 +246,7 @@ class ProducerCore:
     def begin_flush(self) -> list[Delivery]:
         """Send what has been gathered without lingering; the deliveries to wait for."""
         self.thread.check()
+        self.check_may_wait()
         with self.lock:
             self._flushing += 1
             pending: list[Delivery] = []

@@ -174,6 +174,8 @@ class Sender:
         self._requests[plan.node_id] -= 1
         outcomes: list[Outcome] = []
         for batch, answer in zip(plan.batches, answers, strict=True):
+            if batch not in batch.queue.in_flight:
+                continue  # given up meanwhile (`abort`)
             if answer is None:
                 error = BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, f"no answer{_about(batch)}")
                 self._came_back(batch, error, now_ms, outcomes)
@@ -188,7 +190,8 @@ class Sender:
         self._requests[plan.node_id] -= 1
         outcomes: list[Outcome] = []
         for batch in plan.batches:
-            self._came_back(batch, error, now_ms, outcomes)
+            if batch in batch.queue.in_flight:
+                self._came_back(batch, error, now_ms, outcomes)
         return outcomes
 
     def unanswered(self, plan: ProducePlan) -> list[Outcome]:
@@ -196,7 +199,8 @@ class Sender:
         self._requests[plan.node_id] -= 1
         outcomes: list[Outcome] = []
         for batch in plan.batches:
-            self._stored(batch, Answer(0, "", -1, -1), outcomes)
+            if batch in batch.queue.in_flight:
+                self._stored(batch, Answer(0, "", -1, -1), outcomes)
         return outcomes
 
     def _stored(self, batch: Batch, answer: Answer, outcomes: list[Outcome]) -> None:
