@@ -266,3 +266,13 @@ def test_bad_policies(text: str) -> None:
     if text == "earlest":
         with pytest.raises(ConfigError, match="did you mean 'earliest'"):
             ResetPolicy.parse(text)
+
+
+def test_a_bound_does_not_forget_a_reset_under_way() -> None:
+    """A partition that waits for its beginning still does so after `limit`."""
+    positions, position = fetching()
+    positions.seek_reset(P0, EARLIEST, 1)
+    positions.bound(P0, 3)
+    assert (position.phase, position.reset_to) == (Phase.AWAITING_RESET, EARLIEST)
+    positions.reset_found(P0, position.stamp, 0, 1, 2)
+    assert (position.phase, position.offset) == (Phase.FETCHING, 0)

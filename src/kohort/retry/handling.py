@@ -132,7 +132,7 @@ class Batch:
 
     def load(self, index: int, *rows: Mapping[str, Any] | Effect) -> None:
         """The record is to be written: rows of the handler's table, or effects."""
-        self._outcomes[index] = self._spec.effects(rows)
+        self._outcomes[index] = self._spec.effects(rows, self.records[index])
 
     def skip(self, index: int) -> None:
         """The record is done and nothing is written for it."""
@@ -168,6 +168,8 @@ class HandlerSpec:
         function: `f(record, store)` or, with `batch`, `f(batch, store)`.
         table: where plain rows go; None when the handler returns effects only.
         key: columns by which a row replaces another; empty inserts.
+        origin: two columns of `table` that get the record's first partition and offset; with them
+            a reconciliation can tell each input apart.
         decode: "json", "text", a function of the bytes, or None for the bytes themselves.
     """
 
@@ -176,17 +178,18 @@ class HandlerSpec:
     batch: bool = False
     table: str | None = None
     key: tuple[str, ...] = ()
+    origin: tuple[str, str] | None = None
     decode: Decode = "json"
     classifier: Classifier = field(default_factory=Classifier)
 
-    def effects(self, returned: Any) -> Sequence[Effect]:
-        """What a handler returned, as effects: None, a row, an effect, or several of them."""
+    def effects(self, returned: Any, record: Record) -> Sequence[Effect]:
+        """What a handler returned for a record: None, a row, an effect, or several of them."""
         if returned is None:
             return ()
         if isinstance(returned, Insert | Upsert | Execute):
             return (returned,)
         if isinstance(returned, Mapping):
-            return (self._row(cast(Mapping[str, Any], returned)),)
+            return (self._row(cast(Mapping[str, Any], returned), record),)
         if isinstance(returned, str | bytes) or not isinstance(returned, Iterable):
             raise UsageError(
                 f"the handler of {self.topic} returned {type(returned).__name__}; return None, a "
@@ -195,17 +198,19 @@ class HandlerSpec:
         found: list[Effect] = []
         for part in cast(Iterable[Any], returned):
             if isinstance(part, Mapping):
-                found.append(self._row(cast(Mapping[str, Any], part)))
+                found.append(self._row(cast(Mapping[str, Any], part), record))
             else:
-                found += self.effects(part)
+                found += self.effects(part, record)
         return found
 
-    def _row(self, row: Mapping[str, Any]) -> Effect:
+    def _row(self, row: Mapping[str, Any], record: Record) -> Effect:
         if self.table is None:
             raise UsageError(
                 f"the handler of {self.topic} returned a row, but names no table; register it with "
                 "table=..., or return Insert(table, row)"
             )
+        if self.origin is not None:
+            row = {**row, self.origin[0]: record.partition, self.origin[1]: record.offset}
         return Upsert(self.table, row, self.key) if self.key else Insert(self.table, row)
 
 
@@ -270,7 +275,7 @@ def _run_each(spec: HandlerSpec, records: Sequence[Record], lookup: Lookup) -> l
     function, effects, classify = spec.function, spec.effects, spec.classifier.classify
     for record in records:
         try:
-            outcomes.append(effects(function(record, lookup)))
+            outcomes.append(effects(function(record, lookup), record))
         except (StorageError, UsageError):
             raise
         except Exception as error:  # the handler is the user's, and may raise anything

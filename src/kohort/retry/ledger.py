@@ -43,7 +43,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
-    """One attempt that is owed (`scheduled`) or has ended. Times are milliseconds."""
+    """One attempt that is owed (`scheduled`) or has ended. Times are milliseconds.
+
+    `place` is the copy in a tier, and of a failed record the copy in the failed topic. `delay_ms`
+    is the tier that the attempt waited in, and stays when it has ended.
+    """
 
     origin: Origin
     redrive_count: int
@@ -59,6 +63,7 @@ class LedgerRow:
     fingerprint: str
     created_ms: int
     closed_ms: int | None = None
+    delay_ms: int | None = None
 
     @property
     def retry_id(self) -> str:
@@ -169,6 +174,7 @@ def failed(
         fingerprint=failure.fingerprint,
         created_ms=now_ms,
         closed_ms=None if step else now_ms,
+        delay_ms=step.tier.delay_ms if step else None,
     )
     if attempt.previous is None or attempt.number == 0:
         return Entries(None, row)  # two rows for a redriven copy: see `also_ended`

@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any, Final
@@ -33,6 +34,7 @@ class SqliteStore(Store):
                 "memory cannot be shared by the processes of a pipeline"
             )
         self.path = Path(path).expanduser().absolute()
+        self._inode: tuple[int, int] | None = None
         super().__init__(f"sqlite:///{self.path}")
 
     def _connect(self, *, read_only: bool) -> Any:
@@ -47,7 +49,19 @@ class SqliteStore(Store):
         connection.execute(f"PRAGMA cache_size=-{READ_CACHE_KIB}")
         if read_only:
             connection.execute("PRAGMA query_only=ON")
+        self._inode = self._present()
         return connection
+
+    def _present(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.path)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _replaced(self) -> bool:
+        """A deleted file lives on for whoever has it open, and its writes would go nowhere."""
+        return self._inode is not None and self._present() != self._inode
 
     def _begin(self, connection: Any) -> None:
         connection.execute("BEGIN IMMEDIATE")

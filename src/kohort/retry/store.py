@@ -40,7 +40,8 @@ SCHEMA: Final = (
         retry_number INTEGER NOT NULL, status TEXT NOT NULL,
         origin_topic TEXT NOT NULL, origin_partition INTEGER NOT NULL,
         origin_offset BIGINT NOT NULL, origin_timestamp BIGINT NOT NULL,
-        dest TEXT, copy_partition INTEGER, copy_offset BIGINT, due BIGINT, key_hash TEXT,
+        dest TEXT, copy_partition INTEGER, copy_offset BIGINT,
+        delay_ms BIGINT, due BIGINT, key_hash TEXT,
         disposition TEXT NOT NULL, reason TEXT NOT NULL, error_class TEXT NOT NULL,
         error_message TEXT NOT NULL, fingerprint TEXT NOT NULL,
         created_at BIGINT NOT NULL, closed_at BIGINT,
@@ -51,8 +52,9 @@ SCHEMA: Final = (
 )
 ROW_COLUMNS: Final = (
     "retry_id", "redrive_count", "retry_number", "status", "origin_topic", "origin_partition",
-    "origin_offset", "origin_timestamp", "dest", "copy_partition", "copy_offset", "due",
-    "key_hash", "disposition", "reason", "error_class", "error_message", "fingerprint",
+    "origin_offset", "origin_timestamp", "dest", "copy_partition", "copy_offset",
+    "delay_ms", "due", "key_hash", "disposition", "reason", "error_class", "error_message",
+    "fingerprint",
     "created_at", "closed_at",
 )  # fmt: skip
 _INSERT_ROW = (
@@ -127,6 +129,10 @@ class Store(ABC):
     @abstractmethod
     def _translate(self, error: Exception) -> Exception:
         """The database's error as one of ours, or as it is."""
+
+    def _replaced(self) -> bool:
+        """True when open connections no longer lead to the database of the URL."""
+        return False
 
     # Reading
 
@@ -405,6 +411,8 @@ class Store(ABC):
         return self._reader
 
     def _check_process(self) -> None:
+        if self._pid == os.getpid() and self._replaced():
+            self.close()
         if self._pid != os.getpid():  # forked: the parent's connections are not ours to touch
             self._writer = self._reader = None
             self._pid = os.getpid()
@@ -443,7 +451,8 @@ def _from_row(row: LedgerRow) -> tuple[Any, ...]:
         row.retry_id, row.redrive_count, row.number, row.status.value, row.origin.topic,
         row.origin.partition, row.origin.offset, row.origin.timestamp_ms,
         place.topic if place else None, place.partition if place else None,
-        place.offset if place else None, row.due_ms, row.key_hash, row.disposition, row.reason,
+        place.offset if place else None, row.delay_ms, row.due_ms, row.key_hash, row.disposition,
+        row.reason,
         row.error_class, row.error_message, row.fingerprint, row.created_ms, row.closed_ms,
     )  # fmt: skip
 
@@ -451,7 +460,8 @@ def _from_row(row: LedgerRow) -> tuple[Any, ...]:
 def _to_row(values: Sequence[Any]) -> LedgerRow:
     (
         _, redrives, number, status, topic, partition, offset, stamp, dest, copy_partition,
-        copy_offset, due, key, disposition, reason, error_class, message, fingerprint, created,
+        copy_offset, delay, due, key, disposition, reason, error_class, message, fingerprint,
+        created,
         closed,
     ) = values  # fmt: skip
     return LedgerRow(
@@ -460,5 +470,5 @@ def _to_row(values: Sequence[Any]) -> LedgerRow:
         place=None if copy_offset is None else Place(dest, copy_partition, copy_offset),
         due_ms=due, key_hash=key, disposition=disposition, reason=reason,
         error_class=error_class, error_message=message, fingerprint=fingerprint,
-        created_ms=created, closed_ms=closed,
+        created_ms=created, closed_ms=closed, delay_ms=delay,
     )  # fmt: skip

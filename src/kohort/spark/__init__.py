@@ -1,1 +1,78 @@
-"""kohort.spark"""
+"""Spark: the source and sink `format("kohort")`, and `Pipeline`, which loads topics exactly once.
+
+    from kohort.spark import Pipeline, session
+
+    spark = session()                                         # a session with fitting settings
+    rows = (spark.readStream.format("kohort")
+            .option("kafka.bootstrap.servers", "localhost:9092")
+            .option("subscribe", "flights").option("group.id", "reports").load())
+
+Needs the extra `kohort[spark]` and Java 17 or later; `session()` says what is missing. Names are
+loaded when they are used, so importing this package needs neither.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from kohort.retry.classify import Fatal, Permanent, RetryAfter, Temporary
+from kohort.retry.effects import Execute, Insert, Upsert
+from kohort.retry.handling import Batch, Lookup, Record
+from kohort.spark.pipeline import Pipeline, SetupStore, load_pipeline
+
+if TYPE_CHECKING:
+    from kohort.spark.progress import (
+        Progress,
+        Reconciliation,
+        TopicReconciliation,
+        measure,
+        reconcile,
+        retries_over_time,
+    )
+    from kohort.spark.sessions import register, session
+    from kohort.spark.supervise import PipelineFailedError
+
+__all__ = [
+    "Batch",
+    "Execute",
+    "Fatal",
+    "Insert",
+    "Lookup",
+    "Permanent",
+    "Pipeline",
+    "PipelineFailedError",
+    "Progress",
+    "Reconciliation",
+    "Record",
+    "RetryAfter",
+    "SetupStore",
+    "Temporary",
+    "TopicReconciliation",
+    "Upsert",
+    "load_pipeline",
+    "measure",
+    "reconcile",
+    "register",
+    "retries_over_time",
+    "session",
+]
+
+_LATER = {
+    "Progress": "progress",
+    "Reconciliation": "progress",
+    "TopicReconciliation": "progress",
+    "measure": "progress",
+    "reconcile": "progress",
+    "retries_over_time": "progress",
+    "PipelineFailedError": "supervise",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The names that need a client are loaded when they are asked for."""
+    if name in ("session", "register"):
+        return getattr(importlib.import_module("kohort.spark.sessions"), name)
+    if name in _LATER:
+        return getattr(importlib.import_module(f"kohort.spark.{_LATER[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,133 @@
+"""The failed topic, read through the ledger: what is really failed, why, and since when.
+
+Rules (spec 5.6, 6.3):
+- A copy whose ledger row does not name its very place is inert: an orphan of an attempt that was
+  killed, or a duplicate. It is shown only on request, and marked.
+- Reading is bounded by the ends at the start, joins no group and commits nothing.
+- A stub (its value was too large to copy) says so; its value is still at the origin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kohort.client.config import ConsumerConfig
+from kohort.client.consumer import Consumer
+from kohort.client.types import TopicPartition
+from kohort.errors import KafkaTimeoutError
+from kohort.records import Record
+from kohort.retry.copies import is_stub
+from kohort.retry.headers import Header, HeaderFault, Origin, RetryHeaders, parse
+from kohort.retry.ledger import Place, RowState, backs_failed
+from kohort.retry.policy import RetryTopics
+from kohort.retry.store import Store
+
+POLL_S: Final = 0.5
+PATIENCE_POLLS: Final = 60
+PAGE_RECORDS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCopy:
+    """One copy in the failed topic. `backed`: its ledger row names this very place."""
+
+    place: Place
+    origin: Origin
+    retry: RetryHeaders
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[Header]
+    stored_ms: int
+    backed: bool
+
+    @property
+    def value_omitted(self) -> bool:
+        """True when the value was too large to be copied."""
+        return is_stub(self.headers)
+
+
+class FailedCopies:
+    """The failed topic of one (topic, group), as one pipeline's ledger sees it.
+
+    Args:
+        pipeline: the name under which the ledger is kept.
+        client: the client's configuration, in Kafka's names.
+        partitions: how many the failed topic has.
+    """
+
+    def __init__(
+        self,
+        pipeline: str,
+        topics: RetryTopics,
+        store: Store,
+        client: Mapping[str, str],
+        partitions: int,
+    ) -> None:
+        self._pipeline = pipeline
+        self._topics = topics
+        self._store = store
+        self._client = client
+        self._partitions = partitions
+
+    def read(self, *, inert: bool = False) -> Iterator[FailedCopy]:
+        """Every copy up to the present end, partition by partition in offset order.
+
+        Args:
+            inert: give copies that no ledger row backs, too.
+
+        Raises KafkaTimeoutError when records that are there do not come.
+        """
+        settings = {
+            **self._client,
+            "enable_auto_commit": False,
+            "auto_offset_reset": "none",
+            "allow_auto_create_topics": False,
+        }
+        with Consumer(config=ConsumerConfig.from_mapping(settings)) as consumer:
+            for page in _pages(consumer, self._topics.failed, self._partitions):
+                yield from self._judge(page, inert)
+
+    def _judge(self, page: Sequence[Record], inert: bool) -> Iterator[FailedCopy]:
+        parsed: list[tuple[Record, RetryHeaders]] = []
+        for record in page:
+            try:
+                parsed.append((record, parse(record.headers)))
+            except HeaderFault:
+                continue  # nothing of ours: a stranger's record in our topic
+        states = self._store.states(self._pipeline, [r.origin.retry_id for _, r in parsed])
+        for record, retry in parsed:
+            place = Place(record.topic, record.partition, record.offset)
+            rows = states.get(retry.origin.retry_id, ())
+            backed = backs_failed(place, _row_of(rows, retry))
+            if backed or inert:
+                yield FailedCopy(
+                    place, retry.origin, retry, record.key, record.value, record.headers,
+                    record.timestamp, backed,
+                )  # fmt: skip
+
+
+def _row_of(rows: Sequence[RowState], retry: RetryHeaders) -> RowState | None:
+    wanted = (retry.redrive_count, retry.number)
+    return next((r for r in rows if (r.redrive_count, r.number) == wanted), None)
+
+
+def _pages(consumer: Consumer, topic: str, count: int) -> Iterator[list[Record]]:
+    partitions = [TopicPartition(topic, p) for p in range(count)]
+    ends = consumer.end_offsets(partitions)
+    starts = consumer.beginning_offsets(partitions)
+    left = {tp for tp, start in starts.items() if start < ends[tp]}
+    consumer.assign(left)
+    silent = 0
+    for tp in left:
+        consumer.limit(tp, ends[tp])
+        consumer.seek(tp, starts[tp])
+    while left:
+        page = consumer.poll(POLL_S, max_records=PAGE_RECORDS)
+        silent = 0 if page else silent + 1
+        if page:
+            yield page
+        left = {tp for tp in left if consumer.position(tp) < ends[tp]}
+        if silent > PATIENCE_POLLS:
+            raise KafkaTimeoutError(f"no record of {topic} came for half a minute")

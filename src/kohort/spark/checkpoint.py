@@ -1,0 +1,108 @@
+"""One driver for a checkpoint: a lock, and patience with the JVM of a driver that was killed.
+
+Shell: files, processes, sleep.
+
+Rules (invariant X6):
+- The lock is held by the Python process and falls with it, also by kill -9.
+- The JVM of a killed driver goes on for a few seconds. Its pid stands in the lock file; the next
+  driver waits until it has ended. What it may still write meets the fence.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, cast
+
+from kohort.errors import ConfigError
+
+LOCK_NAME: Final = "driver.lock"
+JVM_WAIT_S: Final = 30.0
+POLL_S: Final = 0.1
+
+
+class CheckpointLock:
+    """A context manager around one run of a pipeline.
+
+    Raises ConfigError when another driver holds the checkpoint.
+    """
+
+    def __init__(self, directory: Path, *, jvm_wait_s: float = JVM_WAIT_S) -> None:
+        self._path = directory / LOCK_NAME
+        self._jvm_wait_s = jvm_wait_s
+        self._fd = -1
+
+    def __enter__(self) -> Self:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        holder = self._read()
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._fd)
+            raise ConfigError(
+                f"the checkpoint {self._path.parent} is in use by process {holder.get('pid')}; "
+                "one pipeline runs in one driver"
+            ) from None
+        try:
+            self._await_jvm(holder)
+        except BaseException:  # the lock must not stay behind, whatever happened
+            os.close(self._fd)
+            raise
+        self._write({"pid": os.getpid()})
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:  # fmt: skip
+        self._write({})
+        os.close(self._fd)
+
+    def note_jvm(self, pid: int | None) -> None:
+        """Remember the JVM that works for this driver."""
+        self._write({"pid": os.getpid(), "jvm": pid})
+
+    def _await_jvm(self, holder: dict[str, Any]) -> None:
+        pid = holder.get("jvm")
+        deadline = time.monotonic() + self._jvm_wait_s
+        while isinstance(pid, int) and _is_java(pid):
+            if time.monotonic() > deadline:
+                raise ConfigError(
+                    f"the Spark process {pid} of an earlier run of {self._path.parent} is still "
+                    "running; end it first"
+                )
+            time.sleep(POLL_S)
+
+    def _read(self) -> dict[str, Any]:
+        raw = os.pread(self._fd, 4096, 0)
+        try:
+            value: Any = json.loads(raw or b"{}")
+        except ValueError:
+            return {}
+        return cast(dict[str, Any], value) if isinstance(value, dict) else {}
+
+    def _write(self, value: dict[str, Any]) -> None:
+        raw = json.dumps(value).encode()
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, raw, 0)
+
+
+def _is_java(pid: int) -> bool:
+    """True while the process lives and is a JVM (a pid may have been given to another)."""
+    if pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return False
+    try:
+        return b"java" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return True  # no /proc here: it lives, which is all that can be told

@@ -1,0 +1,204 @@
+"""The driver's line to the cluster: offsets, times, group progress, topics.
+
+Shell: the wall clock and sleep; the client's network thread does the rest.
+
+Rules:
+- One consumer for questions (it is assigned nothing), one for each group that progress goes to, one
+  admin; all made when they are first needed.
+- Commits are those of a simple consumer (no member): a group with members refuses them.
+- Whatever an executor or planner is told is told in plain values.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from kohort.client.admin import Admin
+from kohort.client.admin_types import NewTopic
+from kohort.client.config import ConsumerConfig
+from kohort.client.consumer import Consumer
+from kohort.client.types import OffsetAndTimestamp
+from kohort.client.types import TopicPartition as Partition
+from kohort.retry.topics import TopicSpec
+from kohort.spark.offsets import TopicPartition
+from kohort.spark.planner import Stamped, TopicView
+
+MAX_TIMESTAMP: Final = -3
+SCAN_ROWS: Final = 100_000
+SCAN_POLL_S: Final = 2.0
+DESCRIBED: Final = ("message.timestamp.type", "cleanup.policy", "retention.ms")
+_NONE = Stamped(-1, -1)
+
+
+def now_ms() -> int:
+    """The wall clock, in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class WallClock:
+    """The `Clock` of `kohort.retry.fenced`."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        return now_ms()
+
+    def sleep_ms(self, ms: int) -> None:
+        """Wait."""
+        time.sleep(ms / 1000)
+
+
+class ClusterPort:
+    """The `Port` of `kohort.spark.planner`, and what the supervisor needs beside.
+
+    Args:
+        config: the clients' configuration in Kafka's names. Nothing is connected before it is
+            needed; every call raises a KohortError when the cluster does not answer in time.
+    """
+
+    def __init__(self, config: Mapping[str, str]) -> None:
+        self._config = dict(config)
+        self._asking: Consumer | None = None
+        self._groups: dict[str, Consumer] = {}
+        self._admin: Admin | None = None
+
+    # Topics
+
+    def topics(self) -> dict[str, TopicView]:
+        """Every topic with its id and its number of partitions."""
+        return {
+            found.name: TopicView(_text(found.topic_id), found.partition_count)
+            for found in self.admin.list_topics()
+        }
+
+    def describe(self, names: Sequence[str]) -> dict[str, dict[str, str | None]]:
+        """The configurations that retry topics are verified by."""
+        found: dict[str, dict[str, str | None]] = {}
+        for name in names:
+            configs = self.admin.describe_configs(name)
+            found[name] = {key: configs[key].value for key in DESCRIBED if key in configs}
+        return found
+
+    def create(self, specs: Iterable[TopicSpec]) -> None:
+        """Create retry topics. Raises BrokerError when one was refused."""
+        self.admin.create_topics(
+            NewTopic(s.name, s.partitions, s.replication_factor, dict(s.configs)) for s in specs
+        )
+
+    # Offsets
+
+    def earliest(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset of the first record that is there."""
+        return _plain(self.asking.beginning_offsets(_named(wanted)))
+
+    def latest(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset after the last record."""
+        return _plain(self.asking.end_offsets(_named(wanted)))
+
+    def by_time(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, Stamped]:
+        """The first record at or after a time, (-1, -1) when there is none."""
+        times = {Partition(*at): ms for at, ms in wanted.items()}
+        return _stamped(self.asking.offsets_for_times(times))
+
+    def max_timestamp(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, Stamped]:
+        """The record with the largest timestamp (KIP-734), (-1, -1) in an empty partition."""
+        times = {Partition(*at): MAX_TIMESTAMP for at in wanted}
+        return _stamped(self.asking.offsets_for_times(times))
+
+    def scan(self, at: TopicPartition, start: int, end: int, target_ms: int) -> Stamped:
+        """The first record at or after a time by reading, or where reading ended, without a time.
+
+        Bounded by rows: what is not reached is asked for again with the next plan.
+        """
+        consumer = self.asking
+        tp = Partition(*at)
+        consumer.assign([tp])
+        consumer.limit(tp, end)
+        consumer.seek(tp, start)
+        try:
+            seen = 0
+            while (position := consumer.position(tp)) < end and seen < SCAN_ROWS:
+                batch: Any = consumer.poll_arrow(SCAN_POLL_S, columns=("offset", "timestamp"))
+                if not len(batch):
+                    break
+                seen += len(batch)
+                stamps = batch.column("timestamp").cast("int64").to_pylist()
+                for offset, stamp in zip(batch.column("offset").to_pylist(), stamps, strict=True):
+                    if stamp >= target_ms:
+                        return Stamped(offset, stamp)
+            return Stamped(min(position, end), -1)
+        finally:
+            consumer.assign([])
+
+    # Groups
+
+    def committed(self, group: str, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The group's committed offsets; partitions without one are absent."""
+        found = self._group(group).committed(_named(wanted))
+        return {(tp.topic, tp.partition): o.offset for tp, o in found.items() if o is not None}
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit as a simple consumer."""
+        self._group(group).commit({Partition(*at): offset for at, offset in offsets.items()})
+
+    # Clients
+
+    @property
+    def admin(self) -> Admin:
+        """The admin client, made when it is first needed."""
+        if self._admin is None:
+            self._admin = Admin(**self._config)
+        return self._admin
+
+    @property
+    def asking(self) -> Consumer:
+        """A consumer without a group."""
+        if self._asking is None:
+            self._asking = self._consumer(None)
+        return self._asking
+
+    def _group(self, group: str) -> Consumer:
+        if group not in self._groups:
+            self._groups[group] = self._consumer(group)
+        return self._groups[group]
+
+    def _consumer(self, group: str | None) -> Consumer:
+        ours = {
+            "enable_auto_commit": False,
+            "auto_offset_reset": "none",
+            "allow_auto_create_topics": False,
+        }
+        settings = {**self._config, **ours, **({"group_id": group} if group else {})}
+        return Consumer(config=ConsumerConfig.from_mapping(settings))
+
+    def close(self) -> None:
+        """Close every client."""
+        for client in (self._asking, self._admin, *self._groups.values()):
+            if client is not None:
+                client.close()
+        self._asking = self._admin = None
+        self._groups.clear()
+
+
+def _named(wanted: Iterable[TopicPartition]) -> list[Partition]:
+    return [Partition(*at) for at in wanted]
+
+
+def _plain(found: Mapping[Partition, int]) -> dict[TopicPartition, int]:
+    return {(tp.topic, tp.partition): offset for tp, offset in found.items()}
+
+
+def _stamped(found: Mapping[Partition, OffsetAndTimestamp | None]) -> dict[
+    TopicPartition, Stamped
+]:  # fmt: skip
+    return {
+        (tp.topic, tp.partition): _NONE if o is None else Stamped(o.offset, o.timestamp_ms)
+        for tp, o in found.items()
+    }
+
+
+def _text(topic_id: bytes) -> str:
+    """A topic's id as text; empty for brokers that have none."""
+    return str(uuid.UUID(bytes=topic_id)) if any(topic_id) else ""

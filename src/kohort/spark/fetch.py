@@ -1,0 +1,140 @@
+"""What an executor does to read: fetch the ranges of one task as Arrow batches for Spark.
+
+Shell: none of its own; the consumer's network thread does the work.
+
+Rules (Spark reference 3.1, 5.1):
+- One consumer a worker process, kept between tasks; it assigns, seeks and never joins a group.
+- Nothing at or past a range's end is fetched. A range is done when its position has reached the
+  end, so gaps of compaction and markers neither block nor end it early.
+- The order of records within a partition is kept; ranges of one task are read side by side.
+- A record that is gone is an error, or with failOnDataLoss=false a warning and a gap.
+"""
+
+# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyright: basic
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from kohort.client.config import ConsumerConfig
+from kohort.client.consumer import Consumer
+from kohort.client.types import TopicPartition
+from kohort.errors import DataLossError, KafkaTimeoutError, KohortError
+from kohort.spark import arrow
+from kohort.spark.offsets import Range
+from kohort.spark.options import SourceOptions
+from kohort.spark.worker import forget, keep
+
+log = logging.getLogger("kohort.spark")
+POLL_S: Final = 0.5
+PATIENCE_POLLS: Final = 240
+"""Polls without a single record before a read gives up: two minutes, as the JVM connector."""
+_OURS = {
+    "key": "key", "value": "value", "topic": "topic", "partition": "partition",
+    "offset": "offset", "timestamp": "timestamp", "timestampType": "timestamp_type",
+    "headers": "headers",
+}  # fmt: skip
+
+
+def read_ranges(
+    options: SourceOptions, spans: Sequence[Range], columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """All records of the ranges, in batches of the options' size, after the range markers."""
+    if options.range_markers and spans:
+        yield arrow.markers(spans)
+    for group in _apart(spans):
+        yield from _read_group(options, group, columns)
+
+
+def _read_group(
+    options: SourceOptions, spans: Sequence[Range], columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    config = options.client
+    consumer: Consumer = keep("consumer", config, lambda: _consumer(config))
+    schema = arrow.schema(columns)
+    wanted = {"topic", "partition", "offset", *(_OURS[c] for c in columns if c in _OURS)}
+    try:
+        for batch in _batches(consumer, options, spans, wanted):
+            yield from arrow.cut(
+                _for_spark(batch, columns, schema), options.batch_rows, options.batch_bytes
+            )
+        consumer.assign([])
+    except KohortError:
+        forget("consumer", config)
+        raise
+
+
+def _batches(
+    consumer: Consumer, options: SourceOptions, spans: Sequence[Range], wanted: Collection[str]
+) -> Iterator[pa.RecordBatch]:
+    left = {TopicPartition(s.topic, s.partition): s for s in spans}
+    consumer.assign(list(left))
+    for tp, span in left.items():
+        consumer.limit(tp, span.end)
+        consumer.seek(tp, span.start)
+    silent = 0
+    while left:
+        batch = consumer.poll_arrow(POLL_S, max_rows=options.batch_rows, columns=wanted)
+        _check_resets(consumer, options)
+        if len(batch):
+            silent = 0
+            yield batch
+        else:
+            silent += 1
+        for tp in [tp for tp, span in left.items() if consumer.position(tp) >= span.end]:
+            del left[tp]
+        if silent > PATIENCE_POLLS:
+            named = ", ".join(
+                f"{s.topic}/{s.partition} [{s.start}, {s.end})" for s in left.values()
+            )
+            raise KafkaTimeoutError(f"no record came for two minutes, but more is there: {named}")
+
+
+def _check_resets(consumer: Consumer, options: SourceOptions) -> None:
+    """A position that was moved means that records are gone."""
+    for reset in consumer.resets():
+        text = f"records are gone: {reset}"
+        if options.fail_on_data_loss:
+            raise DataLossError(f"{text}. To go on without them, say failOnDataLoss=false")
+        log.warning("%s; going on without them", text)
+
+
+def _for_spark(batch: pa.RecordBatch, columns: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
+    """Our columns under the connector's names and types."""
+    arrays: list[pa.Array] = []
+    for field in schema:
+        if field.name == arrow.RANGE_END:
+            arrays.append(pa.nulls(len(batch), field.type))
+            continue
+        column = batch.column(_OURS[field.name])
+        arrays.append(column if column.type.equals(field.type) else column.cast(field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _consumer(config: dict[str, str]) -> Consumer:
+    settings = {
+        "max_partition_fetch_bytes": 4 << 20,
+        **config,
+        "enable_auto_commit": False,
+        "auto_offset_reset": "none",
+        "allow_auto_create_topics": False,
+    }
+    return Consumer(config=ConsumerConfig.from_mapping(settings))
+
+
+def _apart(spans: Sequence[Range]) -> list[list[Range]]:
+    """Groups in which each partition stands once: a consumer has one position a partition."""
+    groups: list[dict[tuple[str, int], Range]] = []
+    for span in spans:
+        at = (span.topic, span.partition)
+        for group in groups:
+            if at not in group:
+                group[at] = span
+                break
+        else:
+            groups.append({at: span})
+    return [list(group.values()) for group in groups]

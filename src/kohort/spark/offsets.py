@@ -1,0 +1,169 @@
+"""Offsets as Spark keeps them, and how a range of them becomes tasks. Pure functions.
+
+Rules:
+- An offset is `{"topic": {"0": 23}}`, as the JVM connector writes it, and one reserved key `"@"`
+  (no topic can be called so) for what the plan of a batch rests on: topic ids, where each partition
+  began, the number of tasks, and the due-time targets of tiers. So the tasks of a batch are a
+  function of (start, end) alone, and a replayed batch is planned as the first time.
+- A rate limit is split in proportion to what is there, rounded up, so that a small partition is
+  never starved.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, cast
+
+from kohort.errors import DataLossError, ProtocolError
+
+TopicPartition = tuple[str, int]
+RESERVED: Final = "@"
+
+
+class Range(NamedTuple):
+    """Offsets [start, end) of one partition. `first`: start is where the query began with it."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    topic_id: str = ""
+    first: bool = False
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+@dataclass
+class Position:
+    """Where a query stands: the offset of the next record of each partition, and the plan's inputs.
+
+    Args:
+        began: where each partition began, and so may have no fence yet.
+        ids: the topic's id (text), by topic; a topic made anew has another.
+        tasks: how many tasks a batch is packed into.
+    """
+
+    next: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+    began: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+    ids: dict[str, str] = field(default_factory=dict[str, str])
+    tasks: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """The dictionary that Spark writes into its offset log."""
+        return {
+            **_by_topic(self.next),
+            RESERVED: {"began": _by_topic(self.began), "ids": self.ids, "tasks": self.tasks},
+        }
+
+    @classmethod
+    def from_json(cls, offset: Mapping[str, Any]) -> Position:
+        """Read what `to_json` wrote. Raises ProtocolError for anything else."""
+        try:
+            extra = offset.get(RESERVED, {})
+            return cls(
+                next=_by_partition({t: v for t, v in offset.items() if t != RESERVED}),
+                began=_by_partition(extra.get("began", {})),
+                ids={str(k): str(v) for k, v in extra.get("ids", {}).items()},
+                tasks=max(1, int(extra.get("tasks", 1))),
+            )
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ProtocolError(
+                f"the checkpoint holds an offset that is not ours: {str(offset)[:200]}"
+            ) from error
+
+
+def ranges(start: Position, end: Position) -> list[Range]:
+    """What lies between two positions, partitions in order. A new one begins where `end` says.
+
+    Raises DataLossError when a topic was made anew between the two, or an end is before its start.
+    """
+    found: list[Range] = []
+    for topic, old in start.ids.items():
+        new = end.ids.get(topic, old)
+        if old and new and old != new:
+            raise DataLossError(
+                f"topic {topic} was deleted and made anew while it was read (id {old} became "
+                f"{new}); start a new query with a new checkpoint"
+            )
+    for (topic, partition), stop in sorted(end.next.items()):
+        at = (topic, partition)
+        begin = start.next.get(at, end.began.get(at, stop))
+        if stop < begin:
+            raise DataLossError(f"{topic}/{partition}: the plan would go back, {begin} to {stop}")
+        if stop > begin:
+            first = begin == end.began.get(at, -1)
+            found.append(Range(topic, partition, begin, stop, end.ids.get(topic, ""), first))
+    return found
+
+
+def limited(
+    start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], max_offsets: int | None
+) -> dict[TopicPartition, int]:
+    """`end`, brought nearer so that about `max_offsets` records lie between, in proportion."""
+    sizes = {at: stop - start.get(at, stop) for at, stop in end.items()}
+    total = sum(max(0, size) for size in sizes.values())
+    if max_offsets is None or total <= max_offsets:
+        return dict(end)
+    return {
+        at: start[at] + -(-size * max_offsets // total) if size > 0 else end[at]
+        for at, size in sizes.items()
+    }
+
+
+def pack(spans: Sequence[Range], tasks: int, *, max_records: int | None, split: bool) -> list[
+    list[Range]
+]:  # fmt: skip
+    """The ranges of each task: about equal in records, at most `tasks`, more for `max_records`.
+
+    With `split`, big ranges are cut; without it every partition stays whole and in one task, which
+    the fence of a pipeline needs. The same input always gives the same tasks.
+    """
+    if not spans:
+        return []
+    total = sum(s.size for s in spans)
+    fair = -(-total // max(1, tasks))
+    if split:
+        limit = min(fair, max_records) if max_records else fair
+        spans = [piece for span in spans for piece in _cut(span, max(1, limit))]
+        if max_records:
+            tasks = max(tasks, -(-total // max_records))
+    bins: list[list[Range]] = [[] for _ in range(max(1, min(tasks, len(spans))))]
+    loads = [(0, index) for index in range(len(bins))]
+    for span in sorted(spans, key=lambda s: (-s.size, s.topic, s.partition, s.start)):
+        load, lightest = loads[0]
+        bins[lightest].append(span)
+        heapq.heapreplace(loads, (load + span.size, lightest))
+    return [sorted(b, key=lambda s: (s.topic, s.partition, s.start)) for b in bins if b]
+
+
+def lag(position: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> int:
+    """Records between a position and the ends."""
+    return sum(max(0, end - position.get(at, end)) for at, end in ends.items())
+
+
+def _cut(span: Range, size: int) -> Iterable[Range]:
+    pieces = max(1, -(-span.size // size))
+    each = -(-span.size // pieces)
+    for low in range(span.start, span.end, each):
+        yield span._replace(
+            start=low, end=min(low + each, span.end), first=span.first and low == span.start
+        )
+
+
+def _by_topic(flat: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(flat.items()):
+        found.setdefault(topic, {})[str(partition)] = offset
+    return found
+
+
+def _by_partition(nested: Mapping[str, Any]) -> dict[TopicPartition, int]:
+    return {
+        (topic, int(partition)): int(offset)
+        for topic, partitions in nested.items()
+        for partition, offset in cast(Mapping[str, Any], partitions).items()
+    }

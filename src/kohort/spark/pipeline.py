@@ -1,0 +1,302 @@
+"""`Pipeline`: what a user writes in a small Python file to load topics into a database.
+
+    from kohort.spark import Permanent, Pipeline, Temporary
+
+    pipeline = Pipeline("orders", store="sqlite:///orders.db", retries="5m 30m 1h")
+
+    @pipeline.setup
+    def tables(store):
+        store.run("CREATE TABLE IF NOT EXISTS orders (id TEXT PRIMARY KEY, customer TEXT NOT NULL)")
+
+    @pipeline.handler("orders", table="orders", key=("id",))
+    def load(record, store):
+        if store.one("SELECT 1 FROM customers WHERE id = ?", [record.data["customer"]]) is None:
+            raise Temporary("customer_unknown")
+        return {"id": record.data["id"], "customer": record.data["customer"]}
+
+    if __name__ == "__main__":
+        pipeline.run()
+
+Rules:
+- Handlers run in Spark's executors; they are shipped by value, with what they refer to in the same
+  file. They look things up and return what is to be written; they do not write.
+- Every input is in the store exactly once or failed exactly once (spec 6.3), whatever is killed.
+- Only configuration changes between `local[*]` and a cluster.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from kohort.config import parse_duration_ms
+from kohort.errors import ConfigError
+from kohort.retry.classify import Classifier
+from kohort.retry.effects import Execute, Insert, Params, Upsert, statements
+from kohort.retry.handling import Decode, HandlerSpec, Lookup
+from kohort.retry.policy import DEFAULT_RETRIES, RetryPolicy, RetryTopics
+from kohort.retry.store import Store, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from kohort.spark.pipeline_sink import PipelineSpec
+    from kohort.spark.progress import Progress
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+SERVERS_VARIABLE: Final = "KOHORT_BOOTSTRAP_SERVERS"
+DEFAULT_SERVERS: Final = "localhost:9092"
+MODES: Final = ("continuous", "until_idle", "available_now")
+
+
+class SetupStore(Lookup):
+    """What a setup function gets: it may create tables and fill them, before anything starts."""
+
+    def run(self, sql: str, params: Params = ()) -> None:
+        """One statement in a transaction of its own; `?` marks parameters."""
+        self._store.execute(statements([Execute(sql, params)]))
+
+    def insert(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Insert rows in one transaction."""
+        self._store.execute(statements(Insert(table, row) for row in rows))
+
+    def upsert(self, table: str, rows: Iterable[Mapping[str, Any]], key: tuple[str, ...]) -> None:
+        """Insert rows, or replace those with the same key, in one transaction."""
+        self._store.execute(statements(Upsert(table, row, key) for row in rows))
+
+
+class Pipeline:
+    """Topics in, tables out, with retries by tiers.
+
+    Args:
+        name: the pipeline's name: fence and ledger are kept under it. It must not change.
+        store: `sqlite:///FILE.db` or `postgresql://USER@HOST/DATABASE`.
+        group: the consumer group that shows its progress, and part of the retry topics' names;
+            the pipeline's name by default.
+        retries: delays of the retries in order, or "none".
+        bootstrap_servers: default `$KOHORT_BOOTSTRAP_SERVERS`, then localhost:9092.
+        checkpoint: Spark's checkpoint directory; default `.kohort/checkpoints/NAME`. It may be
+            deleted at any time while the pipeline does not run: the store knows where it stands.
+        max_offsets_per_trigger: the most records of one micro-batch.
+        chunk_rows: the most records of one transaction.
+        trigger: how often new records are looked for, while there are none.
+        clock_skew: how far broker and executors may differ in time; due records wait that longer.
+        client: further client configuration, in Kafka's names.
+
+    Raises ConfigError for what can never work; nothing is connected before `run`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        store: str,
+        group: str | None = None,
+        retries: str | RetryPolicy = DEFAULT_RETRIES,
+        bootstrap_servers: str | None = None,
+        checkpoint: str | Path | None = None,
+        max_offsets_per_trigger: int = 50_000,
+        chunk_rows: int = 5_000,
+        trigger: str | int = "500ms",
+        clock_skew: str | int = "1s",
+        client: Mapping[str, str] | None = None,
+    ) -> None:
+        if not name or "/" in name:
+            raise ConfigError(f"pipeline name {name!r}: it must not be empty and not contain '/'")
+        if max_offsets_per_trigger < 1 or chunk_rows < 1:
+            raise ConfigError("max_offsets_per_trigger and chunk_rows must be at least 1")
+        self.name = name
+        self.group = group or name
+        self.store = store
+        self.policy = retries if isinstance(retries, RetryPolicy) else RetryPolicy.parse(retries)
+        self.bootstrap_servers = bootstrap_servers
+        self.checkpoint = Path(checkpoint) if checkpoint else Path(".kohort/checkpoints") / name
+        self.max_offsets_per_trigger = max_offsets_per_trigger
+        self.chunk_rows = chunk_rows
+        self.trigger_ms = parse_duration_ms(trigger)
+        self.skew_ms = parse_duration_ms(clock_skew)
+        self.client = dict(client or {})
+        self._handlers: dict[str, HandlerSpec] = {}
+        self._setups: list[Callable[[SetupStore], None]] = []
+        open_store(store)
+
+    # What a user's file says
+
+    def handler(
+        self,
+        topic: str,
+        *,
+        table: str | None = None,
+        key: Iterable[str] = (),
+        origin: tuple[str, str] | None = None,
+        decode: Decode = "json",
+        permanent: Iterable[type[BaseException]] = (),
+        temporary: Iterable[type[BaseException]] = (),
+    ) -> Callable[[Function], Function]:
+        """Register `f(record, store)` for the records of a topic.
+
+        It returns None (nothing to write), a row (a dict for `table`), an effect (`Insert`,
+        `Upsert`, `Execute`), or a list of them; or it raises `Permanent`, `Temporary`,
+        `RetryAfter`. Another exception is temporary, unless its class is in `permanent`.
+
+        Args:
+            table: where plain rows go.
+            key: columns of `table` by which a row replaces another.
+            origin: two columns of `table` that are filled with the record's first partition and
+                offset, so that `reconcile` can find each input in the table.
+            decode: "json", "text", a function of the bytes, or None for the bytes.
+        """
+        return self._register(topic, False, table, key, origin, decode, permanent, temporary)
+
+    def batch_handler(
+        self,
+        topic: str,
+        *,
+        table: str | None = None,
+        key: Iterable[str] = (),
+        origin: tuple[str, str] | None = None,
+        decode: Decode = "json",
+        permanent: Iterable[type[BaseException]] = (),
+        temporary: Iterable[type[BaseException]] = (),
+    ) -> Callable[[Function], Function]:
+        """Register `f(batch, store)` for many records of one partition at a time.
+
+        For every index of `batch.records` it calls one of `batch.load(i, row, ...)`,
+        `batch.retry(i, reason)`, `batch.fail(i, reason)`, `batch.skip(i)`.
+        """
+        return self._register(topic, True, table, key, origin, decode, permanent, temporary)
+
+    def setup(self, function: Function) -> Function:
+        """Register `f(store)`, run by the driver at each start, before anything is read."""
+        self._setups.append(function)
+        return function
+
+    def _register(
+        self, topic: str, batch: bool, table: str | None, key: Iterable[str],
+        origin: tuple[str, str] | None, decode: Decode,
+        permanent: Iterable[type[BaseException]], temporary: Iterable[type[BaseException]],
+    ) -> Callable[[Function], Function]:  # fmt: skip
+        if topic in self._handlers:
+            raise ConfigError(f"topic {topic} has a handler already")
+
+        def take(function: Function) -> Function:
+            self._handlers[topic] = HandlerSpec(
+                topic, function, batch, table, tuple(key), origin, decode,
+                Classifier(tuple(permanent), tuple(temporary)),
+            )  # fmt: skip
+            return function
+
+        return take
+
+    # What it is made of
+
+    @property
+    def servers(self) -> str:
+        """The brokers' addresses in force."""
+        return self.bootstrap_servers or os.environ.get(SERVERS_VARIABLE) or DEFAULT_SERVERS
+
+    @property
+    def client_config(self) -> dict[str, str]:
+        """The configuration of every client of this pipeline."""
+        return {**self.client, "bootstrap.servers": self.servers}
+
+    @property
+    def topics(self) -> dict[str, RetryTopics]:
+        """The retry topics by source topic. Raises ConfigError when there is no handler."""
+        if not self._handlers:
+            raise ConfigError(
+                f"pipeline {self.name} has no handler; register one with @pipeline.handler(TOPIC)"
+            )
+        return {t: RetryTopics(t, self.group, self.policy) for t in self._handlers}
+
+    @property
+    def handlers(self) -> tuple[HandlerSpec, ...]:
+        """What was registered, in order."""
+        return tuple(self._handlers.values())
+
+    def open_store(self) -> Store:
+        """The pipeline's store, not connected yet."""
+        return open_store(self.store)
+
+    def prepare_store(self, store: Store) -> None:
+        """Make fence and ledger tables, then run the setup functions."""
+        store.prepare()
+        for function in self._setups:
+            function(SetupStore(store))
+
+    def spec(self, partitions: Mapping[str, int]) -> PipelineSpec:
+        """What executors need to know; `partitions` counts those of every retry topic."""
+        from kohort.spark.pipeline_sink import PipelineSpec
+
+        return PipelineSpec(
+            name=self.name, group=self.group, store_url=open_store(self.store).url,
+            client=self.client_config, topics=self.topics, partitions=dict(partitions),
+            handlers=self.handlers,
+            skew_ms=self.skew_ms, chunk_rows=self.chunk_rows,
+        )  # fmt: skip
+
+    # Running
+
+    def run(
+        self,
+        mode: str = "continuous",
+        *,
+        spark: SparkSession | None = None,
+        master: str | None = None,
+        until: Callable[[], bool] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+        max_restarts: int = 20,
+    ) -> Progress:
+        """Run until stopped, until idle, or once over what is there.
+
+        Args:
+            mode: `continuous`: until interrupted. `until_idle`: until every record that is there
+                has been handled and no tier holds anything. `available_now`: what is there and
+                due at the start, then stop.
+            spark: a session to run on; one is made when there is none.
+            master: the session's master when one is made (`local[*]`, `spark://host:7077`).
+            until: with `until_idle`, asked first: False means that more will be produced.
+            on_progress: called about twice a second with the present `Progress`.
+            max_restarts: how many failures in a row that may pass by themselves are restarted.
+
+        Returns the last progress. Raises the first cause of a failure that will not pass by itself.
+        """
+        from kohort.spark.supervise import Supervisor
+
+        if mode not in MODES:
+            raise ConfigError(f"mode {mode!r}: one of {', '.join(MODES)}")
+        supervisor = Supervisor(self, spark, master, max_restarts)
+        return supervisor.run(mode, until, on_progress)
+
+
+def load_pipeline(path: str | Path) -> Pipeline:
+    """The one Pipeline of a Python file, ready to be run on executors that do not have the file.
+
+    Raises ConfigError when the file has no pipeline, or more than one.
+    """
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise ConfigError(f"there is no file {file}")
+    name = f"kohort_pipeline_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{file} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    _ship_by_value(module)
+    found = {id(v): v for v in vars(module).values() if isinstance(v, Pipeline)}
+    if len(found) != 1:
+        raise ConfigError(f"{file} defines {len(found)} pipelines; one is needed")
+    return next(iter(found.values()))
+
+
+def _ship_by_value(module: ModuleType) -> None:
+    """Executors cannot import the user's file: pickle what it defines, not its name."""
+    cloudpickle: Any = importlib.import_module("pyspark.cloudpickle")
+    cloudpickle.register_pickle_by_value(module)

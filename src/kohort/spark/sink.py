@@ -1,0 +1,87 @@
+"""`df.write.format("kohort")`: rows as records, at least once.
+
+Rules:
+- Columns as in the JVM connector: `value`, and optionally `key`, `headers`, `topic`, `partition`.
+  Without a `topic` column the option `topic` names it; with both, the option wins.
+- A task ends when every record of it is acknowledged. A task that is tried again writes again; for
+  exactly once, load through a `Pipeline`.
+"""
+
+# pyarrow and pyspark carry no complete types, so strict checking would only speak of them.
+# pyright: basic
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute
+from pyspark.sql.datasource import WriterCommitMessage
+
+from kohort.client.front_implementation import RecordFuture
+from kohort.client.producer import Producer
+from kohort.errors import ConfigError, KohortError
+from kohort.spark.options import SinkOptions
+from kohort.spark.publisher import producer_for
+from kohort.spark.worker import forget
+
+pc: Any = pyarrow.compute
+COLUMNS = frozenset({"key", "value", "headers", "topic", "partition"})
+
+
+class Sent(WriterCommitMessage):
+    """What one task reports: how many records it has written."""
+
+    def __init__(self, records: int) -> None:
+        self.records = records
+
+
+class RecordSink:
+    """Writes batches of rows as records; checked when it is made, on the driver."""
+
+    def __init__(self, options: SinkOptions, columns: tuple[str, ...]) -> None:
+        unknown = set(columns) - COLUMNS
+        if unknown or not {"key", "value"} & set(columns):
+            raise ConfigError(
+                f"columns {', '.join(columns)} cannot be written; there must be value or key, and "
+                "besides only headers, topic, partition"
+            )
+        if options.topic is None and "topic" not in columns:
+            raise ConfigError("name the topic: by the option topic, or by a column topic")
+        self._options = options
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> Sent:
+        """Send all rows and wait until every one is acknowledged."""
+        config = self._options.client
+        producer = producer_for(config)
+        count = 0
+        try:
+            futures: list[RecordFuture] = []
+            for batch in batches:
+                count += len(batch)
+                futures += self._send(producer, batch)
+            for future in futures:
+                future.result()
+        except KohortError:
+            forget("producer", config)
+            raise
+        return Sent(count)
+
+    def _send(self, producer: Producer, batch: pa.RecordBatch) -> list[RecordFuture]:
+        topics: list[tuple[str, pa.RecordBatch]] = []
+        if self._options.topic is not None:
+            topics.append((self._options.topic, batch))
+        else:
+            column = batch.column("topic")
+            if column.null_count:
+                raise ConfigError("the topic column holds null; every row needs a topic")
+            for name in pc.unique(column).to_pylist():
+                topics.append((name, batch.filter(pc.equal(column, name))))
+        futures: list[RecordFuture] = []
+        for topic, rows in topics:
+            if "topic" in rows.schema.names:
+                rows = rows.drop_columns(["topic"])
+            if "headers" in rows.schema.names and not self._options.include_headers:
+                rows = rows.drop_columns(["headers"])
+            futures += producer.produce_arrow(topic, rows)
+        return futures

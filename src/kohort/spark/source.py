@@ -1,0 +1,224 @@
+"""`format("kohort")`: the data source that Spark finds, for batch reads, streams and writes.
+
+    spark.readStream.format("kohort").option("kafka.bootstrap.servers", "localhost:9092")
+         .option("subscribe", "flights").option("group.id", "reports").load()
+
+Rules (Spark reference 2 and 5):
+- Nothing connects in `__init__`: readers are pickled. The planner is made on the driver on first
+  use and lives as long as the query; executors only fetch what an input partition names.
+- Everything that `read` needs stands in the input partition and the options.
+"""
+
+# pyspark and pyarrow carry no complete types, so strict checking would only speak of them.
+# pyright: basic
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from kohort.errors import ConfigError
+from kohort.spark import arrow
+from kohort.spark.cluster import ClusterPort, now_ms
+from kohort.spark.fetch import read_ranges
+from kohort.spark.offsets import Position, Range, pack
+from kohort.spark.options import LATEST, SourceOptions, parse_sink, parse_source
+from kohort.spark.planner import Planner
+from kohort.spark.sink import RecordSink, Sent
+from kohort.spark.worker import settle_down
+
+NAME = "kohort"
+
+
+class Ranges(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, spans: Sequence[Range]) -> None:
+        super().__init__(tuple(tuple(span) for span in spans))
+
+    @property
+    def spans(self) -> list[Range]:
+        return [Range(*span) for span in self.value]
+
+
+class KohortDataSource(DataSource):
+    """The data source `kohort`; see the options in `kohort.spark.options`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        """The JVM connector's columns, without those that were not asked for."""
+        try:
+            options = parse_source(self.options, streaming=True)
+        except ConfigError:
+            options = parse_source(self.options, streaming=False)
+        return arrow.ddl(columns(options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return BatchReader(parse_source(self.options, streaming=False))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return StreamReader(parse_source(self.options, streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        return BatchWriter(RecordSink(parse_sink(self.options), tuple(schema.fieldNames())))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        return StreamWriter(RecordSink(parse_sink(self.options), tuple(schema.fieldNames())))
+
+
+def columns(options: SourceOptions) -> tuple[str, ...]:
+    """The columns that a reader gives; range markers need all of them and one more."""
+    if options.range_markers:
+        return tuple(arrow.TYPES)
+    return options.shown_columns
+
+
+def default_tasks() -> int:
+    """This machine's cores. On a cluster give `minPartitions`: the driver cannot see its size."""
+    return os.cpu_count() or 1
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The driver's planner and the executors' `read`, as Spark calls them."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._planner: Planner | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_planner": None}
+
+    def planner(self) -> Planner:
+        """The driver's planner, made on first use."""
+        if self._planner is None:
+            port = ClusterPort(self._options.client)
+            self._planner = Planner(self._options, port, now_ms, default_tasks())
+        return self._planner
+
+    def initialOffset(self) -> dict[str, Any]:
+        return self.planner().initial().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        wanted = self._options.max_offsets
+        return ReadMaxRows(wanted) if wanted else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self.planner().freeze()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return self.planner().latest(Position.from_json(start), rows).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        ends = self.planner().ends
+        return Position(next=ends).to_json() if ends else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        tasks = self.planner().tasks(Position.from_json(start), Position.from_json(end))
+        return [Ranges(spans) for spans in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        settle_down()
+        assert isinstance(partition, Ranges), "Spark hands back what partitions() gave"
+        return read_ranges(self._options, partition.spans, columns(self._options))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: it comes one batch late, and never for the last (progress is in `latest`)."""
+
+    def stop(self) -> None:
+        """Nothing: the process that holds the connections ends with the query."""
+
+
+class BatchReader(DataSourceReader):
+    """One read from the starting to the ending offsets, fixed when the plan is made."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options
+        port = ClusterPort(options.client)
+        try:
+            planner = Planner(options, port, now_ms, default_tasks())
+            start = planner.initial()
+            spans = self._spans(planner, start, port)
+        finally:
+            port.close()
+        tasks = pack(spans, start.tasks, max_records=options.max_records_per_partition, split=True)
+        # Spark refuses a read without partitions; one without ranges gives no rows.
+        return [Ranges(spans) for spans in tasks] or [Ranges([])]
+
+    def _spans(self, planner: Planner, start: Position, port: ClusterPort) -> list[Range]:
+        options = self._options
+        stop = planner.latest(start).next
+        if options.ending_ms is not None:
+            found = port.by_time(dict.fromkeys(stop, options.ending_ms))
+            stop = {at: s.offset if s.offset >= 0 else stop[at] for at, s in found.items()}
+        elif isinstance(options.ending, dict):
+            given = {(t, p): o for t, ps in options.ending.items() for p, o in ps.items()}
+            if set(given) != set(stop):
+                raise ConfigError("endingOffsets must name every partition that is read")
+            stop = {at: stop[at] if o == LATEST else o for at, o in given.items()}
+        for at, end in stop.items():
+            if end < start.next[at]:
+                raise ConfigError(
+                    f"{at[0]}/{at[1]}: the range ends at {end}, before its start {start.next[at]}"
+                )
+        return [
+            Range(t, p, start.next[t, p], end, start.ids.get(t, ""))
+            for (t, p), end in sorted(stop.items())
+            if end > start.next[t, p]
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        settle_down()
+        assert isinstance(partition, Ranges), "Spark hands back what partitions() gave"
+        return read_ranges(self._options, partition.spans, columns(self._options))
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Writes rows as records, at least once."""
+
+    def __init__(self, sink: RecordSink) -> None:
+        self._sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+        settle_down()
+        return self._sink.write(iterator)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes rows as records, at least once: a task that is tried again writes again."""
+
+    def __init__(self, sink: RecordSink) -> None:
+        self._sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+        settle_down()
+        return self._sink.write(iterator)
+
+    def commit(self, messages: list[Any], batchId: int) -> None:
+        """Nothing: every record was acknowledged before its task ended."""
+
+    def abort(self, messages: list[Any], batchId: int) -> None:
+        """Nothing: what was written stays written; the batch is tried again."""

@@ -1,0 +1,310 @@
+"""Start a pipeline's queries, watch them, restart what will pass, and say clearly what will not.
+
+Shell: clock, sleep and files (the checkpoint's lock).
+
+Rules (Spark reference 2 "Faults", 5.8; invariant X6):
+- Two queries: one reads the source topics, one reads all tiers, so that neither waits for the
+  other. Both write through the same sink.
+- Both start where the store's fences stand (X8). A checkpoint that is gone costs nothing.
+- Nothing in Spark restarts a query. A cause that may pass (a broker away, a database locked, a
+  worker killed) is restarted with back-off; anything else is raised at once, with the traceback of
+  the Python process in which it happened.
+- One driver a checkpoint: a lock, and a wait for the JVM of a driver that was killed.
+"""
+
+# pyspark carries no complete types, so strict checking would only speak of it.
+# pyright: basic
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from kohort.errors import BrokerError, ErrorCode, KohortError
+from kohort.retry.store import Store
+from kohort.retry.topics import (
+    Existing,
+    TopicSpec,
+    check_topics,
+    creation_refused,
+    plan_topics,
+)
+from kohort.spark.checkpoint import CheckpointLock
+from kohort.spark.cluster import ClusterPort
+from kohort.spark.progress import Progress, measure
+from kohort.spark.sessions import register, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from kohort.spark.pipeline import Pipeline
+
+log = logging.getLogger("kohort.spark")
+WATCH_S: Final = 0.2
+PROGRESS_S: Final = 0.5
+PROGRESS_COST: Final = 20
+MAX_BACKOFF_S: Final = 30.0
+STEADY_S: Final = 60.0
+MIN_TIER_TRIGGER_MS: Final = 500
+MAX_TIER_TRIGGER_MS: Final = 60_000
+SOURCE, TIERS = "source", "tiers"
+
+_PASSES = re.compile(
+    r"ConnectionFailedError|KafkaTimeoutError|StoreBusyError|Python worker exited unexpectedly"
+    r"|Python worker failed to connect back|ConnectionRefusedError|ConnectionResetError"
+    r"|BrokenPipeError|lost the race for its fence"
+)
+_BROKER_ERROR = re.compile(r"\b([A-Z][A-Z_]{4,}) \((-?\d+)\)")
+_NEVER_PASSES = re.compile(
+    r"kohort\.errors\.(DataLossError|ConfigError|UsageError|ProtocolError|DecodeError)"
+)
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\):.*", re.DOTALL)
+
+
+class PipelineFailedError(KohortError):
+    """A query of a pipeline ended with an error; the message holds the cause's own traceback."""
+
+
+class Supervisor:
+    """One run of one pipeline."""
+
+    def __init__(
+        self, pipeline: Pipeline, spark: SparkSession | None, master: str | None, max_restarts: int
+    ) -> None:
+        self._pipeline = pipeline
+        self._spark = spark
+        self._master = master
+        self._max_restarts = max_restarts
+        self._progress_at = 0.0
+
+    def run(
+        self,
+        mode: str,
+        until: Callable[[], bool] | None,
+        on_progress: Callable[[Progress], None] | None,
+    ) -> Progress:
+        """See `Pipeline.run`."""
+        pipeline = self._pipeline
+        topics = pipeline.topics
+        store = pipeline.open_store()
+        with CheckpointLock(pipeline.checkpoint) as lock:
+            pipeline.prepare_store(store)
+            port = ClusterPort(pipeline.client_config)
+            try:
+                ensure_topics(pipeline, port)
+                spark = self._spark or session(f"kohort {pipeline.name}", master=self._master)
+                lock.note_jvm(_jvm_pid(spark))
+                register(spark)
+                log.info("pipeline %s reads %s", pipeline.name, ", ".join(topics))
+                return self._supervise(spark, store, port, mode, until, on_progress)
+            finally:
+                port.close()
+                store.close()
+
+    def _supervise(
+        self, spark: SparkSession, store: Store, port: ClusterPort, mode: str,
+        until: Callable[[], bool] | None, on_progress: Callable[[Progress], None] | None,
+    ) -> Progress:  # fmt: skip
+        failures = 0
+        while True:
+            began = time.monotonic()
+            queries: list[Any] = []
+            try:
+                open_fences(self._pipeline, store, port)
+                queries = self._start(spark, store, port, mode)
+                last = self._watch(queries, store, port, mode, until, on_progress)
+                for query in queries:
+                    query.stop()
+                port.commit(self._pipeline.group, last.next_offsets)
+                return last
+            except PipelineFailedError as error:
+                cause = error
+                if not passes(str(error)):
+                    raise
+            except KohortError as error:
+                cause = error
+                if not error.retriable:
+                    raise
+            finally:
+                for query in queries:
+                    query.stop()
+            failures = 1 if time.monotonic() - began > STEADY_S else failures + 1
+            if failures > self._max_restarts:
+                raise cause
+            pause = min(MAX_BACKOFF_S, 0.5 * 2**failures)
+            log.warning("restarting in %.0f s after: %s", pause, last_line(str(cause)))
+            time.sleep(pause)
+
+    # Starting
+
+    def _start(self, spark: SparkSession, store: Store, port: ClusterPort, mode: str) -> list[Any]:
+        from kohort.spark.pipeline_sink import sink_class
+
+        pipeline = self._pipeline
+        sink = f"kohort-pipeline-{pipeline.name}"
+        views = port.topics()
+        partitions = {name: view.partitions for name, view in views.items()}
+        spark.dataSource.register(sink_class(pipeline.spec(partitions), sink))
+        delays = {t: ms for names in pipeline.topics.values() for t, ms in names.delays_ms.items()}
+        plan: list[tuple[str, dict[str, int], list[str], int]] = [
+            (SOURCE, {}, list(pipeline.topics), pipeline.trigger_ms),
+            (TIERS, delays, list(delays), self._tier_trigger_ms(delays)),
+        ]
+        queries: list[Any] = []
+        try:
+            for label, tier_delays, topics, trigger_ms in plan:
+                options = self._options(spark, store, topics, tier_delays)
+                reader = spark.readStream.format("kohort").options(**options).load()
+                writer = (
+                    reader.writeStream.format(sink)
+                    .queryName(f"{pipeline.name} {label}")
+                    .option("checkpointLocation", str(pipeline.checkpoint.absolute() / label))
+                )
+                if mode == "available_now":
+                    writer = writer.trigger(availableNow=True)
+                else:
+                    writer = writer.trigger(processingTime=f"{trigger_ms} milliseconds")
+                queries.append(writer.start())
+        except BaseException:  # what was started must not stay behind, whatever happened
+            for query in queries:
+                query.stop()
+            raise
+        return queries
+
+    def _options(
+        self, spark: SparkSession, store: Store, topics: list[str], delays: Mapping[str, int]
+    ) -> dict[str, str]:
+        pipeline = self._pipeline
+        starting: dict[str, dict[str, int]] = {}
+        for fence in store.fences(pipeline.name):
+            if fence.topic in topics:
+                starting.setdefault(fence.topic, {})[str(fence.partition)] = fence.next_offset
+        options = {
+            **{f"kafka.{key}": value for key, value in pipeline.client_config.items()},
+            "subscribe": ",".join(topics),
+            "startingOffsets": json.dumps(starting),
+            "group.id": pipeline.group,
+            "maxOffsetsPerTrigger": str(pipeline.max_offsets_per_trigger),
+            "minPartitions": str(max(1, spark.sparkContext.defaultParallelism)),
+            "rangeMarkers": "true",
+            "clockSkewMs": str(pipeline.skew_ms),
+        }
+        if delays:
+            options["tierDelaysMs"] = json.dumps(dict(delays))
+        return options
+
+    def _tier_trigger_ms(self, delays: Mapping[str, int]) -> int:
+        """A twentieth of the shortest delay, within bounds: what it costs is only lateness."""
+        shortest = min((ms for ms in delays.values() if ms > 0), default=MAX_TIER_TRIGGER_MS)
+        return max(MIN_TIER_TRIGGER_MS, min(shortest // 20, MAX_TIER_TRIGGER_MS))
+
+    # Watching
+
+    def _watch(
+        self, queries: list[Any], store: Store, port: ClusterPort, mode: str,
+        until: Callable[[], bool] | None, on_progress: Callable[[Progress], None] | None,
+    ) -> Progress:  # fmt: skip
+        next_measure = 0.0
+        while True:
+            running = False
+            for query in queries:
+                error = query.exception()
+                if error is not None:
+                    raise PipelineFailedError(explain(str(error)))
+                running = running or query.isActive
+            complete = until is None or until()
+            now = time.monotonic()
+            if now >= next_measure or not running:
+                progress = measure(self._pipeline, store, port)
+                spent = time.monotonic() - now
+                next_measure = now + max(PROGRESS_S, PROGRESS_COST * spent)
+                if on_progress is not None:
+                    on_progress(progress)
+                if not running or (mode == "until_idle" and complete and progress.drained):
+                    return progress
+            time.sleep(WATCH_S)
+
+
+def ensure_topics(pipeline: Pipeline, port: ClusterPort) -> None:
+    """Create the retry topics that are missing and verify the others. The source is left alone.
+
+    Raises ConfigError for a source topic that does not exist, and for unfit retry topics.
+    """
+    views = port.topics()
+    specs: list[TopicSpec] = []
+    for topic, names in pipeline.topics.items():
+        if topic not in views:
+            raise BrokerError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"pipeline {pipeline.name} reads topic {topic}, which does not exist; create it "
+                f"first: kohort topic create {topic}",
+            )
+        specs += plan_topics(names, partitions=views[topic].partitions)
+    existing = {
+        name: Existing(views[name].partitions, configs)
+        for name, configs in port.describe([s.name for s in specs if s.name in views]).items()
+    }
+    missing = check_topics(specs, existing, bootstrap=pipeline.servers)
+    if not missing:
+        return
+    try:
+        port.create(missing)
+    except BrokerError as error:
+        if error.retriable:
+            raise
+        raise creation_refused(missing, bootstrap=pipeline.servers, reason=str(error)) from error
+
+
+def open_fences(pipeline: Pipeline, store: Store, port: ClusterPort) -> None:
+    """A fence for every partition, made at the log's start where there is none.
+
+    The queries then start at the fences, and a tier has its fence before any copy is read.
+    """
+    views = port.topics()
+    names = [n for t, r in pipeline.topics.items() for n in (t, *r.delays_ms)]
+    known = {(f.topic, f.partition) for f in store.fences(pipeline.name)}
+    missing = [(n, p) for n in names for p in range(views[n].partitions) if (n, p) not in known]
+    if not missing:
+        return
+    now = int(time.time() * 1000)
+    for (topic, partition), start in port.earliest(missing).items():
+        store.open_fence(pipeline.name, topic, views[topic].topic_id, partition, start, now)
+
+
+def passes(text: str) -> bool:
+    """May this failure pass by itself?"""
+    if _NEVER_PASSES.search(text):
+        return False
+    if _PASSES.search(text):
+        return True
+    found = _BROKER_ERROR.findall(text)
+    return any(BrokerError(int(code)).retriable for name, code in found if _is_code(name))
+
+
+def explain(text: str) -> str:
+    """The Python traceback inside a Spark error, and its last line first; else the text itself."""
+    match = _TRACEBACK.search(text)
+    if match is None:
+        return text
+    trace = re.split(r"\n\s*(?:at |\*\*\*|Driver stacktrace|SQLSTATE)", match[0])[0].rstrip()
+    return f"{last_line(trace)}\n\n{trace}"
+
+
+def last_line(text: str) -> str:
+    """The last line of a traceback: the error itself."""
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    return lines[0] if lines and not lines[0].startswith("Traceback") else (lines or [""])[-1]
+
+
+def _is_code(name: str) -> bool:
+    return name in ErrorCode.__members__
+
+
+def _jvm_pid(spark: SparkSession) -> int | None:
+    jvm: Any = spark.sparkContext._jvm
+    if jvm is None:
+        return None
+    return int(jvm.java.lang.ProcessHandle.current().pid())

@@ -1,0 +1,79 @@
+"""Spark reference 1: the connector's option names, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from kohort.errors import ConfigError
+from kohort.spark.options import parse_sink, parse_source
+
+BASE = {"kafka.bootstrap.servers": "b:1", "subscribe": "t"}
+
+
+def test_names_of_the_jvm_connector_in_lower_case() -> None:
+    """Spark lower-cases keys; `kafka.*` goes to the client."""
+    found = parse_source(
+        {
+            "kafka.bootstrap.servers": "b:1", "subscribe": "a, b,a", "startingoffsets": "earliest",
+            "maxoffsetspertrigger": "10", "failondataloss": "false", "includeheaders": "true",
+            "kafka.group.id": "g", "kafka.fetch.max.bytes": "1000", "minpartitions": "4",
+        },
+        streaming=True,
+    )  # fmt: skip
+    assert found.topics == ("a", "b")
+    assert found.client == {"bootstrap.servers": "b:1", "fetch.max.bytes": "1000"}
+    assert (found.group, found.max_offsets, found.min_partitions) == ("g", 10, 4)
+    assert (found.fail_on_data_loss, found.include_headers) == (False, True)
+    assert found.shown_columns[-1] == "headers"
+
+
+def test_starting_offsets() -> None:
+    found = parse_source({**BASE, "startingOffsets": '{"t": {"0": 23, "1": -2}}'}, streaming=False)
+    assert found.starting == {"t": {0: 23, 1: -2}}
+    with_group = parse_source({**BASE, "group.id": "g"}, streaming=True)
+    assert with_group.starting == "group"
+    assert parse_source(BASE, streaming=False).starting == "earliest"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"startingOfsets": "earliest"}, "did you mean 'startingOffsets'"),
+        ({"kafka.auto.offset.reset": "earliest"}, "use startingOffsets"),
+        ({"kafka.enable.auto.commit": "true"}, "publishes progress itself"),
+        ({"assign": '{"t": [0]}'}, "exactly one of"),
+        ({"startingOffsets": '{"t": {"0": -3}}'}, "not an offset"),
+        ({"startingOffsets": '{"t": {"x": 1}}'}, "not an offset"),
+        ({"startingOffsets": "soon"}, "neither a word"),
+        ({"startingOffsets": "group"}, "needs group.id"),
+        ({"startingOffsets": "latest"}, "needs the option group.id"),
+        ({"endingOffsets": "latest"}, "has no end"),
+        ({"maxOffsetsPerTrigger": "0"}, "at least 1"),
+        ({"failOnDataLoss": "maybe"}, "true or false"),
+        ({"columns": "value,size"}, "the columns are"),
+    ],
+)
+def test_refused(options: dict[str, str], says: str) -> None:
+    base = {**BASE, "startingOffsets": "earliest"}
+    with pytest.raises(ConfigError, match=says):
+        parse_source({**base, **options}, streaming=True)
+
+
+def test_pattern_and_missing_servers() -> None:
+    with pytest.raises(ConfigError, match="regular expression"):
+        parse_source({"kafka.bootstrap.servers": "b:1", "subscribePattern": "("}, streaming=False)
+    with pytest.raises(ConfigError, match="missing"):
+        parse_source({"subscribe": "t"}, streaming=False)
+
+
+def test_values_do_not_show_in_repr() -> None:
+    """Passwords must not reach plans or logs."""
+    found = parse_source({**BASE, "kafka.sasl.password": "secret"}, streaming=False)
+    assert "secret" not in repr(found)
+
+
+def test_sink() -> None:
+    found = parse_sink({"kafka.bootstrap.servers": "b:1", "topic": "t"})
+    assert found.topic == "t"
+    with pytest.raises(ConfigError, match="option of the source"):
+        parse_sink({"kafka.bootstrap.servers": "b:1", "subscribe": "t"})

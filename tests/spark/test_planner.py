@@ -1,0 +1,207 @@
+"""Spark reference 0.2, 0.3, 5.2 to 5.4; retry reference D4: what the driver plans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from kohort.errors import BrokerError, ConfigError, DataLossError, ErrorCode
+from kohort.spark.offsets import Position, TopicPartition
+from kohort.spark.options import parse_source
+from kohort.spark.planner import Planner, Stamped, TopicView
+
+T0, T1 = ("t", 0), ("t", 1)
+
+
+@dataclass
+class FakePort:
+    """A cluster in a dictionary: the timestamps of each partition's records."""
+
+    logs: dict[TopicPartition, list[int]] = field(default_factory=lambda: {T0: [], T1: []})
+    starts: dict[TopicPartition, int] = field(default_factory=dict)
+    group: dict[TopicPartition, int] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    refuse: bool = False
+
+    def topics(self) -> Mapping[str, TopicView]:
+        self.asked.append("topics")
+        names = sorted({t for t, _ in self.logs})
+        return {
+            n: TopicView(self.ids.get(n, f"id-{n}"), sum(t == n for t, _ in self.logs))
+            for n in names
+        }
+
+    def earliest(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return {at: self.starts.get(at, 0) for at in wanted}
+
+    def latest(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        self.asked.append("latest")
+        return {at: len(self.logs[at]) for at in wanted}
+
+    def by_time(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, Stamped]:
+        self.asked.append("by_time")
+        return {
+            at: next(
+                (Stamped(o, t) for o, t in enumerate(self.logs[at]) if t >= ms), Stamped(-1, -1)
+            )
+            for at, ms in wanted.items()
+        }
+
+    def max_timestamp(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, Stamped]:
+        return {
+            at: max(
+                (Stamped(o, t) for o, t in enumerate(self.logs[at])),
+                key=lambda s: s.timestamp_ms, default=Stamped(-1, -1),
+            )
+            for at in wanted
+        }  # fmt: skip
+
+    def scan(self, at: TopicPartition, start: int, end: int, target_ms: int) -> Stamped:
+        for offset in range(start, end):
+            if self.logs[at][offset] >= target_ms:
+                return Stamped(offset, self.logs[at][offset])
+        return Stamped(end, -1)
+
+    def committed(self, group: str, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        return {at: self.group[at] for at in wanted if at in self.group}
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        if self.refuse:
+            raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)
+        for at, offset in offsets.items():
+            assert offset >= self.group.get(at, 0), "progress never goes back"
+        self.group.update(offsets)
+
+
+class Clock:
+    now = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def planner(port: FakePort, clock: Clock | None = None, **options: str) -> Planner:
+    given = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", "startingOffsets": "earliest"}
+    names = {k.replace("_", "."): v for k, v in options.items()}
+    parsed = parse_source({**given, **names}, streaming=True)
+    return Planner(parsed, port, clock or Clock(), tasks=2)
+
+
+def test_latest_is_kept_in_the_group_at_once() -> None:
+    """Spark reference 0.2: asked again after a restart, the start is still the same."""
+    port = FakePort({T0: [1] * 5, T1: [1] * 7})
+    first = planner(port, group_id="g", startingOffsets="latest").initial()
+    port.logs[T0] += [2] * 100
+    again = planner(port, group_id="g", startingOffsets="latest").initial()
+    assert first.next == again.next == {T0: 5, T1: 7}
+
+
+def test_group_start_and_its_fallback() -> None:
+    port = FakePort({T0: [1] * 5, T1: [1] * 7}, group={T0: 3}, starts={T1: 2})
+    found = planner(port, group_id="g", startingOffsets="group").initial()
+    assert found.next == {T0: 3, T1: 2}
+    assert port.group == {T0: 3, T1: 2}
+
+
+def test_named_offsets_must_be_all_and_only_what_is_read() -> None:
+    port = FakePort()
+    with pytest.raises(ConfigError, match=r"missing t/1, extra t/7"):
+        planner(port, startingOffsets='{"t": {"0": 0, "7": 1}}').initial()
+    found = planner(port, startingOffsets='{"t": {"0": -2, "1": 4}}').initial()
+    assert found.next == {T0: 0, T1: 4}
+
+
+def test_batches_are_limited_and_replayed_alike() -> None:
+    port = FakePort({T0: [1] * 100, T1: [1] * 50})
+    plan = planner(port)
+    start = plan.initial()
+    end = plan.latest(start, 30)
+    assert end.next == {T0: 20, T1: 10}
+    stored = Position.from_json(end.to_json())
+    other = planner(FakePort({T0: [], T1: []}))
+    assert other.tasks(start, stored) == plan.tasks(start, end)
+
+
+def test_progress_is_what_the_checkpoint_has_committed() -> None:
+    """Spark reference 0.3, README point 7: from `start`, never back, never ahead."""
+    port = FakePort({T0: [1] * 100, T1: []})
+    plan = planner(port, group_id="g")
+    one = plan.latest(plan.initial(), 10)
+    plan.latest(one, 10)
+    assert port.group == {T0: 10, T1: 0}
+    planner(port, group_id="g").latest(plan.initial(), 10)
+    assert port.group == {T0: 10, T1: 0}
+
+
+def test_a_group_with_members_is_refused() -> None:
+    with pytest.raises(ConfigError, match="group of its own"):
+        planner(FakePort(refuse=True), group_id="g", startingOffsets="group").initial()
+
+
+def test_new_partitions_are_read_from_their_beginning() -> None:
+    clock = Clock()
+    port = FakePort({T0: [1] * 3})
+    plan = planner(port, clock)
+    start = plan.initial()
+    port.logs[T1] = [1] * 4
+    clock.now += 60_000
+    end = plan.latest(start)
+    assert end.next == {T0: 3, T1: 4}
+    assert [(r.partition, r.start, r.end, r.first) for t in plan.tasks(start, end) for r in t] == [
+        (1, 0, 4, True), (0, 0, 3, True)
+    ]  # fmt: skip
+
+
+def test_loss_is_a_log_start_past_what_is_wanted_and_nothing_else() -> None:
+    port = FakePort({T0: [1] * 10, T1: []}, starts={T0: 4})
+    with pytest.raises(DataLossError, match="0 to 3 are gone"):
+        planner(port).latest(Position({T0: 0, T1: 0}))
+    lenient = planner(port, failOnDataLoss="false")
+    assert lenient.latest(Position({T0: 0, T1: 0})).next[T0] == 10
+    assert planner(port).latest(Position({T0: 4, T1: 0})).next[T0] == 10
+
+
+def test_a_topic_made_anew_is_noticed() -> None:
+    port = FakePort()
+    start = planner(port).initial()
+    port.ids["t"] = "other"
+    with pytest.raises(DataLossError, match="made anew"):
+        planner(port).latest(start)
+
+
+def test_available_now_stops_at_its_first_target() -> None:
+    """Spark reference 5.4: the target is frozen at the first call."""
+    port = FakePort({T0: [1] * 10, T1: []})
+    plan = planner(port)
+    plan.freeze()
+    start = plan.initial()
+    one = plan.latest(start, 6)
+    port.logs[T0] += [1] * 100
+    two = plan.latest(one, 6)
+    assert plan.latest(two, 6).next == two.next == {T0: 10, T1: 0}
+
+
+def test_tiers_are_bounded_by_what_is_due() -> None:
+    """Retry reference D4: returning `start` schedules nothing; an idle tier is asked seldom."""
+    clock = Clock()
+    port = FakePort({T0: [clock.now - 400_000, clock.now - 100], T1: []})
+    plan = planner(port, clock, tierDelaysMs='{"t": 300000}', clockSkewMs="0")
+    start = plan.initial()
+    end = plan.latest(start)
+    assert end.next == {T0: 1, T1: 0}
+    asked = len(port.asked)
+    for _ in range(5):
+        clock.now += 1_000
+        assert plan.latest(end).next == end.next
+    assert len(port.asked) == asked
+    clock.now += 300_000
+    assert plan.latest(end).next == {T0: 2, T1: 0}
+    assert port.asked.index("latest") < port.asked.index("by_time")
+
+
+def test_no_topic_is_an_error_that_says_so() -> None:
+    with pytest.raises(ConfigError, match="no topic t"):
+        planner(FakePort({})).initial()

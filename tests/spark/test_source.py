@@ -1,0 +1,149 @@
+"""`format("kohort")` on a real Spark session and a real broker (spec 6.1, 6.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from kohort.testing import Cluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+Make = Callable[..., str]
+Send = Callable[..., None]
+
+
+def committed(cluster: Cluster, group: str, topic: str, partitions: int = 2) -> list[int | None]:
+    """The group's committed offset of each partition."""
+    from kohort.client.consumer import Consumer
+
+    with Consumer(bootstrap_servers=cluster.bootstrap, group_id=group) as consumer:
+        found = consumer.committed([(topic, p) for p in range(partitions)])
+        return [o.offset if o else None for _, o in sorted(found.items())]
+
+
+def test_batch_read_has_the_connectors_rows(
+    spark: SparkSession, cluster: Cluster, topic: Make, produce: Send
+) -> None:
+    """Spark reference 1: columns, types and order of the JVM connector; ranges by JSON."""
+    name = topic()
+    produce(
+        name, (0, b"a", b"1", [("h", b"x"), ("h", None)]), (0, None, b"2"), (1, b"c", None),
+        (0, b"d", b"4"),
+    )  # fmt: skip
+    reader = (
+        spark.read.format("kohort")
+        .option("kafka.bootstrap.servers", cluster.bootstrap)
+        .option("subscribe", name)
+    )
+    frame = reader.option("includeHeaders", "true").load()
+    assert [f"{f.name} {f.dataType.simpleString()}" for f in frame.schema] == [
+        "key binary", "value binary", "topic string", "partition int", "offset bigint",
+        "timestamp timestamp", "timestampType int",
+        "headers array<struct<key:string,value:binary>>",
+    ]  # fmt: skip
+    rows = sorted(frame.collect(), key=lambda r: (r.partition, r.offset))
+    assert [(r.key, r.value, r.partition, r.offset) for r in rows] == [
+        (b"a", b"1", 0, 0), (None, b"2", 0, 1), (b"d", b"4", 0, 2), (b"c", None, 1, 0)
+    ]  # fmt: skip
+    assert [(h.key, h.value) for h in rows[0].headers] == [("h", b"x"), ("h", None)]
+    assert {r.topic for r in rows} == {name}
+    part = (
+        reader.option("columns", "value,offset")
+        .option("startingOffsets", f'{{"{name}": {{"0": 1, "1": -2}}}}')
+        .option("endingOffsets", f'{{"{name}": {{"0": 2, "1": -1}}}}')
+        .load()
+    )
+    assert sorted((r.offset, r.value) for r in part.collect()) == [(0, None), (1, b"2")]
+
+
+def test_stream_resumes_and_publishes_its_progress(
+    spark: SparkSession, cluster: Cluster, topic: Make, produce: Send, tmp_path: Path
+) -> None:
+    """Spec 6.4, Spark reference 0.2, 0.3: the group shows progress; a restart goes on."""
+    name = topic()
+    group = f"g-{name}"
+    seen: list[tuple[int, list[Any]]] = []
+
+    def run() -> None:
+        seen.clear()
+        stream = (
+            spark.readStream.format("kohort")
+            .option("kafka.bootstrap.servers", cluster.bootstrap)
+            .option("subscribe", name)
+            .option("group.id", group)
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", "40")
+            .load()
+        )
+        query = (
+            stream.writeStream.foreachBatch(
+                lambda df, n: seen.append((n, [(r.partition, r.offset) for r in df.collect()]))
+            )
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+        assert query.exception() is None
+
+    produce(name, *((n % 2, None, b"v") for n in range(100)))
+    run()
+    rows = [row for _, batch in seen for row in batch]
+    assert len(seen) == 3
+    assert sorted(rows) == sorted((p, o) for p in range(2) for o in range(50))
+    assert committed(cluster, group, name) == [50, 50]
+    produce(name, (1, None, b"new"))
+    run()
+    assert [row for _, batch in seen for row in batch] == [(1, 50)]
+    assert committed(cluster, group, name) == [50, 51]
+    run()
+    assert [row for _, batch in seen for row in batch] == []
+
+
+def test_write_and_read_back(
+    spark: SparkSession, cluster: Cluster, topic: Make, produce: Send
+) -> None:
+    """Spec 6.1: the sink writes Arrow batches to the brokers, at least once."""
+    name = topic()
+    frame = spark.range(500).selectExpr(
+        "CAST(CAST(id AS STRING) AS BINARY) AS key", "CAST('v' AS BINARY) AS value"
+    )
+    (
+        frame.write.format("kohort")
+        .option("kafka.bootstrap.servers", cluster.bootstrap)
+        .option("topic", name)
+        .mode("append")
+        .save()
+    )
+    rows = (
+        spark.read.format("kohort")
+        .option("kafka.bootstrap.servers", cluster.bootstrap)
+        .option("subscribe", name)
+        .load()
+        .collect()
+    )
+    assert sorted(int(r.key) for r in rows) == list(range(500))
+
+
+def test_refusals_reach_the_user(spark: SparkSession, cluster: Cluster) -> None:
+    """Issue 2, "Bad input": unknown options name the nearest; an unknown topic is named."""
+    servers = {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": "nowhere"}
+    with pytest.raises(Exception, match="did you mean 'startingOffsets'"):
+        spark.read.format("kohort").options(**servers, startingOfset="earliest").load()
+    with pytest.raises(Exception, match="no topic nowhere"):
+        spark.read.format("kohort").options(**servers).load().collect()
+
+
+def test_spark_finds_the_source_by_its_module_name() -> None:
+    """Spark reference 0.8: `pyspark_kohort` holds the `DefaultSource`."""
+    pytest.importorskip("pyspark")
+    import pyspark_kohort
+
+    assert pyspark_kohort.DefaultSource.name() == "kohort"
