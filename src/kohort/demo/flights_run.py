@@ -13,6 +13,7 @@ Shell: threads, clock, files, processes.
 # pyright: basic
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -20,7 +21,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,7 +37,14 @@ from kohort.demo.flights_report import Facts
 from kohort.errors import ConfigError, KohortError
 from kohort.retry.policy import RetryPolicy
 from kohort.retry.store import Store
-from kohort.spark import Pipeline, Progress, load_pipeline, reconcile, retries_over_time
+from kohort.spark import (
+    Pipeline,
+    Progress,
+    load_pipeline,
+    reconcile,
+    retries_over_time,
+    session,
+)
 
 FLIGHTS, WEATHER = "flights", "weather"
 DEFAULT_RETRIES = "2s 2s 5s 5s 5s 10s"
@@ -130,10 +138,13 @@ class FlightsRun:
         threading.Thread(
             target=self._feed, args=(feed,), name="kohort-demo-feed", daemon=True
         ).start()
-        self.say("starting Spark")
+        spark_log = self.directory / "spark.log"
+        self.say(f"starting Spark; what it says is in {spark_log}")
+        with _standard_error_to(spark_log):
+            spark = session("kohort demo flights", master=self.settings.master)
         self.pipeline.run(
             "until_idle",
-            master=self.settings.master,
+            spark=spark,
             until=self._all_fed,
             on_progress=lambda progress: on_progress(progress, expected),
         )
@@ -275,6 +286,20 @@ def _ends(admin: Admin, topic: str, partitions: int) -> dict[int, int]:
         TopicPartition(topic, partition): "latest" for partition in range(partitions)
     }
     return {tp.partition: found.offset for tp, found in admin.list_offsets(asked).items()}
+
+
+@contextlib.contextmanager
+def _standard_error_to(path: Path) -> Iterator[None]:
+    """Processes started meanwhile write their standard error to a file; ours is put back."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with path.open("ab") as log:
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _send(producer: Producer, topic: str, events: list[Event]) -> None:
