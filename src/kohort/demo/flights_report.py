@@ -188,14 +188,21 @@ def _arrivals(axes: Axes, facts: Facts) -> None:
 
 def _retries(axes: Axes, facts: Facts) -> None:
     for colour, (tier, points) in zip(COLOURS, facts.retries.items(), strict=False):
-        axes.plot(
-            [second for second, _ in points], [count for _, count in points],
-            color=colour, linewidth=1.4, marker="o", markersize=2.5, label=f"tier {tier}",
-        )  # fmt: skip
+        seconds, counts = _every_second(points)
+        axes.step(seconds, counts, where="mid", color=colour, linewidth=1.2, label=f"tier {tier}")
     axes.set_xlabel("seconds since the start")
     axes.set_ylabel("copies a second")
     axes.legend(frameon=False)
     _thousands(axes)
+
+
+def _every_second(points: Sequence[tuple[float, int]]) -> tuple[list[float], list[int]]:
+    """A series with its quiet seconds as zeros, so that a line is not drawn across them."""
+    counts: dict[int, int] = {}
+    for second, count in points:
+        counts[round(second)] = counts.get(round(second), 0) + count
+    seconds = range(min(counts) - 1, max(counts) + 2)
+    return [float(second) for second in seconds], [counts.get(second, 0) for second in seconds]
 
 
 def _failures(axes: Axes, facts: Facts) -> None:
@@ -210,8 +217,7 @@ def _failures(axes: Axes, facts: Facts) -> None:
 
 
 def _throughput(axes: Axes, facts: Facts) -> None:
-    seconds = [second for second, _ in facts.loaded_over_time]
-    counts = [count for _, count in facts.loaded_over_time]
+    seconds, counts = _every_second(facts.loaded_over_time)
     axes.fill_between(seconds, counts, color=COLOURS[0], alpha=0.25, step="mid", linewidth=0)
     axes.step(seconds, counts, where="mid", color=COLOURS[0], linewidth=1.2)
     axes.set_xlabel("seconds since the start")
