@@ -228,7 +228,7 @@ def fetch(address: tuple[str, int], pid: int, topic: str, size: int, total_mb: i
     got = [0] * connections
 
     def work(i: int) -> Callable[[], None]:
-        frames = [fetch_frame(topic, i, offset, size) for offset in range(0, 100_000, 1_000)]
+        frames = [fetch_frame(topic, i, offset, size) for offset in range(0, 100_000, 997)]
 
         def run() -> None:
             client = clients[i]

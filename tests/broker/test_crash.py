@@ -265,3 +265,19 @@ def test_the_clean_marker_goes_before_anything_is_loaded() -> None:
         Harness(disk, FakeEnv(), **CONFIG)
     after = disk.after_crash()
     assert not Harness(after, FakeEnv(), **CONFIG).node.directory.clean
+
+
+def test_os_durability_flushes_what_is_sealed() -> None:
+    """The recovery point moves, and sealed files need not stay open."""
+    disk = ShadowFiles(random.Random(1))
+    harness = Harness(disk, FakeEnv(), **{**CONFIG, "durability": "os"})
+    harness.create("t")
+    for i in range(60):
+        assert harness.produce("t", batch_of([b"value %d" % i])).error_code == 0
+    harness.node.write_checkpoint()
+    partition = harness.node.topics.partition("t", 0)
+    assert partition is not None
+    assert partition.log is not None
+    assert partition.log.flushed_offset == partition.log.active.base_offset > 0
+    sealed = [f"t-0/{s.base_offset:020d}.log" for s in partition.log.segments[:-1]]
+    assert all(disk._safe[name].synced for name in sealed)

@@ -14,7 +14,7 @@ import pytest
 from kohort.testing import Cluster
 
 # kafka-python reads its schemas through a deprecated call of the standard library.
-pytestmark = pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.* is deprecated. Use files.*:DeprecationWarning")
 
 COUNT = 300
 VALUES = [b"value %d" % i for i in range(COUNT)]

@@ -338,3 +338,17 @@ def test_sigterm_flushes_and_leaves_a_clean_directory(tmp_path: Path) -> None:
     with Cluster(durability="os", data_dir=str(tmp_path)) as cluster:
         assert not (tmp_path / ".kafka_cleanshutdown").exists()
         assert read(cluster.bootstrap, "t") == [b"a"] * 10
+
+
+def test_a_client_that_does_not_read_is_not_read_from() -> None:
+    """Answers that nobody takes are bounded: back-pressure on its requests, and then all come."""
+    with Cluster(connection_max_unsent_bytes=1 << 20) as cluster:
+        cluster.create_topic("t")
+        with Wire(cluster.bootstrap) as wire:
+            wire.send(produce_request("t", batch_of([b"x" * 900_000])), 9)
+            wire.receive()
+            frame = b"".join(encode_request(fetch_request("t", 0), 12, 1, "raw"))
+            wire.socket.sendall(frame * 300)
+            sizes = {len(wire.receive()) for _ in range(300)}
+            assert len(sizes) == 1
+            assert sizes.pop() > 900_000

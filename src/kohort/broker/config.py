@@ -87,6 +87,8 @@ class BrokerConfig(Config):
     connections_max_idle_ms: int = 600_000
     max_requests_in_flight: int = 256
     """Requests of one connection that may wait for the disk; further ones are not read."""
+    connection_max_unsent_bytes: int = 32 * MIB
+    """Answers that may wait for a client to read them before its requests are no longer read."""
     max_topics: int = 10_000
     max_partitions: int = 100_000
     max_open_files: int = 512

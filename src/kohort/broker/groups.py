@@ -233,6 +233,11 @@ class Groups:
             return
         host.handle(request, asker)
 
+    def set_wall_offset(self, offset_ms: int) -> None:
+        """The wall clock may have been set since the shards were made."""
+        for host in self.hosts():
+            host.shard.wall_offset_ms = offset_ms
+
     def topics_deleted(self, names: Iterable[str]) -> None:
         """Offsets of deleted topics go too."""
         for host in self.hosts():

@@ -22,6 +22,7 @@ from kohort.broker.log.directory import DataDirectory, only, partition_dir
 from kohort.broker.log.files import Files
 from kohort.broker.log.loading import Opening, open_log
 from kohort.broker.log.log import PartitionLog
+from kohort.broker.log.segment import Segment
 from kohort.broker.partition import Partition
 from kohort.broker.topics import Topic, Topics
 from kohort.errors import BrokerError, ErrorCode, StorageError
@@ -71,7 +72,7 @@ class Node:
         """Open, or make, the log of a partition. Raises OSError."""
         directory = partition_dir(*partition.key)
         self.files.make_dir(directory)
-        return open_log(
+        opened = open_log(
             self.files,
             Opening(
                 directory,
@@ -83,6 +84,21 @@ class Node:
                 self.env.wall_ms(),
             ),
         )
+        if self.durability is Durability.OS:
+            opened.sealed = lambda segment: self._flush_sealed(partition, segment)
+        return opened
+
+    def _flush_sealed(self, partition: Partition, segment: Segment) -> None:
+        """With `os` nobody waits for a flush; sealed segments get theirs all the same, soon."""
+
+        def flushed(error: OSError | None) -> None:
+            if error is not None:
+                partition.fail(f"flushing {segment.file.path} failed: {error}")
+            elif partition.log is not None:
+                partition.log.flushed_offset = segment.next_offset
+
+        self.files.sync_dir(segment.directory)
+        self.env.flush(segment.file, flushed)
 
     def opened(self) -> list[Partition]:
         """The partitions whose logs are open."""
@@ -133,6 +149,7 @@ class Node:
 
     def _retain(self) -> None:
         now_ms = self.env.wall_ms()
+        self.groups.set_wall_offset(now_ms - self.env.now_ms())
         for partition in self.opened():
             opened = partition.log
             assert opened is not None
@@ -150,12 +167,9 @@ class Node:
         self._timers[2] = self.env.call_at(due_ms, self._checkpoint)
 
     def write_checkpoint(self) -> None:
-        """Remember up to where everything is flushed. Only `fsync` knows that while it runs."""
+        """Remember up to where everything is flushed."""
         try:
-            if self.durable:
-                self.directory.checkpoint(self._flushed(), self._log_starts())
-            else:
-                self.directory.save_log_starts(self._log_starts())
+            self.directory.checkpoint(self._flushed(), self._log_starts())
         except OSError as error:
             log.warning("the checkpoint could not be written: %s", error)
 
@@ -167,7 +181,11 @@ class Node:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
     def _flushed(self) -> dict[tuple[str, int], int]:
-        return {p.key: p.log.high.offset for p in self.opened() if p.log is not None}
+        return {
+            p.key: p.log.high.offset if self.durable else p.log.flushed_offset
+            for p in self.opened()
+            if p.log is not None
+        }
 
     def _log_starts(self) -> dict[tuple[str, int], int]:
         starts = {p.key: p.log.log_start_offset for p in self.opened() if p.log is not None}
@@ -185,7 +203,8 @@ class Node:
             assert opened is not None
             whole = whole and opened.offline is None
             if opened.offline is None and self.durability is not Durability.MEMORY:
-                opened.active.file.sync()
+                for segment in opened.segments:
+                    segment.file.sync()
             opened.close(clean=True)
         if whole:
             recovery = {p.key: p.log.active.next_offset for p in partitions if p.log is not None}

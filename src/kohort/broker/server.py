@@ -92,12 +92,15 @@ class Peer:
         self._calls: deque[Call] = deque()
         self._parked: Call | None = None
         self._quiet = False
+        self._unsent = False
 
     def connected(self, c: Connection, /) -> None:
         c.close_when_idle(self._server.config.connections_max_idle_ms)
 
     def drained(self, c: Connection, /) -> None:
-        """Nothing waits for room: answers queue in the connection, which bounds them."""
+        if self._unsent:
+            self._unsent = False
+            self._read_on()
 
     def closed(self, c: Connection, error: KohortError | None, /) -> None:
         if isinstance(error, ProtocolError):
@@ -165,10 +168,23 @@ class Peer:
                 )
         if call is self._parked:
             self._parked = None
-        if self._quiet:
-            return
-        if self._parked is None and len(calls) < self._server.config.max_requests_in_flight:
-            connection.resume_reading()
+        if connection.queued_bytes > self._server.config.connection_max_unsent_bytes:
+            self._unsent = True
+            connection.pause_reading()
+            # The loop writes at the end of a turn, and `drained` is told only of what had to wait.
+            env = self._server.running_node.env
+            env.call_soon(env.call_soon, self._look_at_unsent)
+        self._read_on()
+
+    def _look_at_unsent(self) -> None:
+        if self._connection.queued_bytes <= self._server.config.connection_max_unsent_bytes:
+            self.drained(self._connection)
+
+    def _read_on(self) -> None:
+        """Take further requests, unless something stands against it."""
+        held = self._quiet or self._unsent or self._parked is not None
+        if not held and len(self._calls) < self._server.config.max_requests_in_flight:
+            self._connection.resume_reading()
 
 
 class Broker:

@@ -9,6 +9,7 @@ Differs from Apache Kafka: no features are listed; there are none that change by
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING
 
 from kohort.broker.calls import Call, serve
@@ -25,24 +26,23 @@ _SOFTWARE_FROM = 3
 
 def handle(node: Node, request: ApiVersionsRequest, call: Call) -> None:
     """List the APIs."""
-    from kohort.broker.apis import APIS  # the table lists this module too
-
     if call.api_version >= _SOFTWARE_FROM and not (
         _SOFTWARE.fullmatch(request.client_software_name)
         and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         call.answer(ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST))
         return
-    call.answer(
-        ApiVersionsResponse(
-            api_keys=[
-                ApiVersion(
-                    api_key=api.key, min_version=api.min_version, max_version=api.max_version
-                )
-                for api in sorted(APIS.values(), key=lambda a: a.key)
-            ]
-        )
-    )
+    call.answer(ApiVersionsResponse(api_keys=_listed()))
+
+
+@cache
+def _listed() -> list[ApiVersion]:
+    from kohort.broker.apis import APIS  # the table lists this module too
+
+    return [
+        ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version)
+        for api in sorted(APIS.values(), key=lambda a: a.key)
+    ]
 
 
 API = serve(ApiVersionsRequest, handle)

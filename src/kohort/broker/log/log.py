@@ -13,7 +13,7 @@ The clock is the caller's: `now_ms` is wall time, as it stands in records.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from kohort.broker.config import TopicConfig
@@ -96,6 +96,10 @@ class PartitionLog:
         """Why nothing can be appended or read any more, or None."""
         self.high = self.end
         self.closed = False
+        self.flushed_offset = self.log_start_offset
+        """Sealed segments below it are on the disk; see `sealed`."""
+        self.sealed: Callable[[Segment], None] | None = None
+        """Told of each segment that is sealed, so that it is flushed soon."""
         self.pins = 0
         """How many read it in pieces just now; its sealed segments must stay."""
 
@@ -141,7 +145,7 @@ class PartitionLog:
     def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> Appended:
         """Append one checked batch. Raises BrokerError; then nothing has changed.
 
-        `header` is the batch's own, at position 0 of `batch`.
+        `header` is the batch's own, at position 0 of `batch`; it becomes that of the stored one.
         """
         self._require_online()
         if header.producer_id >= 0:
@@ -161,18 +165,20 @@ class PartitionLog:
         self._begin_epoch()
         base_offset = self.active.next_offset
         batch = batch if not batch.readonly else memoryview(bytearray(batch))
-        append_time = now_ms if self.config.log_append_time else -1
-        stamp(batch, 0, base_offset, self.leader_epoch, now_ms if append_time >= 0 else None)
+        append_time = now_ms if self.config.log_append_time else None
+        stamp(batch, 0, base_offset, self.leader_epoch, append_time)
         segment = self.active
         position = segment.size
         self._guarded(segment.file.append, [batch], cut=position)
-        stamped = BatchHeader(batch, 0)
-        stamped.position = position
-        segment.note(stamped)
+        header.base_offset, header.position = base_offset, position
+        if append_time is not None:
+            header.max_timestamp = append_time
+        segment.note(header)
         if segment.first_append_ms is None:
             segment.first_append_ms = now_ms
-        self.producers.note(stamped, base_offset, now_ms)
-        return Appended(base_offset, stamped.last_offset, append_time, self.end, False)
+        self.producers.note(header, base_offset, now_ms)
+        reported = -1 if append_time is None else append_time
+        return Appended(base_offset, header.last_offset, reported, self.end, False)
 
     def _check_times(self, header: BatchHeader, now_ms: int) -> None:
         config = self.config
@@ -233,6 +239,8 @@ class PartitionLog:
             self._files.sync_dir(self.directory)
         self.segments.append(segment)
         self._bases.append(segment.base_offset)
+        if self.sealed is not None:
+            self.sealed(old)
 
     def write_snapshot(self) -> None:
         """Write what is known of producers, for the end of the log; a torn one is not believed."""
