@@ -52,10 +52,27 @@ def test_a_caller_that_does_not_poll_leaves() -> None:
     assert d.member.next_deadline() is None
     d.call("tick")
     assert d.effects == []
+    d.now += 1
     d.call("polled")
     assert d.effects == []
     d.call("revoked", lost.token)
     assert d.request(JoinGroupRequest).member_id == ""
+
+
+def test_a_poll_that_is_known_already_wakes_nobody() -> None:
+    """B10: the shell reports the latest poll before each tick; only a new one brings it back."""
+    d = Driver(max_poll_interval_ms=20_000).stable()
+    last = d.now
+    beating(d, 10_000)
+    d.did(d.member.polled(last))
+    d.later(10_000)
+    assert d.member.state is State.OVERDUE
+    d.steps()
+    d.did(d.member.polled(last))
+    assert (d.effects, d.member.state) == ([], State.OVERDUE)
+    d.now += 1
+    d.call("polled")
+    d.request(JoinGroupRequest)
 
 
 def test_steps_run_before_the_poll_are_enough() -> None:

@@ -91,12 +91,13 @@ class ClassicMember(MemberCore):
         self._give_up(Event.CLOSE, "the consumer is being closed")
         return self._flush()
 
-    def polled(self, now_ms: int) -> list[Effect]:
-        """The caller polls, or is inside `poll`: it is alive."""
-        self._now_ms = now_ms
-        self._polled_ms = now_ms
-        if self._move(Event.POLLED):
-            self._advance()
+    def polled(self, at_ms: int) -> list[Effect]:
+        """The caller polled, or was inside `poll`, at `at_ms`; what is known already is no news."""
+        self._now_ms = max(self._now_ms, at_ms)
+        if at_ms > self._polled_ms:
+            self._polled_ms = at_ms
+            if self._move(Event.POLLED):
+                self._advance()
         return self._flush()
 
     def revoked(self, token: int, now_ms: int) -> list[Effect]:
