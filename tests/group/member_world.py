@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 
-from kohort.errors import ConnectionFailedError, ErrorCode
+from kohort.errors import ConnectionFailedError, ErrorCode, FencedError
 from kohort.group.assignors import TopicView, make_assignors
 from kohort.group.assignors.base import Partitions
 from kohort.group.config import GroupConfig
@@ -49,7 +49,8 @@ class Caller:
 class World:
     """Everything, from one seed."""
 
-    def __init__(self, seed: int, protocol: str) -> None:
+    def __init__(self, seed: int, protocol: str, *, static: bool = False) -> None:
+        self.static = static
         self.chance = random.Random(seed)
         self.protocol = protocol
         self.now = 0
@@ -62,7 +63,7 @@ class World:
         self.parked: dict[int, Callable[[Message], None]] = {}
         self.callers: list[Caller] = []
         self.generations: dict[str, int] = {}
-        self.rebalances = 0
+        self.twins = 0
         self.shard = self.load()
 
     # -- events --------------------------------------------------------------------------------
@@ -157,10 +158,11 @@ class World:
 
     # -- the members ---------------------------------------------------------------------------
 
-    def start(self) -> Caller:
+    def start(self, instance_id: str | None = None) -> Caller:
         name = f"c{len(self.callers)}"
         config = MemberConfig(
             group_id="g",
+            group_instance_id=instance_id,
             session_timeout_ms=SESSION_MS,
             heartbeat_interval_ms=BEAT_MS,
             max_poll_interval_ms=POLL_MS,
@@ -196,7 +198,11 @@ class World:
                 self.find(caller, self.node)
             elif isinstance(effect, Revoke | Assign):
                 caller.steps.append(effect)
-            assert not isinstance(effect, Fatal), effect
+            elif isinstance(effect, Fatal):
+                # Only a twin with the same instance id can do this to a member.
+                assert isinstance(effect.error, FencedError), effect
+                assert self.twins > 0
+                self.crash(caller)
         due = caller.member.next_deadline()
         if due is not None and (caller.timer_ms is None or due < caller.timer_ms):
             caller.timer_ms = max(due, self.now)
@@ -239,6 +245,14 @@ class World:
     def crash(self, caller: Caller) -> None:
         caller.alive = False
         caller.connection += 1
+
+    def come_back(self, caller: Caller, *, crash: bool) -> None:
+        """KIP-345: the same instance again, in place of the old process or beside it."""
+        if crash:
+            self.crash(caller)
+        else:
+            self.twins += 1
+        self.start(caller.member.group_instance_id)
 
     def close(self, caller: Caller) -> None:
         self.do(caller, caller.member.close(self.now))
@@ -288,7 +302,7 @@ def fault(world: World) -> None:
     if kind == "failover":
         world.failover()
     elif kind == "join" and len(live) < 6:
-        world.start()
+        world.start(f"i{len(world.callers)}" if world.static else None)
     elif kind == "grow" and sum(world.topics.values()) < 14:
         world.grow()
     elif live:
@@ -299,6 +313,8 @@ def fault(world: World) -> None:
             world.close(caller)
         elif kind == "crash" and len(live) > 1:
             world.crash(caller)
+        elif kind in {"back", "twin"}:
+            world.come_back(caller, crash=kind == "back")
         elif kind == "slow":
             caller.polling = not caller.polling
         elif kind == "ask":
@@ -307,11 +323,11 @@ def fault(world: World) -> None:
             world.do(caller, caller.member.commit_refused(code, generation, world.now))
 
 
-def story(seed: int, protocol: str, faults: int = 25) -> World:
+def story(seed: int, protocol: str, faults: int = 25, *, static: bool = False) -> World:
     """A world that goes wrong for a while, then is left in peace and must come to rest."""
-    world = World(seed, protocol)
-    for _ in range(world.chance.randint(1, 4)):
-        world.start()
+    world = World(seed, protocol, static=static)
+    for number in range(world.chance.randint(1, 4)):
+        world.start(f"i{number}" if static else None)
     for _ in range(faults):
         world.run(world.now + world.chance.choice([10, 100, 1_000, 5_000]))
         fault(world)

@@ -14,6 +14,13 @@ def test_a_world_of_faults_comes_to_rest(seed: int, protocol: str) -> None:
     story(seed, protocol)
 
 
+@pytest.mark.parametrize("protocol", ["sticky", "cooperative-sticky"])
+@pytest.mark.parametrize("seed", range(20))
+def test_static_members_come_back_and_twins_are_fenced(seed: int, protocol: str) -> None:
+    """KIP-345, G8: an instance restarts, or a second one takes its name and the first must stop."""
+    story(seed, protocol, static=True)
+
+
 @pytest.mark.parametrize("protocol", ["range,cooperative-sticky", "cooperative-sticky"])
 def test_a_change_of_members_takes_few_rebalances(protocol: str) -> None:
     """GL1: one member more is one generation (eager) or two (cooperative), no more."""
