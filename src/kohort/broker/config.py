@@ -153,7 +153,8 @@ SETTINGS: dict[str, Setting] = {
     ),
     "compression.type": Setting(
         str, "producer",
-        choices=frozenset({"producer"}), doc="batches are stored as they were sent",
+        choices=frozenset({"producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"}),
+        doc="shown only: batches are stored as they were sent",
     ),
     "delete.retention.ms": Setting(
         int, 86_400_000, "log_cleaner_delete_retention_ms", low=0,

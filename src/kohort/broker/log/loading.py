@@ -23,6 +23,7 @@ from kohort.broker.log.log import EPOCHS_FILE, PartitionLog
 from kohort.broker.log.producers import Producers
 from kohort.broker.log.recovery import headers, scan
 from kohort.broker.log.segment import SNAPSHOT_SUFFIX, Segment
+from kohort.errors import CorruptRecordError
 from kohort.records import BatchHeader
 
 log = logging.getLogger("kohort.broker")
@@ -169,9 +170,13 @@ class _Recovery:
         for segment in self.segments:
             if segment.next_offset <= start or segment.base_offset >= upto:
                 continue
-            for header in headers(segment.file.read, 0, segment.size):
-                if start <= header.base_offset < upto:
-                    self.producers.note(header, header.base_offset, self._opening.now_ms)
+            try:
+                for header in headers(segment.file.read, 0, segment.size):
+                    if start <= header.base_offset < upto:
+                        self.producers.note(header, header.base_offset, self._opening.now_ms)
+            except CorruptRecordError as error:
+                # Its readers will be told; a start is not the place to throw flushed records away.
+                log.warning("%s: damaged, though flushed before: %s", segment.file.path, error)
 
     def _note(self, segment: Segment, header: BatchHeader) -> None:
         segment.note(header)

@@ -123,6 +123,8 @@ class OsFiles:
         for file in list(self._open):
             self.release(file)
         if self._lock >= 0:
+            # By hand, because a child that this process has forked holds the descriptor too.
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
             os.close(self._lock)
             self._lock = -1
 
