@@ -15,6 +15,7 @@ import os
 import random
 import time
 import weakref
+from collections import deque
 from typing import Any, Final
 
 from kohort.client.accumulator import Accumulator, Add, Batch, PartitionQueue
@@ -102,6 +103,7 @@ class ProducerCore:
         self._failed_uncounted = 0
         self._flushing = 0
         self._drain_posted = False
+        self._unsent: deque[ProducePlan] = deque()
         self._timer: Timer | None = None
         self.thread = NetworkThread.shared()
         self._loop = self.thread.loop
@@ -324,8 +326,11 @@ class ProducerCore:
                 self._sender.id_state = IdState.ASKED
             leader_missing = self._sender.leader_missing
             deadlines = (self._accumulator.next_linger_ms(), self._sender.next_deadline())
-        for plan in plans:
-            self._send(plan)
+        if plans:
+            idle = not self._unsent
+            self._unsent.extend(plans)
+            if idle:
+                self._send_next()
         if expired:
             self._complete(expired)
         if wants_id:
@@ -342,6 +347,17 @@ class ProducerCore:
         self._timer = None
         if deadline_ms is not None and not self._cluster.is_closed:
             self._timer = self._loop.call_at(deadline_ms, self._drain)
+
+    def _send_next(self) -> None:
+        """Send one request a turn of the loop.
+
+        Building and compressing it may take milliseconds, and heartbeats and fetches of the whole
+        process run on this thread, too.
+        """
+        plan = self._unsent.popleft()
+        if self._unsent:
+            self._loop.call_soon(self._send_next)
+        self._send(plan)
 
     def _send(self, plan: ProducePlan) -> None:
         try:
