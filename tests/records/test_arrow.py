@@ -67,7 +67,7 @@ def test_a_column_that_was_not_read_is_named(impl: Any) -> None:
 
 
 def test_topics_of_any_length_in_pieces_of_any_size(impl: Any) -> None:
-    for rows in (1, 1023, 1024, 1025, 3000):
+    for rows in (1, 2, 3, 4, 1023, 1024, 1025, 3000):
         data = batch_of(impl, 0, [b""] * rows)
         for topic in ("t", "a-long-name", "ü"):
             columns = impl.Chunk(topic, 0, data, 0).next_columns(columns={"value"})

@@ -85,13 +85,14 @@ def _array(columns: Columns, name: str, kind: Any) -> Any:
 
 def _repeated(value: bytes, rows: int) -> Any:
     """The same string in every row: offsets are multiples of its length."""
-    buffers = [None, _multiples(len(value), rows // 1024 * 1024 + 1024), value * rows]
+    buffers = [None, _multiples(len(value), 1 << rows.bit_length()), value * rows]
     wrapped = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
     return pa.Array.from_buffers(pa.string(), rows, wrapped)
 
 
 @lru_cache(maxsize=16)
 def _multiples(step: int, count: int) -> bytes:
+    """0, step, 2 * step …; `count` is a power of two, so that few are ever made."""
     return array("i", range(0, step * count, step) if step else bytes(count)).tobytes()
 
 

@@ -30,6 +30,7 @@ DEFAULT_COLUMNS = frozenset({"offset", "timestamp", "key", "value"})
 DEFAULT_MAX_ROWS = 65_536
 # Raw record bytes a piece: what is still in the second-level cache when it is read again.
 DEFAULT_PIECE_BYTES = 1024 * 1024
+MOST_PIECE_BYTES = 1 << 30  # offsets are int32
 
 
 class BinaryColumn(NamedTuple):

@@ -20,6 +20,7 @@ from kohort.records.columns import (
     DEFAULT_COLUMNS,
     DEFAULT_MAX_ROWS,
     DEFAULT_PIECE_BYTES,
+    MOST_PIECE_BYTES,
     Columns,
 )
 from kohort.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Readable, decompress
@@ -295,11 +296,17 @@ class Chunk:
     ) -> Columns | None:
         """A piece of at most `max_rows` records as columns, or None when there are no more.
 
-        It ends after `max_bytes` of records, or somewhat later. `UsageError` for an unknown column.
+        It ends after `max_bytes` of records, or somewhat later. `UsageError` for an unknown column,
+        or limits below 1 or over `MOST_PIECE_BYTES`.
         """
         for name in columns:
             if name not in COLUMN_NAMES:
                 raise UsageError(f"there is no column {name!r}; choose from COLUMN_NAMES")
+        if max_rows < 1 or not 1 <= max_bytes <= MOST_PIECE_BYTES:
+            raise UsageError(
+                f"a piece of {max_rows} rows and {max_bytes} bytes; ask for at least one of each, "
+                f"and at most {MOST_PIECE_BYTES} bytes"
+            )
         writer = ColumnWriter(columns)
 
         def give(header: BatchHeader, item: _Item, timestamp: int) -> None:
