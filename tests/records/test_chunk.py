@@ -326,13 +326,16 @@ def test_unknown_columns_are_refused(impl: Any) -> None:
         impl.Chunk("t", 0, batch_of(impl, 0, VALUES), 0).next_columns(columns={"nope"})
 
 
-@pytest.mark.parametrize("limits", [(0, 100), (-1, 100), (10, 0), (10, 1 << 31)])
+@pytest.mark.parametrize("limits", [(0, 100), (-1, 100), (10, 0)])
 def test_impossible_limits_are_refused(impl: Any, limits: tuple[int, int]) -> None:
     """None means the end, so a piece of no rows cannot be asked for."""
     chunk = impl.Chunk("t", 0, batch_of(impl, 0, VALUES), 0)
     with pytest.raises(UsageError, match="at least one of each"):
         chunk.next_columns(limits[0], max_bytes=limits[1])
     assert chunk.next_records(0) == []
+    assert (
+        impl.Chunk("t", 0, batch_of(impl, 0, VALUES), 0).next_columns(max_bytes=1 << 40).rows == 3
+    )
     assert len(drained(chunk)) == 3
 
 

@@ -233,11 +233,11 @@ cdef class Chunk:
         cdef int status
         memset(&piece, 0, sizeof(Piece))
         piece.want = wanted_columns(columns)
-        if max_rows < 1 or not 1 <= max_bytes <= MOST_PIECE_BYTES:
+        if max_rows < 1 or max_bytes < 1:
             raise UsageError(
-                f"a piece of {max_rows} rows and {max_bytes} bytes; ask for at least one of each, "
-                f"and at most {MOST_PIECE_BYTES} bytes"
+                f"a piece of {max_rows} rows and {max_bytes} bytes; ask for at least one of each"
             )
+        max_bytes = min(max_bytes, MOST_PIECE_BYTES)
         piece.max_rows = max_rows
         piece.max_bytes = max_bytes
         self._enter()

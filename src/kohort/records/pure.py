@@ -297,16 +297,16 @@ class Chunk:
         """A piece of at most `max_rows` records as columns, or None when there are no more.
 
         It ends after `max_bytes` of records, or somewhat later. `UsageError` for an unknown column,
-        or limits below 1 or over `MOST_PIECE_BYTES`.
+        or a limit below 1.
         """
         for name in columns:
             if name not in COLUMN_NAMES:
                 raise UsageError(f"there is no column {name!r}; choose from COLUMN_NAMES")
-        if max_rows < 1 or not 1 <= max_bytes <= MOST_PIECE_BYTES:
+        if max_rows < 1 or max_bytes < 1:
             raise UsageError(
-                f"a piece of {max_rows} rows and {max_bytes} bytes; ask for at least one of each, "
-                f"and at most {MOST_PIECE_BYTES} bytes"
+                f"a piece of {max_rows} rows and {max_bytes} bytes; ask for at least one of each"
             )
+        max_bytes = min(max_bytes, MOST_PIECE_BYTES)
         writer = ColumnWriter(columns)
 
         def give(header: BatchHeader, item: _Item, timestamp: int) -> None:
