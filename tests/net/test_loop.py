@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from kohort.errors import ClosedError
+from kohort.errors import ClosedError, UsageError
 from kohort.net import Loop
 from kohort.net.poller import SelectorPoller
 
@@ -156,10 +156,27 @@ def test_stopping_closes_everything_and_tells_each_handler_once():
     assert client.quiet
 
 
-def test_a_loop_that_never_ran_is_closed_by_stop_and_runs_no_more():
+def test_a_loop_that_never_ran_is_closed_by_stop_and_then_runs_for_no_turn():
     loop = Loop()
     listener = loop.listen("127.0.0.1", 0, lambda c: Recorder(), max_frame_bytes=100)
     loop.stop()
     assert listener.is_closed
-    with pytest.raises(ClosedError):
+    loop.run()
+
+
+def test_a_loop_runs_once():
+    loop, _ = virtual_loop()
+    loop.call_soon(loop.stop)
+    loop.run()
+    with pytest.raises(UsageError):
         loop.run()
+
+
+def test_stop_and_start_may_race():
+    for _ in range(50):
+        loop = Loop()
+        thread = threading.Thread(target=loop.run)
+        thread.start()
+        loop.stop()
+        thread.join(WAIT_S)
+        assert not thread.is_alive()

@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from kohort.errors import ClosedError, ForkedError
+from kohort.errors import ClosedError, ForkedError, UsageError
 from kohort.net.connection import Connection, ConnectionHandler
 from kohort.net.listener import Listener
 from kohort.net.poller import READ, Poller, new_poller
@@ -110,6 +110,8 @@ class Loop:
         self._asleep = False
         self._stopping = False
         self._finished = False
+        self._starting = threading.Lock()
+        """Held while it is decided whether `run` or `stop` came first."""
         self._thread_id: int | None = None
         self.forked = False
         """True in a child of the process that made this loop."""
@@ -225,10 +227,11 @@ class Loop:
     # -- the body
 
     def run(self) -> None:
-        """Serve until `stop()`. May be called once."""
-        if self._finished or self._thread_id is not None:
-            raise ClosedError("this loop has already run; make a new one")
-        self._thread_id = threading.get_ident()
+        """Serve until `stop()`; returns at once when that came first. May be called once."""
+        with self._starting:
+            if self._thread_id is not None:
+                raise UsageError("this loop has already run; make a new one")
+            self._thread_id = threading.get_ident()
         try:
             while not self._stopping:
                 self._turn()
@@ -237,12 +240,12 @@ class Loop:
 
     def stop(self) -> None:
         """End `run()` after the present turn, from any thread. A loop that never ran is closed."""
-        self._stopping = True
-        if self.forked:
-            return
-        if self._thread_id is None:
-            self._tear_down()
-        elif self._asleep:
+        with self._starting:
+            self._stopping = True
+            never_ran = self._thread_id is None
+            if never_ran and not self.forked:
+                self._tear_down()
+        if not never_ran and self._asleep:
             self._wake()
 
     def _turn(self) -> None:
@@ -329,6 +332,7 @@ class Loop:
         if self._finished:
             return
         self.forked = self._finished = True
+        self._asleep = False  # nobody may write to the pipe: its number may be another file's soon
         for closable in self._closables.values():
             closable.abandon()
         self._poller.close()
