@@ -1,0 +1,147 @@
+"""Spark: the source into a no-op sink, and a pipeline into SQLite; rows a second, cores named.
+
+100-byte values with 8-byte keys over 8 partitions of the embedded broker, which shares the cores
+with Spark. The first runs warm the JVM up and are not counted. `source alone` is what one process
+of ours reads without Spark: what Spark adds is the difference.
+
+    python -m benchmarks.bench_spark
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kohort.client.producer import Producer
+from kohort.spark import Pipeline, Record, session
+from kohort.spark.cluster import ClusterPort
+from kohort.spark.fetch import read_ranges
+from kohort.spark.offsets import Range
+from kohort.spark.options import parse_source
+from kohort.testing import Cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PARTITIONS, ROWS, PIPELINE_ROWS = 8, 4_000_000, 200_000
+WARM_UPS, RUNS = 2, 4
+TARGET_ROWS_A_SECOND = 1_000_000
+
+
+def main() -> None:
+    """Measure and print."""
+    work = Path(tempfile.mkdtemp(prefix="kohort-bench-"))
+    try:
+        with Cluster() as cluster:
+            fill(cluster, "rows", ROWS, [b"%0100d" % n for n in range(1_000)])
+            fill(cluster, "orders", PIPELINE_ROWS, [b'{"item": %d}' % n for n in range(1_000)])
+            print(f"{os.cpu_count()} cores, shared with the broker; {ROWS:,} rows of 100 bytes")
+            show("source alone, one process", ROWS, best(lambda: alone(cluster)))
+            spark = session("kohort bench", config={"spark.driver.memory": "2g"})
+            show("source into noop, batch", ROWS, best(lambda: batch(spark, cluster)))
+            show("source into noop, stream", ROWS, best(lambda: stream(spark, cluster, work)))
+            show("pipeline into SQLite", PIPELINE_ROWS, pipeline(spark, cluster, work))
+            spark.stop()
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def fill(cluster: Cluster, topic: str, rows: int, values: list[bytes]) -> None:
+    """Produce `rows` records, in turn over the partitions."""
+    cluster.create_topic(topic, partitions=PARTITIONS)
+    with Producer(bootstrap_servers=cluster.bootstrap, batch_size=1 << 18) as producer:
+        keys: list[bytes | None] = [b"%08d" % n for n in range(len(values))]
+        for turn in range(rows // len(values)):
+            producer.send_many(topic, values, keys, partition=turn % PARTITIONS)
+        producer.flush()
+
+
+def options(cluster: Cluster, topic: str = "rows") -> dict[str, str]:
+    return {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": topic}
+
+
+def alone(cluster: Cluster) -> None:
+    """Every row as Arrow batches for Spark, in this process."""
+    parsed = parse_source(options(cluster), streaming=False)
+    port = ClusterPort(parsed.client)
+    ends = port.latest([("rows", p) for p in range(PARTITIONS)])
+    port.close()
+    spans = [Range(topic, p, 0, end) for (topic, p), end in ends.items()]
+    rows = sum(len(b) for b in read_ranges(parsed, spans, parsed.shown_columns))
+    assert rows == ROWS
+
+
+def batch(spark: SparkSession, cluster: Cluster) -> None:
+    """One batch read into the no-op sink."""
+    frame = spark.read.format("kohort").options(**options(cluster)).load()
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def stream(spark: SparkSession, cluster: Cluster, work: Path) -> None:
+    """The same as a stream, in micro-batches of a million rows."""
+    frame = (
+        spark.readStream.format("kohort")
+        .options(**options(cluster), startingOffsets="earliest", maxOffsetsPerTrigger="1000000")
+        .load()
+    )
+    query = (
+        frame.writeStream.format("noop")
+        .option("checkpointLocation", tempfile.mkdtemp(dir=work))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+def pipeline(spark: SparkSession, cluster: Cluster, work: Path) -> float:
+    """Seconds from the first row in the store to the last: start-up is not counted."""
+    made = Pipeline(
+        "bench", store=f"sqlite:///{work / 'bench.db'}", retries="5m", checkpoint=work / "bench",
+        bootstrap_servers=cluster.bootstrap, trigger="50ms",
+    )  # fmt: skip
+
+    @made.setup
+    def tables(store: Any) -> None:
+        store.run("CREATE TABLE IF NOT EXISTS orders (item INTEGER, p INTEGER, o BIGINT)")
+
+    @made.handler("orders", table="orders", origin=("p", "o"))
+    def order(record: Record, _store: Any) -> dict[str, Any]:
+        return {"item": record.data["item"]}
+
+    seen: list[tuple[float, int]] = []
+    made.run(
+        "until_idle",
+        spark=spark,
+        on_progress=lambda p: seen.append((time.monotonic(), p.done)),
+    )
+    began = next(at for at, done in seen if done)
+    first = next(done for _, done in seen if done)
+    ended = next(at for at, done in seen if done == PIPELINE_ROWS)
+    if ended > began:
+        return (ended - began) * PIPELINE_ROWS / (PIPELINE_ROWS - first)
+    return ended - max((at for at, done in seen if not done), default=seen[0][0])
+
+
+def best(run: Callable[[], None]) -> float:
+    """The shortest of several runs, in seconds, after the warm-ups."""
+    found: list[float] = []
+    for _ in range(WARM_UPS + RUNS):
+        began = time.monotonic()
+        run()
+        found.append(time.monotonic() - began)
+    return min(found[WARM_UPS:])
+
+
+def show(what: str, rows: int, seconds: float) -> None:
+    rate = rows / seconds
+    mark = f"{rate / TARGET_ROWS_A_SECOND:6.2f} x the target" if "noop" in what else ""
+    print(f"{what:28} {rate:12,.0f} rows/s   {seconds:6.2f} s {mark}")
+
+
+if __name__ == "__main__":
+    main()
