@@ -99,7 +99,9 @@ class FlightsRun:
             for topic in admin.list_topics():
                 missing.pop(topic.name, None)
             if missing:
-                admin.create_topics([NewTopic(t, partitions=n) for t, n in missing.items()])
+                # The events are of 2013: a retention by time would delete them on arrival.
+                keep = {"retention.ms": "-1"}
+                admin.create_topics([NewTopic(t, n, configs=keep) for t, n in missing.items()])
         self.pipeline = self._load_pipeline()
 
     def _noted(self) -> RunSettings:
