@@ -14,7 +14,11 @@ from kohort.errors import (
     UnsupportedVersionError,
 )
 from kohort.group.assignors import Assignor, GroupView, Partitions, Plan, TopicView
-from kohort.group.assignors.protocol import decode_assignment, decode_subscription
+from kohort.group.assignors.protocol import (
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+)
 from kohort.group.member_effects import (
     Assign,
     Fatal,
@@ -25,6 +29,12 @@ from kohort.group.member_effects import (
     WatchTopics,
 )
 from kohort.group.member_table import State
+from kohort.wire.messages.describe_groups_request import DescribeGroupsRequest
+from kohort.wire.messages.describe_groups_response import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsResponse,
+)
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
 from kohort.wire.messages.heartbeat_response import HeartbeatResponse
 from kohort.wire.messages.join_group_request import JoinGroupRequest
@@ -647,20 +657,42 @@ def test_who_leads_no_more_watches_no_more() -> None:
     assert d.only(WatchTopics).topics == frozenset()
 
 
-def test_a_leader_that_came_back_does_not_plan() -> None:
-    """KIP-814: skipAssignment: no plan is sent, but topics are watched from then on."""
-    d = Driver(group_instance_id="i")
+def came_back(planned: dict[str, list[int]] | None) -> Driver:
+    """A static leader told to skip the assignment (KIP-814), and what it finds in the group."""
+    d = Driver(group_instance_id="i", topics="t u")
+    d.call("topics_changed", {"t": TopicView(2), "u": TopicView(1)})
     d.join()
     lead(d, {"me": metadata("t u")}, skip_assignment=True)
     assert d.request(SyncGroupRequest).assignments == []
-    d.call("topics_changed", {"t": TopicView(2)})
     d.synced({"t": [0]})
     d.steps()
+    assert d.request(DescribeGroupsRequest).groups == ["g"]
+    d.call("coordinator_lost")
+    d.call("coordinator_found", 8)
+    assert d.request(DescribeGroupsRequest).groups == ["g"]
     assert d.member.state is State.STABLE
-    d.call("topics_changed", {"t": TopicView(2), "u": TopicView(1)})
+    if planned is None:
+        d.answer(DescribeGroupsRequest, UnsupportedVersionError("too old"))
+    else:
+        members = [DescribedGroupMember(member_assignment=encode_assignment(planned))]
+        group = DescribedGroup(group_id="g", members=members)
+        d.answer(DescribeGroupsRequest, DescribeGroupsResponse(groups=[group]))
+    return d
+
+
+@pytest.mark.parametrize("planned", [None, {"t": [0, 1], "u": [0]}])
+def test_a_leader_that_came_back_does_not_plan(planned: dict[str, list[int]] | None) -> None:
+    """KIP-814: no plan is sent, but topics are watched from then on."""
+    d = came_back(planned)
     assert d.effects == []
     d.call("topics_changed", {"t": TopicView(2), "u": TopicView(3)})
     assert "topic 'u' went from 1 to 3" in d.only(Revoke).reason
+
+
+def test_a_leader_that_came_back_sees_what_changed_while_it_was_away() -> None:
+    """Spec 1.9: the plan was made for fewer partitions than there are now (KIP-814 misses that)."""
+    d = came_back({"t": [0, 1]})
+    assert "topic 'u' went from 0 to 1" in d.only(Revoke).reason
 
 
 def test_a_leaders_broken_assignor_is_fatal_and_leaves() -> None:

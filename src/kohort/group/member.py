@@ -153,9 +153,7 @@ class ClassicMember(MemberCore):
         self._seen = dict(topics)
         if self.state is State.PLANNING:
             self._plan()
-        elif self.is_leader:
-            self._note_topics()
-        if self.state is State.STABLE:
+        elif self.state is State.STABLE:
             self._settle()
         return self._flush()
 
@@ -201,6 +199,8 @@ class ClassicMember(MemberCore):
         del self._calls[call]
         if call is Call.LEAVE:
             self._move(Event.GONE)
+        elif call is Call.LOOK:
+            self._inherit(answer)
         elif isinstance(answer, KohortError):
             self._unanswered(call, answer)
         elif isinstance(answer, JoinGroupResponse) and call is Call.JOIN:

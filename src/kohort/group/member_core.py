@@ -49,10 +49,13 @@ from kohort.group.member_plan import (
     changed_topics,
     encode_plan,
     make_plan,
+    planned_topics,
     read_members,
 )
 from kohort.group.member_table import HEARTBEATING, POLL_WATCHED, SEEKING, TRANSITIONS, Event, State
 from kohort.wire import Message
+from kohort.wire.messages.describe_groups_request import DescribeGroupsRequest
+from kohort.wire.messages.describe_groups_response import DescribeGroupsResponse
 from kohort.wire.messages.heartbeat_response import HeartbeatResponse
 from kohort.wire.messages.join_group_response import JoinGroupResponse
 from kohort.wire.messages.sync_group_request import SyncGroupRequestAssignment
@@ -72,6 +75,7 @@ class Call(enum.Enum):
     SYNC = "taking the assignment"
     HEARTBEAT = "heartbeating"
     LEAVE = "leaving"
+    LOOK = "looking at the group's plan"
 
 
 class MemberCore:
@@ -113,6 +117,7 @@ class MemberCore:
         self._watched: frozenset[str] = frozenset()
         self._group = Reading({}, frozenset(), ())
         self._planned_for: dict[str, TopicView | None] = {}
+        self._inherits = False
         self._again = ""
         self._finding = False
         self._finds = 0
@@ -189,6 +194,9 @@ class MemberCore:
             self._rejoin(self._again)
         elif self.is_leader and (changes := changed_topics(self._planned_for, self._seen)):
             self._rejoin("; ".join(changes))
+        elif self._inherits and Call.LOOK not in self._calls:
+            request = DescribeGroupsRequest(groups=[self.config.group_id])
+            self._send(Call.LOOK, request, self.config.request_timeout_ms)
 
     # -- giving up -----------------------------------------------------------------------------
 
@@ -221,6 +229,7 @@ class MemberCore:
 
     def _forget(self, *, member_id: bool) -> None:
         self._calls.clear()
+        self._inherits = False
         self.generation, self.is_leader = NO_GENERATION, False
         self._owned_generation = NO_GENERATION
         self._again = ""
@@ -388,14 +397,14 @@ class MemberCore:
             self._sync([])
 
     def _elected(self, answer: JoinGroupResponse) -> None:
+        self._inherits = False
         self._group = read_members(answer.members)
         self._out.extend(Warn(text) for text in self._group.warnings)
         self._watch(self._group.topics - (self._topics or frozenset()))
         if answer.skip_assignment:
-            # KIP-814: a static leader that came back; the group keeps its plan, and it its watch.
-            self._planned_for = {
-                t: self._seen.get(t) for t in self._group.topics if t in self._seen
-            }
+            # KIP-814: a static leader that came back: the group keeps its plan. What topics that
+            # plan was made for, it has to look up (`_inherit`), or it would miss what has changed.
+            self._planned_for, self._inherits = {}, True
             self._move(Event.JOINED)
             self._sync([])
             return
@@ -421,11 +430,6 @@ class MemberCore:
             return
         self._move(Event.PLANNED)
         self._sync(encode_plan(plan, members))
-
-    def _note_topics(self) -> None:
-        """Topics that no plan was made for are watched from when they are first seen."""
-        for topic in self._group.topics & self._seen.keys():
-            self._planned_for.setdefault(topic, self._seen[topic])
 
     def _watch(self, topics: frozenset[str]) -> None:
         if topics != self._watched:
@@ -504,6 +508,18 @@ class MemberCore:
         self._serial += 1
         self._step = self._serial
         self._out.append(Assign(self._serial, added, assignment, self.generation))
+
+    def _inherit(self, answer: Message | KohortError) -> None:
+        """The plan that a leader found when it came back; without it, today's topics must do."""
+        self._inherits = False
+        known = {t: view for t, view in self._seen.items() if t in self._group.topics}
+        self._planned_for = known
+        if isinstance(answer, DescribeGroupsResponse):
+            for group in answer.groups:
+                if group.error_code == ErrorCode.NONE and group.members:
+                    self._planned_for = planned_topics(group.members, self._group.topics)
+        if self.state is State.STABLE:
+            self._settle()
 
     # -- heartbeat -----------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from kohort.group.assignors.base import (
 )
 from kohort.group.assignors.claims import Claim, Claims
 from kohort.group.assignors.protocol import ProtocolReader, ProtocolWriter
+from kohort.wire.messages.describe_groups_response import DescribedGroupMember
 from kohort.wire.messages.join_group_response import JoinGroupResponseMember
 from kohort.wire.messages.sync_group_request import SyncGroupRequestAssignment
 
@@ -101,6 +102,22 @@ def hold_back(plan: Plan, claims: Sequence[Claim]) -> Plan:
             topic: everybody.may_have(claim, topic, numbers) for topic, numbers in parts.items()
         }
     return Plan(held, plan.user_data)
+
+
+def planned_topics(
+    members: Iterable[DescribedGroupMember], topics: Iterable[str]
+) -> dict[str, TopicView | None]:
+    """What a plan was made for, from what it gave out; None for a topic it gave nothing of."""
+    given: dict[str, set[int]] = {}
+    reader = ProtocolReader()
+    for member in members:
+        try:
+            partitions, _ = reader.assignment(member.member_assignment)
+        except DecodeError:
+            continue
+        for topic, numbers in partitions.items():
+            given.setdefault(topic, set()).update(numbers)
+    return {topic: TopicView(len(given[topic])) if topic in given else None for topic in topics}
 
 
 def changed_topics(
