@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from kohort import OffsetAndMetadata, RebalanceListener, TopicPartition
+from kohort import Consumer, OffsetAndMetadata, RebalanceListener, TopicPartition
 from kohort.errors import (
     BrokerError,
     ClosedError,
     ConcurrentUseError,
     ConfigError,
+    ConnectionFailedError,
     ForkedError,
     KafkaTimeoutError,
     NoOffsetForPartitionError,
@@ -504,6 +506,20 @@ def test_fork_is_noticed(world: World) -> None:
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     assert take(consumer, 2) == values([1, 2])
+
+
+def test_unreachable_brokers_are_named(world: World, caplog) -> None:
+    """No broker has ever answered: polls and questions end, naming what was tried and why."""
+    closed = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{closed.getsockname()[1]}"
+    closed.close()
+    consumer = Consumer(bootstrap_servers=address, default_api_timeout_ms=300)
+    consumer.assign(parts("t", 1))
+    with pytest.raises(ConnectionFailedError, match=address):
+        until(lambda: False, consumer)
+    with pytest.raises(KafkaTimeoutError):
+        consumer.position(("t", 0))
+    consumer.close(1)
 
 
 def test_a_restarted_broker_is_read_on(world: World) -> None:

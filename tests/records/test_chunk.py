@@ -45,6 +45,21 @@ def test_control_batches_are_passed_over_and_move_the_position(impl: Any) -> Non
     assert (chunk.exhausted, chunk.position) == (True, 12)
 
 
+def test_leader_epoch_is_that_of_what_was_given(impl: Any) -> None:
+    """KIP-320: a position is checked against a new leader by the epoch of what was read last."""
+    data = bytearray(batch_of(impl, 0, VALUES)) + bytearray(batch_of(impl, 3, VALUES))
+    size = len(batch_of(impl, 0, VALUES))
+    data[12:16], data[size + 12 : size + 16] = b"\0\0\0\4", b"\0\0\0\5"
+    chunk = impl.Chunk("t", 0, bytes(data), 0)
+    assert chunk.leader_epoch == -1
+    assert [record.leader_epoch for record in chunk.next_records(1)] == [4]
+    assert chunk.leader_epoch == 4
+    assert chunk.next_columns(2).rows == 2
+    assert chunk.leader_epoch == 4
+    assert chunk.next_columns(9).rows == 3
+    assert chunk.leader_epoch == 5
+
+
 def test_compacted_batches_move_the_position_to_their_end(impl: Any) -> None:
     records = raw_record(2, None, b"two") + raw_record(5, None, b"five")
     compacted = raw_batch(records, 2, base_offset=100, last_delta=9)

@@ -209,7 +209,7 @@ class ClusterClient:
             if request.routed and unsent and now_ms < request.deadline_ms and not self.is_closed:
                 self.loop.call_soon(self._reroute, request, peer)
             elif request.routed and unsent and not self.is_closed:
-                self.loop.call_soon(request.done, self._unreachable())
+                self.loop.call_soon(request.done, self.unreachable())
             else:
                 self.loop.call_soon(request.done, error)
         if not self.is_closed and isinstance(error, ConnectionFailedError):
@@ -221,7 +221,7 @@ class ClusterClient:
             return
         self._route(ANY, request, failed.lane)
 
-    def _unreachable(self) -> ConnectionFailedError:
+    def unreachable(self) -> ConnectionFailedError:
         """No broker answered: every address that was tried, and why it failed."""
         tried = {
             f"{peer.address[0]}:{peer.address[1]}": peer.last_error
@@ -373,7 +373,7 @@ class ClusterClient:
 
     def _refresh_too_late(self, done: Refreshed) -> None:
         self._waiters = [waiter for waiter in self._waiters if waiter.done is not done]
-        done(self._unreachable())
+        done(self.unreachable())
 
     # -- the end
 

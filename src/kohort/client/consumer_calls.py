@@ -35,6 +35,7 @@ from kohort.group.member_table import State
 T = TypeVar("T")
 LONGEST_WAIT_S = 3_600.0
 SLACK_MS = 1_000
+UNREACHABLE_WARNING_MS = 3_000
 
 
 class CloseReport(NamedTuple):
@@ -87,10 +88,23 @@ class ConsumerCalls:
                     return found
                 self.after_take()
                 if not (yield from self._wait(until_ms)):
+                    self._raise_unreachable()
                     return None
         finally:
             core.in_poll = False
             core.last_poll_ms = core.loop.now_ms()
+
+    def _raise_unreachable(self) -> None:
+        """No broker has ever answered: warn soon, and do not wait for ever."""
+        core = self.core
+        if core.cluster.metadata.version or not core.subscription:
+            return
+        waited_ms = core.loop.now_ms() - core.born_ms
+        if waited_ms >= core.config.default_api_timeout_ms:
+            raise core.cluster.unreachable()
+        if waited_ms >= UNREACHABLE_WARNING_MS and not core.warned_unreachable:
+            core.warned_unreachable = True
+            core.warn(f"{core.cluster.unreachable()}; it is tried on")
 
     def after_take(self) -> None:
         """Let the next fetches go out before what was taken is handed out (spec 4.2)."""

@@ -57,6 +57,8 @@ from kohort.net import Timer
 
 TOPIC_ERRORS = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION})
 
+MAX_ASKED_TOPICS = 1_000
+
 
 class ConsumerCore:
     """The engine below `Consumer` and `AsyncConsumer`. `notify` may be called from any thread."""
@@ -76,7 +78,8 @@ class ConsumerCore:
         self.fatal: KohortError | None = None
         self.attention = False
         self.overdue = False
-        self.last_poll_ms = self.loop.now_ms()
+        self.born_ms = self.last_poll_ms = self.loop.now_ms()
+        self.warned_unreachable = False
         self.in_poll = False
         self.beats: int = 0
         """Counted up by an iteration with each record: cheaper than reading a clock."""
@@ -208,6 +211,8 @@ class ConsumerCore:
         with self.lock:
             if isinstance(query, OffsetQuery):
                 self.queries.submit(query)
+                if len(self._asked_topics) >= MAX_ASKED_TOPICS:
+                    self._asked_topics.clear()
                 self._asked_topics.update(tp.topic for tp in query.targets)
             else:
                 assert isinstance(query, CommittedQuery)

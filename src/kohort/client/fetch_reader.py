@@ -103,7 +103,7 @@ class FetchReader:
                     break
                 raise self._damaged(position, error) from None
             offset = fetched.held[0].offset if fetched.held else chunk.position
-            epoch = records[-1].leader_epoch if records else UNKNOWN
+            epoch = records[-1].leader_epoch if records else chunk.leader_epoch
             if not self._moved(position, fetched, offset, epoch):
                 continue
             if out:
@@ -134,7 +134,8 @@ class FetchReader:
                 if out:
                     break
                 raise self._damaged(position, error) from None
-            if self._moved(position, fetched, chunk.position, UNKNOWN) and piece is not None:
+            epoch = chunk.leader_epoch
+            if self._moved(position, fetched, chunk.position, epoch) and piece is not None:
                 out.append(piece)
                 rows += piece.rows
         self.records_total += rows
@@ -159,7 +160,7 @@ class FetchReader:
                 position.offset_epoch = records[0].leader_epoch if same else UNKNOWN
                 self._piece = Piece(position, fetched, records, offset)
                 return self._piece
-            self._moved(position, fetched, offset, UNKNOWN)
+            self._moved(position, fetched, offset, chunk.leader_epoch)
         return None
 
     def end_piece(self, piece: Piece, *, dealt_with: bool) -> None:

@@ -25,6 +25,9 @@ class Subscription:
     pattern: re.Pattern[str] | None = None
     partitions: frozenset[TopicPartition] = frozenset()
 
+    def __bool__(self) -> bool:
+        return self.by_group or bool(self.partitions)
+
     @property
     def by_group(self) -> bool:
         """True when the group decides which partitions are read."""

@@ -162,6 +162,7 @@ cdef class Chunk:
 
     cdef readonly str topic
     cdef readonly int32_t partition
+    cdef readonly int32_t leader_epoch
     cdef Source source
     cdef object view
     cdef Page page  # of the open batch
@@ -187,6 +188,7 @@ cdef class Chunk:
     ):
         self.topic = topic
         self.partition = partition
+        self.leader_epoch = -1
         self.source = Source(data)
         self.view = data
         self.data = <const uint8_t *> self.source.view.buf
@@ -214,10 +216,14 @@ cdef class Chunk:
     def next_records(self, Py_ssize_t max_records):
         cdef list out = []
         cdef int status
+        cdef Py_ssize_t before
         self._enter()
         try:
             while len(out) < max_records and self._can_open(len(out) > 0):
+                before = len(out)
                 status = self._take_records(out, max_records)
+                if len(out) > before:
+                    self.leader_epoch = self.page.leader_epoch
                 if self._finish(status, len(out) > 0):
                     break
             self._settle()
@@ -231,6 +237,7 @@ cdef class Chunk:
     ):
         cdef Piece piece
         cdef int status
+        cdef Py_ssize_t before
         memset(&piece, 0, sizeof(Piece))
         piece.want = wanted_columns(columns)
         if max_rows < 1 or max_bytes < 1:
@@ -245,6 +252,7 @@ cdef class Chunk:
             while piece.raw < max_bytes and self._can_open(piece.rows > 0):
                 if piece.room == 0:
                     self._draw_room(&piece)
+                before = piece.rows
                 if self.cursor.end - self.cursor.p >= UNLOCK_BYTES:
                     with nogil:
                         status = take_columns(&self.cursor, &piece)
@@ -252,6 +260,8 @@ cdef class Chunk:
                     status = take_columns(&self.cursor, &piece)
                 if status == NO_MEMORY:
                     raise MemoryError
+                if piece.rows > before:
+                    self.leader_epoch = self.page.leader_epoch
                 if self._finish(status, piece.rows > 0):
                     break
             self._settle()
@@ -354,6 +364,7 @@ cdef class Chunk:
         """Leaves the present batch behind: its records were handed out or are for nobody."""
         cdef int64_t after = self.cursor.base_offset + self.cursor.last_delta + 1
         self.cursor.position = max(self.cursor.position, after)
+        self.leader_epoch = <int32_t> be32(self.data + self.at + 12)
         self._next_batch()
 
     cdef void _next_batch(self):

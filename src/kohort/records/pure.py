@@ -238,6 +238,8 @@ class Chunk:
     ) -> None:
         self.topic = topic
         self.partition = partition
+        self.leader_epoch = -1
+        """Epoch of the leader that wrote what stands before `position`; -1 at the beginning."""
         self._data = memoryview(data)
         self._position = fetch_offset
         self._end_offset = MAX_OFFSET if end_offset is None else end_offset
@@ -382,6 +384,7 @@ class Chunk:
         if offset < self._position:
             return 0, 0
         self._position = offset + 1
+        self.leader_epoch = header.partition_leader_epoch
         give(header, item, _timestamp_of(header, item))
         if self._left == 0 and stop == len(records):
             self._pass_batch()
@@ -396,6 +399,7 @@ class Chunk:
         """Leaves the present batch behind: its records were given out or are for nobody."""
         assert self._header is not None
         self._position = max(self._position, self._header.next_offset)
+        self.leader_epoch = self._header.partition_leader_epoch
         self._next_batch(self._header.size)
 
     def _next_batch(self, size: int) -> None:
