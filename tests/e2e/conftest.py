@@ -52,5 +52,6 @@ def cluster() -> Iterator[Cluster]:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """kafka-python reads its own resources in a deprecated way, at first use of a message."""
-    item.add_marker(pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning"))
+    """What peers warn of in their own code, or because we use an old call on purpose."""
+    for text in (".*_text is deprecated", "alter_configs has been deprecated"):
+        item.add_marker(pytest.mark.filterwarnings(f"ignore:{text}:DeprecationWarning"))
