@@ -147,7 +147,8 @@ class PartitionLog:
 
         `header` is the batch's own, at position 0 of `batch`; it becomes that of the stored one.
         """
-        self._require_online()
+        if self.offline or self.closed:
+            self._require_online()
         if header.producer_id >= 0:
             verdict = self.producers.check(header)
             if isinstance(verdict, ErrorCode):
@@ -159,31 +160,36 @@ class PartitionLog:
             if verdict is not None:
                 last = verdict.base_offset + header.last_offset_delta
                 return Appended(verdict.base_offset, last, verdict.timestamp, self.end, True)
-        self._check_times(header, now_ms)
+        config, append_time = self.config, None
+        if config.log_append_time:
+            append_time = now_ms
+        else:
+            self._check_times(header, now_ms)
         if self._must_roll(header, now_ms):
             self._guarded(self.roll)
-        self._begin_epoch()
-        base_offset = self.active.next_offset
-        batch = batch if not batch.readonly else memoryview(bytearray(batch))
-        append_time = now_ms if self.config.log_append_time else None
+        segment = self.segments[-1]
+        if self.epochs.latest < self.leader_epoch:
+            self._begin_epoch()
+        base_offset, position = segment.next_offset, segment.file.size
+        if batch.readonly:
+            batch = memoryview(bytearray(batch))
         stamp(batch, 0, base_offset, self.leader_epoch, append_time)
-        segment = self.active
-        position = segment.size
-        self._guarded(segment.file.append, [batch], cut=position)
+        self._guarded(segment.file.append, (batch,), cut=position)
         header.base_offset, header.position = base_offset, position
         if append_time is not None:
             header.max_timestamp = append_time
         segment.note(header)
         if segment.first_append_ms is None:
             segment.first_append_ms = now_ms
-        self.producers.note(header, base_offset, now_ms)
+        if header.producer_id >= 0:
+            self.producers.note(header, base_offset, now_ms)
+        end = segment.next_offset
         reported = -1 if append_time is None else append_time
-        return Appended(base_offset, header.last_offset, reported, self.end, False)
+        mark = Mark(end, segment, position + header.size)
+        return Appended(base_offset, end - 1, reported, mark, False)
 
     def _check_times(self, header: BatchHeader, now_ms: int) -> None:
         config = self.config
-        if config.log_append_time:
-            return
         if header.max_timestamp - now_ms > config.timestamp_after_max_ms or (
             header.base_timestamp >= 0
             and now_ms - header.base_timestamp > config.timestamp_before_max_ms
@@ -195,12 +201,13 @@ class PartitionLog:
             )
 
     def _must_roll(self, header: BatchHeader, now_ms: int) -> bool:
-        active = self.active
-        if active.size == 0:
+        active = self.segments[-1]
+        size = active.file.size
+        if size == 0:
             return False
         began = active.first_append_ms
         return (
-            active.size + header.size > self.config.segment_bytes
+            size + header.size > self.config.segment_bytes
             or active.next_offset + header.last_offset_delta - active.base_offset > 0x7FFFFFFF
             or (began is not None and now_ms - began >= self.config.segment_ms)
         )

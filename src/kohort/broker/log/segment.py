@@ -95,9 +95,11 @@ class Segment:
 
     def note(self, header: BatchHeader) -> None:
         """A batch stands at `header.position`."""
-        self.index.add(header.last_offset, header.position, header.size, header.max_timestamp)
-        self.next_offset = header.next_offset
-        self._max_timestamp = self.index.max_timestamp
+        index = self._index or self.index
+        last = header.base_offset + header.last_offset_delta
+        index.add(last, header.position, header.length + 12, header.max_timestamp)
+        self.next_offset = last + 1
+        self._max_timestamp = index.max_timestamp
 
     def rebuild_index(self) -> SegmentIndex:
         """The index, built by walking the headers (their CRCs are not checked)."""
