@@ -37,7 +37,7 @@ def handle(record: Record, _store: object) -> object:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return World(tmp_path / "db.sqlite", handle=handle)
+    return World(f"sqlite:///{tmp_path}/db.sqlite", handle=handle)
 
 
 def test_everything_ends_loaded_or_failed(world: World) -> None:
@@ -90,7 +90,7 @@ def test_a_kill_anywhere_changes_nothing(world: World, place: str, topic: str) -
 )
 def test_random_kills(tmp_path: Path, values: list[bytes], kills: list[str], chunk: int) -> None:
     """X3: whatever is killed and when, the output is the input, once."""
-    world = World(tmp_path / f"{next(numbers)}.sqlite", handle=handle)
+    world = World(f"sqlite:///{tmp_path}/{next(numbers)}.sqlite", handle=handle)
     for n, value in enumerate(values):
         world.produce(n % 2, value)
     world.kills.at = list(kills)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from kohort.retry.copies import Attempt, Copy
-from kohort.retry.effects import Effect, Insert
+from kohort.retry.effects import Effect, Execute, Insert, statements
 from kohort.retry.fenced import Loader, RawRecord, Report, SourceRange
 from kohort.retry.gate import Answer, NeedProof, Opened, TierGate
 from kohort.retry.handling import Handlers, HandlerSpec
@@ -42,7 +41,7 @@ class Kills:
 class World:
     """Everything outside of the process, and so everything that survives a kill."""
 
-    path: Path
+    url: str
     policy: RetryPolicy = field(default_factory=lambda: RetryPolicy.parse("2s 2s 5s"))
     now: int = 1_000_000
     logs: dict[tuple[str, int], list[RawRecord]] = field(default_factory=lambda: defaultdict(list))
@@ -59,8 +58,6 @@ class World:
         self.gate = TierGate(self.topics.delays_ms, skew_ms=0)
         store = self.store()
         store.prepare()
-        from kohort.retry.effects import Execute, statements
-
         store.execute(statements([Execute(SCHEMA)]))
         for topic in self.topics.delays_ms:
             for partition in range(self.partitions):
@@ -68,7 +65,7 @@ class World:
         store.close()
 
     def store(self) -> Store:
-        return open_store(f"sqlite:///{self.path}")
+        return open_store(self.url)
 
     def produce(self, partition: int, *values: bytes) -> None:
         for value in values:
@@ -118,14 +115,14 @@ class World:
             self.open_batch[at] = (start, end)
         start, end = self.open_batch[at]
         loader = self.loader()
-        load = loader.open(self.span(topic, partition, start, end))
-        if load.done:
-            report = load.finish()
-        else:
-            records = self.logs[at][start:end]
+        try:
+            load = loader.open(self.span(topic, partition, start, end))
+            records = [] if load.done else self.logs[at][start:end]
             for low in range(0, len(records), chunk):
                 load.load(records[low : low + chunk])
             report = load.finish()
+        finally:
+            loader.store.close()
         self.kills.reach("before commit log")
         self.checkpoint[at] = end
         del self.open_batch[at]

@@ -7,14 +7,14 @@ Rules (Spark reference 3.1, 5.1):
 - Nothing at or past a range's end is fetched. A range is done when its position has reached the
   end, so gaps of compaction and markers neither block nor end it early.
 - The order of records within a partition is kept; ranges of one task are read side by side.
-- A record that is gone is an error, or with failOnDataLoss=false a warning and a gap.
+- Records that are gone are an error, or with failOnDataLoss=false skipped (the planner warns).
 """
 
 # pyarrow carries no complete types, so strict checking would only speak of it.
 # pyright: basic
 from __future__ import annotations
 
-import logging
+import contextlib
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
@@ -23,13 +23,12 @@ import pyarrow as pa
 from kohort.client.config import ConsumerConfig
 from kohort.client.consumer import Consumer
 from kohort.client.types import TopicPartition
-from kohort.errors import DataLossError, KafkaTimeoutError, KohortError
+from kohort.errors import KafkaTimeoutError, KohortError
 from kohort.spark import arrow
 from kohort.spark.offsets import Range
 from kohort.spark.options import SourceOptions
 from kohort.spark.worker import forget, keep
 
-log = logging.getLogger("kohort.spark")
 POLL_S: Final = 0.5
 PATIENCE_POLLS: Final = 240
 """Polls without a single record before a read gives up: two minutes, as the JVM connector."""
@@ -54,18 +53,25 @@ def _read_group(
     options: SourceOptions, spans: Sequence[Range], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     config = options.client
-    consumer: Consumer = keep("consumer", config, lambda: _consumer(config))
+    kind = "consumer" if options.fail_on_data_loss else "lenient consumer"
+    consumer: Consumer = keep(kind, config, lambda: _consumer(config, options.fail_on_data_loss))
     schema = arrow.schema(columns)
     wanted = {"topic", "partition", "offset", *(_OURS[c] for c in columns if c in _OURS)}
     try:
         for batch in _batches(consumer, options, spans, wanted):
-            yield from arrow.cut(
-                _for_spark(batch, columns, schema), options.batch_rows, options.batch_bytes
-            )
-        consumer.assign([])
+            ready = _for_spark(batch, columns, schema)
+            yield from arrow.cut(ready, options.batch_rows, options.batch_bytes)
     except KohortError:
-        forget("consumer", config)
+        forget(kind, config)
         raise
+    finally:
+        _let_go(consumer)
+
+
+def _let_go(consumer: Consumer) -> None:
+    """Nothing is fetched between two tasks, also when a task was not read to its end."""
+    with contextlib.suppress(KohortError):  # it failed, and was closed
+        consumer.assign([])
 
 
 def _batches(
@@ -79,7 +85,6 @@ def _batches(
     silent = 0
     while left:
         batch = consumer.poll_arrow(POLL_S, max_rows=options.batch_rows, columns=wanted)
-        _check_resets(consumer, options)
         if len(batch):
             silent = 0
             yield batch
@@ -94,15 +99,6 @@ def _batches(
             raise KafkaTimeoutError(f"no record came for two minutes, but more is there: {named}")
 
 
-def _check_resets(consumer: Consumer, options: SourceOptions) -> None:
-    """A position that was moved means that records are gone."""
-    for reset in consumer.resets():
-        text = f"records are gone: {reset}"
-        if options.fail_on_data_loss:
-            raise DataLossError(f"{text}. To go on without them, say failOnDataLoss=false")
-        log.warning("%s; going on without them", text)
-
-
 def _for_spark(batch: pa.RecordBatch, columns: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
     """Our columns under the connector's names and types."""
     arrays: list[pa.Array] = []
@@ -115,12 +111,13 @@ def _for_spark(batch: pa.RecordBatch, columns: Sequence[str], schema: pa.Schema)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _consumer(config: dict[str, str]) -> Consumer:
+def _consumer(config: dict[str, str], fail_on_data_loss: bool) -> Consumer:
+    """Records that are gone are an error, or skipped: then the log's start is next."""
     settings = {
         "max_partition_fetch_bytes": 4 << 20,
         **config,
         "enable_auto_commit": False,
-        "auto_offset_reset": "none",
+        "auto_offset_reset": "none" if fail_on_data_loss else "earliest",
         "allow_auto_create_topics": False,
     }
     return Consumer(config=ConsumerConfig.from_mapping(settings))

@@ -1,0 +1,123 @@
+"""The parts of session, supervisor and checkpoint that need neither Java nor a broker."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kohort.errors import ConfigError
+from kohort.spark import sessions
+from kohort.spark.checkpoint import CheckpointLock
+from kohort.spark.supervise import explain, passes
+
+TRACE = """[STREAM_FAILED] Query [id = 1] terminated with exception: Writing job aborted SQLSTATE: X
+=== Streaming Query ===
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "/x/worker.py", line 1, in main
+    load()
+kohort.errors.DataLossError: pipeline p: the fence of t/0 stands at 3, behind the checkpoint
+
+\tat org.apache.spark.api.python.BasePythonRunner.x(PythonRunner.scala:1)
+\tat java.base/java.lang.Thread.run(Thread.java:840)
+"""
+
+
+def test_the_cause_is_shown_without_the_jvm() -> None:
+    text = explain(TRACE)
+    assert text.startswith("kohort.errors.DataLossError: pipeline p: the fence of t/0")
+    assert "worker.py" in text
+    assert "scala" not in text
+    assert explain("no trace here") == "no trace here"
+
+
+@pytest.mark.parametrize(
+    ("text", "again"),
+    [
+        ("kohort.errors.ConnectionFailedError: no broker", True),
+        ("kohort.retry.store.StoreBusyError: db was locked", True),
+        ("kohort.errors.BrokerError: NOT_LEADER_OR_FOLLOWER (6)", True),
+        ("kohort.errors.BrokerError: TOPIC_AUTHORIZATION_FAILED (29)", False),
+        ("Python worker exited unexpectedly (crashed)", True),
+        ("ZeroDivisionError: division by zero", False),
+        ("kohort.errors.DataLossError: x; caused by ConnectionFailedError", False),
+        (TRACE, False),
+    ],
+)
+def test_what_may_pass_is_restarted_and_nothing_else(text: str, again: bool) -> None:
+    assert passes(text) is again
+
+
+def test_one_driver_a_checkpoint(tmp_path: Path) -> None:
+    """X6: the second driver is refused, by the pid of the first."""
+    with CheckpointLock(tmp_path / "c") as lock:
+        lock.note_jvm(None)
+        code = (
+            "from pathlib import Path; from kohort.spark.checkpoint import CheckpointLock; "
+            f"CheckpointLock(Path({str(tmp_path / 'c')!r})).__enter__()"
+        )
+        tried = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert f"in use by process {os.getpid()}" in tried.stderr
+    with CheckpointLock(tmp_path / "c"):
+        pass
+
+
+def test_the_jvm_of_a_killed_driver_is_waited_for(tmp_path: Path) -> None:
+    """X6: it may still be writing; a pid that another program has by now is not waited for."""
+    path = tmp_path / "c" / "driver.lock"
+    path.parent.mkdir()
+    sleeper = tmp_path / "java"
+    sleeper.symlink_to("/bin/sleep")
+    jvm = subprocess.Popen([sleeper, "60"])
+    try:
+        path.write_text(f'{{"jvm": {jvm.pid}}}')
+        with pytest.raises(ConfigError, match=f"process {jvm.pid} of an earlier run"):
+            CheckpointLock(tmp_path / "c", jvm_wait_s=0.0).__enter__()
+    finally:
+        jvm.kill()
+        jvm.wait()
+    path.write_text(f'{{"jvm": {jvm.pid}}}')
+    with CheckpointLock(tmp_path / "c", jvm_wait_s=0.0):
+        pass
+
+
+def java(directory: Path, version: str) -> None:
+    file = directory / "bin" / "java"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    file.chmod(file.stat().st_mode | stat.S_IXUSR)
+
+
+def test_java_missing_or_too_old_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue 2, "Bad input": Java missing."""
+    monkeypatch.setattr(sessions, "_jre_of_package", lambda: None)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"no Java on this machine.*[\s\S]*spark-jre"):
+        sessions.ensure_java()
+    java(tmp_path / "old", "1.8.0_402")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    with pytest.raises(ConfigError, match="Java 8, which is too old"):
+        sessions.ensure_java()
+    java(tmp_path / "new", "21.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "new"))
+    assert sessions.ensure_java() == str(tmp_path / "new" / "bin" / "java")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
+    with pytest.raises(ConfigError, match="JAVA_HOME is"):
+        sessions.ensure_java()
+
+
+def test_masters() -> None:
+    """`local` retries a failed task as a cluster does; other masters are left as they are."""
+    retried = sessions._with_retries
+    assert retried("local[2]") == "local[2,4]"
+    assert retried("local[*]") == "local[*,4]"
+    assert retried("local") == "local[1,4]"
+    assert retried("spark://h:7077") == "spark://h:7077"
