@@ -44,17 +44,19 @@ class ProtocolWriter:
             written = self._names[text] = _INT16.pack(len(raw)) + raw
         return written
 
-    def _partitions(self, out: list[bytes], partitions: Mapping[str, Sequence[int]]) -> None:
+    def partitions(self, out: list[bytes], partitions: Mapping[str, Sequence[int]]) -> None:
+        """Append the array of (topic, array of int32) that all these formats share."""
         shown = [(topic, numbers) for topic, numbers in partitions.items() if numbers]
         shown.sort()
         out.append(_INT32.pack(len(shown)))
+        names, arrays = self._names, self._arrays
         for topic, numbers in shown:
             size = len(numbers)
-            array = self._arrays.get(size)
-            if array is None:
-                array = self._arrays[size] = Struct(f">{size + 1}i")
-            out.append(self._name(topic))
-            out.append(array.pack(size, *numbers))
+            if topic not in names:
+                self._name(topic)
+            if size not in arrays:
+                arrays[size] = Struct(f">{size + 1}i")
+            out += (names[topic], arrays[size].pack(size, *numbers))
 
     def subscription(
         self,
@@ -70,7 +72,7 @@ class ProtocolWriter:
         out = [_INT16.pack(version), _INT32.pack(len(names)), *map(self._name, names)]
         out.append(_optional(user_data))
         if version >= 1:
-            self._partitions(out, owned)
+            self.partitions(out, owned)
         if version >= 2:
             out.append(_INT32.pack(generation))
         if version >= 3:
@@ -85,7 +87,7 @@ class ProtocolWriter:
     ) -> bytes:
         """What one member gets, as bytes for `SyncGroup`."""
         out = [_INT16.pack(version)]
-        self._partitions(out, partitions)
+        self.partitions(out, partitions)
         out.append(_optional(user_data))
         return b"".join(out)
 
@@ -116,7 +118,7 @@ class ProtocolReader:
             user_data, at = _bytes(data, at)
             owned, generation, rack = dict[str, tuple[int, ...]](), NO_GENERATION, None
             if version >= 1:
-                owned, at = self._partitions(data, at)
+                owned, at = self.partitions(data, at)
             if version >= 2:
                 generation, at = _INT32.unpack_from(data, at)[0], at + 4
             if version >= 3 and _INT16.unpack_from(data, at)[0] >= 0:
@@ -131,7 +133,7 @@ class ProtocolReader:
             return {}, None
         try:
             _version(data)
-            partitions, at = self._partitions(data, 2)
+            partitions, at = self.partitions(data, 2)
             user_data, _ = _bytes(data, at)
         except (struct_error, UnicodeDecodeError) as error:
             raise DecodeError(f"assignment: {error}") from None
@@ -160,23 +162,39 @@ class ProtocolReader:
             name = self._names[raw] = raw.decode()
         return name, end
 
-    def _partitions(self, data: bytes, at: int) -> tuple[dict[str, tuple[int, ...]], int]:
+    def partitions(self, data: bytes, at: int) -> tuple[dict[str, tuple[int, ...]], int]:
+        """The array of (topic, array of int32) at byte `at`, and where it ends."""
         found: dict[str, tuple[int, ...]] = {}
         topics, at = _count(data, at, 6)
-        tidy, last = True, ""
+        end, tidy, last = len(data), True, ""
+        int16, int32 = _INT16.unpack_from, _INT32.unpack_from
         for _ in range(topics):
-            name, at = self._name(data, at)
-            size, at = _count(data, at, 4)
+            # A leader comes here a hundred thousand times: `_name` and `_count`, spelled out.
+            start = at + 2
+            at = start + int16(data, at)[0]
+            if not start <= at <= end:
+                raise DecodeError(f"a name that ends at byte {at} of {end}")
+            raw = data[start:at]
+            name = self._names.get(raw)
+            if name is None:
+                name = self._names[raw] = raw.decode()
+            size = int32(data, at)[0]
+            at += 4
+            if not 0 <= size <= (end - at) // 4:
+                raise DecodeError(f"{size} partitions at byte {at} of {end}")
             array = self._arrays.get(size)
             if array is None:
                 array = self._arrays[size] = Struct(f">{size}i")
             numbers: tuple[int, ...] = array.unpack_from(data, at)
             at += 4 * size
-            tidy = tidy and name > last and size > 0
-            last = name
-            if size > 1:
+            if size != 1:
                 numbers = tuple(sorted(numbers))
-            found[name] = found[name] + numbers if name in found else numbers
+            if name > last and size:
+                last = name
+                found[name] = numbers
+            else:
+                tidy = False
+                found[name] = found.get(name, ()) + numbers
         return (found if tidy else freeze(found)), at
 
 

@@ -24,6 +24,7 @@ from kohort.group.assignors.base import (
     Plan,
 )
 from kohort.group.assignors.claims import Claim, Claims
+from kohort.group.assignors.protocol import ProtocolReader
 from kohort.group.assignors.user_data import (
     decode_generation,
     decode_previous,
@@ -56,8 +57,9 @@ class StickyAssignor(Assignor):
     def assign(self, group: GroupView) -> Plan:
         """Balanced first, then with as few moves as possible."""
         claims: list[Claim] = []
+        reader = ProtocolReader()
         for member in group.in_order():
-            owned, generation = decode_previous(member.user_data)
+            owned, generation = decode_previous(member.user_data, reader)
             claims.append(Claim(member.member_id, owned, generation))
         return assign_sticky(group, claims)
 
