@@ -124,7 +124,8 @@ class Assignor:
     def assign(self, group: GroupView) -> Plan:
         """Divide the partitions of `group.topics` among `group.members`; runs in the leader only.
 
-        Members that get nothing may be left out.
+        Members that get nothing may be left out. It runs on the network thread that all clients of
+        the process share: compute, and wait for nothing. What it raises is fatal to the member.
         """
         raise TypeError(f"assignor {type(self).__name__} does not define assign(group)")
 
