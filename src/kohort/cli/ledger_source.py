@@ -100,10 +100,10 @@ def _chosen(
 
 def of_pipeline(file: Path) -> LedgerSource:
     """The ledger of a pipeline's file."""
-    from kohort.spark.pipeline import load_pipeline
+    from kohort.cli.pipeline import load_file
 
-    pipeline = load_pipeline(file)
-    tiers = (tier for names in pipeline.topics.values() for tier in names.delays_ms)
+    pipeline = load_file(file)
+    tiers = (names.tier(t) for names in pipeline.topics.values() for t in names.policy.tiers)
     return LedgerSource(pipeline.open_store(), pipeline.name, tuple(tiers))
 
 

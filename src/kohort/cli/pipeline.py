@@ -1,7 +1,8 @@
 """`kohort pipeline`: run a pipeline that is written in a Python file, and balance its books.
 
 Rules:
-- Progress goes to standard error: one line when something has changed, at most one a second.
+- Progress goes to standard error: one line when something has changed, at most one a second. How
+  it ended goes to standard output.
 - SIGINT and SIGTERM stop the queries and close the store; the next run goes on where it stood.
 
 Shell: signals, clock.
@@ -9,9 +10,11 @@ Shell: signals, clock.
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import time
+import traceback
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kohort.cli.app import EXIT_CHECK_FAILED, EXIT_INTERRUPTED
-from kohort.cli.connect import Client, client_options
+from kohort.cli.connect import Client, client_options, open_admin, plain
 from kohort.cli.output import as_table, output_option, show
+from kohort.errors import KohortError
 
 if TYPE_CHECKING:
     from kohort.spark.pipeline import Pipeline
@@ -68,6 +72,7 @@ def run(file: Path, master: str | None, mode: str, quiet: bool, client: Client) 
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
     found = load(file, client)
+    reach(found)
     show_progress = None if quiet else Lines(lambda text: click.echo(text, err=True)).show
     with interruptible():
         try:
@@ -78,7 +83,7 @@ def run(file: Path, master: str | None, mode: str, quiet: bool, client: Client) 
                 err=True,
             )
             return EXIT_INTERRUPTED
-    click.echo(line_of(last), err=True)
+    click.echo(line_of(last))
     return 0
 
 
@@ -95,7 +100,9 @@ def status(file: Path, check: bool, output: str, client: Client) -> int:
     """
     from kohort.spark.progress import reconcile
 
-    balance = reconcile(load(file, client))
+    found = load(file, client)
+    reach(found)
+    balance = reconcile(found)
     rows: list[dict[str, Any]] = [
         {
             **{name: getattr(part, name) for name in STATUS_COLUMNS[:-1]},
@@ -110,6 +117,8 @@ def status(file: Path, check: bool, output: str, client: Client) -> int:
             for reason, count in row["failed_by_reason"].items():
                 click.echo(f"{row['topic']}: {count:,} failed: {reason}")
         click.echo("every input has ended, once" if balance.exact else "not everything has ended")
+    elif output == "json":
+        click.echo(json.dumps({"schema": 1, "exact": balance.exact, "rows": rows}, indent=2))
     else:
         show(rows, STATUS_COLUMNS, output)
     return EXIT_CHECK_FAILED if check and not balance.exact else 0
@@ -118,16 +127,50 @@ def status(file: Path, check: bool, output: str, client: Client) -> int:
 def load(file: Path, client: Client) -> Pipeline:
     """The pipeline of a file, with the command's brokers and settings before its own."""
     from kohort.client.config import ConsumerConfig
-    from kohort.spark.pipeline import load_pipeline
 
-    found = load_pipeline(file)
+    client.for_role(ConsumerConfig)
+    found = load_file(file)
     given = {**client.file, **client.flags}
-    ConsumerConfig.from_mapping(given)
     servers = given.pop("bootstrap_servers", None)
     if servers:
         found.bootstrap_servers = str(servers)
     found.client.update({key: str(value) for key, value in given.items()})
     return found
+
+
+def reach(found: Pipeline) -> None:
+    """Raise ConnectionFailedError when the pipeline's cluster does not answer: nothing is begun."""
+    flags = {plain(key): value for key, value in found.client_config.items()}
+    with open_admin(Client(flags).common()):
+        return
+
+
+def load_file(file: Path) -> Pipeline:
+    """The pipeline of a file. An error of the file itself is shown as its author needs it."""
+    from kohort.spark.pipeline import load_pipeline
+
+    try:
+        return load_pipeline(file)
+    except KohortError:
+        raise
+    except Exception as error:  # the file is its author's: anything may come out of it
+        raise PipelineFileError(_of_file(error, file.resolve())) from error
+
+
+class PipelineFileError(KohortError):
+    """A pipeline's file could not be run; the message shows where and why."""
+
+
+def _of_file(error: Exception, file: Path) -> str:
+    """What a traceback says from the first frame in the user's file on, the cause first."""
+    said = traceback.TracebackException.from_exception(error)
+    said.__cause__ = said.__context__ = None
+    frames = list(said.stack)
+    theirs = [n for n, frame in enumerate(frames) if Path(frame.filename) == file]
+    shown = traceback.StackSummary.from_list(frames[theirs[0] :] if theirs else [])
+    last = "".join(said.format_exception_only()).rstrip()
+    where = "".join(shown.format()).rstrip()
+    return f"{file.name} cannot be run: {last.splitlines()[-1]}\n{where or last}".rstrip()
 
 
 def line_of(progress: Progress) -> str:

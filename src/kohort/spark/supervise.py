@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from kohort.config import nearest
 from kohort.errors import BrokerError, ErrorCode, KohortError
 from kohort.retry.store import Store
 from kohort.retry.topics import (
@@ -34,6 +35,7 @@ from kohort.retry.topics import (
 )
 from kohort.spark.checkpoint import CheckpointLock
 from kohort.spark.cluster import ClusterPort
+from kohort.spark.planner import TopicView
 from kohort.spark.progress import Progress, measure
 from kohort.spark.sessions import register, session
 
@@ -91,9 +93,10 @@ class Supervisor:
         topics = pipeline.topics
         store = pipeline.open_store()
         with CheckpointLock(pipeline.checkpoint) as lock:
-            pipeline.prepare_store(store)
             port = ClusterPort(pipeline.client_config)
             try:
+                plan_all(pipeline, port.topics())  # a wrong topic is told before anything is made
+                pipeline.prepare_store(store)
                 ensure_topics(pipeline, port)
                 spark = self._spark or session(f"kohort {pipeline.name}", master=self._master)
                 lock.note_jvm(_jvm_pid(spark))
@@ -231,18 +234,10 @@ class Supervisor:
 def ensure_topics(pipeline: Pipeline, port: ClusterPort) -> None:
     """Create the retry topics that are missing and verify the others. The source is left alone.
 
-    Raises ConfigError for a source topic that does not exist, and for unfit retry topics.
+    Raises BrokerError for a source topic that does not exist, ConfigError for unfit retry topics.
     """
     views = port.topics()
-    specs: list[TopicSpec] = []
-    for topic, names in pipeline.topics.items():
-        if topic not in views:
-            raise BrokerError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"pipeline {pipeline.name} reads topic {topic}, which does not exist; create it "
-                f"first: kohort topic create {topic}",
-            )
-        specs += plan_topics(names, partitions=views[topic].partitions)
+    specs = plan_all(pipeline, views)
     existing = {
         name: Existing(views[name].partitions, configs)
         for name, configs in port.describe([s.name for s in specs if s.name in views]).items()
@@ -256,6 +251,22 @@ def ensure_topics(pipeline: Pipeline, port: ClusterPort) -> None:
         if error.retriable:
             raise
         raise creation_refused(missing, bootstrap=pipeline.servers, reason=str(error)) from error
+
+
+def plan_all(pipeline: Pipeline, views: Mapping[str, TopicView]) -> list[TopicSpec]:
+    """All retry topics of a pipeline. Raises BrokerError for a source topic that is not there."""
+    specs: list[TopicSpec] = []
+    for topic, names in pipeline.topics.items():
+        if topic not in views:
+            near = nearest(topic, views)
+            hint = f" Did you mean {near!r}?" if near else ""
+            raise BrokerError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"pipeline {pipeline.name} reads topic {topic!r}, which does not exist; nothing "
+                f"was started.{hint} `kohort topic create {topic}` makes it",
+            )
+        specs += plan_topics(names, partitions=views[topic].partitions)
+    return specs
 
 
 def open_fences(pipeline: Pipeline, store: Store, port: ClusterPort) -> None:
