@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kohort import Consumer, OffsetAndMetadata, RebalanceListener, TopicPartition
+from kohort import Admin, Consumer, OffsetAndMetadata, RebalanceListener, TopicPartition
 from kohort.errors import (
     BrokerError,
     ClosedError,
@@ -506,6 +506,30 @@ def test_fork_is_noticed(world: World) -> None:
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     assert take(consumer, 2) == values([1, 2])
+
+
+def test_a_topic_made_anew_is_read_on(world: World, caplog) -> None:
+    """Another id is another topic: its epochs begin anew, and its offsets may be out of range."""
+    topic = world.topic(1, records=10)
+    consumer = world.consumer(retry_backoff_max_ms=50, allow_auto_create_topics=False)
+    consumer.assign(parts(topic, 1))
+    take(consumer, 10)
+    with Admin(bootstrap_servers=world.cluster.bootstrap) as admin:
+        admin.delete_topics([topic])
+        until(lambda: consumer._cluster.metadata.topics.get(topic) is None, consumer)
+        world.cluster.create_topic(topic)
+    world.produce(topic, 1, range(100, 105))
+    assert take(consumer, 5) == values(range(100, 105))
+    assert "made anew" in caplog.text
+    assert "out of range" in consumer.resets()[-1].cause
+
+
+def test_bad_numbers_are_refused(world: World) -> None:
+    consumer = world.consumer()
+    with pytest.raises(UsageError, match="1 or more"):
+        consumer.poll(max_records=0)
+    with pytest.raises(UsageError, match="1 or more"):
+        consumer.poll_arrow(max_rows=-1)
 
 
 def test_unreachable_brokers_are_named(world: World, caplog) -> None:

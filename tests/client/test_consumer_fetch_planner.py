@@ -161,10 +161,23 @@ def test_budget_is_never_exceeded() -> None:
     assert order.max_bytes == 3 << 20
     big = b"x" * (1 << 20)
     world.answer(order, 0, 1, 2, data=big)
-    world.positions.pause(world.tps[:3])
+    world.positions.pause(world.tps[:2])
     assert world.plan() == []
     world.read(0)
     assert world.one().max_bytes == 1 << 20
+
+
+def test_paused_partitions_cannot_stop_the_others() -> None:
+    """GL5: when they hold the whole budget, one small order at a time goes out all the same."""
+    world = World(3, limits=LIMITS._replace(buffer_bytes=1 << 20))
+    order = world.one()
+    world.answer(order, 0, data=b"x" * (1 << 20))
+    world.positions.pause(world.tps[:1])
+    order = world.one()
+    assert asked(order) == {1, 2}
+    assert order.max_bytes == 16 * 1024
+    world.answer(order, 1)
+    assert world.plan() == [], "now there is something to read"
 
 
 def test_least_recently_served_first() -> None:

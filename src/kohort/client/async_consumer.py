@@ -150,7 +150,7 @@ class AsyncConsumer(ConsumerBase):
         """Records, as soon as there are any; an empty list after `timeout` seconds."""
         with self._gate:
             self._calls.begin()
-            take = self._take_records(max_records or self.config.max_poll_records)
+            take = self._take_records(self._most(max_records, self.config.max_poll_records))
             return await self._run(self._calls.poll(take, timeout)) or []
 
     async def poll_arrow(
@@ -163,7 +163,7 @@ class AsyncConsumer(ConsumerBase):
         """The same as columns: one `pyarrow.RecordBatch`, empty when the time has passed."""
         with self._gate:
             self._calls.begin()
-            take = self._take_batch(max_rows, columns)
+            take = self._take_batch(self._most(max_rows, max_rows), columns)
             batch = await self._run(self._calls.poll(take, timeout))
             return self._empty_batch(columns) if batch is None else batch
 

@@ -105,7 +105,7 @@ class Consumer(ConsumerBase):
         with self._gate:
             calls, core = self._calls, self._core
             calls.begin()
-            most = max_records or self.config.max_poll_records
+            most = self._most(max_records, self.config.max_poll_records)
             if not core.attention:
                 records = core.reader.take(most)
                 calls.after_take()
@@ -128,7 +128,7 @@ class Consumer(ConsumerBase):
         """
         with self._gate:
             self._calls.begin()
-            take = self._take_batch(max_rows, columns)
+            take = self._take_batch(self._most(max_rows, max_rows), columns)
             batch = self._run(self._calls.poll(take, timeout))
             return self._empty_batch(columns) if batch is None else batch
 

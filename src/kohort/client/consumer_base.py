@@ -295,6 +295,13 @@ class ConsumerBase:
 
         core.post(core.commit, job, told)
 
+    def _most(self, asked: int | None, default: int) -> int:
+        if asked is None:
+            return default
+        if asked < 1:
+            raise UsageError(f"cannot poll for at most {asked} records; ask for 1 or more")
+        return asked
+
     def _time_ms(self, timeout: float | None) -> int:
         return self.config.default_api_timeout_ms if timeout is None else round(timeout * 1_000)
 

@@ -102,6 +102,7 @@ class ConsumerCore:
         self.matched: frozenset[str] = frozenset()
         self._asked_topics: set[str] = set()
         self._warned: set[str] = set()
+        self._topic_ids: dict[str, bytes] = {}
         self._auto_at_ms = 0
         self._timer: Timer | None = None
         self._pump_posted = False
@@ -409,6 +410,7 @@ class ConsumerCore:
 
     def _metadata_changed(self, metadata: ClusterMetadata) -> None:
         now_ms = self.loop.now_ms()
+        self._look_at_ids(metadata)
         with self.lock:
             for position in self.positions:
                 tp = position.tp
@@ -422,6 +424,22 @@ class ConsumerCore:
             self.session.metadata_changed(metadata)
         self._look_at_errors(metadata)
         self.pump()
+
+    def _look_at_ids(self, metadata: ClusterMetadata) -> None:
+        """A topic with another id is another topic under the old name (KIP-516)."""
+        with self.lock:
+            names = {position.tp.topic for position in self.positions}
+            ids = {name: t.topic_id for name in names if (t := metadata.topics.get(name))}
+            changed = [n for n, i in ids.items() if self._topic_ids.get(n, i) != i]
+            for name in changed:
+                self.positions.topic_made_anew(name)
+            kept = {name: i for name, i in self._topic_ids.items() if name in names}
+            self._topic_ids = {**kept, **ids}
+        for name in changed:
+            self.warn(
+                f"topic {name!r} was deleted and made anew; positions in it are kept, and are "
+                "reset if they are out of range. seek() to be sure where reading goes on"
+            )
 
     def _look_at_errors(self, metadata: ClusterMetadata) -> None:
         names = self.subscription.topics | {tp.topic for tp in self.subscription.partitions}

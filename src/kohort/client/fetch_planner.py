@@ -8,7 +8,8 @@ Rules:
   order waits at the broker for `QUICK_WAIT_MS` only, so that a partition that has just been read
   to its end never waits behind a long poll of idle ones.
 - What is buffered (paused partitions too) and what orders may bring never exceeds the budget,
-  except by the one batch that a broker always returns (KIP-74) (F4).
+  except by the one batch that a broker always returns (KIP-74), and by one small order when paused
+  partitions hold all of it, so that they cannot stop the others (F4, GL5).
 - An answer for a partition counts only if the partition still has the stamp, the offset and the
   order it was asked with (C7, spec 4.4).
 - `end`: a partition with a bound is not asked at or beyond it (retry tiers, range reads).
@@ -172,8 +173,11 @@ class FetchPlanner:
         limits = self.limits
         room = limits.buffer_bytes - self.positions.buffered_bytes - self._reserved
         most = min(limits.fetch_max_bytes, limits.partition_max_bytes * len(found), room)
-        if most < min(MIN_ORDER_BYTES, limits.partition_max_bytes):
-            return None
+        least = min(MIN_ORDER_BYTES, limits.partition_max_bytes)
+        if most < least:
+            if not self._starved():
+                return None
+            most = least
         found.sort(key=lambda position: position.last_fetch_ms)
         self._next_token += 1
         token = self._next_token
@@ -189,6 +193,10 @@ class FetchPlanner:
         self.under_way[token] = order
         self._reserved += most
         return order
+
+    def _starved(self) -> bool:
+        """True when nothing is under way and only paused partitions have something to read."""
+        return not self.under_way and all(p.buffer is None or p.paused for p in self.positions)
 
     # -- answers -------------------------------------------------------------------------------
 

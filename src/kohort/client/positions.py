@@ -312,6 +312,13 @@ class Positions:
         if position.phase in (Phase.FETCHING, Phase.AWAITING_VALIDATION):
             self._enter(position, Event.LEADER_MOVED, now_ms)
 
+    def topic_made_anew(self, topic: str) -> None:
+        """The topic was deleted and made again: epochs begin anew, offsets stand for nothing."""
+        for position in self:
+            if position.tp.topic == topic:
+                position.leader_epoch = position.offset_epoch = UNKNOWN
+                position.acked_epoch, position.replica = UNKNOWN, None
+
     # -- what the caller does ------------------------------------------------------------------
 
     def seek(self, tp: TopicPartition, offset: int, epoch: int, now_ms: int) -> None:

@@ -1,0 +1,122 @@
+"""The caller's end of the fetch buffer: damage, pauses, pieces (F6, C9, C10, CL3)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from kohort.client.fetch_planner import Fetched
+from kohort.client.fetch_reader import FetchReader
+from kohort.client.positions import Phase, Position, Positions
+from kohort.client.reset_policy import ResetPolicy
+from kohort.client.types import TopicPartition
+from kohort.errors import CorruptRecordError
+from kohort.records import BatchBuilder, stamp
+
+TP = TopicPartition("t", 3)
+
+
+def batch(first: int, count: int, epoch: int = 0) -> bytearray:
+    builder = BatchBuilder()
+    for n in range(first, first + count):
+        builder.append(n, None, b"%d" % n)
+    data = bytearray(builder.build())
+    stamp(data, 0, first, epoch)
+    return data
+
+
+def reading(*batches: bytes, offset: int = 0) -> tuple[FetchReader, Positions, Position]:
+    positions = Positions(ResetPolicy.parse("earliest"))
+    (position,) = positions.add([TP], 0)
+    positions.committed_found(TP, position.stamp, offset, -1, 0)
+    reader = FetchReader(positions, threading.Lock(), check_crcs=True)
+    data = b"".join(batches)
+    positions.store_buffer(position, Fetched(data, offset, position.stamp), len(data))
+    reader.queue(position)
+    return reader, positions, position
+
+
+def offsets(reader: FetchReader, most: int = 100) -> list[int]:
+    return [record.offset for record in reader.take(most)]
+
+
+def test_damage_comes_after_what_is_sound_and_stops_the_partition() -> None:
+    """F6: one typed error with its place; a seek past it goes on."""
+    bad = batch(5, 5)
+    bad[-1] ^= 0xFF
+    reader, positions, position = reading(batch(0, 5), bad)
+    assert offsets(reader) == [0, 1, 2, 3, 4]
+    with pytest.raises(CorruptRecordError, match="t-3"):
+        reader.take(10)
+    assert position.phase is Phase.FAILED
+    assert position.error is not None
+    assert positions.buffered_bytes == 0
+    assert offsets(reader) == []
+    positions.seek(TP, 10, -1, 1)
+    assert (position.phase, position.offset) == (Phase.FETCHING, 10)
+
+
+@pytest.mark.parametrize(
+    "take",
+    [lambda r: r.take_columns(10, 10, {"offset"}, 1_000), lambda r: r.take_piece(10)],
+    ids=["columns", "piece"],
+)
+def test_damage_by_the_other_ways(take: Callable[[FetchReader], object]) -> None:
+    bad = batch(0, 5)
+    bad[-1] ^= 0xFF
+    reader, _, position = reading(bad)
+    with pytest.raises(CorruptRecordError):
+        take(reader)
+    assert position.phase is Phase.FAILED
+
+
+def test_epoch_of_what_was_read_goes_with_the_position() -> None:
+    """KIP-320: by records, by columns, and one by one."""
+    reader, positions, position = reading(batch(0, 2, epoch=4), batch(2, 2, epoch=6))
+    assert offsets(reader, 1) == [0]
+    assert position.offset_epoch == 4
+    assert reader.take_columns(1, 1, {"offset"}, 1_000)[0].rows == 1
+    assert position.offset_epoch == 4
+    reader.acknowledge()
+    assert (position.acked, position.acked_epoch) == (2, 4)
+    piece = reader.take_piece(5)
+    assert piece is not None
+    piece.position.offset = piece.records[0].offset + 1
+    reader.end_piece(piece, dealt_with=False)
+    assert (position.offset, position.offset_epoch) == (3, 6)
+    assert position.acked == 2, "the caller has not come back from record 2"
+    assert offsets(reader) == [3]
+    assert positions.buffered_bytes == 0
+    assert reader.wants_more
+
+
+def test_pausing_in_the_middle_keeps_the_rest() -> None:
+    """C10, B51."""
+    reader, positions, position = reading(batch(0, 6))
+    assert offsets(reader, 2) == [0, 1]
+    positions.pause([TP])
+    assert offsets(reader) == []
+    for resumed in positions.resume([TP]):
+        reader.queue(resumed)
+    assert offsets(reader) == [2, 3, 4, 5]
+    assert position.buffer is None
+
+
+def test_awaiting_validation_holds_data_back_until_it_is_confirmed() -> None:
+    """Spec 4.7: nothing of a log that may have been truncated is handed out."""
+    reader, positions, position = reading(batch(0, 4, epoch=1))
+    assert offsets(reader, 1) == [0]
+    positions.leader_moved(TP, 2, can_validate=True, now_ms=5)
+    assert offsets(reader) == []
+    positions.validated(TP, position.stamp, 6)
+    reader.queue(position)
+    assert offsets(reader) == [1, 2, 3]
+
+
+def test_what_was_fetched_before_a_seek_is_not_handed_out() -> None:
+    reader, positions, _ = reading(batch(0, 4))
+    assert offsets(reader, 1) == [0]
+    positions.seek(TP, 9, -1, 1)
+    assert offsets(reader) == []
