@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from kohort.client.types import OffsetAndTimestamp as OffsetAndTimestamp
     from kohort.client.types import RecordMetadata as RecordMetadata
     from kohort.client.types import TopicPartition as TopicPartition
+    from kohort.group.assignors import Assignor as Assignor
+    from kohort.group.assignors import AssignorError as AssignorError
+    from kohort.group.assignors import GroupView as GroupView
+    from kohort.group.assignors import MemberView as MemberView
+    from kohort.group.assignors import Plan as Plan
+    from kohort.group.assignors import TopicView as TopicView
     from kohort.records import Record as Record
 
 __version__ = "0.1.0"
@@ -29,19 +35,25 @@ __version__ = "0.1.0"
 _HOMES = {
     "Admin": "kohort.client.admin",
     "AdminConfig": "kohort.client.config",
+    "Assignor": "kohort.group.assignors",
+    "AssignorError": "kohort.group.assignors",
     "AsyncConsumer": "kohort.client.async_consumer",
     "AsyncProducer": "kohort.client.producer",
     "Consumer": "kohort.client.consumer",
     "ConsumerConfig": "kohort.client.config",
+    "GroupView": "kohort.group.assignors",
+    "MemberView": "kohort.group.assignors",
     "NewTopic": "kohort.client.admin_types",
     "OffsetAndMetadata": "kohort.client.types",
     "OffsetAndTimestamp": "kohort.client.types",
+    "Plan": "kohort.group.assignors",
     "Producer": "kohort.client.producer",
     "ProducerConfig": "kohort.client.config",
     "RebalanceListener": "kohort.client.listener",
     "Record": "kohort.records",
     "RecordMetadata": "kohort.client.types",
     "TopicPartition": "kohort.client.types",
+    "TopicView": "kohort.group.assignors",
 }
 
 

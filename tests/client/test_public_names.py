@@ -12,19 +12,25 @@ import kohort
 NAMES = {
     "Admin",
     "AdminConfig",
+    "Assignor",
+    "AssignorError",
     "AsyncConsumer",
     "AsyncProducer",
     "Consumer",
     "ConsumerConfig",
+    "GroupView",
+    "MemberView",
     "NewTopic",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
+    "Plan",
     "Producer",
     "ProducerConfig",
     "RebalanceListener",
     "Record",
     "RecordMetadata",
     "TopicPartition",
+    "TopicView",
 }
 
 
