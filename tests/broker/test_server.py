@@ -142,10 +142,13 @@ def test_a_large_request_that_is_no_produce_is_refused() -> None:
             wire.receive()
 
 
-def test_a_port_in_use_is_said_clearly(cluster: Cluster) -> None:
-    config = BrokerConfig(durability="memory", port=cluster.config.port)
+def test_a_port_in_use_is_said_clearly(cluster: Cluster, tmp_path: Path) -> None:
+    """And the data directory is not even made."""
+    data = tmp_path / "data"
+    config = BrokerConfig(durability="os", data_dir=str(data), port=cluster.config.port)
     with pytest.raises(ConfigError, match=str(cluster.config.port)):
         Broker(config).start()
+    assert not data.exists()
 
 
 @pytest.mark.parametrize(

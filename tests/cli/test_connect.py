@@ -84,7 +84,7 @@ def test_a_bad_file_is_refused(tmp_path: Path, name: str, content: bytes, said: 
         (("produce", "t", "-X", "linger.msx=1"), "did you mean 'linger.ms'?"),
         (("topic", "list", "-X", "request.timeout.ms=soon"), "request_timeout_ms='soon'"),
         (("topic", "list", "-b", "localhost"), "write host:port"),
-        (("broker", "run", "-X", "num.partitons=3"), "did you mean 'num_partitions'?"),
+        (("broker", "run", "-X", "num.partitons=3"), "did you mean 'num.partitions'?"),
         (("broker", "run", "--port", "99999"), "port=99999"),
         (("broker", "run", "--host", "0.0.0.0"), "--allow-open"),
         (("broker", "run", "--durability", "fsync"), "needs data_dir"),

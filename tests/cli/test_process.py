@@ -16,6 +16,8 @@ import pytest
 import kohort
 from kohort.testing import Cluster
 
+from .conftest import Run
+
 SRC = str(Path(kohort.__file__).parent.parent)
 TIMEOUT_S = 60
 
@@ -144,6 +146,29 @@ def test_a_port_or_data_directory_in_use_is_named(tmp_path: Path) -> None:
         assert f"{data} is in use by process {first.pid}" in err
         assert "Traceback" not in err
         assert first.poll() is None
+
+
+def test_an_unknown_broker_setting_is_named_as_it_was_written(tmp_path: Path) -> None:
+    """With the nearest name, and before the data directory is made."""
+    data = tmp_path / "data"
+    args = ("broker", "run", "--data-dir", str(data), "-X", "mesage.max.bytes=3")
+    code, out, err = ended(start(None, *args))
+    assert (code, out) == (2, "")
+    assert "'mesage.max.bytes'; did you mean 'message.max.bytes'?" in err
+    assert not data.exists()
+
+
+def test_a_missing_extra_is_named_with_the_way_to_get_it(bare: Run, monkeypatch) -> None:
+    """No traceback of an import; another module that is missing is a fault and shows one."""
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    monkeypatch.setitem(sys.modules, "pyspark.cloudpickle", None)
+    file = Path(__file__).parents[2] / "examples" / "flights_pipeline.py"
+    ran = bare("pipeline", "run", str(file))
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == (
+        "error: `kohort pipeline` needs pyspark, which is not installed; "
+        "install it with: pip install 'kohort[spark]'\n"
+    )
 
 
 def test_a_record_that_the_topic_refuses_is_named(cluster: Cluster) -> None:

@@ -245,12 +245,13 @@ class Broker:
         self.stop()
 
     def start(self) -> None:
-        """Open the data directory, recover it if need be, listen, and serve."""
+        """Listen, open the data directory, recover it if need be, and serve.
+
+        In this order, because a port in use must leave no trace in a data directory.
+        """
         if self._thread is not None:
             raise ClosedError("the broker is running already")
         with contextlib.ExitStack() as undo:
-            files = self._open_files()
-            undo.callback(self._close_files, files)
             loop = Loop()
             undo.callback(loop.stop)
             listener = loop.listen(
@@ -260,6 +261,8 @@ class Broker:
                 max_frame_bytes=self.config.socket_request_max_bytes,
                 max_connections=self.config.max_connections,
             )
+            files = self._open_files()
+            undo.callback(self._close_files, files)
             env = LoopEnv(loop)
             undo.callback(env.stop)
             node = Node(self.config, files, env)

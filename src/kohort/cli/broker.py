@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from kohort.cli.connect import key_values, plain, read_settings
+from kohort.cli.connect import key_values, plain, read_settings, refuse_unknown
 
 DEFAULT_PORT = 9092
 EXAMPLES = """\b
@@ -71,6 +71,8 @@ def run(
     )
     values: dict[str, Any] = {"port": DEFAULT_PORT}
     for given in (read_settings(config_file) if config_file else {}, key_values(properties, "-X")):
+        for key in given:
+            refuse_unknown("broker", key, BrokerConfig.field_names())
         values |= {plain(key): value for key, value in given.items()}
     flags = {
         "data_dir": data_dir, "host": host, "port": port, "durability": durability,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import tomllib
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,7 +50,7 @@ class Client:
         """The settings of the command's own client; `defaults` are the command's."""
         known = set(role.field_names())
         for key in self.flags:
-            _refuse_unknown(role.role(), key, self.written.get(key, key), known)
+            refuse_unknown(role.role(), self.written.get(key, key), known)
         shared = {key: value for key, value in self.file.items() if _is_for(key, known)}
         given = {"bootstrap_servers": DEFAULT_BOOTSTRAP, **defaults, **shared, **self.flags}
         role.from_mapping(given)
@@ -102,7 +102,8 @@ def client_options(function: F) -> F:
         given = key_values(properties, "-X")
         flags |= {plain(key): value for key, value in given.items()}
         file = read_settings(config_file) if config_file is not None else {}
-        refuse_unknown(file)
+        if file:
+            _refuse_strangers(file)
         file = {plain(key): value for key, value in file.items()}
         written = {plain(key): key for key in given}
         return function(*args, client=Client(flags, file, written), **rest)
@@ -148,26 +149,25 @@ def read_settings(path: Path) -> dict[str, Any]:
     return values
 
 
-def refuse_unknown(values: dict[str, Any]) -> None:
-    """Raise ConfigError for a key that no client knows, naming the nearest."""
-    if not values:
-        return
+def _refuse_strangers(values: Iterable[str]) -> None:
+    """Raise ConfigError for a key that no client knows."""
     from kohort.client.config import AdminConfig, ConsumerConfig, ProducerConfig
 
     roles = (AdminConfig, ConsumerConfig, ProducerConfig)
     known = {name for role in roles for name in role.field_names()}
     for key in values:
-        _refuse_unknown("client", plain(key), key, known)
+        refuse_unknown("client", key, known)
 
 
-def _refuse_unknown(role: str, key: str, written: str, known: set[str]) -> None:
-    if _is_for(key, known):
+def refuse_unknown(role: str, key: str, known: Collection[str]) -> None:
+    """Raise ConfigError for a key that is not known, as it was written, naming the nearest."""
+    if _is_for(plain(key), known):
         return
-    near = nearest(key, known)
-    if near and "." in written:
+    near = nearest(plain(key), known)
+    if near and "." in key:
         near = near.replace("_", ".")
     hint = f"; did you mean {near!r}?" if near else ""
-    raise ConfigError(f"unknown {role} configuration key {written!r}{hint}")
+    raise ConfigError(f"unknown {role} configuration key {key!r}{hint}")
 
 
 def plain(key: str) -> str:
@@ -175,7 +175,7 @@ def plain(key: str) -> str:
     return key.replace(".", "_").replace("-", "_")
 
 
-def _is_for(key: str, known: set[str]) -> bool:
+def _is_for(key: str, known: Collection[str]) -> bool:
     return key in known or key.startswith(("ssl_", "sasl_"))
 
 
