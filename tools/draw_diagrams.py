@@ -14,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
+from kohort.client import positions  # noqa: E402
 from kohort.errors import ErrorCode  # noqa: E402
 from kohort.group import member_table, states  # noqa: E402
 
@@ -103,7 +104,23 @@ def member() -> str:
     )
 
 
-PAGES = {"coordinator.md": coordinator, "member.md": member}
+def partition() -> str:
+    """A partition, seen by its consumer."""
+    arrows = [(s, e, t) for (s, e), t in positions.TRANSITIONS.items()]
+    return "\n".join(
+        [
+            "# A partition that a consumer reads",
+            "",
+            "Drawn by `make diagrams` from `kohort/client/positions.py`.",
+            "",
+            *diagram(positions.Phase.AWAITING_OFFSET, arrows, "States"),
+            *legend("state", positions.Phase),
+            *legend("event", positions.Event),
+        ]
+    )
+
+
+PAGES = {"coordinator.md": coordinator, "member.md": member, "partition.md": partition}
 
 
 def stale() -> list[str]:

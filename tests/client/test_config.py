@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kohort.client.config import AdminConfig, ConsumerConfig, ProducerConfig, parse_address
+from kohort.client.reset_policy import ResetPolicy
 from kohort.errors import ConfigError
 
 
@@ -97,4 +98,5 @@ def test_idempotence_gives_way_to_what_excludes_it(values):
     [("PT1H", 3_600_000), ("P1DT2H", 93_600_000), ("PT0.5S", 500), ("P7D", 604_800_000)],
 )
 def test_reset_by_duration(text, expected):
-    assert ConsumerConfig(auto_offset_reset=f"by_duration:{text}").reset_duration_ms == expected
+    config = ConsumerConfig(auto_offset_reset=f"by_duration:{text}")
+    assert ResetPolicy.parse(config.auto_offset_reset).duration_ms == expected

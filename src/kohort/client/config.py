@@ -14,14 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from kohort.client.reset_policy import ResetPolicy
 from kohort.config import Config
 from kohort.errors import ConfigError
 
 INT32_MAX: Final = 2**31 - 1
 _ADDRESS = re.compile(r"\[([0-9a-fA-F:.]+)\]:(\d+)|([^:\s\[\]]+):(\d+)")
-_ISO_DURATION = re.compile(
-    r"P(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d{1,3})?)S)?)?"
-)
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 Partitioner = Callable[[str, bytes | None, int], int]
@@ -194,21 +192,7 @@ class ConsumerConfig(ClientConfig):
                 raise self._refuse(name, "must not be empty; leave it out instead")
         if self.group_instance_id is not None and self.group_id is None:
             raise self._refuse("group_instance_id", "needs a group_id")
-        known = self.auto_offset_reset in ("earliest", "latest", "none")
-        if not known and self.reset_duration_ms is None:
-            raise self._refuse(
-                "auto_offset_reset", "must be earliest, latest, none or by_duration:PT1H"
-            )
-
-    @property
-    def reset_duration_ms(self) -> int | None:
-        """Milliseconds of `auto_offset_reset="by_duration:..."`, None for the other policies."""
-        prefix, _, text = self.auto_offset_reset.partition(":")
-        match = _ISO_DURATION.fullmatch(text) if prefix == "by_duration" else None
-        if match is None or text == "P":
-            return None
-        days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
-        return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+        ResetPolicy.parse(self.auto_offset_reset)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,10 @@ class ResetPolicy(NamedTuple):
         if not duration and name.lower() in _NAMED:
             return cls(name.lower(), _NAMED[name.lower()])
         if name.lower() == "by_duration" and duration:
-            return cls(text.strip(), BY_DURATION, _duration_ms(duration))
+            try:
+                return cls(text.strip(), BY_DURATION, _duration_ms(duration))
+            except ConfigError as error:
+                raise ConfigError(f"auto_offset_reset={text!r}: {error}") from None
         near = nearest(name.lower(), [*_NAMED, "by_duration"])
         hint = f"; did you mean {near!r}?" if near else ""
         raise ConfigError(
