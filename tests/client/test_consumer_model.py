@@ -8,6 +8,7 @@ gives up and takes partitions, leaves iterations half-way and changes between re
 from __future__ import annotations
 
 import threading
+from collections import Counter
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -254,6 +255,8 @@ class Reading(RuleBasedStateMachine):
         if hasattr(self, "positions"):
             total = sum(position.buffered_bytes for position in self.positions)
             assert total == self.positions.buffered_bytes
+            phases = Counter(position.phase for position in self.positions)
+            assert +self.positions.counts == phases
             assert self.planner._reserved >= 0
             assert bool(self.planner.under_way) or self.planner._reserved == 0
 

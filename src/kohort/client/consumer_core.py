@@ -288,7 +288,7 @@ class ConsumerCore:
             committed = self.committed.next(now_ms, coordinator_known=known)
             wants_coordinator = not known and self._wants_coordinator()
             wants_metadata = self._wants_metadata()
-            failed = any(p.phase is Phase.FAILED for p in self.positions)
+            failed = self.positions.counts[Phase.FAILED] > 0
         self._run_commits(commits)
         exchange, coordinator = self._exchange, None if session is None else session.coordinator
         for order in orders:
@@ -343,7 +343,7 @@ class ConsumerCore:
             return False
         if not lane.idle or self.committed.waiting:
             return True
-        return any(p.phase is Phase.AWAITING_OFFSET for p in self.positions)
+        return self.positions.counts[Phase.AWAITING_OFFSET] > 0
 
     def _wants_metadata(self) -> bool:
         parts = (self.planner, self.resolver, self.queries)

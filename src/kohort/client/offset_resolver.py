@@ -102,6 +102,8 @@ class OffsetResolver:
         self, leader_of: LeaderOf, now_ms: int, wall_ms: int, *, coordinator_known: bool
     ) -> list[Question]:
         """Every question that may go out now."""
+        if self.positions.settled:
+            return []
         questions: list[Question] = []
         look_up: dict[TopicPartition, Asked] = {}
         starts: dict[int, dict[TopicPartition, Asked]] = {}
@@ -158,6 +160,8 @@ class OffsetResolver:
 
     def next_deadline(self) -> int | None:
         """When a back-off ends, or None."""
+        if self.positions.settled:
+            return None
         waiting = [
             p.retry_at_ms
             for p in self.positions

@@ -17,7 +17,7 @@ Rules:
 from __future__ import annotations
 
 import enum
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -149,6 +149,8 @@ class Positions:
     )
     resets: deque[OffsetReset] = field(default_factory=lambda: deque(maxlen=MAX_RESET_EVENTS))
     buffered_bytes: int = 0
+    counts: Counter[Phase] = field(default_factory=Counter[Phase])
+    """How many partitions are in each phase, so that nobody has to look at all of them."""
 
     # -- membership of the set ---------------------------------------------------------------
 
@@ -180,6 +182,7 @@ class Positions:
                 continue
             position = Position(tp, Stamp(self.version, 0), Phase.AWAITING_OFFSET, now_ms)
             self.partitions[tp] = position
+            self.counts[position.phase] += 1
             added.append(position)
         return added
 
@@ -188,6 +191,7 @@ class Positions:
         self.version += 1
         removed = [self.partitions.pop(tp) for tp in list(tps) if tp in self.partitions]
         for position in removed:
+            self.counts[position.phase] -= 1
             self._drop_buffer(position)
             position.stamp = Stamp(-1, -1)
         return removed
@@ -197,9 +201,11 @@ class Positions:
         position = self.partitions.get(tp)
         return position if position is not None and position.stamp == stamp else None
 
-    def in_phase(self, phase: Phase, now_ms: int) -> list[Position]:
-        """Partitions in a phase whose back-off, if any, is over."""
-        return [p for p in self if p.phase is phase and p.retry_at_ms <= now_ms]
+    @property
+    def settled(self) -> bool:
+        """True when no partition has a question open about where to read."""
+        idle = self.counts[Phase.FETCHING] + self.counts[Phase.FAILED]
+        return idle == len(self.partitions)
 
     # -- what is known about the committed offset and the reset --------------------------------
 
@@ -382,6 +388,8 @@ class Positions:
     def _enter(self, position: Position, event: Event, now_ms: int) -> None:
         phase = TRANSITIONS[(position.phase, event)]
         if phase is not position.phase:
+            self.counts[position.phase] -= 1
+            self.counts[phase] += 1
             position.entered_ms = now_ms
         position.phase, position.retry_at_ms, position.error = phase, 0, None
         position.asked = None
