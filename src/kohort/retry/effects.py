@@ -4,6 +4,7 @@ Rules:
 - Effects keep their order. Only neighbours with the same SQL are joined into one `executemany`, so
   a parent row that stands before its child is also written before it.
 - Names of tables and columns are quoted and may hold anything but a NUL; values are parameters.
+- Effects are tuples: one is made for every row, and nothing is cheaper to make.
 - `?` stands for a parameter in every SQL text here; a store with another mark translates it.
 """
 
@@ -12,15 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from kohort.errors import UsageError
 
 Params = Sequence[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Insert:
+class Insert(NamedTuple):
     """Insert one row. A broken constraint is a permanent failure of its record."""
 
     table: str
@@ -31,8 +31,7 @@ class Insert:
         return _insert_sql(self.table, tuple(self.row)), tuple(self.row.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Upsert:
+class Upsert(NamedTuple):
     """Insert one row, or replace the one with the same values in the columns of `key`."""
 
     table: str
@@ -47,8 +46,7 @@ class Upsert:
         return _upsert_sql(self.table, tuple(self.row), self.key), tuple(self.row.values())
 
 
-@dataclass(frozen=True, slots=True)
-class Execute:
+class Execute(NamedTuple):
     """Any one statement, with `?` for its parameters."""
 
     sql: str

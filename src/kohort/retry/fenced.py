@@ -348,6 +348,8 @@ class RangeLoad:
                     rows.append(also)
             else:
                 effects += e.outcome
+                if e.attempt.previous is None:
+                    continue  # a first try that succeeds leaves no trace in the ledger
                 entries = books.succeeded(e.attempt, now)
             if entries.claim is not None:
                 claims.append(entries.claim)

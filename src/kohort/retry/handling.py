@@ -28,6 +28,7 @@ Decoder = Callable[[bytes], Any]
 Decode = Literal["json", "text"] | Decoder | None
 Outcome = Sequence[Effect] | Failure
 UNDECODABLE = "undecodable"
+_EFFECTS = (Insert, Upsert, Execute)
 
 
 class Record:
@@ -186,7 +187,9 @@ class HandlerSpec:
         """What a handler returned for a record: None, a row, an effect, or several of them."""
         if returned is None:
             return ()
-        if isinstance(returned, Insert | Upsert | Execute):
+        if isinstance(returned, dict):  # the common case first: a Mapping is slow to tell
+            return (self._row(cast(dict[str, Any], returned), record),)
+        if isinstance(returned, _EFFECTS):
             return (returned,)
         if isinstance(returned, Mapping):
             return (self._row(cast(Mapping[str, Any], returned), record),)
@@ -197,7 +200,7 @@ class HandlerSpec:
             )
         found: list[Effect] = []
         for part in cast(Iterable[Any], returned):
-            if isinstance(part, Mapping):
+            if isinstance(part, dict | Mapping):
                 found.append(self._row(cast(Mapping[str, Any], part), record))
             else:
                 found += self.effects(part, record)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from kohort.errors import KohortError
 from kohort.retry.classify import Disposition
@@ -64,8 +64,7 @@ class HeaderFault(KohortError):
     """A record in a retry topic does not carry the headers that this project writes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(NamedTuple):
     """Where a record stood first. `timestamp_type` is 0 for create time, 1 for append time."""
 
     topic: str

@@ -119,8 +119,7 @@ class Supervisor:
                 open_fences(self._pipeline, store, port)
                 queries = self._start(spark, store, port, mode)
                 last = self._watch(queries, store, port, mode, until, on_progress)
-                for query in queries:
-                    query.stop()
+                _stop(queries)
                 port.commit(self._pipeline.group, last.next_offsets)
                 return last
             except PipelineFailedError as error:
@@ -132,8 +131,7 @@ class Supervisor:
                 if not error.retriable:
                     raise
             finally:
-                for query in queries:
-                    query.stop()
+                _stop(queries)
             failures = 1 if time.monotonic() - began > STEADY_S else failures + 1
             if failures > self._max_restarts:
                 raise cause
@@ -172,8 +170,7 @@ class Supervisor:
                     writer = writer.trigger(processingTime=f"{trigger_ms} milliseconds")
                 queries.append(writer.start())
         except BaseException:  # what was started must not stay behind, whatever happened
-            for query in queries:
-                query.stop()
+            _stop(queries)
             raise
         return queries
 
@@ -283,6 +280,14 @@ def open_fences(pipeline: Pipeline, store: Store, port: ClusterPort) -> None:
     now = int(time.time() * 1000)
     for (topic, partition), start in port.earliest(missing).items():
         store.open_fence(pipeline.name, topic, views[topic].topic_id, partition, start, now)
+
+
+def _stop(queries: list[Any]) -> None:
+    for query in queries:
+        try:
+            query.stop()
+        except Exception as error:  # py4j raises its own kinds when the JVM has gone
+            log.warning("a query could not be stopped (%s); its Spark has probably ended", error)
 
 
 def passes(text: str) -> bool:
