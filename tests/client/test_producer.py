@@ -350,7 +350,7 @@ def test_the_async_face(broker, topic):
         assert topic.values(1) == [b"last"]
         with pytest.raises(ClosedError):
             await p.send("t", b"v")
-        q = AsyncProducer(bootstrap_servers=broker.address, max_block_ms=50)
+        q = AsyncProducer(bootstrap_servers=broker.address, max_block_ms=1_000)
         with pytest.raises(BrokerError):
             await q.send("nowhere", b"v")
         await q.close()

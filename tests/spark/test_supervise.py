@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kohort.errors import ConfigError
-from kohort.spark import sessions
+from kohort.spark import Pipeline, sessions
 from kohort.spark.checkpoint import CheckpointLock
 from kohort.spark.supervise import explain, passes
 
@@ -70,16 +70,20 @@ def test_the_jvm_of_a_killed_driver_is_waited_for(tmp_path: Path) -> None:
     """X6: it may still be writing; a pid that another program has by now is not waited for."""
     path = tmp_path / "c" / "driver.lock"
     path.parent.mkdir()
-    sleeper = tmp_path / "java"
-    sleeper.symlink_to("/bin/sleep")
-    jvm = subprocess.Popen([sleeper, "60"])
+    cat = tmp_path / "java"
+    cat.symlink_to("/bin/cat")
+    jvm = subprocess.Popen([cat], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+    assert jvm.stdin is not None
+    assert jvm.stdout is not None
     try:
+        jvm.stdin.write(b"x")
+        assert jvm.stdout.read(1) == b"x"  # it runs; until then /proc may not know its name
         path.write_text(f'{{"jvm": {jvm.pid}}}')
         with pytest.raises(ConfigError, match=f"process {jvm.pid} of an earlier run"):
             CheckpointLock(tmp_path / "c", jvm_wait_s=0.0).__enter__()
     finally:
         jvm.kill()
-        jvm.wait()
+        jvm.communicate()
     path.write_text(f'{{"jvm": {jvm.pid}}}')
     with CheckpointLock(tmp_path / "c", jvm_wait_s=0.0):
         pass
@@ -121,3 +125,17 @@ def test_masters() -> None:
     assert retried("local[*]") == "local[*,4]"
     assert retried("local") == "local[1,4]"
     assert retried("spark://h:7077") == "spark://h:7077"
+
+
+def test_without_java_a_pipeline_touches_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java missing: a clear error, no store, no checkpoint, no topic asked for."""
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
+    pipeline = Pipeline(
+        "p", store=f"sqlite:///{tmp_path / 'p.db'}", checkpoint=str(tmp_path / "checkpoint")
+    )
+    pipeline.handler("orders")(lambda record, store: None)
+    with pytest.raises(ConfigError, match="Spark needs Java 17"):
+        pipeline.run("until_idle")
+    assert list(tmp_path.iterdir()) == []

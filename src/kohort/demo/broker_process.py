@@ -40,15 +40,16 @@ class BrokerProcess:
         """(pid, bootstrap address) of the broker that runs on our data, or None."""
         try:
             note = json.loads(self._note.read_text())
-            command = Path(f"/proc/{note['pid']}/cmdline").read_bytes().split(b"\0")
+            found = int(note["pid"]), str(note["bootstrap"])
         except (OSError, ValueError, KeyError):
             return None
-        return (note["pid"], note["bootstrap"]) if str(self.data).encode() in command else None
+        return found if self._is_ours(found[0]) else None
 
     def ensure(self) -> str:
         """Start the broker unless it runs; returns its bootstrap address."""
         if found := self.running():
             return found[1]
+        self._end_unnoted()
         self.directory.mkdir(parents=True, exist_ok=True)
         command = [
             sys.executable, "-m", "kohort", "broker", "run",
@@ -66,14 +67,31 @@ class BrokerProcess:
         self._child = child
         return bootstrap
 
+    def _end_unnoted(self) -> None:
+        """End a broker of a driver that was killed before it could write down where it listens."""
+        try:
+            pid = int((self.data / ".lock").read_text())
+        except (OSError, ValueError):
+            return
+        if self._is_ours(pid):
+            self._end(pid, "an unknown port")
+
+    def _is_ours(self, pid: int) -> bool:
+        try:
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return False
+        return str(self.data).encode() in command
+
     def _await_ready(self, child: subprocess.Popen[str]) -> str:
         killer = threading.Timer(READY_TIMEOUT_S, child.kill)
         killer.start()
         try:
             assert child.stdout is not None
-            for line in child.stdout:
-                if line.startswith("ready on "):
-                    return line.split()[2]
+            with child.stdout:
+                for line in child.stdout:
+                    if line.startswith("ready on "):
+                        return line.split()[2]
         finally:
             killer.cancel()
         tail = "\n".join((self.directory / "broker.log").read_text().splitlines()[-5:])
@@ -98,15 +116,19 @@ class BrokerProcess:
         """Ask the broker to end cleanly, if it runs. Raises KafkaTimeoutError if it does not."""
         found = self.running()
         self._stopping.set()
-        if found is None:
-            return
-        os.kill(found[0], signal.SIGTERM)
+        if found is not None:
+            self._end(*found)
+            self._note.unlink(missing_ok=True)
+        if self._child is not None:
+            self._child.wait(STOP_TIMEOUT_S)
+
+    def _end(self, pid: int, address: str) -> None:
+        os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + STOP_TIMEOUT_S
-        while self.running() and (self._child is None or self._child.poll() is None):
+        while self._is_ours(pid) and (self._child is None or self._child.poll() is None):
             if time.monotonic() > deadline:
                 raise KafkaTimeoutError(
-                    f"the broker (pid {found[0]}) did not end within {STOP_TIMEOUT_S:.0f} s of "
-                    "SIGTERM; kill it and try again"
+                    f"the broker at {address} (pid {pid}) did not end within {STOP_TIMEOUT_S:.0f} "
+                    "s of SIGTERM; kill it and try again"
                 )
             time.sleep(0.02)
-        self._note.unlink(missing_ok=True)

@@ -31,12 +31,18 @@ from kohort import Admin, Consumer, NewTopic, Producer, TopicPartition
 from kohort.client.admin_types import OffsetSpec
 from kohort.client.partitioner import for_key
 from kohort.demo.broker_process import BrokerProcess
-from kohort.demo.flights_data import FLIGHT_PARTITIONS, ORIGINS, Event, load_year
+from kohort.demo.flights_data import (
+    FLIGHT_PARTITIONS,
+    ORIGINS,
+    Event,
+    data_directory,
+    load_year,
+)
 from kohort.demo.flights_feed import Feed, Produced, Stage
 from kohort.demo.flights_report import Facts
 from kohort.errors import ConfigError, KohortError
 from kohort.retry.policy import RetryPolicy
-from kohort.retry.store import Store
+from kohort.retry.store import Store, open_store
 from kohort.spark import (
     Pipeline,
     Progress,
@@ -45,6 +51,7 @@ from kohort.spark import (
     retries_over_time,
     session,
 )
+from kohort.spark.sessions import ensure_java
 
 FLIGHTS, WEATHER = "flights", "weather"
 DEFAULT_RETRIES = "2s 2s 5s 5s 5s 10s"
@@ -82,10 +89,19 @@ class FlightsRun:
     # -- before
 
     def prepare(self, settings: RunSettings, *, resume: bool) -> None:
-        """Start anew, or take up the run that is there. Starts the broker; makes the topics."""
+        """Start anew, or take up the run that is there. Starts the broker; makes the topics.
+
+        What this machine lacks is told before anything is touched.
+        """
+        RetryPolicy.parse(settings.retries)
+        if settings.store is not None:
+            open_store(settings.store)
+        ensure_java()
+        data_directory()
         if resume:
             self.settings = self._noted()
         else:
+            self._refuse_to_clear_what_is_not_ours()
             self.broker.stop()
             if self.directory.exists():
                 shutil.rmtree(self.directory)
@@ -103,6 +119,13 @@ class FlightsRun:
                 keep = {"retention.ms": "-1"}
                 admin.create_topics([NewTopic(t, n, configs=keep) for t, n in missing.items()])
         self.pipeline = self._load_pipeline()
+
+    def _refuse_to_clear_what_is_not_ours(self) -> None:
+        there = self.directory
+        if there.exists() and any(there.iterdir()) and not self._note.exists():
+            raise ConfigError(
+                f"{there} has other files than those of an earlier run; name an empty directory"
+            )
 
     def _noted(self) -> RunSettings:
         try:

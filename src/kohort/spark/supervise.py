@@ -37,7 +37,7 @@ from kohort.spark.checkpoint import CheckpointLock
 from kohort.spark.cluster import ClusterPort
 from kohort.spark.planner import TopicView
 from kohort.spark.progress import Progress, measure
-from kohort.spark.sessions import register, session
+from kohort.spark.sessions import ensure_java, register, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,6 +91,8 @@ class Supervisor:
         """See `Pipeline.run`."""
         pipeline = self._pipeline
         topics = pipeline.topics
+        if self._spark is None:
+            ensure_java()  # before the store and the topics are touched
         store = pipeline.open_store()
         with CheckpointLock(pipeline.checkpoint) as lock:
             port = ClusterPort(pipeline.client_config)
