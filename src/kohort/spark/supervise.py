@@ -94,10 +94,10 @@ class Supervisor:
         if self._spark is None:
             ensure_java()  # before the store and the topics are touched
         store = pipeline.open_store()
-        with CheckpointLock(pipeline.checkpoint) as lock:
-            port = ClusterPort(pipeline.client_config)
-            try:
-                plan_all(pipeline, port.topics())  # a wrong topic is told before anything is made
+        port = ClusterPort(pipeline.client_config)
+        try:
+            plan_all(pipeline, port.topics())  # a wrong topic is told before anything is made
+            with CheckpointLock(pipeline.checkpoint) as lock:
                 pipeline.prepare_store(store)
                 ensure_topics(pipeline, port)
                 spark = self._spark or session(f"kohort {pipeline.name}", master=self._master)
@@ -105,9 +105,9 @@ class Supervisor:
                 register(spark)
                 log.info("pipeline %s reads %s", pipeline.name, ", ".join(topics))
                 return self._supervise(spark, store, port, mode, until, on_progress)
-            finally:
-                port.close()
-                store.close()
+        finally:
+            port.close()
+            store.close()
 
     def _supervise(
         self, spark: SparkSession, store: Store, port: ClusterPort, mode: str,
