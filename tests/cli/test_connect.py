@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import click
@@ -105,3 +106,12 @@ def test_an_unreachable_cluster_is_named(bare: Run) -> None:
     assert (ran.code, ran.out) == (1, "")
     assert "127.0.0.1:1" in ran.err
     assert "refused" in ran.err
+
+
+def test_a_port_that_is_no_broker_is_told_apart(bare: Run) -> None:
+    """Somebody listens there and says nothing that a broker would."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        ran = bare("topic", "list", "-b", f"127.0.0.1:{port}", "-X", "default.api.timeout.ms=500")
+    assert ran.code == 1
+    assert "connected, but it does not answer as a Kafka broker does" in ran.err

@@ -178,7 +178,7 @@ def test_lasting_errors_are_in_the_future_and_raised_by_flush_unless_seen(produc
     p.flush(WAIT_S)
     p.send("t", b"w", partition=0)
     p.send("t", b"w", partition=0)
-    with pytest.raises(DeliveryFailedError, match="2 records were not stored") as caught:
+    with pytest.raises(DeliveryFailedError, match="2 records could not be stored") as caught:
         p.flush(WAIT_S)
     assert caught.value.count == 2
     assert isinstance(caught.value.first, BrokerError)

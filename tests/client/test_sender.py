@@ -222,7 +222,7 @@ def test_batches_expire_waiting_and_in_flight():
     side.end(side.sender.expire(40_000))
     (outcome,) = side.outcomes
     assert isinstance(outcome.error, KafkaTimeoutError)
-    assert "1 tries" in str(outcome.error)
+    assert "1 try" in str(outcome.error)
     (plan,) = side.plan(40_000)
     side.end(side.sender.failed(plan, ConnectionFailedError("cut"), 80_000))
     assert isinstance(side.outcomes[1].error, KafkaTimeoutError)

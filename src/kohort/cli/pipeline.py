@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kohort.cli.app import EXIT_CHECK_FAILED, EXIT_INTERRUPTED
+from kohort.cli.app import EXIT_CHECK_FAILED, EXIT_INTERRUPTED, OPTIONAL
 from kohort.cli.connect import Client, client_options, open_admin, plain
 from kohort.cli.output import as_table, output_option, show
 from kohort.errors import KohortError
@@ -153,6 +153,10 @@ def load_file(file: Path) -> Pipeline:
         return load_pipeline(file)
     except KohortError:
         raise
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] in OPTIONAL:
+            raise  # an extra of ours is missing, which `app` explains
+        raise PipelineFileError(_of_file(error, file.resolve())) from error
     except Exception as error:  # the file is its author's: anything may come out of it
         raise PipelineFileError(_of_file(error, file.resolve())) from error
 

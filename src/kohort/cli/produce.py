@@ -146,7 +146,9 @@ def _send(settings: dict[str, Any], topic: str, records: Iterator[tuple[int, Out
             sent += 1
         producer.close()
     except DeliveryFailedError as error:
-        raise KohortError(f"{sent - error.count:,} of {_count(sent)} stored; {error}") from error
+        raise KohortError(
+            f"{sent - error.count:,} of {_count(sent)} stored: {error.first}"
+        ) from error
     except KohortError as error:
         raise _explained(error, topic, at, sent - _lost(producer)) from error
     except BaseException:  # interrupted: what was read is stored, and said, before we go

@@ -50,6 +50,10 @@ __all__ = ["ALL", "ANY", "ClusterClient", "Lane", "Versioned"]
 ANY: Final = -1_000_000
 """The target of a request that any broker can answer."""
 
+_SILENT: Final = {
+    PeerState.CONNECTING: "no answer to connecting yet; is a firewall in between?",
+    PeerState.NEGOTIATING: "connected, but it does not answer as a Kafka broker does",
+}
 _FIRST_BOOTSTRAP: Final = -2  # bootstrap addresses are nodes -2, -3, ... until ids are known
 
 
@@ -223,10 +227,10 @@ class ClusterClient:
 
     def unreachable(self) -> ConnectionFailedError:
         """No broker answered: every address that was tried, and why it failed."""
-        tried = {
-            f"{peer.address[0]}:{peer.address[1]}": peer.last_error
+        tried: dict[str, object] = {
+            f"{peer.address[0]}:{peer.address[1]}": peer.last_error or _SILENT[peer.state]
             for peer in self._peers.values()
-            if peer.last_error is not None
+            if peer.last_error is not None or peer.state in _SILENT
         }
         causes = "; ".join(f"{address} ({error})" for address, error in tried.items())
         if not causes and self.metadata_error is not None:

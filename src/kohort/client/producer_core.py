@@ -275,7 +275,7 @@ class ProducerCore:
         if unseen:
             first = unseen[0]
             raise DeliveryFailedError(
-                f"{count} records were not stored; the first failure, of "
+                f"{count} record{'s' * (count != 1)} could not be stored; the first failure, of "
                 f"{first[0].topic}-{first[0].partition}: {first[1]}",
                 count=count,
                 first=first[1],

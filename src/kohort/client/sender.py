@@ -217,10 +217,11 @@ class Sender:
         elif code == ErrorCode.PRODUCER_FENCED:
             self._give_up(batch, FencedError(code, _about(batch)), outcomes, refused=True)
         elif code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
+            alone = batch.count == 1
+            said = f" ({answer.message})" if answer.message else ""
             error = RecordTooLargeError(
-                f"the broker refused a batch of {batch.count} records{_about(batch)}: "
-                f"{ErrorCode.name_of(code)}; raise max.message.bytes on the topic or lower "
-                f"batch_size"
+                f"the broker refused {_records(batch)}{_about(batch)} as too large{said}; raise "
+                f"max.message.bytes on the topic, or {'send less' if alone else 'lower batch_size'}"
             )
             self._give_up(batch, error, outcomes, refused=True)
         else:
@@ -347,6 +348,10 @@ def _has_predecessor(batch: Batch) -> bool:
     return any(other.ordinal < batch.ordinal for other in queue.in_flight)
 
 
+def _records(batch: Batch) -> str:
+    return "1 record" if batch.count == 1 else f"{batch.count} records"
+
+
 def _about(batch: Batch) -> str:
     return f" for {batch.queue.topic}-{batch.queue.partition}"
 
@@ -354,6 +359,6 @@ def _about(batch: Batch) -> str:
 def _too_late(batch: Batch, cause: KohortError | None) -> KafkaTimeoutError:
     why = f"; last error: {cause}" if cause is not None else ""
     return KafkaTimeoutError(
-        f"{batch.count} records{_about(batch)} were not stored within delivery_timeout_ms "
-        f"after {batch.attempts} tries{why}"
+        f"{_records(batch)}{_about(batch)} could not be stored within delivery_timeout_ms "
+        f"after {batch.attempts} {'try' if batch.attempts == 1 else 'tries'}{why}"
     )

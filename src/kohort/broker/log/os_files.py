@@ -101,7 +101,7 @@ class OsFiles:
         except OSError as error:
             raise StorageError(
                 f"the data directory {self.root} cannot be used: {error.strerror}; give another "
-                "with data_dir, or change its permissions"
+                "as data_dir (--data-dir), or change its permissions"
             ) from error
         self._take_lock()
 
