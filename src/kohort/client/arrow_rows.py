@@ -12,6 +12,7 @@ Rules:
 # pyright: basic
 from __future__ import annotations
 
+import importlib
 from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -50,8 +51,8 @@ def pieces(
 
 def _split(batch: Any, numbers: Any) -> Iterator[tuple[int | None, Any]]:
     """The rows of each partition; a null partition is left to the producer."""
-    import pyarrow.compute as pc
-
+    # Through importlib, because pyarrow.compute makes its functions when it is imported.
+    pc: Any = importlib.import_module("pyarrow.compute")
     for number in pc.unique(numbers).to_pylist():
         if number is None:
             yield None, batch.filter(pc.is_null(numbers))

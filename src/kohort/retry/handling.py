@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -317,7 +318,7 @@ def _text(value: bytes) -> str:
 def _json_loads() -> Callable[[bytes], Any]:
     """orjson where it is installed, else the standard library."""
     try:
-        import orjson  # pyright: ignore[reportMissingImports]
+        orjson: Any = importlib.import_module("orjson")
     except ImportError:
         return json.loads
     return cast(Callable[[bytes], Any], orjson.loads)
