@@ -244,7 +244,8 @@ def one(name: str, bootstrap: str, topic: str, records: int) -> dict[str, float]
             [*command, str(records)], capture_output=True, text=True, timeout=120, check=True
         )
     except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
-        print(f"  {name}: {error}; {(error.stderr or '')[-500:]}")
+        lines = str(error.stderr or error).strip().splitlines()
+        print(f"  {CLIENTS[name][1]:44} {lines[-1][:80]}")
         return None
     return json.loads(out.stdout.splitlines()[-1])
 
@@ -258,7 +259,12 @@ def table(bootstrap: str, size: int, codec: str, records: int, only: set[str], r
     for name, (_, title, share) in CLIENTS.items():
         if only and not any(name.startswith(prefix) for prefix in only):
             continue
-        found = [f for _ in range(runs) if (f := one(name, bootstrap, topic, int(records * share)))]
+        found: list[dict[str, float]] = []
+        for _ in range(runs):
+            figures = one(name, bootstrap, topic, int(records * share))
+            if figures is None:
+                break
+            found.append(figures)
         if not found:
             continue
         best = max(found, key=lambda f: f["rate"])
