@@ -19,12 +19,14 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterable
 from typing import Any
 
 from .makes import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, KOHORT
 
 POLL_MS = 100
+SETTLE_S = 2
 
 
 class Reporter:
@@ -140,8 +142,11 @@ def run_kafka_python(me: Reporter, servers: str, group: str, topic: str, options
 
     fresh: set[Any] = set()
     consumer.subscribe([topic], listener=Listener())
+    # When the topic's metadata comes after it has joined, it joins again, and forgets that second
+    # join for ever if a poll's time is over meanwhile (3.0.12). So the first polls are long.
+    settled = time.monotonic() + SETTLE_S
     while not me.stopping.is_set():
-        polled = consumer.poll(POLL_MS)
+        polled = consumer.poll(POLL_MS if time.monotonic() > settled else SETTLE_S * 2_000)
         if fresh:
             me.assigned({tp.partition: consumer.committed(tp) or 0 for tp in fresh})
             fresh.clear()
