@@ -546,6 +546,33 @@ def test_unreachable_brokers_are_named(world: World, caplog) -> None:
     consumer.close(1)
 
 
+def test_an_outage_is_said_once_and_its_end(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for records learns that nobody answers, and when somebody does again."""
+    monkeypatch.setattr("kohort.client.consumer_calls.UNREACHABLE_WARNING_MS", 50)
+    with Cluster(group_initial_rebalance_delay_ms=0) as cluster:
+        own = World(cluster)
+        topic = own.topic(1, records=1)
+        consumer = own.consumer(group_id="g")
+        consumer.subscribe([topic])
+        take(consumer, 1)
+
+        def said(text: str) -> bool:
+            consumer.poll(0.05)
+            return text in caplog.text
+
+        address = cluster.bootstrap
+        cluster.kill()
+        until(lambda: said(f"no broker could be reached: {address}"), consumer)
+        for _ in range(5):
+            consumer.poll(0.05)
+        assert caplog.text.count("it is tried on") == 1
+        cluster.start()
+        until(lambda: said("the cluster can be reached again"), consumer)
+        own.close()
+
+
 def test_a_restarted_broker_is_read_on(world: World) -> None:
     """C8, CL2: a lost connection resets nothing and loses nothing; commits go through again."""
     with Cluster(group_initial_rebalance_delay_ms=0) as cluster:

@@ -98,6 +98,7 @@ def client_options(function: F) -> F:
         config_file: Path | None,
         **rest: Any,
     ) -> Any:
+        _show_warnings()
         flags = {"bootstrap_servers": bootstrap} if bootstrap else {}
         given = key_values(properties, "-X")
         flags |= {plain(key): value for key, value in given.items()}
@@ -112,6 +113,13 @@ def client_options(function: F) -> F:
     for option in reversed(options):
         wrapped = option(wrapped)
     return wrapped
+
+
+def _show_warnings() -> None:
+    """What clients and pipelines log goes to standard error, in the form of our errors."""
+    import logging  # here, because `--help` must not pay for it
+
+    logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
 
 
 def key_values(texts: Iterable[str], option: str) -> dict[str, Any]:

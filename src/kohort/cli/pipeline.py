@@ -11,7 +11,6 @@ Shell: signals, clock.
 from __future__ import annotations
 
 import json
-import logging
 import signal
 import time
 import traceback
@@ -70,7 +69,6 @@ def run(file: Path, master: str | None, mode: str, quiet: bool, client: Client) 
     `until_idle` ends when everything that is there is loaded or failed; `available_now` when what
     is there and due has been handled. Stopped or killed at any moment, the same command goes on.
     """
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
     found = load(file, client)
     reach(found)
     show_progress = None if quiet else Lines(lambda text: click.echo(text, err=True)).show

@@ -54,6 +54,7 @@ _SILENT: Final = {
     PeerState.CONNECTING: "no answer to connecting yet; is a firewall in between?",
     PeerState.NEGOTIATING: "connected, but it does not answer as a Kafka broker does",
 }
+_WANTED: Final = frozenset({PeerState.BACKING_OFF, *_SILENT})
 _FIRST_BOOTSTRAP: Final = -2  # bootstrap addresses are nodes -2, -3, ... until ids are known
 
 
@@ -239,6 +240,12 @@ class ClusterClient:
             f"no broker could be reached: {causes or 'none answered in time'}. Check "
             f"bootstrap_servers={','.join(self.config.bootstrap_servers)} and that it runs"
         )
+
+    @property
+    def is_cut_off(self) -> bool:
+        """True while connections are wanted and none is open. May be asked from any thread."""
+        states = {peer.state for peer in list(self._peers.values())}
+        return PeerState.READY not in states and bool(states & _WANTED)
 
     # -- metadata
 

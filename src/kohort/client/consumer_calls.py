@@ -97,12 +97,28 @@ class ConsumerCalls:
     def _raise_unreachable(self) -> None:
         """No broker has ever answered: warn soon, and do not wait for ever."""
         core = self.core
-        if core.cluster.metadata.version or not core.subscription:
+        if core.cluster.metadata.version:
+            self._warn_of_outage()
+            return
+        if not core.subscription:
             return
         waited_ms = core.loop.now_ms() - core.born_ms
         if waited_ms >= core.config.default_api_timeout_ms:
             raise core.cluster.unreachable()
         if waited_ms >= UNREACHABLE_WARNING_MS and not core.warned_unreachable:
+            core.warned_unreachable = True
+            core.warn(f"{core.cluster.unreachable()}; it is tried on")
+
+    def _warn_of_outage(self) -> None:
+        """All brokers are gone: say so once, and that they are back. Reading goes on by itself."""
+        core, now_ms = self.core, self.core.loop.now_ms()
+        if not core.cluster.is_cut_off:
+            if core.warned_unreachable:
+                core.warn("the cluster can be reached again")
+            core.warned_unreachable, core.cut_off_ms = False, None
+        elif core.cut_off_ms is None:
+            core.cut_off_ms = now_ms
+        elif now_ms - core.cut_off_ms >= UNREACHABLE_WARNING_MS and not core.warned_unreachable:
             core.warned_unreachable = True
             core.warn(f"{core.cluster.unreachable()}; it is tried on")
 

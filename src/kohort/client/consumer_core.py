@@ -80,6 +80,7 @@ class ConsumerCore:
         self.overdue = False
         self.born_ms = self.last_poll_ms = self.loop.now_ms()
         self.warned_unreachable = False
+        self.cut_off_ms: int | None = None
         self.in_poll = False
         self.beats: int = 0
         """Counted up by an iteration with each record: cheaper than reading a clock."""
