@@ -221,7 +221,7 @@ class FlightsRun:
         """Each month's weather, and its flights once that weather has been read."""
         nothing = Stage([], [])
         _send(producer, WEATHER, (feed.stages or [nothing])[0].weather)
-        for stage, following in zip(feed.stages, [*feed.stages[1:], nothing], strict=True):
+        for stage, following in zip(feed.stages, [*feed.stages, nothing][1:], strict=True):
             wanted = _ends(admin, WEATHER, len(ORIGINS))
             while any(self._committed(admin, WEATHER).get(p, 0) < wanted[p] for p in wanted):
                 self._feed_late(feed, producer, admin)
