@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from queue import SimpleQueue
 
 from kohort.broker.log.files import LogFile
 
@@ -24,9 +25,7 @@ class Flusher:
 
     def __init__(self, post: Callable[..., None]) -> None:
         self._post = post
-        self._condition = threading.Condition()
-        self._waiting: Waiting = []
-        self._stopping = False
+        self._queue: SimpleQueue[Waiting | None] = SimpleQueue()
         self.flushes = 0
         """How often a file was flushed; with the number of waiters, the worth of grouping."""
         self._thread = threading.Thread(target=self._run, name="kohort-flusher", daemon=True)
@@ -34,26 +33,23 @@ class Flusher:
 
     def submit(self, waiting: Waiting) -> None:
         """Flush for some more waiters."""
-        with self._condition:
-            self._waiting += waiting
-            self._condition.notify()
+        self._queue.put(waiting)
 
     def stop(self) -> None:
         """Flush what waits, then end."""
-        with self._condition:
-            self._stopping = True
-            self._condition.notify()
+        self._queue.put(None)
         self._thread.join()
 
     def _run(self) -> None:
-        while True:
-            with self._condition:
-                while not self._waiting and not self._stopping:
-                    self._condition.wait()
-                if not self._waiting:
-                    return
-                waiting, self._waiting = self._waiting, []
-            self._flush(waiting)
+        more = True
+        while more:
+            taken = [self._queue.get()]
+            while not self._queue.empty():  # nobody else takes from it
+                taken.append(self._queue.get())
+            more = None not in taken
+            waiting = [waiter for group in taken if group is not None for waiter in group]
+            if waiting:
+                self._flush(waiting)
 
     def _flush(self, waiting: Waiting) -> None:
         results: dict[LogFile, OSError | None] = {}
