@@ -52,6 +52,9 @@ nightly: setup  ## what is too long for `make test`
 diagrams: setup  ## draw the state diagrams again from the tables
 	@$(BIN)/python tools/draw_diagrams.py
 
+compatibility: setup  ## write docs/compatibility.md again from the broker's API modules
+	@$(BIN)/python tools/write_compatibility.py
+
 wire: setup  ## write the message classes again from the schema files
 	@$(BIN)/python tools/generate_wire.py
 

@@ -1,0 +1,151 @@
+"""Write `docs/compatibility.md` from the broker's API modules and its configuration.
+
+python tools/write_compatibility.py            write it
+python tools/write_compatibility.py --check    fail when it is not up to date
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "src"))
+
+from kohort.broker import config  # noqa: E402
+from kohort.broker.apis import APIS  # noqa: E402
+from kohort.broker.calls import Api  # noqa: E402
+
+TARGET = ROOT / "docs" / "compatibility.md"
+DIFFERS = "Differs from Apache Kafka: "
+
+INTRODUCTION = """\
+# Compatibility
+
+Written by `make compatibility` from the docstrings of `kohort/broker/apis/` and from the broker's
+configuration; a test fails when it is not up to date.
+
+Kohort's client speaks the protocol of Apache Kafka 4.x, whose message definitions its own are
+checked against. The embedded broker serves the clients below. What is left out altogether, and why:
+[skipped.md](skipped.md).
+
+## Clients that are tested
+
+`tests/e2e/` runs each of them against the embedded broker, and against each other. kcat has a smoke
+test, which is skipped where kcat is not installed.
+
+| client | version | assignors shared with ours |
+|---|---|---|
+| confluent-kafka | 2.16.1 (librdkafka 2.16.0) | range, roundrobin, cooperative-sticky |
+| aiokafka | 0.14.0 | range, roundrobin, sticky |
+| kafka-python | 3.0.12 | range, roundrobin, sticky, cooperative-sticky |
+
+Each of them:
+
+- produces with every codec, plain and idempotent; keys, values, headers and timestamps are read
+  back the same by the others and by ours, as records and as Arrow columns;
+- consumes in a group of three while one joins and one is killed, commits, and another make resumes
+  from there: nothing lost, no commit goes back, nothing seen twice that was committed;
+- shares a topic with one member of each other make, under every assignor they have in common,
+  without overlap or gap;
+- manages topics, partitions, configurations, records, offsets and groups, and sees what ours sees;
+- goes on when the broker is killed (`kill -9`) and started again: what was acknowledged is there,
+  once and in order.
+
+What was learned about them (none of it needs anything from the broker):
+
+- aiokafka and kafka-python refuse to send a record without key and value; kafka-python also one
+  with a null header value. Both read them.
+- kafka-python 3.0.12: when a topic's metadata comes after the first join, it joins again; if a
+  `poll` ends while that second join is under way, its answer is forgotten, no heartbeat is sent and
+  the member never comes back. Give its first polls several seconds.
+- kafka-python 3.0.12 leaves sockets unclosed whose connect was refused.
+- kafka-python 3.0.12 compresses with snappy, lz4 and zstd only where `python-snappy`, `lz4` and
+  `zstandard` are installed.
+- kafka-python is run with `api_version` from (1, 0) to (4, 0); (0, 10, 2) sends a message format
+  that ended with Kafka 4.0, and is refused (the broker's log says so, in one line).
+"""
+
+
+def summary(api: Api) -> tuple[str, str, str]:
+    """Name with key, KIPs, and where it differs, from its module's docstring."""
+    doc = sys.modules[api.handle.__module__].__doc__ or ""
+    paragraphs = [" ".join(p.split()) for p in doc.strip().split("\n\n")]
+    name, _, kips = paragraphs[0].partition(".")
+    title, _, versions = name.partition(", v")
+    if versions != _range(api):
+        raise SystemExit(f"{api.handle.__module__} says v{versions} and serves v{_range(api)}")
+    differs = [p.removeprefix(DIFFERS) for p in paragraphs if p.startswith(DIFFERS)]
+    return title, kips.strip().rstrip("."), " ".join(differs)
+
+
+def _range(api: Api) -> str:
+    one = api.min_version == api.max_version
+    return str(api.min_version) if one else f"{api.min_version}-{api.max_version}"
+
+
+def apis() -> Iterator[str]:
+    """A row an API, by key."""
+    yield from ("", "## APIs that the broker serves", "")
+    yield "All that it lists in ApiVersions; anything else is refused by closing the connection."
+    yield from (
+        "",
+        "| API (key) | versions | KIPs | differs from Apache Kafka |",
+        "|---|---|---|---|",
+    )
+    for _, api in sorted(APIS.items()):
+        title, kips, differs = summary(api)
+        yield f"| {title} | {_range(api)} | {kips} | {differs} |"
+
+
+def defaults() -> Iterator[str]:
+    """Broker settings whose note begins with Kafka's default."""
+    yield from ("", "## Defaults that are not Kafka's", "")
+    yield from ("| setting | ours | Kafka's, and why |", "|---|---|---|")
+    tree = ast.parse(Path(config.__file__).read_text())
+    body = next(
+        n.body for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "BrokerConfig"
+    )
+    for field, note in itertools.pairwise(body):
+        if not isinstance(field, ast.AnnAssign) or not isinstance(note, ast.Expr):
+            continue
+        if isinstance(note.value, ast.Constant) and str(note.value.value).startswith("Kafka: "):
+            name = ast.unparse(field.target)
+            text = " ".join(str(note.value.value).removeprefix("Kafka: ").split())
+            yield f"| `{name.replace('_', '.')}` | {getattr(config.BrokerConfig, name)} | {text} |"
+
+
+def ignored() -> Iterator[str]:
+    """Topic configurations without effect."""
+    yield from ("", "## Topic configurations", "")
+    yield "Acted upon: " + ", ".join(f"`{name}`" for name in sorted(config.SETTINGS)) + "."
+    yield ""
+    names = ", ".join(f"`{name}`" for name in sorted(config.ACCEPTED_AND_IGNORED))
+    yield f"Stored and shown, without effect: {names}. Any other name is refused."
+
+
+def page() -> str:
+    """The whole page."""
+    groups = (
+        "",
+        "## Groups",
+        "",
+        "What differs beyond the table, with reasons: "
+        "[adr/0003](adr/0003-generation-before-joins.md). "
+        "What each request is answered in each state: [diagrams](diagrams/).",
+    )
+    return INTRODUCTION + "\n".join([*apis(), *defaults(), *ignored(), *groups, ""])
+
+
+def stale() -> bool:
+    """Whether the page is not what would be written now."""
+    return not TARGET.exists() or TARGET.read_text() != page()
+
+
+if __name__ == "__main__":
+    if "--check" in sys.argv[1:]:
+        sys.exit("docs/compatibility.md is not up to date: `make compatibility`" if stale() else 0)
+    TARGET.write_text(page())
