@@ -233,7 +233,7 @@ def test_acks_0_asks_for_no_answer(producer, topic):
 
 
 def test_an_unknown_topic_is_a_clear_error_and_a_new_one_is_waited_for(producer, topic, brokers):
-    p = producer(max_block_ms=200)
+    p = producer(max_block_ms=1_000)
     with pytest.raises(BrokerError, match="does it exist"):
         p.send("nowhere", b"v")
     brokers.errors["bad"] = 17
@@ -427,7 +427,7 @@ def test_waiting_on_the_network_thread_is_refused_instead_of_hanging(producer, t
 
 
 def test_a_topic_that_nobody_waits_for_any_more_is_not_asked_for(producer, topic, broker):
-    p = producer(max_block_ms=30)
+    p = producer(max_block_ms=1_000)
     with pytest.raises(BrokerError):
         p.send("nowhere", b"v")
     core = p._core

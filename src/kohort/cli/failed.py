@@ -203,10 +203,10 @@ def _matches(row: FailedRow, wanted: FailedFilter) -> bool:
 
 def _copies(source: TopicSource, client: Client) -> Iterator[FailedRow]:
     """Every copy in the failed topic that carries our headers, up to its present end."""
-    from kohort.cli.reading import read_to_end
     from kohort.client.config import ConsumerConfig
     from kohort.client.types import TopicPartition
     from kohort.retry.headers import HeaderFault, parse
+    from kohort.retry.reading import pages_to_end
 
     name = names_of(source).failed
     with open_admin(client.common()) as admin:
@@ -221,7 +221,9 @@ def _copies(source: TopicSource, client: Client) -> Iterator[FailedRow]:
         ConsumerConfig, enable_auto_commit=False, auto_offset_reset="earliest",
         allow_auto_create_topics=False,
     )  # fmt: skip
-    for record in read_to_end(settings, [TopicPartition(name, p) for p in range(counts[name])]):
+    partitions = [TopicPartition(name, p) for p in range(counts[name])]
+    pages = pages_to_end(ConsumerConfig.from_mapping(settings), partitions)
+    for record in (record for page in pages for record in page):
         try:
             retry = parse(record.headers)
         except HeaderFault:

@@ -32,7 +32,6 @@ from kohort.wire.messages.offset_fetch_response import (
 )
 from kohort.wire.messages.offset_for_leader_epoch_response import OffsetForLeaderEpochResponse
 
-NO_ID = bytes(16)
 CONSUMER = -1
 V = TypeVar("V")
 TopicIds = Callable[[str], bytes]

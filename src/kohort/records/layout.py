@@ -24,7 +24,6 @@ PREFIX_BYTES = 12  # base offset and length, not counted by `length`
 MAGIC = 2
 CRC_START = 21  # the CRC covers everything from the attributes on
 NO_PRODUCER_ID = -1
-NO_EPOCH = -1
 NO_SEQUENCE = -1
 NO_TIMESTAMP = -1
 

@@ -11,22 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from kohort.client.config import ConsumerConfig
-from kohort.client.consumer import Consumer
 from kohort.client.types import TopicPartition
-from kohort.errors import KafkaTimeoutError
 from kohort.records import Record
 from kohort.retry.copies import is_stub
 from kohort.retry.headers import Header, HeaderFault, Origin, RetryHeaders, parse
 from kohort.retry.ledger import Place, RowState, backs_failed
 from kohort.retry.policy import RetryTopics
+from kohort.retry.reading import pages_to_end
 from kohort.retry.store import Store
-
-POLL_S: Final = 0.5
-PATIENCE_POLLS: Final = 60
-PAGE_RECORDS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +79,9 @@ class FailedCopies:
             "auto_offset_reset": "none",
             "allow_auto_create_topics": False,
         }
-        with Consumer(config=ConsumerConfig.from_mapping(settings)) as consumer:
-            for page in _pages(consumer, self._topics.failed, self._partitions):
-                yield from self._judge(page, inert)
+        partitions = [TopicPartition(self._topics.failed, p) for p in range(self._partitions)]
+        for page in pages_to_end(ConsumerConfig.from_mapping(settings), partitions):
+            yield from self._judge(page, inert)
 
     def _judge(self, page: Sequence[Record], inert: bool) -> Iterator[FailedCopy]:
         parsed: list[tuple[Record, RetryHeaders]] = []
@@ -111,23 +105,3 @@ class FailedCopies:
 def _row_of(rows: Sequence[RowState], retry: RetryHeaders) -> RowState | None:
     wanted = (retry.redrive_count, retry.number)
     return next((r for r in rows if (r.redrive_count, r.number) == wanted), None)
-
-
-def _pages(consumer: Consumer, topic: str, count: int) -> Iterator[list[Record]]:
-    partitions = [TopicPartition(topic, p) for p in range(count)]
-    ends = consumer.end_offsets(partitions)
-    starts = consumer.beginning_offsets(partitions)
-    left = {tp for tp, start in starts.items() if start < ends[tp]}
-    consumer.assign(left)
-    silent = 0
-    for tp in left:
-        consumer.limit(tp, ends[tp])
-        consumer.seek(tp, starts[tp])
-    while left:
-        page = consumer.poll(POLL_S, max_records=PAGE_RECORDS)
-        silent = 0 if page else silent + 1
-        if page:
-            yield page
-        left = {tp for tp in left if consumer.position(tp) < ends[tp]}
-        if silent > PATIENCE_POLLS:
-            raise KafkaTimeoutError(f"no record of {topic} came for half a minute")

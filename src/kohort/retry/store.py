@@ -213,17 +213,6 @@ class Store(ABC):
         assert row is not None, "a fence that was just made is there"
         return row
 
-    def rewind_fence(self, pipeline: str, topic: str, partition: int, offset: int) -> None:
-        """Move a fence by hand (an operator's act, never the pipeline's)."""
-        with self._transaction() as cursor:
-            cursor.execute(
-                self._sql(
-                    "UPDATE kohort_fence SET next_offset = ? "
-                    "WHERE pipeline = ? AND topic = ? AND partition = ?"
-                ),
-                (offset, pipeline, topic, partition),
-            )
-
     def apply(self, change: Transaction) -> Applied:
         """Do all of `change` or nothing.
 

@@ -78,14 +78,6 @@ class Segment:
             self._index = self._read_index() or self.rebuild_index()
         return self._index
 
-    def forget_index(self) -> None:
-        """Free the memory of a sealed segment's index; the next lookup reads it again."""
-        self._index = None
-
-    @property
-    def index_in_memory(self) -> bool:
-        return self._index is not None
-
     def start_index(self) -> SegmentIndex:
         """An empty index in place of the old one, to be filled by a scan."""
         self._index = SegmentIndex(self.base_offset, self._interval)

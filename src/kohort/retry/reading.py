@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Final
 
+from kohort.client.config import ConsumerConfig
+from kohort.client.consumer import Consumer
+from kohort.client.types import TopicPartition
 from kohort.errors import KafkaTimeoutError
+from kohort.records import Record
 
-if TYPE_CHECKING:
-    from kohort.client.types import TopicPartition
-    from kohort.records import Record
-
-POLL_S = 0.5
-PATIENCE_POLLS = 60
-PAGE_RECORDS = 1_000
+POLL_S: Final = 0.5
+PATIENCE_POLLS: Final = 60
+PAGE_RECORDS: Final = 1_000
 
 
-def read_to_end(
-    settings: Mapping[str, Any], partitions: Sequence[TopicPartition]
-) -> Iterator[Record]:
-    """Every record there is now. Raises KafkaTimeoutError when they do not come for 30 seconds."""
-    from kohort.client.consumer import Consumer
+def pages_to_end(
+    config: ConsumerConfig, partitions: Sequence[TopicPartition]
+) -> Iterator[list[Record]]:
+    """Every record there is now, up to 1,000 at a time, each partition in offset order.
 
-    with Consumer(**settings) as consumer:
+    Raises KafkaTimeoutError when records that are there do not come for half a minute.
+    """
+    with Consumer(config=config) as consumer:
         ends = consumer.end_offsets(partitions)
         firsts = consumer.beginning_offsets(partitions)
         left = [tp for tp in partitions if firsts[tp] < ends[tp]]
@@ -32,9 +33,10 @@ def read_to_end(
             consumer.limit(tp, ends[tp])
         silent = 0
         while left:
-            records = consumer.poll(POLL_S, max_records=PAGE_RECORDS)
-            yield from records
-            silent = 0 if records else silent + 1
+            page = consumer.poll(POLL_S, max_records=PAGE_RECORDS)
+            if page:
+                yield page
+            silent = 0 if page else silent + 1
             left = [tp for tp in left if consumer.position(tp) < ends[tp]]
             if left and silent > PATIENCE_POLLS:
                 raise KafkaTimeoutError(
