@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from kohort import Consumer
+from kohort.client.consumer_calls import CloseReport
+
 from .conftest import Run
 
 
@@ -141,7 +144,7 @@ def test_bounds(kohort: Run) -> None:
     ran = kohort("consume", "bounds", "--from-beginning", "--max", "5", "--timeout", "300ms")
     assert ran.code == 4
     assert len(ran.lines) == 3
-    assert "read 3 records of 5" in ran.err
+    assert ran.err == "read 3 records; 5 were asked for, no more came for 0.3 s\n"
     ran = kohort("consume", "bounds", "--from-beginning", "--timeout", "300ms")
     assert (ran.code, len(ran.lines), ran.err) == (0, 3, "")
 
@@ -165,3 +168,22 @@ def test_a_group_goes_on_where_it_stopped(kohort: Run) -> None:
     assert kohort(*group, "--until-end").out == ""
     lags = kohort("group", "lag", "g1", "-o", "json").json["rows"]
     assert [row["lag"] for row in lags] == [0, 0, 0]
+
+
+def test_a_commit_that_was_not_confirmed_is_told(
+    kohort: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 4: the records were read, and will be read again."""
+    real = Consumer.close
+
+    def close(self: Consumer, timeout: float = 30.0) -> CloseReport:
+        return real(self, timeout)._replace(committed=False)
+
+    monkeypatch.setattr(Consumer, "close", close)
+    kohort("produce", "unconfirmed", stdin=b"1\n")
+    args = ("consume", "unconfirmed", "-g", "g2", "--from-beginning", "--until-end")
+    ran = kohort(*args)
+    assert (ran.code, len(ran.lines)) == (4, 1)
+    assert ran.err == (
+        "read 1 record, not committed to group g2: the last of them will be read again\n"
+    )

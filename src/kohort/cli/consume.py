@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
@@ -57,6 +57,7 @@ class Reading:
     signal: int = 0
     silent: bool = False
     assigned: bool = False
+    committed: bool = True
     log: Callable[[str], None] = field(default=lambda text: click.echo(text, err=True))
 
 
@@ -125,14 +126,16 @@ def consume(
     reading, bounds = Reading(), Bounds(most, None, silence_s)
     out = sys.stdout.buffer
     with Consumer(**chosen) as consumer, signals(consumer, reading):
-        if until_end:
-            bounds.ends = consumer.end_offsets(found)
-        if group:
-            consumer.subscribe(topics, _listener(consumer, bounds, reading))
-        else:
-            _place(consumer, found, start, bounds)
-            reading.assigned = True
-        _read(consumer, bounds, reading, form_of(form, key_separator.encode()), out)
+        with suppress(WakeupError):  # a signal: what was written is committed by closing
+            if until_end:
+                bounds.ends = consumer.end_offsets(found)
+            if group:
+                consumer.subscribe(topics, _listener(consumer, bounds, reading))
+            else:
+                _place(consumer, found, start, bounds)
+                reading.assigned = True
+            _read(consumer, bounds, reading, form_of(form, key_separator.encode()), out)
+        reading.committed = consumer.close().committed
     return _exit_code(reading, bounds, group)
 
 
@@ -226,10 +229,7 @@ def _read(
                 return
         left = None if bounds.most is None else bounds.most - reading.count
         most = consumer.config.max_poll_records
-        try:
-            records = consumer.poll(wait_s, max_records=most if left is None else min(most, left))
-        except WakeupError:
-            return
+        records = consumer.poll(wait_s, max_records=most if left is None else min(most, left))
         if not records:
             continue
         out.write(b"".join(map(form, records)))
@@ -244,15 +244,23 @@ def _at_end(consumer: Consumer, ends: Mapping[TopicPartition, int]) -> bool:
 
 
 def _exit_code(reading: Reading, bounds: Bounds, group: str | None) -> int:
-    read = f"read {reading.count:,} record{'' if reading.count == 1 else 's'}"
-    told = f"{read}, committed to group {group}" if group and reading.count else read
+    told = f"read {reading.count:,} record{'' if reading.count == 1 else 's'}"
+    lost = group is not None and reading.count > 0 and not reading.committed
+    if lost:
+        told += f", not committed to group {group}: the last of them will be read again"
+    elif group and reading.count:
+        told += f", committed to group {group}"
     if reading.signal:
         reading.log(f"interrupted: {told}")
         return 128 + reading.signal
     if reading.silent and bounds.most is not None:
-        reading.log(f"{told} of {bounds.most:,}: no more came for {bounds.silence_s:g} s")
+        reading.log(
+            f"{told}; {bounds.most:,} were asked for, no more came for {bounds.silence_s:g} s"
+        )
         return EXIT_PARTIAL
-    return 0
+    if lost:
+        reading.log(told)
+    return EXIT_PARTIAL if lost else 0
 
 
 @contextmanager

@@ -62,7 +62,7 @@ def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
         max(len(head), *(len(line[i]) for line in cells)) if cells else len(head)
         for i, head in enumerate(heads)
     ]
-    right = [bool(rows) and all(_numeric(row[column]) for row in rows) for column in columns]
+    right = [_all_numbers(row[column] for row in rows) for column in columns]
     lines = [_line(heads, widths, right), *(_line(line, widths, right) for line in cells)]
     if sys.stdout.isatty():
         lines[0] = click.style(lines[0], bold=True)
@@ -77,8 +77,11 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) ->
     return "  ".join(padded).rstrip()
 
 
-def _numeric(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+def _all_numbers(values: Iterable[Any]) -> bool:
+    known = [value for value in values if value is not None]
+    return bool(known) and all(
+        isinstance(value, int | float) and not isinstance(value, bool) for value in known
+    )
 
 
 def _cell(value: Any) -> str:
