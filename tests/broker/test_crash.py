@@ -281,3 +281,48 @@ def test_os_durability_flushes_what_is_sealed() -> None:
     assert partition.log.flushed_offset == partition.log.active.base_offset > 0
     sealed = [f"t-0/{s.base_offset:020d}.log" for s in partition.log.segments[:-1]]
     assert all(disk._safe[name].synced for name in sealed)
+
+
+def test_a_defect_of_one_waiter_is_not_that_of_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Everybody who waits for a flush is told, in order, whatever one of them does."""
+    from kohort.broker.flusher import Flusher
+    from kohort.broker.log.files import MemoryFile
+
+    posted: list[tuple] = []
+    told: list[int] = []
+    flusher = Flusher(lambda *call: posted.append(call))
+    file = MemoryFile("f")
+
+    def bad(_: object) -> None:
+        raise ValueError("a defect")
+
+    flusher.submit(
+        [(file, lambda _: told.append(1)), (file, bad), (file, lambda _: told.append(2))]
+    )
+    flusher.stop()
+    with caplog.at_level(logging.ERROR):
+        for fn, *args in posted:
+            fn(*args)
+    assert told == [1, 2]
+    assert "a defect" in caplog.text
+    assert flusher.flushes == 1
+
+
+def test_housekeeping_goes_on_after_an_error() -> None:
+    """Retention meets a damaged segment: that partition is offline, the rest goes on."""
+    disk, harness = filled(60)
+    partition = harness.node.topics.partition("t", 0)
+    assert partition is not None
+    assert partition.log is not None
+    first = partition.log.segments[0]
+    first.forget_index()
+    first._max_timestamp = None
+    first.remove_index()
+    disk._live[first.file.path].data[8] = 0xFF
+    harness.env.advance(300_000)
+    assert partition.offline
+    harness.create("u")
+    assert harness.produce("u", batch_of([b"x"])).error_code == 0
+    harness.env.advance(300_000)

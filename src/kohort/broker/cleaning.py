@@ -6,7 +6,7 @@ A log that somebody reads in pieces (a group shard that is being loaded) is left
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from kohort.broker.log.cleaner import clean, worth_cleaning
@@ -47,10 +47,11 @@ class Cleaning:
                 self._step(partition, steps)
                 return
 
-    def _step(self, partition: Partition, steps: Iterator[int]) -> None:
+    def _step(self, partition: Partition, steps: Generator[int, None, None]) -> None:
         opened = partition.log
         if opened is None or opened.closed or opened.pins:
             self._running = False
+            steps.close()
             return
         try:
             done = next(steps, None)

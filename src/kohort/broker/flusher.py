@@ -10,11 +10,14 @@ Shell: threads.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
 from kohort.broker.log.files import LogFile
+
+log = logging.getLogger("kohort.broker")
 
 FlushDone = Callable[[OSError | None], None]
 Waiting = list[tuple[LogFile, FlushDone]]
@@ -70,4 +73,7 @@ def _sync(file: LogFile) -> OSError | None:
 
 def _tell(waiting: Waiting, results: dict[LogFile, OSError | None]) -> None:
     for file, done in waiting:
-        done(results[file])
+        try:
+            done(results[file])
+        except Exception:  # one waiter's defect must not leave the others without an answer
+            log.exception("a waiter for %s", file.path)

@@ -9,7 +9,7 @@ Rules:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 
 from kohort.broker.apis import APIS
@@ -25,7 +25,7 @@ from kohort.broker.log.log import PartitionLog
 from kohort.broker.log.segment import Segment
 from kohort.broker.partition import Partition
 from kohort.broker.topics import Topic, Topics
-from kohort.errors import BrokerError, ErrorCode, StorageError
+from kohort.errors import BrokerError, CorruptRecordError, ErrorCode, StorageError
 from kohort.wire import Message
 
 log = logging.getLogger("kohort.broker")
@@ -143,11 +143,11 @@ class Node:
     # -- housekeeping
 
     def _clean(self) -> None:
+        self._again(0, self.config.log_cleaner_backoff_ms, self._clean)
         self._cleaning.look()
-        due_ms = self.env.now_ms() + self.config.log_cleaner_backoff_ms
-        self._timers[0] = self.env.call_at(due_ms, self._clean)
 
     def _retain(self) -> None:
+        self._again(1, self.config.log_retention_check_interval_ms, self._retain)
         now_ms = self.env.wall_ms()
         self.groups.set_wall_offset(now_ms - self.env.now_ms())
         for partition in self.opened():
@@ -158,13 +158,16 @@ class Node:
                 opened.apply_retention(now_ms)
             except BrokerError as error:
                 log.warning("retention of %s-%d: %s", *partition.key, error)
-        due_ms = self.env.now_ms() + self.config.log_retention_check_interval_ms
-        self._timers[1] = self.env.call_at(due_ms, self._retain)
+            except (OSError, CorruptRecordError) as error:
+                partition.fail(f"it cannot be read: {error}")
 
     def _checkpoint(self) -> None:
+        self._again(2, self.config.log_flush_checkpoint_interval_ms, self._checkpoint)
         self.write_checkpoint()
-        due_ms = self.env.now_ms() + self.config.log_flush_checkpoint_interval_ms
-        self._timers[2] = self.env.call_at(due_ms, self._checkpoint)
+
+    def _again(self, which: int, in_ms: int, work: Callable[[], None]) -> None:
+        """Set the next time before the work: an error in it must not be the last of it."""
+        self._timers[which] = self.env.call_at(self.env.now_ms() + in_ms, work)
 
     def write_checkpoint(self) -> None:
         """Remember up to where everything is flushed."""

@@ -167,10 +167,8 @@ class Peer:
             return
         while calls and calls[0].answered:
             done = calls.popleft()
-            if done.response is not None:
-                connection.send(
-                    encode_response(done.response, done.api_version, done.correlation_id)
-                )
+            if done.response is not None and not self._send(done, done.response):
+                return
         if call is self._parked:
             self._parked = None
         if connection.queued_bytes > self._server.config.connection_max_unsent_bytes:
@@ -180,6 +178,16 @@ class Peer:
             env = self._server.running_node.env
             env.call_soon(env.call_soon, self._look_at_unsent)
         self._read_on()
+
+    def _send(self, call: Call, response: Message) -> bool:
+        try:
+            parts = encode_response(response, call.api_version, call.correlation_id)
+        except ProtocolError as error:  # our defect; without an answer the client would wait
+            log.exception("an answer to %s cannot be encoded", self._connection.peer)
+            self._connection.close(error)
+            return False
+        self._connection.send(parts)
+        return True
 
     def _look_at_unsent(self) -> None:
         if self._connection.queued_bytes <= self._server.config.connection_max_unsent_bytes:

@@ -14,7 +14,7 @@ Rules:
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple
 
 from kohort.broker.log.files import Buffer, Files, LogFile, replace_file
@@ -53,7 +53,9 @@ def worth_cleaning(log: PartitionLog, cleaned_to: int) -> bool:
     return dirty > 0 and dirty >= total * DIRTY_RATIO
 
 
-def clean(files: Files, log: PartitionLog, now_ms: int, *, durable: bool) -> Iterator[int]:
+def clean(
+    files: Files, log: PartitionLog, now_ms: int, *, durable: bool
+) -> Generator[int, None, None]:
     """Compact a log, step by step. Each step yields the offset that is clean so far."""
     sealed = [s for s in log.segments[:-1] if s.next_offset <= log.high.offset]
     kept = Kept({}, [])
@@ -66,11 +68,12 @@ def clean(files: Files, log: PartitionLog, now_ms: int, *, durable: bool) -> Ite
     limit_ms = now_ms - log.config.delete_retention_ms
     for group in _groups(kept.segments, log.config.segment_bytes):
         rewriting = _Rewriting(files, log, group, kept.last_offsets, limit_ms)
-        for _ in rewriting.steps():
-            yield group[0].base_offset
-        if log.closed:
-            return
-        rewriting.swap(durable=durable)
+        try:
+            for _ in rewriting.steps():
+                yield group[0].base_offset
+            rewriting.swap(durable=durable)
+        finally:
+            rewriting.close()
         yield group[-1].next_offset
 
 
@@ -156,6 +159,10 @@ class _Rewriting:
         if key is None or self._last_offsets.get(key, offset) > offset:
             return False
         return not (tombstone and batch_ms < self._tombstones_before_ms)
+
+    def close(self) -> None:
+        """Let the file go; what was not swapped in is removed at the next start."""
+        self._file.close()
 
     def swap(self, *, durable: bool) -> None:
         """Put the new file in the place of the old ones."""
