@@ -12,7 +12,7 @@ from kohort.broker.config import BrokerConfig, TopicConfig
 from kohort.broker.log.files import MemoryFiles
 from kohort.broker.log.loading import Opening, open_log
 from kohort.broker.log.log import PartitionLog
-from kohort.broker.log.segment import file_name
+from kohort.broker.log.segment import IndexMemory, file_name
 from kohort.records import BatchHeader
 
 from .harness import WALL_MS, batch_of
@@ -216,3 +216,21 @@ def test_a_clean_start_reads_only_the_end() -> None:
     again = opened(files, index_interval_bytes="100")
     assert again.end.offset == 1000
     assert sum(read) < 2_000
+
+
+def test_the_indexes_of_sealed_segments_are_bounded() -> None:
+    """Limits on everything that grows: the last used ones stay, the others are read again."""
+    log = opened(segment_bytes="300", index_interval_bytes="0")
+    memory = IndexMemory(3)
+    log.share_index_memory(memory)
+    for i in range(60):
+        append(log, 2, timestamps=[i * 10, i * 10 + 5])
+    assert len(log.segments) > 10
+    for offset in range(120):
+        span = log.locate(offset, 1, log.end)
+        assert span is not None
+        assert BatchHeader(bytes(span.segment.file.read(span.start, 61))).last_offset >= offset
+        found = log.offset_for_time(offset * 5, log.end)
+        assert found is not None
+        assert found.offset == offset
+        assert sum(s._index is not None for s in log.segments[:-1]) <= 3

@@ -57,6 +57,8 @@ class BrokerConfig(Config):
     log_retention_bytes: int = -1
     log_retention_check_interval_ms: int = 300_000
     log_index_interval_bytes: int = 4_096
+    log_indexes_in_memory: int = 64
+    """Sealed segments whose index is kept; each takes up to 0.6 MB at the default sizes."""
     log_message_timestamp_type: str = "CreateTime"
     log_message_timestamp_before_max_ms: int = INT64_MAX
     log_message_timestamp_after_max_ms: int = 3_600_000

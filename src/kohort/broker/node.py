@@ -22,7 +22,7 @@ from kohort.broker.log.directory import DataDirectory, only, partition_dir
 from kohort.broker.log.files import Files
 from kohort.broker.log.loading import Opening, open_log
 from kohort.broker.log.log import PartitionLog
-from kohort.broker.log.segment import Segment
+from kohort.broker.log.segment import IndexMemory, Segment
 from kohort.broker.partition import Partition
 from kohort.broker.topics import Topic, Topics
 from kohort.errors import BrokerError, CorruptRecordError, ErrorCode, StorageError
@@ -43,6 +43,7 @@ class Node:
         self.files = files
         self.durability = Durability(config.durability)
         self.durable = self.durability is Durability.FSYNC
+        self._index_memory = IndexMemory(config.log_indexes_in_memory)
         self.host, self.port = config.advertised_host or config.host, config.port
         try:
             self.directory = DataDirectory.open(
@@ -84,6 +85,7 @@ class Node:
                 self.env.wall_ms(),
             ),
         )
+        opened.share_index_memory(self._index_memory)
         if self.durability is Durability.OS:
             opened.sealed = lambda segment: self._flush_sealed(partition, segment)
         return opened

@@ -20,7 +20,7 @@ from kohort.broker.config import TopicConfig
 from kohort.broker.log.checkpoints import LeaderEpochs
 from kohort.broker.log.files import Buffer, Files, replace_file
 from kohort.broker.log.producers import Producers
-from kohort.broker.log.segment import SNAPSHOT_SUFFIX, Segment, file_name
+from kohort.broker.log.segment import SNAPSHOT_SUFFIX, IndexMemory, Segment, file_name
 from kohort.errors import BrokerError, ErrorCode, StorageError
 from kohort.records import BatchHeader, Chunk, stamp
 
@@ -100,6 +100,8 @@ class PartitionLog:
         """Sealed segments below it are on the disk; see `sealed`."""
         self.sealed: Callable[[Segment], None] | None = None
         """Told of each segment that is sealed, so that it is flushed soon."""
+        self.index_memory: IndexMemory | None = None
+        """Bounds the indexes of sealed segments; None: they all stay in memory."""
         self.pins = 0
         """How many read it in pieces just now; its sealed segments must stay."""
 
@@ -246,6 +248,7 @@ class PartitionLog:
             self._files.sync_dir(self.directory)
         self.segments.append(segment)
         self._bases.append(segment.base_offset)
+        self._index_used(old)
         if self.sealed is not None:
             self.sealed(old)
 
@@ -275,6 +278,7 @@ class PartitionLog:
             return None
         for segment in self.segments_from(offset):
             header = segment.batch_at(offset)
+            self._index_used(segment)
             if header is None:  # compaction took the rest of this segment
                 continue
             limit = upto.position if segment is upto.segment else segment.size
@@ -283,6 +287,16 @@ class PartitionLog:
             end = segment.end_for(header.position, max_bytes, limit)
             return Span(segment, header.position, end)
         return None
+
+    def _index_used(self, segment: Segment) -> None:
+        if self.index_memory is not None and segment is not self.segments[-1]:
+            self.index_memory.used(segment)
+
+    def share_index_memory(self, memory: IndexMemory) -> None:
+        """Let a node bound what the indexes of all its logs take."""
+        self.index_memory = memory
+        for segment in self.segments:
+            self._index_used(segment)
 
     def segments_from(self, offset: int) -> list[Segment]:
         """The segments that can hold `offset` or a later one."""
@@ -303,7 +317,9 @@ class PartitionLog:
         for segment in self.segments_from(start):
             if segment.base_offset >= upto.offset:
                 break
-            if segment.max_timestamp < timestamp:
+            largest = segment.max_timestamp
+            self._index_used(segment)
+            if largest < timestamp:
                 continue
             limit = upto.position if segment is upto.segment else segment.size
             for header, batch in segment.batches_from_time(timestamp, start, limit):
@@ -318,6 +334,7 @@ class PartitionLog:
         for segment in self.segments:
             if segment.next_offset > self.log_start_offset:
                 largest = max(largest, segment.max_timestamp)
+                self._index_used(segment)
         found = self.offset_for_time(largest, upto) if largest >= 0 else None
         if found is not None or largest < 0:
             return found
@@ -367,6 +384,7 @@ class PartitionLog:
         while len(self.segments) > 1 and self._bases[1] <= self.high.offset:
             first = self.segments[0]
             old = 0 <= first.max_timestamp < now_ms - config.retention_ms
+            self._index_used(first)
             if not (config.retention_ms >= 0 and old) and excess < max(first.size, 1):
                 break
             excess -= first.size

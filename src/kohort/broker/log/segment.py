@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from zlib import crc32
 
@@ -77,6 +78,12 @@ class Segment:
         if self._index is None:
             self._index = self._read_index() or self.rebuild_index()
         return self._index
+
+    def forget_index(self) -> None:
+        """Free a sealed segment's index; the next lookup reads it again."""
+        if self._index is not None and self._max_timestamp is None:
+            self._max_timestamp = self._index.max_timestamp
+        self._index = None
 
     def start_index(self) -> SegmentIndex:
         """An empty index in place of the old one, to be filled by a scan."""
@@ -213,6 +220,24 @@ class Segment:
     def batches(self) -> Iterator[tuple[BatchHeader, memoryview]]:
         """Every batch with its bytes; the header's position is that within the file."""
         return walk(self.file.read, 0, self.size)
+
+
+class IndexMemory:
+    """Which sealed segments have their index in memory: at most so many, the last used ones."""
+
+    def __init__(self, max_segments: int) -> None:
+        self._max_segments = max_segments
+        self._used: OrderedDict[Segment, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._used)
+
+    def used(self, segment: Segment) -> None:
+        """A sealed segment's index was needed just now."""
+        self._used[segment] = None
+        self._used.move_to_end(segment)
+        if len(self._used) > self._max_segments:
+            self._used.popitem(last=False)[0].forget_index()
 
 
 def _crc(offsets: bytes, times: bytes) -> bytes:
