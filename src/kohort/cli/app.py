@@ -77,7 +77,10 @@ class LazyGroup(click.Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         except ModuleNotFoundError as error:
-            raise _missing_extra(ctx.invoked_subcommand or "", error) from error
+            name = (error.name or "").split(".")[0]
+            if name not in OPTIONAL:
+                raise
+            raise _missing_extra(ctx.invoked_subcommand or "", name) from error
         return result
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -96,11 +99,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def _missing_extra(command: str, error: ModuleNotFoundError) -> Exception:
-    """What to install; the error itself when no extra of ours would bring the module."""
-    name = (error.name or "").split(".")[0]
-    if name not in OPTIONAL:
-        return error
+def _missing_extra(command: str, name: str) -> KohortError:
     return KohortError(
         f"`kohort {command}` needs {name}, which is not installed; "
         f"install it with: pip install 'kohort[{EXTRAS.get(command, 'all')}]'"
