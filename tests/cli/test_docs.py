@@ -20,6 +20,7 @@ import pytest
 import kohort
 from kohort import Consumer
 from kohort.testing import Cluster
+from tests.java import skip_without
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "cli.md"
 SRC = Path(kohort.__file__).parent.parent
@@ -167,5 +168,6 @@ def test_the_page_of_the_command_line_is_true(tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(400)
 def test_the_page_of_the_pipeline_commands_is_true(tmp_path: Path) -> None:
+    skip_without()
     with Cluster() as cluster:
         check(tmp_path, cluster, "console spark")

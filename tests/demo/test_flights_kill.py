@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,13 @@ pytest.importorskip("pyspark", reason="Spark is not installed (pip install 'koho
 
 from tools.demo_kill import expected, run_with_kills
 
+from tests.java import lack
+
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(shutil.which("java") is None, reason="Java is not installed"),
+    pytest.mark.skipif(lack() is not None, reason=str(lack())),
 ]
 LIMIT = 4_000
 RETRIES = "1s 1s 2s 2s 2s 4s"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.java import skip_without
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,9 +21,7 @@ _numbers = itertools.count()
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The session of the test run; the tests are skipped, visibly, where there is no Java."""
-    pytest.importorskip("pyspark", reason="pyspark is not installed (extra kohort[spark])")
-    if shutil.which("java") is None:
-        pytest.skip("there is no Java on this machine, so Spark cannot be tested")
+    skip_without()
     from kohort.spark import session
 
     made = session("kohort tests", master="local[2]", profile="test")

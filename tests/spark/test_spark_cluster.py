@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from typing import IO, TYPE_CHECKING
 
 import pytest
 
+from tests.java import skip_without
 from tests.spark.test_pipeline import Job
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ print("exact", books.exact, sum(t.loaded or 0 for t in books.topics.values()))
 def master(tmp_path: Path) -> Iterator[str]:
     """A standalone master with one worker of two cores, on loopback."""
     pyspark = pytest.importorskip("pyspark")
-    if shutil.which("java") is None:
-        pytest.skip("there is no Java on this machine, so Spark cannot be tested")
+    skip_without()
     home = Path(pyspark.__file__).parent
     with ExitStack() as stack:
 
