@@ -1,8 +1,8 @@
 """A group of member processes, watched: who owns what, what was seen, what is committed.
 
 Checked all along (issue 2, "without overlap or gap"):
-- a member begins each partition where the group had committed, and is handed it without a gap;
-  so nothing is lost, and what is seen twice was not committed (duplicates only past a commit);
+- a member begins each partition where the group had committed, and is handed it without a gap, and
+  not after it was revoked; so nothing is lost, and what is seen twice was not committed;
 - committed offsets never go back;
 - in a stable generation the broker's assignment is complete and disjoint, and the members own
   exactly what it says.

@@ -239,6 +239,21 @@ def _read_kohort(servers: str, topic: str, rows: dict[int, list[Row]], count: in
             _take(rows, consumer.poll(0.2))
 
 
+def _read_async(servers: str, topic: str, rows: dict[int, list[Row]], count: int) -> None:
+    from kohort import AsyncConsumer
+
+    async def run() -> None:
+        consumer = AsyncConsumer(bootstrap_servers=servers, auto_offset_reset="earliest")
+        async with consumer:
+            await consumer.assign([(topic, p) for p in rows])
+            check = deadline()
+            while sum(map(len, rows.values())) < count:
+                check(f"{sum(map(len, rows.values()))} of {count} came")
+                _take(rows, await consumer.poll(0.2))
+
+    asyncio.run(run())
+
+
 def _read_arrow(servers: str, topic: str, rows: dict[int, list[Row]], count: int) -> None:
     from kohort import Consumer
 
@@ -261,6 +276,7 @@ _READERS = {
     AIOKAFKA: _read_aiokafka,
     KAFKA_PYTHON: _read_kafka_python,
     KOHORT: _read_kohort,
+    "kohort async": _read_async,
     "kohort poll_arrow": _read_arrow,
 }
 READERS = tuple(_READERS)

@@ -4,7 +4,8 @@ It consumes, reports what it saw, commits, and reports that, until standard inpu
 leaves the group. One JSON list a line on standard output:
     ["assigned", {partition: committed offset}]   what is new, with where it has to begin
     ["owns", [partitions]]                        all it owns now
-    ["records", {partition: [first, last]}]       handed out; without a gap, or ["gap", ...]
+    ["records", {partition: [first, last]}]       handed out
+    ["gap", partition, offset, expected]          ... but not next in line, or not ours any more
     ["committed", {partition: offset}]            acknowledged by the broker
     ["refused", text]                             a commit that was refused
     ["left"]                                      closed in order
@@ -51,6 +52,11 @@ class Reporter:
         self.next.update(begin)
         self.say("assigned", begin)
 
+    def revoked(self, partitions: Iterable[int]) -> None:
+        """From here on, a record of these is a gap: somebody else may have it."""
+        for partition in partitions:
+            self.next.pop(partition, None)
+
     def owns(self, partitions: Iterable[int]) -> None:
         owned = sorted(partitions)
         if owned != self._owned:
@@ -95,7 +101,10 @@ def run_confluent(me: Reporter, servers: str, group: str, topic: str, options: d
     def assigned(_: Any, partitions: list[Any]) -> None:
         me.assigned({tp.partition: tp.offset for tp in consumer.committed(partitions, 20)})
 
-    consumer.subscribe([topic], on_assign=assigned)
+    def revoked(_: Any, partitions: list[Any]) -> None:
+        me.revoked(tp.partition for tp in partitions)
+
+    consumer.subscribe([topic], on_assign=assigned, on_revoke=revoked, on_lost=revoked)
     while not me.stopping.is_set():
         messages = consumer.consume(200, POLL_MS / 1000)
         offsets = me.records((m.partition(), m.offset()) for m in messages if not m.error())
@@ -135,7 +144,8 @@ def run_kafka_python(me: Reporter, servers: str, group: str, topic: str, options
 
     class Listener(ConsumerRebalanceListener):
         def on_partitions_revoked(self, revoked: Any) -> None:
-            pass
+            fresh.difference_update(revoked)
+            me.revoked(tp.partition for tp in revoked)
 
         def on_partitions_assigned(self, assigned: Any) -> None:
             fresh.update(assigned)  # it runs on the network's thread, which may not ask anything
@@ -189,7 +199,7 @@ def run_aiokafka(me: Reporter, servers: str, group: str, topic: str, options: di
 
         class Listener(ConsumerRebalanceListener):
             async def on_partitions_revoked(self, revoked: Any) -> None:
-                pass
+                me.revoked(tp.partition for tp in revoked)
 
             async def on_partitions_assigned(self, assigned: Any) -> None:
                 me.assigned({tp.partition: await consumer.committed(tp) or 0 for tp in assigned})
@@ -228,6 +238,9 @@ def run_kohort(me: Reporter, servers: str, group: str, topic: str, options: dict
     )
 
     class Listener(RebalanceListener):
+        def on_partitions_revoked(self, partitions: Any) -> None:
+            me.revoked(tp.partition for tp in partitions)
+
         def on_partitions_assigned(self, partitions: Any) -> None:
             found = consumer.committed(partitions)
             me.assigned({tp.partition: o.offset if o else 0 for tp, o in found.items()})

@@ -13,6 +13,7 @@ from .makes import (
     AIOKAFKA,
     CODECS,
     KAFKA_PYTHON,
+    KOHORT,
     MAKES,
     READERS,
     Row,
@@ -98,6 +99,9 @@ def test_batches_are_what_was_asked_for(
         assert {h.producer_id >= 0 for h in headers} == {idempotent}
         if idempotent:
             assert [h.base_sequence for h in headers] == [h.base_offset for h in headers]
+    expected = {n: rows_of(writer, n) for n in range(len(CODECS))}
+    count = sum(map(len, expected.values()))
+    assert read(KOHORT, cluster.bootstrap, topic, expected, count) == expected
 
 
 @pytest.mark.parametrize("make", MAKES)
