@@ -11,7 +11,7 @@ import pytest
 
 from kohort.testing import Cluster
 
-from .test_server import Process
+from .test_server import Process, nothing_stays  # noqa: F401 (a fixture)
 
 PARTITIONS = 3
 

@@ -254,6 +254,22 @@ def test_it_is_ready_at_once() -> None:
         assert time.monotonic() - began < 0.3
 
 
+started: list[subprocess.Popen[str]] = []
+"""Every broker process, so that none outlives a test that fails."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays() -> Iterator[None]:
+    yield
+    while started:
+        process = started.pop()
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
 class Process:
     """A broker in a process of its own."""
 
@@ -263,6 +279,7 @@ class Process:
             stdout=subprocess.PIPE,
             text=True,
         )
+        started.append(self.process)
         assert self.process.stdout is not None
         self.bootstrap = self.process.stdout.readline().strip()
         assert self.bootstrap
