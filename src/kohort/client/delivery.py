@@ -2,31 +2,25 @@
 
 Rules:
 - A record's future is a reference and two numbers; nothing else is made until somebody waits.
-- A delivery is completed once, by the network thread. As in `kohort.client.future`, a waiter puts
-  its own lock into the list and then looks again, so that completing needs no lock.
-
-Shell: threads.
+- A delivery is completed once, by the network thread (`kohort.client.completion`).
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any
 
+from kohort.client.completion import Completion
 from kohort.client.types import RecordMetadata
 from kohort.errors import KafkaTimeoutError, KohortError
 
 
-class Delivery:
+class Delivery(Completion):
     """The outcome of one batch, shared by its records."""
 
     __slots__ = (
-        "_callbacks",
-        "_waiters",
         "append_time_ms",
         "base_offset",
-        "done",
         "error",
         "partition",
         "seen",
@@ -34,16 +28,14 @@ class Delivery:
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int) -> None:
+        super().__init__()
         self.topic = topic
         self.partition = partition
-        self.done = False
         self.seen = False
         """True when its error was shown to somebody through a future."""
         self.error: KohortError | None = None
         self.base_offset = -1
         self.append_time_ms = -1
-        self._waiters: list[threading.Lock] | None = None
-        self._callbacks: list[Callable[[], object]] | None = None
 
     def complete(
         self, error: KohortError | None, base_offset: int = -1, append_time_ms: int = -1
@@ -52,41 +44,7 @@ class Delivery:
         if self.done:
             return
         self.error, self.base_offset, self.append_time_ms = error, base_offset, append_time_ms
-        self.done = True
-        if self._waiters is not None:
-            for lock in self._waiters:
-                lock.release()
-        self._run_callbacks()
-
-    def wait(self, timeout_s: float | None) -> bool:
-        """Wait for the outcome; False when the time ran out first."""
-        if self.done:
-            return True
-        lock = threading.Lock()
-        lock.acquire()
-        if self._waiters is None:
-            self._waiters = []
-        self._waiters.append(lock)
-        if self.done:
-            return True
-        return lock.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s)) or self.done
-
-    def add_callback(self, fn: Callable[[], object]) -> None:
-        """Call `fn()` when it is done: on the network thread, or at once."""
-        if self._callbacks is None:
-            self._callbacks = []
-        self._callbacks.append(fn)
-        if self.done:
-            self._run_callbacks()
-
-    def _run_callbacks(self) -> None:
-        callbacks = self._callbacks
-        while callbacks:
-            try:
-                fn = callbacks.pop(0)
-            except IndexError:  # the other thread took the last one
-                return
-            fn()
+        self._finish()
 
 
 def metadata_of(delivery: Delivery, index: int, timestamp_ms: int) -> RecordMetadata:
@@ -115,27 +73,5 @@ def await_delivery(
     delivery: Delivery, index: int, timestamp_ms: int
 ) -> Generator[Any, None, RecordMetadata]:
     """Suspend the running task until the delivery is done; its outcome for one record."""
-    if not delivery.done:
-        yield from _suspend(delivery)
+    yield from delivery.suspend()
     return metadata_of(delivery, index, timestamp_ms)
-
-
-def _suspend(delivery: Delivery) -> Generator[Any, None, None]:
-    """Suspend the running task until the delivery is done."""
-    import asyncio  # only tasks need it, and they have it
-
-    loop = asyncio.get_running_loop()
-    waiter: asyncio.Future[None] = loop.create_future()
-
-    def wake() -> None:
-        if not waiter.done():
-            waiter.set_result(None)
-
-    def done() -> None:
-        try:
-            loop.call_soon_threadsafe(wake)
-        except RuntimeError:
-            return  # the task's loop is closed: nobody waits any more
-
-    delivery.add_callback(done)
-    yield from waiter.__await__()

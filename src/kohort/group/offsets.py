@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from kohort.errors import ErrorCode
 from kohort.group.effects import Effects, Producer, Reply, RequestContext
@@ -58,6 +58,7 @@ from kohort.wire.messages.txn_offset_commit_response import (
 GROUP_ID_NOT_FOUND_FROM = 9
 BATCH_FETCH_FROM = 8
 NO_OFFSET = StoredOffset(-1, -1, "", -1)
+E = TypeVar("E", OffsetFetchResponsePartition, OffsetFetchResponsePartitions)
 
 
 class _AskedPartition(Protocol):
@@ -231,12 +232,19 @@ def fetch(
             found = OffsetFetchResponseGroup(group_id=asked.group_id)
             if asked.topics is None:
                 for name, partitions in _all_partitions(ws, asked.group_id):
-                    entries = _batch_entries(ws, asked.group_id, name, partitions, stable)
+                    entries = _entries(
+                        OffsetFetchResponsePartitions, ws, asked.group_id, name, partitions, stable
+                    )
                     found.topics.append(OffsetFetchResponseTopics(name=name, partitions=entries))
             else:
                 for topic in asked.topics:
-                    entries = _batch_entries(
-                        ws, asked.group_id, topic.name, topic.partition_indexes, stable
+                    entries = _entries(
+                        OffsetFetchResponsePartitions,
+                        ws,
+                        asked.group_id,
+                        topic.name,
+                        topic.partition_indexes,
+                        stable,
                     )
                     found.topics.append(
                         OffsetFetchResponseTopics(
@@ -251,7 +259,9 @@ def fetch(
         else:
             wanted = [(t.name, t.partition_indexes) for t in request.topics]
         for name, partitions in wanted:
-            single = _single_entries(ws, request.group_id, name, partitions, stable)
+            single = _entries(
+                OffsetFetchResponsePartition, ws, request.group_id, name, partitions, stable
+            )
             response.topics.append(OffsetFetchResponseTopic(name=name, partitions=single))
     out.replies.append(Reply(context.token, response))
 
@@ -270,32 +280,19 @@ def _find(ws: Workspace, group_id: str, topic: str, partition: int, require_stab
     return _Found(ws.durable.offsets.get(group_id, {}).get(where), unstable)
 
 
-def _batch_entries(
-    ws: Workspace, group_id: str, topic: str, partitions: Sequence[int], require_stable: bool
-) -> list[OffsetFetchResponsePartitions]:
-    entries: list[OffsetFetchResponsePartitions] = []
+def _entries(
+    kind: type[E],
+    ws: Workspace,
+    group_id: str,
+    topic: str,
+    partitions: Sequence[int],
+    require_stable: bool,
+) -> list[E]:
+    entries: list[E] = []
     for partition in partitions:
         found = _find(ws, group_id, topic, partition, require_stable)
         entries.append(
-            OffsetFetchResponsePartitions(
-                partition_index=partition,
-                committed_offset=found.offset,
-                committed_leader_epoch=found.leader_epoch,
-                metadata=found.metadata,
-                error_code=found.code,
-            )
-        )
-    return entries
-
-
-def _single_entries(
-    ws: Workspace, group_id: str, topic: str, partitions: Sequence[int], require_stable: bool
-) -> list[OffsetFetchResponsePartition]:
-    entries: list[OffsetFetchResponsePartition] = []
-    for partition in partitions:
-        found = _find(ws, group_id, topic, partition, require_stable)
-        entries.append(
-            OffsetFetchResponsePartition(
+            kind(
                 partition_index=partition,
                 committed_offset=found.offset,
                 committed_leader_epoch=found.leader_epoch,

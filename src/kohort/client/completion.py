@@ -1,0 +1,86 @@
+"""Something that is done once, by the network thread: waiters, callbacks, and suspended tasks.
+
+Rules:
+- Making one costs no lock: a waiter brings its own. `done` is set before the waiters are looked at,
+  and a waiter looks at `done` after it has put itself in the list, so nobody sleeps for ever.
+- Callbacks run on the thread that completes it, or at once when it is done already.
+
+Shell: threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from typing import Any
+
+
+class Completion:
+    """The base of what is waited for; a subclass sets its outcome, then calls `_finish`."""
+
+    __slots__ = ("_callbacks", "_waiters", "done")
+
+    def __init__(self) -> None:
+        self.done = False
+        """True when there is an outcome."""
+        self._waiters: list[threading.Lock] | None = None
+        self._callbacks: list[Callable[[], object]] | None = None
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait for the outcome (None: for ever); False when the time ran out first."""
+        if self.done:
+            return True
+        lock = threading.Lock()
+        lock.acquire()
+        if self._waiters is None:
+            self._waiters = []
+        self._waiters.append(lock)
+        if self.done:
+            return True
+        return lock.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s)) or self.done
+
+    def add_callback(self, fn: Callable[[], object]) -> None:
+        """Call `fn()` when it is done: on the network thread, or at once."""
+        if self._callbacks is None:
+            self._callbacks = []
+        self._callbacks.append(fn)
+        if self.done:
+            self._run_callbacks()
+
+    def suspend(self) -> Generator[Any, None, None]:
+        """Suspend the running task until it is done."""
+        if self.done:
+            return
+        import asyncio  # only tasks need it, and they have it
+
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+
+        def wake() -> None:
+            if not waiter.done():
+                waiter.set_result(None)
+
+        def tell() -> None:
+            try:
+                loop.call_soon_threadsafe(wake)
+            except RuntimeError:
+                return  # the task's loop is closed: nobody waits any more
+
+        self.add_callback(tell)
+        yield from waiter.__await__()
+
+    def _finish(self) -> None:
+        self.done = True
+        if self._waiters is not None:
+            for lock in self._waiters:
+                lock.release()
+        self._run_callbacks()
+
+    def _run_callbacks(self) -> None:
+        callbacks = self._callbacks
+        while callbacks:
+            try:
+                fn = callbacks.pop(0)
+            except IndexError:  # the other thread took the last one
+                return
+            fn()
