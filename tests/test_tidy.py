@@ -99,7 +99,7 @@ def test_module(path: Path) -> None:
     """Every rule for one module of the product; all that is wrong is listed at once."""
     tree, text = parsed(path), path.read_text()
     wrong = [
-        *sizes(path, tree, text),
+        *sizes(tree, text),
         *documented(tree),
         *shells(tree),
         *broad_excepts(tree, text),
@@ -113,13 +113,26 @@ def test_module(path: Path) -> None:
 Complaint = tuple[int, str]
 
 
-def sizes(path: Path, tree: ast.Module, text: str) -> Iterator[Complaint]:
+@pytest.mark.parametrize(
+    "path", sorted(p for p in SRC.rglob("*") if p.suffix in {".pyx", ".pxi", ".h"}), ids=name_of
+)
+def test_compiled_module(path: Path) -> None:
+    """What is compiled keeps to the same lengths."""
+    wrong = list(lengths(path.read_text()))
+    assert not wrong, "\n".join(f"{name_of(path)}:{line}: {what}" for line, what in wrong)
+
+
+def lengths(text: str) -> Iterator[Complaint]:
     lines = text.splitlines()
     if len(lines) > MAX_FILE_LINES:
         yield len(lines), f"file has {len(lines)} lines, at most {MAX_FILE_LINES}"
     for number, line in enumerate(lines, 1):
         if len(line) > MAX_LINE_COLUMNS:
             yield number, f"line has {len(line)} columns, at most {MAX_LINE_COLUMNS}"
+
+
+def sizes(tree: ast.Module, text: str) -> Iterator[Complaint]:
+    yield from lengths(text)
     for function in functions(tree):
         if (length := length_of(function)) > MAX_FUNCTION_LINES:
             yield function.lineno, f"{function.name} has {length} lines, at most 70"

@@ -145,7 +145,8 @@ cdef class Front:
         cdef int64_t index
         cdef RecordFuture future
         # Nothing below can let another thread in: with the interpreter's lock, plain bytes and no
-        # headers, not even the builder runs Python code. So the guard need not be taken, only be free.
+        # headers, not even the builder runs Python code. So the guard need not be taken, only be
+        # free.
         if (
             route == NULL or self.guard.held or headers
             or (type(value) is not bytes and value is not None)

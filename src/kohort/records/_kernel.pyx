@@ -24,7 +24,8 @@ from libc.string cimport memcpy, memset
 
 from kohort.errors import ConcurrentUseError, CorruptRecordError, RecordTooLargeError, UsageError
 from kohort.records.columns import (
-    DEFAULT_COLUMNS, DEFAULT_MAX_ROWS, DEFAULT_PIECE_BYTES, MOST_PIECE_BYTES, BinaryColumn, Columns, HeaderColumn,
+    DEFAULT_COLUMNS, DEFAULT_MAX_ROWS, DEFAULT_PIECE_BYTES, MOST_PIECE_BYTES,
+    BinaryColumn, Columns, HeaderColumn,
     sound_keys,
 )
 from kohort.records.compression import (
