@@ -5,6 +5,7 @@ Shell: a process of its own (`spark.python.daemon.module`); forks workers on Spa
 Rules:
 - A worker is a fork. What is imported here is imported once, and not once for each worker; what is
   frozen here is never walked by the collection after each task.
+- A worker that Spark no longer wants finds its pipe closed. That is no news, and is not printed.
 - No client is made here: a fork starts with no sockets and no threads (invariant C14).
 """
 
@@ -13,6 +14,9 @@ Rules:
 from __future__ import annotations
 
 import gc
+import sys
+import traceback
+from typing import Any
 
 import pyspark.daemon
 
@@ -21,9 +25,22 @@ import kohort.spark.source
 
 PRELOADED = (kohort.spark.pipeline_sink, kohort.spark.source)
 
+
+class QuietTraceback:
+    """Stands for the module `traceback` in Spark's daemon."""
+
+    @staticmethod
+    def print_exc() -> None:
+        """Print what is being handled, unless it is a closed pipe."""
+        if not isinstance(sys.exc_info()[1], BrokenPipeError):
+            traceback.print_exc()
+
+
 if __name__ == "__main__":
     import pyspark.worker
 
     gc.collect()
     gc.freeze()
-    pyspark.daemon.manager()
+    daemon: Any = pyspark.daemon
+    daemon.traceback = QuietTraceback
+    daemon.manager()
