@@ -52,6 +52,9 @@ bench: setup  ## every benchmark, ratios side by side
 nightly: setup  ## what is too long for `make test`
 	@$(PYTEST) -q -m nightly
 
+interop: setup  ## confluent-kafka, aiokafka and kafka-python against the embedded broker
+	@$(PYTEST) -q tests/e2e -k interop
+
 diagrams: setup  ## draw the state diagrams again from the tables
 	@$(BIN)/python tools/draw_diagrams.py
 
