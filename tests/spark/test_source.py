@@ -107,6 +107,27 @@ def test_stream_resumes_and_publishes_its_progress(
     assert [row for _, batch in seen for row in batch] == []
 
 
+def test_records_that_are_gone_are_an_error_or_a_gap(
+    spark: SparkSession, cluster: Cluster, topic: Make, produce: Send
+) -> None:
+    """Spark reference 1: loss is a log start past what is wanted; failOnDataLoss decides."""
+    from kohort.client.admin import Admin
+    from kohort.client.types import TopicPartition
+
+    name = topic(1)
+    produce(name, *((0, None, b"%d" % n) for n in range(10)))
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.delete_records({TopicPartition(name, 0): 4})
+    wanted = {
+        "kafka.bootstrap.servers": cluster.bootstrap, "subscribe": name,
+        "startingOffsets": f'{{"{name}": {{"0": 0}}}}',
+    }  # fmt: skip
+    with pytest.raises(Exception, match="records 0 to 3 are gone"):
+        spark.read.format("kohort").options(**wanted).load().collect()
+    lenient = spark.read.format("kohort").options(**wanted, failOnDataLoss="false").load()
+    assert sorted(int(r.value) for r in lenient.collect()) == [4, 5, 6, 7, 8, 9]
+
+
 def test_write_and_read_back(
     spark: SparkSession, cluster: Cluster, topic: Make, produce: Send
 ) -> None:
