@@ -78,7 +78,7 @@ class BrokerProcess:
 
     def _is_ours(self, pid: int) -> bool:
         try:
-            command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            command = _command_of(pid)
         except OSError:
             return False
         return str(self.data).encode() in command
@@ -132,3 +132,12 @@ class BrokerProcess:
                     "s of SIGTERM; kill it and try again"
                 )
             time.sleep(0.02)
+
+
+def _command_of(pid: int) -> list[bytes]:
+    """The words of a live process's command line; empty when there is no such process."""
+    if Path("/proc/self/cmdline").exists():
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    # macOS has no /proc; there `ps` tells, with words that are only as apart as spaces make them.
+    asked = ["ps", "-ww", "-o", "command=", "-p", str(pid)]
+    return subprocess.run(asked, capture_output=True, check=False).stdout.split()
