@@ -30,7 +30,7 @@ FLOORS = {
     "cli": 6, "console": 6, "demo": 6,
 }  # fmt: skip
 EVERYWHERE = {"errors", "config", "_version"}
-SAME_FLOOR = {("cli", "demo"), ("processing", "retry")}
+SAME_FLOOR = {("cli", "demo"), ("processing", "retry"), ("simulator", "client")}
 # Needed by nobody who only imports the client: they cost start-up time and are extras.
 HEAVY = {
     "pyarrow", "pandas", "numpy", "pyspark", "psycopg", "rich", "jinja2", "matplotlib",
