@@ -99,7 +99,8 @@ class ClusterClient:
         """Why the last try to get metadata failed; None after a success."""
         self.is_closed = False
         self._auto_create = auto_create_topics
-        self._uniform = uniform
+        self.uniform = uniform
+        """The chance of everything that jitters here and in what is built on it."""
         self._peers: dict[tuple[int, Lane], Peer] = {}
         self._bootstrap = {
             _FIRST_BOOTSTRAP - n: Node(_FIRST_BOOTSTRAP - n, host, port)
@@ -182,7 +183,7 @@ class ClusterClient:
                 return None
             address = (node.host, node.port)
             name = f"{node.host}:{node.port}" if node_id in self._bootstrap else str(node)
-            peer = Peer(self.loop, self, self.config, address, name, lane, self._uniform)
+            peer = Peer(self.loop, self, self.config, address, name, lane, self.uniform)
             self._peers[node_id, lane] = peer
         return peer
 
@@ -197,12 +198,12 @@ class ClusterClient:
 
     def _cost(self, peer: Peer) -> tuple[int, float, float]:
         if peer.state is PeerState.READY:
-            return (0, len(peer.pipeline), self._uniform())
+            return (0, len(peer.pipeline), self.uniform())
         if peer.state in (PeerState.CONNECTING, PeerState.NEGOTIATING):
-            return (1, peer.failures, self._uniform())
+            return (1, peer.failures, self.uniform())
         if peer.state is PeerState.IDLE:
-            return (2, peer.failures, self._uniform())
-        return (3, peer.retry_at_ms, self._uniform())
+            return (2, peer.failures, self.uniform())
+        return (3, peer.retry_at_ms, self.uniform())
 
     def requests_failed(
         self, peer: Peer, requests: list[PendingRequest], error: KohortError

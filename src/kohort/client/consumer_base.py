@@ -87,13 +87,21 @@ def settled(config: ConsumerConfig | None, given: Mapping[str, Any]) -> Consumer
 class ConsumerBase:
     """The calls that never wait. Make a `Consumer` or an `AsyncConsumer`."""
 
-    def __init__(self, config: ConsumerConfig, me: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        me: Callable[[], object],
+        network: NetworkThread | None = None,
+    ) -> None:
         self.config = config
         self._gate = Gate(me)
-        self._network = NetworkThread.shared()
+        self._network = NetworkThread.shared() if network is None else network
         try:
             self._cluster = ClusterClient(
-                self._network.loop, config, auto_create_topics=config.allow_auto_create_topics
+                self._network.loop,
+                config,
+                auto_create_topics=config.allow_auto_create_topics,
+                uniform=self._network.uniform,
             )
             self._core = ConsumerCore(config, self._cluster, self._notify)
             self._calls = ConsumerCalls(self._core, self._network)

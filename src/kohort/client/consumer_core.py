@@ -9,13 +9,12 @@ Rules:
 - What the caller's thread has to do comes to it as steps, in order; `attention` says that there is
   something beside records. `notify` wakes a caller that waits.
 
-Shell: threads, the wall clock.
+Shell: threads.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -282,7 +281,7 @@ class ConsumerCore:
 
         with self.lock:
             commits = self._plan_commits(identity, now_ms, known)
-            wall_ms = time.time_ns() // 1_000_000
+            wall_ms = self.loop.wall_ms()
             questions = self.resolver.plan(leader_of, now_ms, wall_ms, coordinator_known=known)
             orders = self.planner.plan(leader_of, now_ms)
             queries = self.queries.next(leader_of, now_ms)

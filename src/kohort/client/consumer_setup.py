@@ -1,11 +1,8 @@
-"""Making the parts of a consumer of its configuration, and its lines in the log.
-
-Shell: randomness (jitter of the member's back-off).
-"""
+"""Making the parts of a consumer of its configuration, and its lines in the log."""
 
 from __future__ import annotations
 
-import random
+from collections.abc import Callable
 
 from kohort.client.config import ConsumerConfig
 from kohort.client.fetch_planner import FetchLimits
@@ -17,8 +14,8 @@ from kohort.group.member import ClassicMember
 from kohort.group.member_config import MemberConfig
 
 
-def new_member(config: ConsumerConfig) -> ClassicMember:
-    """A member of the configured group, with assignors of its own."""
+def new_member(config: ConsumerConfig, uniform: Callable[[], float]) -> ClassicMember:
+    """A member of the configured group, with assignors of its own; `uniform` is its jitter."""
     member = MemberConfig(
         group_id=config.group_id or "",
         group_instance_id=config.group_instance_id,
@@ -31,7 +28,7 @@ def new_member(config: ConsumerConfig) -> ClassicMember:
         retry_backoff_max_ms=config.retry_backoff_max_ms,
     )
     assignors = make_assignors(config.partition_assignment_strategy)
-    return ClassicMember(member, assignors, random.random)
+    return ClassicMember(member, assignors, uniform)
 
 
 def fetch_limits(config: ConsumerConfig) -> FetchLimits:

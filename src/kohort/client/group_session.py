@@ -94,7 +94,7 @@ class GroupSession:
     def subscribe(self, topics: Iterable[str]) -> None:
         """Join with these topics, or rejoin with them."""
         if self.member is None:
-            self.member = new_member(self._config)
+            self.member = new_member(self._config, self._cluster.uniform)
             if self.coordinator is not None:
                 self._run(self.member.coordinator_found(self.coordinator, self._now()))
         self._run(self.member.subscribe(frozenset(topics), self._now()))

@@ -7,13 +7,14 @@ Rules:
   call, and a new client gets a new thread.
 - At interpreter exit the thread is ended, so that nothing runs while modules are torn down.
 
-Shell: threads, fork, exit.
+Shell: threads, fork, exit, randomness.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import random
 import threading
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -34,6 +35,8 @@ class NetworkThread:
 
     def __init__(self) -> None:
         self.loop = Loop()
+        self.uniform: Callable[[], float] = random.random
+        """The chance of what clients do at random (back-off, the choice among equals)."""
         self._users = 0
         self._stopped = False
         self._thread = threading.Thread(target=self.loop.run, name="kohort-network", daemon=True)

@@ -122,6 +122,11 @@ class Loop:
         self.watch(self._wake_read, READ, self._woken)
         _loops.add(self)
 
+    @staticmethod
+    def wall_ms() -> int:
+        """Milliseconds since 1970 by the machine's clock."""
+        return time.time_ns() // 1_000_000
+
     # -- calls and timers
 
     def call_soon(self, fn: Callable[..., object], *args: Any) -> None:
