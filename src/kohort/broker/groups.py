@@ -26,6 +26,7 @@ from kohort.group.effects import Effects, GroupRecord, Reply, RequestContext
 from kohort.group.refusals import refusal_of
 from kohort.group.routing import coordinator_partition
 from kohort.group.shard import GroupShard
+from kohort.group.topics import TopicsImage
 from kohort.records import BatchBuilder, BatchHeader, Chunk
 from kohort.wire import Message
 
@@ -58,12 +59,14 @@ class ShardHost:
 
     def _new_shard(self) -> GroupShard:
         env = self._node.env
-        return GroupShard(
+        shard = GroupShard(
             self.partition.index,
             self._node.config.group_config(),
             lambda: str(UUID(bytes=env.new_uuid())),
             env.wall_ms() - env.now_ms(),
         )
+        shard.topics_changed(self._node.topics.image, env.now_ms())
+        return shard
 
     def _load(self) -> None:
         opened = self.partition.log
@@ -110,6 +113,10 @@ class ShardHost:
     def topics_deleted(self, names: Iterable[str]) -> None:
         """Topics are gone, and so are their offsets."""
         self.run(self.shard.topics_deleted(names, self._node.env.now_ms()))
+
+    def topics_changed(self, image: TopicsImage) -> None:
+        """Topics were made, deleted or grown."""
+        self.run(self.shard.topics_changed(image, self._node.env.now_ms()))
 
     def _tick(self) -> None:
         self._timer = None
@@ -242,6 +249,12 @@ class Groups:
         """Offsets of deleted topics go too."""
         for host in self.hosts():
             host.topics_deleted(names)
+
+    def topics_changed(self) -> None:
+        """Topics were made, deleted or grown: every shard gets the new image."""
+        image = self._node.topics.image
+        for host in self.hosts():
+            host.topics_changed(image)
 
     def close(self) -> None:
         """Send everybody away."""

@@ -56,6 +56,7 @@ class Node:
             raise StorageError(f"the data directory cannot be read: {error}") from error
         self._producer_ids: Iterator[int] = iter(())
         self.groups = Groups(self)
+        self.topics.changed = self.groups.topics_changed
         self._cleaning = Cleaning(self)
         self._timers = [
             env.call_at(env.now_ms() + config.log_cleaner_backoff_ms, self._clean),

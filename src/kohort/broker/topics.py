@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from kohort.broker.config import OFFSETS_TOPIC, TopicConfig
@@ -15,6 +15,7 @@ from kohort.broker.log.directory import (
 )
 from kohort.broker.partition import Partition
 from kohort.errors import BrokerError, ConfigError, ErrorCode
+from kohort.group.topics import TopicImage, TopicsImage
 
 if TYPE_CHECKING:
     from kohort.broker.node import Node
@@ -43,17 +44,26 @@ class Topic:
     def internal(self) -> bool:
         return self.name == OFFSETS_TOPIC
 
+    def image(self) -> TopicImage:
+        """What the group coordinator sees of it."""
+        return TopicImage(self.topic_id, self.name, self.record.partitions)
+
 
 class Topics:
-    """All topics, by name and by id. Changing methods raise BrokerError and then change nothing."""
+    """All topics, by name and by id. Changing methods raise BrokerError and then change nothing.
+
+    `image` is what the group coordinator sees of them; `changed` is called when it is another.
+    """
 
     def __init__(self, node: Node, directory: DataDirectory) -> None:
         self._node = node
+        self.changed: Callable[[], None] = lambda: None
         self._directory = directory
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
         for record in directory.registry.topics.values():
             self._add(Topic(node, record))
+        self.image = TopicsImage.of(topic.image() for topic in self)
 
     def _add(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
@@ -135,7 +145,12 @@ class Topics:
             del registry.topics[name]
             raise
         self._add(topic)
+        self._show(self.image.with_topic(topic.image()))
         return topic
+
+    def _show(self, image: TopicsImage) -> None:
+        self.image = image
+        self.changed()
 
     def _save(self) -> None:
         try:
@@ -159,6 +174,7 @@ class Topics:
             if partition.log is not None:
                 partition.log.close(clean=False)
             partition.wake()
+        self._show(self.image.without([topic.name]))
         try:
             self._directory.finish_deletions()
         except OSError as error:
@@ -183,6 +199,7 @@ class Topics:
             topic.record.partitions = before
             raise
         topic.partitions += [Partition(topic, i) for i in range(before, count)]
+        self._show(self.image.with_topic(topic.image()))
 
     def configure(
         self, topic: Topic, config: Mapping[str, str], *, validate_only: bool = False

@@ -25,6 +25,7 @@ from kohort.group.live import JOIN, SESSION, SYNC, Group, Member
 from kohort.group.records import StoredGroup, StoredMember
 from kohort.group.refusals import append_code, refusal_of, refused
 from kohort.group.states import GroupEvent, GroupState
+from kohort.group.topics import TopicsImage
 from kohort.group.workspace import Workspace, refuse_join, refuse_sync
 from kohort.wire import Message
 from kohort.wire.messages.delete_groups_request import DeleteGroupsRequest
@@ -213,6 +214,15 @@ class GroupShard:
         if not self._state:
             forget_topics(self._ws, names, out)
         return out
+
+    def topics_changed(self, image: TopicsImage, now_ms: int) -> Effects:
+        """The cluster's topics as they are now. To be told before `loaded` and at every change.
+
+        What follows from it is decided at the next heartbeats of the groups that are concerned.
+        """
+        del now_ms
+        self._ws.topics = image
+        return Effects()
 
     def append_failed(self, effects: Effects, error_code: int) -> list[Reply]:
         """The replies of effects whose records could not be written (and any others that waited for

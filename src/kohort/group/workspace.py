@@ -17,6 +17,7 @@ from kohort.group.effects import Effects, Reply, RequestContext
 from kohort.group.live import Group, Member
 from kohort.group.records import StoredGroup, StoredMember, group_record
 from kohort.group.timers import Timers
+from kohort.group.topics import NO_TOPICS, TopicsImage
 from kohort.wire.messages.join_group_response import JoinGroupResponse
 from kohort.wire.messages.sync_group_response import SyncGroupResponse
 
@@ -39,6 +40,7 @@ class Workspace:
         "new_id",
         "pending_join_bytes",
         "timers",
+        "topics",
         "wall_offset_ms",
     )
 
@@ -49,6 +51,7 @@ class Workspace:
         self.durable = DurableState()
         self.groups: dict[str, Group] = {}
         self.timers = Timers()
+        self.topics: TopicsImage = NO_TOPICS
         self.pending_join_bytes = 0
         self.dead: list[str] = []  # groups whose tombstones are yet to be replayed
 
