@@ -8,10 +8,10 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kohort.group.assignors.base import Partitions
+from kohort.group.assignors.base import GroupView, MemberView, Partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +84,22 @@ class Claims:
             for number in numbers
             if (disputed.get(number, me) == me if number in owned else number not in claimed)
         ]
+
+
+def valid_claims(
+    group: GroupView, members: Sequence[MemberView], claims: Iterable[Claim]
+) -> list[Partitions]:
+    """Each member's claims on what exists and it subscribes to, overruled ones taken away."""
+    sizes = {topic: view.partitions for topic, view in group.topics.items()}
+    cleaned: list[Claim] = []
+    for member, claim in zip(members, claims, strict=True):
+        mine: dict[str, tuple[int, ...]] = {}
+        for topic, numbers in claim.owned.items():
+            size = sizes.get(topic, 0)
+            if topic not in member.topics or not numbers:
+                continue
+            if numbers[0] < 0 or numbers[-1] >= size:
+                numbers = tuple(number for number in numbers if 0 <= number < size)
+            mine[topic] = numbers
+        cleaned.append(Claim(member.member_id, mine, claim.generation))
+    return Claims(cleaned).owned_last()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from kohort.group.assignors.base import Assignor, GroupView, MemberView, Plan, TopicView
 
@@ -24,20 +25,13 @@ class RangeAssignor(Assignor):
 
     def assign(self, group: GroupView) -> Plan:
         """Divide each topic among its subscribers."""
-        plan: dict[str, dict[str, Sequence[int]]] = {member_id: {} for member_id in group.members}
-        by_racks: list[_Topic] = []
-        for topic, members in group.subscribers().items():
-            view = group.topics[topic]
-            if _racks_matter(view, members):
-                by_racks.append(_Topic(topic, view, members))
-                continue
-            each, extra = divmod(view.partitions, len(members))
-            start = 0
-            for number, member in enumerate(members):
-                stop = start + each + (number < extra)
-                if stop > start:
-                    plan[member.member_id][topic] = range(start, stop)
-                start = stop
+        topics = group.subscribers()
+        by_racks = [
+            _Topic(topic, group.topics[topic], members)
+            for topic, members in topics.items()
+            if _racks_matter(group.topics[topic], members)
+        ]
+        plan = _stretches(group, topics.keys() - {topic.name for topic in by_racks})
         if by_racks:
             self._assign_by_racks(by_racks, group, plan)
         return Plan(plan)
@@ -68,6 +62,35 @@ class RangeAssignor(Assignor):
                 for member_id, numbers in topic.given.items():
                     if numbers:
                         plan[member_id][topic.name] = sorted(numbers)
+
+
+def _stretches(group: GroupView, wanted: AbstractSet[str]) -> dict[str, dict[str, Sequence[int]]]:
+    """The `wanted` topics in equal stretches to their subscribers in order."""
+    plan: dict[str, dict[str, Sequence[int]]] = {member_id: {} for member_id in group.members}
+    for topic, members in group.subscribers().items():
+        if topic not in wanted:
+            continue
+        each, extra = divmod(group.topics[topic].partitions, len(members))
+        start = 0
+        for number, member in enumerate(members):
+            stop = start + each + (number < extra)
+            if stop > start:
+                plan[member.member_id][topic] = range(start, stop)
+            start = stop
+    return plan
+
+
+class ServerRangeAssignor(Assignor):
+    """The `range` of KIP-848 (`org.apache.kafka.coordinator.group.assignor.RangeAssignor`).
+
+    It divides as the client's does, but knows nothing of racks.
+    """
+
+    name = "range"
+
+    def assign(self, group: GroupView) -> Plan:
+        """Divide each topic among its subscribers."""
+        return Plan(_stretches(group, group.topics.keys()))
 
 
 class _Topic:

@@ -23,7 +23,7 @@ from kohort.group.assignors.base import (
     Partitions,
     Plan,
 )
-from kohort.group.assignors.claims import Claim, Claims
+from kohort.group.assignors.claims import Claim, valid_claims
 from kohort.group.assignors.protocol import ProtocolReader
 from kohort.group.assignors.user_data import (
     decode_generation,
@@ -101,7 +101,7 @@ class CooperativeStickyAssignor(Assignor):
 def assign_sticky(group: GroupView, claims: Iterable[Claim]) -> Plan:
     """The plan for `group` whose members, in Kafka's order, made `claims` (one each, in order)."""
     members = group.in_order()
-    owned = _valid(group, members, claims)
+    owned = valid_claims(group, members, claims)
     sharing = _sharing(group, members)
     bundles: list[Bundle] = []
     for subscribers, topics in sharing.items():
@@ -117,25 +117,6 @@ def assign_sticky(group: GroupView, claims: Iterable[Claim]) -> Plan:
     for topics, bundle in zip(sharing.values(), bundles, strict=True):
         _hand_out(group, members, topics, bundle, owned, plan)
     return Plan(plan)
-
-
-def _valid(
-    group: GroupView, members: Sequence[MemberView], claims: Iterable[Claim]
-) -> list[Partitions]:
-    """Each member's claims on what exists and it subscribes to, overruled ones taken away."""
-    sizes = {topic: view.partitions for topic, view in group.topics.items()}
-    cleaned: list[Claim] = []
-    for member, claim in zip(members, claims, strict=True):
-        mine: dict[str, tuple[int, ...]] = {}
-        for topic, numbers in claim.owned.items():
-            size = sizes.get(topic, 0)
-            if topic not in member.topics or not numbers:
-                continue
-            if numbers[0] < 0 or numbers[-1] >= size:
-                numbers = tuple(number for number in numbers if 0 <= number < size)
-            mine[topic] = numbers
-        cleaned.append(Claim(member.member_id, mine, claim.generation))
-    return Claims(cleaned).owned_last()
 
 
 def _sharing(group: GroupView, members: Sequence[MemberView]) -> dict[tuple[int, ...], list[str]]:
