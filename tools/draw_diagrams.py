@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from kohort.client import positions  # noqa: E402
 from kohort.errors import ErrorCode  # noqa: E402
-from kohort.group import member_table, states  # noqa: E402
+from kohort.group import consumer_member_table, member_table, states  # noqa: E402
 
 TARGET = ROOT / "docs" / "diagrams"
 Arrow = tuple[Enum, Enum, Enum]
@@ -104,6 +104,26 @@ def member() -> str:
     )
 
 
+def consumer_member() -> str:
+    """A member of a group of the consumer protocol, seen by itself."""
+    arrows = [
+        (state, event, target)
+        for state, row in consumer_member_table.TRANSITIONS.items()
+        for event, target in row.items()
+    ]
+    return "\n".join(
+        [
+            "# A member under the consumer protocol (KIP-848)",
+            "",
+            "Drawn by `make diagrams` from `kohort/group/consumer_member_table.py`.",
+            "",
+            *diagram(consumer_member_table.State.DOWN, arrows, "States"),
+            *legend("state", consumer_member_table.State),
+            *legend("event", consumer_member_table.Event),
+        ]
+    )
+
+
 def partition() -> str:
     """A partition, seen by its consumer."""
     arrows = [(s, e, t) for (s, e), t in positions.TRANSITIONS.items()]
@@ -120,7 +140,12 @@ def partition() -> str:
     )
 
 
-PAGES = {"coordinator.md": coordinator, "member.md": member, "partition.md": partition}
+PAGES = {
+    "coordinator.md": coordinator,
+    "member.md": member,
+    "consumer-member.md": consumer_member,
+    "partition.md": partition,
+}
 
 
 def stale() -> list[str]:

@@ -54,6 +54,16 @@ class ClassicMember(MemberCore):
         return self._owned
 
     @property
+    def overdue(self) -> bool:
+        """True when the member has left because nobody polled; the next poll brings it back."""
+        return self.state is State.OVERDUE
+
+    @property
+    def is_out(self) -> bool:
+        """True when there is nothing left to leave: not subscribed, left, or stopped for good."""
+        return self.state in {State.DOWN, State.LEFT, State.FATAL}
+
+    @property
     def subscription(self) -> frozenset[str] | None:
         """The subscribed topics, None while there is no subscription."""
         return self._topics

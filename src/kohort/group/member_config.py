@@ -16,12 +16,15 @@ class MemberConfig(Config):
     """The member's part of a consumer's configuration. All times in milliseconds.
 
     `group_instance_id` makes the member static (KIP-345): closing does not leave the group.
-    `max_poll_interval_ms` is also the time the coordinator grants it to rejoin.
+    `max_poll_interval_ms` is also the time the coordinator grants it to rejoin, or to give up
+    partitions. Under the consumer protocol (KIP-848) the broker decides the two times of the
+    session, and `group_remote_assignor` names the assignor to ask it for (None: its default).
     """
 
     group_id: str = ""
     group_instance_id: str | None = None
     client_rack: str | None = None
+    group_remote_assignor: str | None = None
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000
     max_poll_interval_ms: int = 300_000

@@ -58,12 +58,15 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class WatchTopics:
-    """The leader needs the partitions of these topics, beside the member's own subscription.
+    """The member needs to know these topics, beside those that it subscribes to by name.
 
     Report them by `topics_changed`, None for a topic that does not exist. Empty: watch no more.
+    `ids` are of topics whose names are to be found out (KIP-848 assigns by id); they are reported
+    by name, with their ids, as soon as the cluster knows them.
     """
 
     topics: frozenset[str]
+    ids: frozenset[bytes] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kohort.errors import ErrorCode, FencedError, GroupError
+from kohort.errors import ErrorCode, FencedError, GroupError, UnsupportedVersionError
 from kohort.group.member_config import MemberConfig
 
 _HINTS: dict[int, str] = {
@@ -27,7 +27,22 @@ _HINTS: dict[int, str] = {
     ),
     ErrorCode.INVALID_GROUP_ID: "the broker does not take this group id; choose another",
     ErrorCode.UNRELEASED_INSTANCE_ID: (
-        "another live member holds this group.instance.id. Give each member one of its own"
+        "group.instance.id {instance!r} is held by another member, or by one that died less than "
+        "the broker's session timeout ago. Give each running consumer one of its own; after a "
+        "crash, start again when the session is over (`kohort group describe` shows the holder)"
+    ),
+    ErrorCode.UNSUPPORTED_ASSIGNOR: (
+        "the broker has no assignor {remote!r}. Set group_remote_assignor to one of its "
+        "group.consumer.assignors, or leave it out for the broker's default"
+    ),
+    ErrorCode.INVALID_REGULAR_EXPRESSION: (
+        "the broker cannot read the pattern (it takes RE2 syntax and matches whole names). Mend "
+        "it, or subscribe by re.compile(...), which is matched here"
+    ),
+    ErrorCode.GROUP_ID_NOT_FOUND: (
+        "there is a classic group of that name which cannot be taken over: its members use "
+        "something that the consumer protocol has not, or the broker's "
+        "group.consumer.migration.policy forbids it. Use group_protocol=classic, or another group"
     ),
     ErrorCode.UNSUPPORTED_VERSION: (
         "the broker is too old for what is configured (group.instance.id needs Kafka 2.3). Remove "
@@ -41,14 +56,32 @@ _FENCED = (
 _OTHER = "the broker gave no reason that can be acted on; see its log"
 
 
-def fatal_error(code: int, doing: str, config: MemberConfig, assignors: list[str]) -> GroupError:
-    """The error to raise when `doing` was answered with `code`: what, to whom, why, what to do."""
+def fatal_error(
+    code: int, doing: str, config: MemberConfig, assignors: list[str], said: str = ""
+) -> GroupError:
+    """The error to raise when `doing` was answered with `code`: what, to whom, why, what to do.
+
+    `said` is the broker's own text, where it sent one.
+    """
     fenced = code == ErrorCode.FENCED_INSTANCE_ID
     hint = _FENCED if fenced else _HINTS.get(code, _OTHER)
     text = hint.format(
         assignors=", ".join(assignors),
         session=config.session_timeout_ms,
         instance=config.group_instance_id,
+        remote=config.group_remote_assignor,
     )
     kind = FencedError if fenced else GroupError
-    return kind(code, f"{doing} in group {config.group_id!r} was refused: {text}")
+    told = f". The broker says: {said}" if said else ""
+    return kind(code, f"{doing} in group {config.group_id!r} was refused: {text}{told}")
+
+
+def unsupported_protocol(
+    config: MemberConfig, error: UnsupportedVersionError, *, pattern: bool
+) -> UnsupportedVersionError:
+    """The broker does not speak the consumer protocol (KIP-848), or only its first draft."""
+    what = "server-side patterns" if pattern else "the consumer group protocol"
+    return UnsupportedVersionError(
+        f"group {config.group_id!r}: this broker does not serve {what} (KIP-848, Kafka 4.0): "
+        f"{error}. Set group_protocol=classic, or upgrade the broker"
+    )

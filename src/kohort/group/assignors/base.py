@@ -34,11 +34,13 @@ class TopicView:
 
     `partitions` is how many there are, numbered from 0. `racks` and `leaders` are by partition:
     the racks of its replicas, and the node id of its leader; both empty where they are not known.
+    `topic_id` (16 bytes, KIP-516) is for members of the consumer protocol; empty: not known.
     """
 
     partitions: int
     racks: tuple[frozenset[str], ...] = ()
     leaders: tuple[int, ...] = ()
+    topic_id: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
