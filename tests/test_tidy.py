@@ -23,14 +23,19 @@ MAX_FUNCTION_LINES, MAX_FILE_LINES, MAX_LINE_COLUMNS = 70, 600, 100
 # Floors, lowest first; a package may import its own floor only where `SAME_FLOOR` says so.
 FLOORS = {
     "wire": 1, "records": 1,
-    "group": 2, "net": 2,
+    "group": 2, "net": 2, "transactions": 2,
     "client": 3, "broker": 3, "simulator": 3,
     "retry": 4, "processing": 4,
     "spark": 5,
     "cli": 6, "console": 6, "demo": 6,
 }  # fmt: skip
 EVERYWHERE = {"errors", "config", "_version"}
-SAME_FLOOR = {("cli", "demo"), ("processing", "retry"), ("simulator", "client")}
+SAME_FLOOR = {
+    ("cli", "demo"),
+    ("processing", "retry"),
+    ("simulator", "client"),
+    ("transactions", "group"),
+}
 # Needed by nobody who only imports the client: they cost start-up time and are extras.
 HEAVY = {
     "pyarrow", "pandas", "numpy", "pyspark", "psycopg", "rich", "jinja2", "matplotlib",

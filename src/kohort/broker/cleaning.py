@@ -10,6 +10,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from kohort.broker.log.cleaner import clean, worth_cleaning
+from kohort.broker.log.log import PartitionLog
 from kohort.broker.partition import Partition
 from kohort.errors import BrokerError, CorruptRecordError
 
@@ -36,7 +37,7 @@ class Cleaning:
             opened = partition.log
             if opened is None or not opened.config.compact or opened.offline or opened.pins:
                 continue
-            if worth_cleaning(opened, self._cleaned_to.get(_id(partition), 0)):
+            if self._worth(partition, opened):
                 self._running = True
                 steps = clean(
                     self._node.files,
@@ -46,6 +47,13 @@ class Cleaning:
                 )
                 self._step(partition, steps)
                 return
+
+    def _worth(self, partition: Partition, opened: PartitionLog) -> bool:
+        try:
+            return worth_cleaning(opened, self._cleaned_to.get(_id(partition), 0))
+        except (OSError, CorruptRecordError) as error:
+            partition.fail(f"it cannot be read: {error}")
+            return False
 
     def _step(self, partition: Partition, steps: Generator[int, None, None]) -> None:
         opened = partition.log

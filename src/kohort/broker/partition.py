@@ -14,7 +14,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from kohort.broker.config import Durability
-from kohort.broker.log.log import Appended, PartitionLog, Span, TimedOffset
+from kohort.broker.log.log import Appended, Mark, PartitionLog, Span, TimedOffset
+from kohort.broker.log.recovery import headers
+from kohort.broker.log.txn_index import AbortedTransaction, Marker
 from kohort.errors import BrokerError, ErrorCode
 from kohort.records import BatchHeader
 
@@ -59,6 +61,11 @@ class Partition:
         return 0 if self.log is None else self.log.high.offset
 
     @property
+    def stable_offset(self) -> int:
+        """What READ_COMMITTED may see (KIP-98). Raises OSError, CorruptRecordError."""
+        return 0 if self.log is None else self.log.stable.offset
+
+    @property
     def leader_epoch(self) -> int:
         return 0 if self.log is None else self.log.leader_epoch
 
@@ -83,23 +90,39 @@ class Partition:
         older = epoch < self.leader_epoch
         return ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
 
-    def locate(self, offset: int, max_bytes: int) -> Span | None:
-        """See `PartitionLog.locate`."""
+    def _upto(self, opened: PartitionLog, committed: bool) -> Mark:
+        return opened.stable if committed else opened.high
+
+    def locate(self, offset: int, max_bytes: int, *, committed: bool = False) -> Span | None:
+        """See `PartitionLog.locate`; `committed`: only what is stable."""
         if self.log is None:
             if offset != 0:
                 raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset}; it is empty")
             return None
-        return self.log.locate(offset, max_bytes, self.log.high)
+        return self.log.locate(offset, max_bytes, self._upto(self.log, committed))
 
-    def offset_for_time(self, timestamp: int) -> TimedOffset | None:
+    def offset_for_time(self, timestamp: int, *, committed: bool = False) -> TimedOffset | None:
         """The first visible record at or after a time."""
-        found = None if self.log is None else self.log.offset_for_time(timestamp, self.log.high)
-        return found if found is not None and found.offset < self.end_offset else None
+        if self.log is None:
+            return None
+        upto = self._upto(self.log, committed)
+        found = self.log.offset_for_time(timestamp, upto)
+        return found if found is not None and found.offset < upto.offset else None
 
-    def max_timestamp(self) -> TimedOffset | None:
+    def max_timestamp(self, *, committed: bool = False) -> TimedOffset | None:
         """The visible record with the largest timestamp."""
-        found = None if self.log is None else self.log.max_timestamp(self.log.high)
-        return found if found is not None and found.offset < self.end_offset else None
+        if self.log is None:
+            return None
+        upto = self._upto(self.log, committed)
+        found = self.log.max_timestamp(upto)
+        return found if found is not None and found.offset < upto.offset else None
+
+    def aborted(self, span: Span, offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions with records in what was located from `offset` on."""
+        assert self.log is not None
+        end = next(headers(span.segment.file.read, span.end, span.segment.size), None)
+        upto = span.segment.next_offset if end is None else end.base_offset
+        return self.log.aborted(offset, upto)
 
     # -- writing
 
@@ -112,11 +135,20 @@ class Partition:
                 raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         return self.log
 
-    def append(self, batch: memoryview, header: BatchHeader, done: AppendDone) -> Appended:
-        """Append a checked batch; `done` hears when it is safe. Raises BrokerError at once."""
+    def append(
+        self,
+        batch: memoryview,
+        header: BatchHeader,
+        done: AppendDone,
+        marker: Marker | None = None,
+    ) -> Appended:
+        """Append a checked batch, or a `marker` in its control batch; `done` hears when it is safe.
+
+        Raises BrokerError at once.
+        """
         node = self.topic.node
         opened = self.open()
-        appended = opened.append(batch, header, node.env.wall_ms())
+        appended = opened.append(batch, header, node.env.wall_ms(), marker)
         if node.durability is not Durability.FSYNC:
             self._safe(appended, done, None)
         else:

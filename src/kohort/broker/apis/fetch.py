@@ -5,7 +5,10 @@ batches, at least one of them however large (of the first partition that has any
 
 Differs from Apache Kafka: every answer has session id 0, which means that no incremental session
 was made and the next request names all of its partitions; there are no followers, so a replica id
-is refused; there are no transactions, so READ_COMMITTED reads what READ_UNCOMMITTED does.
+is refused.
+
+READ_COMMITTED (KIP-98) is given what is stable, and the aborted transactions that have records in
+it: the client leaves those out.
 """
 
 from __future__ import annotations
@@ -15,9 +18,11 @@ from typing import TYPE_CHECKING
 from kohort.broker.calls import Call, serve
 from kohort.broker.env import Cancellable
 from kohort.broker.log.log import Span
+from kohort.broker.log.txn_index import AbortedTransaction
 from kohort.broker.partition import Partition
 from kohort.errors import BrokerError, CorruptRecordError, ErrorCode
 from kohort.wire.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
+from kohort.wire.messages.fetch_response import AbortedTransaction as AbortedTransactionOnWire
 from kohort.wire.messages.fetch_response import (
     FetchableTopicResponse,
     FetchResponse,
@@ -28,6 +33,7 @@ if TYPE_CHECKING:
     from kohort.broker.node import Node
 
 _TOPIC_IDS_FROM = 13
+_READ_COMMITTED = 1
 
 
 def handle(node: Node, request: FetchRequest, call: Call) -> None:
@@ -44,13 +50,14 @@ def handle(node: Node, request: FetchRequest, call: Call) -> None:
 class _Wanted:
     """One partition of a fetch, and what was found."""
 
-    __slots__ = ("error", "partition", "request", "span")
+    __slots__ = ("aborted", "error", "partition", "request", "span")
 
     def __init__(self, request: FetchPartition, partition: Partition | None) -> None:
         self.request = request
         self.partition = partition
         self.error = 0
         self.span: Span | None = None
+        self.aborted: list[AbortedTransaction] | None = None
 
 
 class _Fetch:
@@ -60,6 +67,7 @@ class _Fetch:
         self._node = node
         self._request = request
         self._call = call
+        self._committed = request.isolation_level == _READ_COMMITTED
         self._by_id = call.api_version >= _TOPIC_IDS_FROM
         self._topics = [(topic, self._resolve(topic)) for topic in request.topics]
         self._timer: Cancellable | None = None
@@ -147,7 +155,8 @@ class _Fetch:
     def _locate(self, wanted: _Wanted, max_bytes: int) -> Span | None:
         assert wanted.partition is not None
         try:
-            return wanted.partition.locate(wanted.request.fetch_offset, max_bytes)
+            offset = wanted.request.fetch_offset
+            return wanted.partition.locate(offset, max_bytes, committed=self._committed)
         except BrokerError as error:
             wanted.error = error.code
         except (OSError, CorruptRecordError) as error:
@@ -155,20 +164,35 @@ class _Fetch:
             wanted.error = ErrorCode.KAFKA_STORAGE_ERROR
         return None
 
+    def _complete(self, wanted: _Wanted) -> PartitionData:
+        """The answer for one partition, with what READ_COMMITTED has to know beside it."""
+        partition = wanted.partition
+        stable = -1
+        try:
+            if partition is not None:
+                stable = partition.stable_offset
+                if self._committed and wanted.span is not None:
+                    offset = wanted.request.fetch_offset
+                    wanted.aborted = partition.aborted(wanted.span, offset)
+        except (OSError, CorruptRecordError) as error:
+            assert partition is not None
+            partition.fail(f"it cannot be read: {error}")
+            wanted.error, wanted.span = ErrorCode.KAFKA_STORAGE_ERROR, None
+        return self._data(wanted, stable)
+
     def _finish(self) -> None:
         self._stop_waiting()
         responses = [
             FetchableTopicResponse(
                 topic=topic.topic,
                 topic_id=topic.topic_id,
-                partitions=[self._data(wanted) for wanted in parts],
+                partitions=[self._complete(wanted) for wanted in parts],
             )
             for topic, parts in self._topics
         ]
         self._call.answer(FetchResponse(responses=responses))
 
-    @staticmethod
-    def _data(wanted: _Wanted) -> PartitionData:
+    def _data(self, wanted: _Wanted, stable: int) -> PartitionData:
         partition = wanted.partition
         if partition is None or (wanted.error and wanted.error != ErrorCode.OFFSET_OUT_OF_RANGE):
             return PartitionData(
@@ -181,11 +205,18 @@ class _Fetch:
             partition_index=wanted.request.partition,
             error_code=wanted.error,
             high_watermark=partition.end_offset,
-            last_stable_offset=partition.end_offset,
+            last_stable_offset=stable,
             log_start_offset=partition.start_offset,
-            aborted_transactions=None,
+            aborted_transactions=_listed(wanted.aborted) if self._committed else None,
             records=wanted.span.views() if wanted.span is not None else b"",
         )
+
+
+def _listed(aborted: list[AbortedTransaction] | None) -> list[AbortedTransactionOnWire]:
+    return [
+        AbortedTransactionOnWire(producer_id=entry.producer_id, first_offset=entry.first_offset)
+        for entry in aborted or ()
+    ]
 
 
 API = serve(FetchRequest, handle, may_park=True)

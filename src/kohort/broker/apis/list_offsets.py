@@ -1,7 +1,8 @@
 """ListOffsets (2), v1-11. KIP-79, KIP-207, KIP-320, KIP-405, KIP-734 (max timestamp), KIP-1005.
 
 By time: the first record, by offset, whose timestamp is not below the one asked for, bounded by the
-high watermark; -1 when there is none. The answer has the record's own timestamp.
+high watermark, or with READ_COMMITTED by what is stable (KIP-98); -1 when there is none. The answer
+has the record's own timestamp.
 
 Differs from Apache Kafka: the search does not end in a segment whose matching records all lie below
 the log's start (there it answers -1 although later ones match). Nothing is tiered: -4 is the log's
@@ -31,6 +32,7 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING
     -1, -2, -3, -4, -5, -6,
 )  # fmt: skip
 _LEADER_EPOCH_FROM = 4
+READ_COMMITTED = 1
 _FIRST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
 
 
@@ -45,6 +47,7 @@ def handle(node: Node, request: ListOffsetsRequest, call: Call) -> None:
                     node.topics.partition(topic.name, part.partition_index),
                     part,
                     call.api_version,
+                    request.isolation_level == READ_COMMITTED,
                     asked[topic.name, part.partition_index] > 1,
                 )
                 for part in topic.partitions
@@ -56,7 +59,11 @@ def handle(node: Node, request: ListOffsetsRequest, call: Call) -> None:
 
 
 def _answer(
-    partition: Partition | None, wanted: ListOffsetsPartition, version: int, twice: bool
+    partition: Partition | None,
+    wanted: ListOffsetsPartition,
+    version: int,
+    committed: bool,
+    twice: bool,
 ) -> ListOffsetsPartitionResponse:
     answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
     try:
@@ -71,7 +78,7 @@ def _answer(
             raise BrokerError(fault)
         if version < _FIRST_VERSION.get(wanted.timestamp, 0) or wanted.timestamp < EARLIEST_PENDING:
             raise BrokerError(ErrorCode.UNSUPPORTED_VERSION)
-        found = _look_up(partition, wanted.timestamp)
+        found = _look_up(partition, wanted.timestamp, committed=committed)
     except BrokerError as error:
         answer.error_code = error.code
     except (OSError, CorruptRecordError) as error:
@@ -85,16 +92,17 @@ def _answer(
     return answer
 
 
-def _look_up(partition: Partition, timestamp: int) -> TimedOffset | None:
+def _look_up(partition: Partition, timestamp: int, *, committed: bool) -> TimedOffset | None:
     if timestamp == LATEST:
-        return TimedOffset(partition.end_offset, -1, partition.leader_epoch)
+        end = partition.stable_offset if committed else partition.end_offset
+        return TimedOffset(end, -1, partition.leader_epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return TimedOffset(partition.start_offset, -1, partition.epoch_at(partition.start_offset))
     if timestamp == MAX_TIMESTAMP:
-        return partition.max_timestamp()
+        return partition.max_timestamp(committed=committed)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING):
         return None
-    return partition.offset_for_time(timestamp)
+    return partition.offset_for_time(timestamp, committed=committed)
 
 
 API = serve(ListOffsetsRequest, handle)

@@ -1,11 +1,15 @@
 """Compaction: of the records with one key, the last one stays.
 
 Rules:
-- Only sealed segments that lie below the high watermark are rewritten, from the log's start on, as
+- Only sealed segments that lie below what is stable are rewritten, from the log's start on, as
   far as a bounded map of keys reaches. Records keep their offsets, batches their base offset.
 - The last batch of what is rewritten stays, if only as an empty header, so that a segment reaches
   up to the next one and recovery can tell a gap from a loss.
 - A tombstone stays for `delete.retention.ms` after it was written.
+- Nothing at or behind the first open transaction is looked at. Records of aborted transactions go,
+  and never count as the last one of their key. A marker stays as long as any batch of its
+  transaction does, and for `delete.retention.ms`: without it a scan would find the transaction
+  open. So a rewritten segment needs no index of aborted transactions.
 - The new file is complete and synced before it is renamed to `.swap`; that rename is the moment it
   counts, and from then on a crash finishes the swap (KAFKA-12520).
 - The work is done in steps, so that the node can serve between them.
@@ -21,6 +25,7 @@ from kohort.broker.log.files import Buffer, Files, LogFile, replace_file
 from kohort.broker.log.loading import COMPACTED_MARKER, complete_swap, swap_name
 from kohort.broker.log.log import PartitionLog
 from kohort.broker.log.segment import Segment
+from kohort.broker.log.txn_index import AbortedTransaction, marker_of
 from kohort.errors import CorruptRecordError
 from kohort.records import BatchHeader, Chunk, TimestampType, compress, crc32c, decompress
 from kohort.records.layout import CRC_START, HEADER_BYTES
@@ -47,7 +52,7 @@ class Kept(NamedTuple):
 
 def worth_cleaning(log: PartitionLog, cleaned_to: int) -> bool:
     """Whether enough has been sealed since the last pass, which ended at `cleaned_to`."""
-    sealed = [s for s in log.segments[:-1] if s.next_offset <= log.high.offset]
+    sealed = _sealed(log)
     total = sum(s.size for s in sealed)
     dirty = sum(s.size for s in sealed if s.next_offset > cleaned_to)
     return dirty > 0 and dirty >= total * DIRTY_RATIO
@@ -57,17 +62,19 @@ def clean(
     files: Files, log: PartitionLog, now_ms: int, *, durable: bool
 ) -> Generator[int, None, None]:
     """Compact a log, step by step. Each step yields the offset that is clean so far."""
-    sealed = [s for s in log.segments[:-1] if s.next_offset <= log.high.offset]
+    sealed = _sealed(log)
+    limit_ms = now_ms - log.config.delete_retention_ms
+    end = sealed[-1].next_offset if sealed else 0
+    ended = _Ended(log.aborted(log.segments[0].base_offset, end), limit_ms)
     kept = Kept({}, [])
-    for _ in _map_keys(sealed, kept):
+    for _ in _map_keys(sealed, kept, ended):
         yield 0
     if not kept.segments:
         return
     if COMPACTED_MARKER not in files.list(log.directory):
         replace_file(files, f"{log.directory}/{COMPACTED_MARKER}", b"", durable=durable)
-    limit_ms = now_ms - log.config.delete_retention_ms
     for group in _groups(kept.segments, log.config.segment_bytes):
-        rewriting = _Rewriting(files, log, group, kept.last_offsets, limit_ms)
+        rewriting = _Rewriting(files, log, group, kept.last_offsets, ended, limit_ms)
         try:
             for _ in rewriting.steps():
                 yield group[0].base_offset
@@ -77,11 +84,50 @@ def clean(
         yield group[-1].next_offset
 
 
-def _map_keys(sealed: list[Segment], kept: Kept) -> Iterator[None]:
+def _sealed(log: PartitionLog) -> list[Segment]:
+    """What may be rewritten."""
+    stable = log.stable.offset
+    return [s for s in log.segments[:-1] if s.next_offset <= stable]
+
+
+class _Ended:
+    """The transactions that a pass meets, all of which have ended."""
+
+    def __init__(self, aborted: list[AbortedTransaction], markers_before_ms: int) -> None:
+        self._aborted: dict[int, list[AbortedTransaction]] = {}
+        for entry in aborted:
+            self._aborted.setdefault(entry.producer_id, []).append(entry)
+        self._markers_before_ms = markers_before_ms
+        self._has_batches: set[int] = set()
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """Whether a batch belongs to an aborted transaction."""
+        if not header.is_transactional:
+            return False
+        return any(
+            entry.first_offset <= header.base_offset <= entry.last_offset
+            for entry in self._aborted.get(header.producer_id, ())
+        )
+
+    def wrote(self, header: BatchHeader) -> None:
+        """A batch, or what is left of it, stays."""
+        if header.is_transactional:
+            self._has_batches.add(header.producer_id)
+
+    def keeps(self, header: BatchHeader, batch: Buffer) -> bool:
+        """Whether a control batch stays."""
+        if marker_of(batch) is None:
+            return True
+        had_batches = header.producer_id in self._has_batches
+        self._has_batches.discard(header.producer_id)
+        return had_batches or header.max_timestamp >= self._markers_before_ms
+
+
+def _map_keys(sealed: list[Segment], kept: Kept, ended: _Ended) -> Iterator[None]:
     used = 0
     for segment in sealed:
         for count, (header, batch) in enumerate(segment.batches(), 1):
-            if not header.is_control:
+            if not header.is_control and not ended.is_aborted(header):
                 for offset, key, _ in _records(header, batch):
                     if key is not None:
                         if key not in kept.last_offsets:
@@ -119,12 +165,14 @@ class _Rewriting:
         log: PartitionLog,
         group: list[Segment],
         last_offsets: dict[bytes, int],
+        ended: _Ended,
         tombstones_before_ms: int,
     ) -> None:
         self._files = files
         self._log = log
         self._group = group
         self._last_offsets = last_offsets
+        self._ended = ended
         self._tombstones_before_ms = tombstones_before_ms
         self._base, self._end = group[0].base_offset, group[-1].next_offset
         self._path = f"{log.directory}/{self._base:020d}.log.cleaned"
@@ -151,8 +199,14 @@ class _Rewriting:
             self._write(*pending, last=True)
 
     def _write(self, header: BatchHeader, batch: Buffer, *, last: bool) -> None:
-        found = filtered(header, batch, self._stays, keep_empty=last)
+        if header.is_control:
+            if self._ended.keeps(header, batch) or last:
+                self._file.append([batch])
+            return
+        stays = _none if self._ended.is_aborted(header) else self._stays
+        found = filtered(header, batch, stays, keep_empty=last)
         if found is not None:
+            self._ended.wrote(header)
             self._file.append([found])
 
     def _stays(self, offset: int, key: bytes | None, tombstone: bool, batch_ms: int) -> bool:
@@ -188,8 +242,6 @@ def filtered(
     header: BatchHeader, batch: Buffer, stays: Stays, *, keep_empty: bool
 ) -> Buffer | None:
     """The batch with the records that stay, or None when none does (unless `keep_empty`)."""
-    if header.is_control:
-        return batch
     records = list(_records(header, batch))
     kept = [
         i
@@ -201,6 +253,11 @@ def filtered(
     if not kept and not keep_empty:
         return None
     return _rebuilt(header, batch, kept)
+
+
+def _none(offset: int, key: bytes | None, tombstone: bool, batch_ms: int) -> bool:
+    """Nothing of an aborted transaction stays."""
+    return False
 
 
 def _records(header: BatchHeader, batch: Buffer) -> Iterator[tuple[int, bytes | None, bool]]:

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from kohort.broker.config import TopicConfig
 from kohort.broker.log.checkpoints import LeaderEpochs
 from kohort.broker.log.files import Files
-from kohort.broker.log.log import EPOCHS_FILE, PartitionLog
+from kohort.broker.log.log import EPOCHS_FILE, PartitionLog, note_ended
 from kohort.broker.log.producers import Producers
 from kohort.broker.log.recovery import headers, scan
-from kohort.broker.log.segment import SNAPSHOT_SUFFIX, Segment
+from kohort.broker.log.segment import SNAPSHOT_SUFFIX, Segment, file_name
+from kohort.broker.log.txn_index import TXN_INDEX_SUFFIX, marker_of
 from kohort.errors import CorruptRecordError
 from kohort.records import BatchHeader
 
@@ -71,7 +72,7 @@ def complete_swap(files: Files, directory: str, base_offset: int, next_offset: i
     for name in files.list(directory):
         stem, _, suffix = name.partition(".")
         inside = stem.isdigit() and base_offset <= int(stem) < next_offset
-        if inside and suffix in ("log", "index", "timeindex", "indexcrc"):
+        if inside and suffix in ("log", "index", "timeindex", "indexcrc", "txnindex"):
             files.remove(f"{directory}/{name}")
     swap = f"{directory}/{swap_name(base_offset, next_offset)}"
     files.rename(swap, f"{directory}/{base_offset:020d}.log")
@@ -94,6 +95,8 @@ def open_log(files: Files, opening: Opening) -> PartitionLog:
             Segment(files, directory, b, files.open(f"{directory}/{b:020d}.log"), interval)
             for b in bases
         ]
+        for segment in segments:
+            segment.has_aborted = file_name(segment.base_offset, TXN_INDEX_SUFFIX) in names
     epochs = LeaderEpochs()
     epochs.restore(files.read_all(f"{directory}/{EPOCHS_FILE}"))
     recovery = _Recovery(files, opening, segments, epochs)
@@ -173,14 +176,23 @@ class _Recovery:
             try:
                 for header in headers(segment.file.read, 0, segment.size):
                     if start <= header.base_offset < upto:
-                        self.producers.note(header, header.base_offset, self._opening.now_ms)
+                        self._note_producer(segment, header)
             except CorruptRecordError as error:
                 # Its readers will be told; a start is not the place to throw flushed records away.
                 log.warning("%s: damaged, though flushed before: %s", segment.file.path, error)
 
-    def _note(self, segment: Segment, header: BatchHeader) -> None:
+    def _note_producer(self, segment: Segment, header: BatchHeader) -> None:
+        marker = None
+        if header.is_control:
+            marker = marker_of(segment.file.read(header.position, header.size))
+        self.producers.note(header, header.base_offset, self._opening.now_ms, marker)
+
+    def _note(self, segment: Segment, header: BatchHeader, batch: memoryview) -> None:
         segment.note(header)
-        self.producers.note(header, header.base_offset, self._opening.now_ms)
+        marker = marker_of(batch) if header.is_control else None
+        ended = self.producers.note(header, header.base_offset, self._opening.now_ms, marker)
+        if ended is not None:
+            note_ended(segment, self.producers, ended)
         self._epochs.begin(header.partition_leader_epoch, header.base_offset)
 
     def _scan(self, segment: Segment) -> bool:
@@ -190,7 +202,7 @@ class _Recovery:
         end = scan(
             segment.file,
             segment.base_offset,
-            lambda header: self._note(segment, header),
+            lambda header, batch: self._note(segment, header, batch),
             contiguous=self._contiguous,
         )
         segment.next_offset = end.next_offset

@@ -6,6 +6,8 @@ Rules:
   fails, the partition is offline until the broker is started anew.
 - Readers see what is below the high watermark: what is durable at the broker's level (spec L3).
 - A read lies within one segment and hands out stored bytes; records are never taken apart.
+- What is stable (KIP-98) is what is below the high watermark and below the first batch of any
+  transaction that is open, or whose marker is not below the high watermark yet.
 
 The clock is the caller's: `now_ms` is wall time, as it stands in records.
 """
@@ -13,14 +15,16 @@ The clock is the caller's: `now_ms` is wall time, as it stands in records.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from kohort.broker.config import TopicConfig
 from kohort.broker.log.checkpoints import LeaderEpochs
 from kohort.broker.log.files import Buffer, Files, replace_file
-from kohort.broker.log.producers import Producers
+from kohort.broker.log.producers import Completed, Producers
 from kohort.broker.log.segment import SNAPSHOT_SUFFIX, IndexMemory, Segment, file_name
+from kohort.broker.log.txn_index import AbortedTransaction, Marker, marker_of
 from kohort.errors import BrokerError, ErrorCode, StorageError
 from kohort.records import BatchHeader, Chunk, stamp
 
@@ -95,6 +99,8 @@ class PartitionLog:
         self.offline: str | None = None
         """Why nothing can be appended or read any more, or None."""
         self.high = self.end
+        self._ending: deque[Completed] = deque()
+        self._stable = self.high
         self.closed = False
         self.flushed_offset = self.log_start_offset
         """Sealed segments below it are on the disk; see `sealed`."""
@@ -131,7 +137,30 @@ class PartitionLog:
         if mark.offset <= self.high.offset or self.offline:
             return False
         self.high = mark
+        while self._ending and self._ending[0].last_offset < mark.offset:
+            self._ending.popleft()
         return True
+
+    @property
+    def stable(self) -> Mark:
+        """Everything before it is decided: what READ_COMMITTED sees. Raises OSError."""
+        first = self.producers.first_open
+        for ended in self._ending:
+            first = ended.first_offset if first is None else min(first, ended.first_offset)
+        if first is None or first >= self.high.offset:
+            return self.high
+        offset = max(first, self.log_start_offset)
+        if self._stable.offset != offset:
+            self._stable = self._mark_of(offset)
+        return self._stable
+
+    def _mark_of(self, offset: int) -> Mark:
+        for segment in self.segments_from(offset):
+            header = segment.batch_at(offset)
+            self._index_used(segment)
+            if header is not None:
+                return Mark(offset, segment, header.position)
+        return self.high
 
     def fail(self, why: str) -> None:
         """Take the partition offline: nothing is acknowledged from it any more (spec L9)."""
@@ -144,15 +173,21 @@ class PartitionLog:
 
     # -- appending
 
-    def append(self, batch: memoryview, header: BatchHeader, now_ms: int) -> Appended:
+    def append(
+        self, batch: memoryview, header: BatchHeader, now_ms: int, marker: Marker | None = None
+    ) -> Appended:
         """Append one checked batch. Raises BrokerError; then nothing has changed.
 
         `header` is the batch's own, at position 0 of `batch`; it becomes that of the stored one.
+        `marker` is what it says when it is a control batch.
         """
         if self.offline or self.closed:
             self._require_online()
         if header.producer_id >= 0:
-            verdict = self.producers.check(header)
+            if marker is None:
+                verdict = self.producers.check(header)
+            else:
+                verdict = self.producers.check_marker(header, marker)
             if isinstance(verdict, ErrorCode):
                 raise BrokerError(
                     verdict,
@@ -184,7 +219,10 @@ class PartitionLog:
         if segment.first_append_ms is None:
             segment.first_append_ms = now_ms
         if header.producer_id >= 0:
-            self.producers.note(header, base_offset, now_ms)
+            ended = self.producers.note(header, base_offset, now_ms, marker)
+            if ended is not None:
+                self._ending.append(ended)
+                note_ended(segment, self.producers, ended)
         end = segment.next_offset
         reported = -1 if append_time is None else append_time
         mark = Mark(end, segment, position + header.size)
@@ -288,6 +326,40 @@ class PartitionLog:
             return Span(segment, header.position, end)
         return None
 
+    def aborted(self, start: int, end: int) -> list[AbortedTransaction]:
+        """The aborted transactions that have records within a range, by their first offset.
+
+        Raises OSError, CorruptRecordError.
+        """
+        found: list[AbortedTransaction] = []
+        for segment in self.segments_from(start):
+            if not segment.has_aborted:
+                continue
+            entries = segment.aborted
+            if entries is None:
+                self._find_aborted()
+                entries = segment.aborted or []
+            self._index_used(segment)
+            for entry in entries:
+                if entry.last_offset >= start and entry.first_offset < end:
+                    found.append(entry)
+            if entries and entries[-1].stable_offset >= end:
+                break
+        return sorted(found, key=lambda entry: entry.first_offset)
+
+    def _find_aborted(self) -> None:
+        """Build the index of aborted transactions again, from every batch that is there."""
+        producers = Producers()
+        for segment in self.segments:
+            segment.set_aborted([])
+            for header, batch in segment.batches():
+                marker = marker_of(batch) if header.is_control else None
+                ended = producers.note(header, header.base_offset, 0, marker)
+                if ended is not None:
+                    note_ended(segment, producers, ended)
+            if segment is not self.active:
+                segment.write_index()
+
     def _index_used(self, segment: Segment) -> None:
         if self.index_memory is not None and segment is not self.segments[-1]:
             self.index_memory.used(segment)
@@ -378,10 +450,11 @@ class PartitionLog:
         config, count = self.config, 0
         if config.retention_ms >= 0 and self.active.size > 0:
             newest = self.active.max_timestamp
-            if newest >= 0 and now_ms - newest > config.retention_ms and self.high == self.end:
+            if newest >= 0 and now_ms - newest > config.retention_ms and self.stable == self.end:
                 self._guarded(self.roll)
         excess = self.size - config.retention_bytes if config.retention_bytes >= 0 else 0
-        while len(self.segments) > 1 and self._bases[1] <= self.high.offset:
+        stable = self.stable.offset
+        while len(self.segments) > 1 and self._bases[1] <= stable:
             first = self.segments[0]
             old = 0 <= first.max_timestamp < now_ms - config.retention_ms
             self._index_used(first)
@@ -412,6 +485,17 @@ class PartitionLog:
                 raise StorageError(f"{self.directory} could not be closed: {error}") from error
         for segment in self.segments:
             segment.file.close()
+
+
+def note_ended(segment: Segment, producers: Producers, ended: Completed) -> None:
+    """The marker of a transaction stands in `segment`; index it if it was aborted."""
+    if ended.committed:
+        return
+    first_open = producers.first_open
+    stable = ended.last_offset + 1 if first_open is None else first_open
+    segment.add_aborted(
+        AbortedTransaction(ended.producer_id, ended.first_offset, ended.last_offset, stable)
+    )
 
 
 def first_at_time(

@@ -80,7 +80,11 @@ def headers(
 
 
 def scan(
-    file: LogFile, base_offset: int, note: Callable[[BatchHeader], None], *, contiguous: bool
+    file: LogFile,
+    base_offset: int,
+    note: Callable[[BatchHeader, memoryview], None],
+    *,
+    contiguous: bool,
 ) -> ScanEnd:
     """Walk a segment's file to its end, checking every CRC; `note` hears each batch.
 
@@ -103,7 +107,7 @@ def scan(
             found_at, header.position = header.position, 0
             check_batch(batch, header)
             header.position = found_at
-            note(header)
+            note(header, batch)
             position, next_offset = found_at + header.size, header.next_offset
     except CorruptRecordError as error:
         return ScanEnd(position, next_offset, str(error))

@@ -5,7 +5,8 @@ Rules:
   index files are written once, when they are sealed.
 - Kafka's index files carry no checksum; `.indexcrc` beside them is theirs. An index that does not
   match it, or that points to another batch than it says, is built again by walking the segment's
-  headers (spec L6).
+  headers (spec L6). The index of aborted transactions cannot be built from one segment alone: it
+  is durable where it has entries, and the log builds all of them again where one is damaged.
 """
 
 from __future__ import annotations
@@ -17,6 +18,12 @@ from zlib import crc32
 from kohort.broker.log.files import Buffer, Files, LogFile, replace_file
 from kohort.broker.log.index import NO_TIMESTAMP, SegmentIndex
 from kohort.broker.log.recovery import headers, walk
+from kohort.broker.log.txn_index import (
+    TXN_INDEX_SUFFIX,
+    AbortedTransaction,
+    decode_aborted,
+    encode_aborted,
+)
 from kohort.errors import CorruptRecordError
 from kohort.records import BatchHeader
 
@@ -36,8 +43,8 @@ class Segment:
     """A segment. `next_offset` is the offset after its last batch."""
 
     __slots__ = (
-        "_files", "_index", "_interval", "_max_timestamp", "base_offset", "directory", "file",
-        "first_append_ms", "next_offset",
+        "_aborted", "_files", "_index", "_interval", "_max_timestamp", "base_offset", "directory",
+        "file", "first_append_ms", "has_aborted", "next_offset",
     )  # fmt: skip
 
     def __init__(
@@ -46,6 +53,9 @@ class Segment:
         self._files = files
         self._interval = interval
         self._index: SegmentIndex | None = None
+        self._aborted: list[AbortedTransaction] | None = None
+        self.has_aborted = False
+        """Whether the marker of an aborted transaction stands here."""
         self.directory = directory
         self.base_offset = base_offset
         self.next_offset = base_offset
@@ -83,11 +93,32 @@ class Segment:
         """Free a sealed segment's index; the next lookup reads it again."""
         if self._index is not None and self._max_timestamp is None:
             self._max_timestamp = self._index.max_timestamp
-        self._index = None
+        self._index = self._aborted = None
+
+    # -- aborted transactions
+
+    @property
+    def aborted(self) -> list[AbortedTransaction] | None:
+        """Those whose marker stands here; None when the index is damaged: see `set_aborted`."""
+        if self._aborted is None and self.has_aborted:
+            self._read_index()
+            return self._aborted
+        return self._aborted or []
+
+    def add_aborted(self, entry: AbortedTransaction) -> None:
+        """A transaction ended here in being aborted."""
+        entries = self._aborted or []
+        entries.append(entry)
+        self.set_aborted(entries)
+
+    def set_aborted(self, entries: list[AbortedTransaction]) -> None:
+        """Every aborted transaction whose marker stands here, as the log was found to have it."""
+        self._aborted, self.has_aborted = entries, bool(entries)
 
     def start_index(self) -> SegmentIndex:
         """An empty index in place of the old one, to be filled by a scan."""
         self._index = SegmentIndex(self.base_offset, self._interval)
+        self.set_aborted([])
         self._max_timestamp = NO_TIMESTAMP
         self.next_offset = self.base_offset
         return self._index
@@ -116,8 +147,10 @@ class Segment:
         offsets = self._files.read_all(self._path(INDEX_SUFFIX))
         times = self._files.read_all(self._path(TIME_INDEX_SUFFIX))
         crc = self._files.read_all(self._path(INDEX_CRC_SUFFIX))
-        if offsets is None or times is None or crc != _crc(offsets, times):
+        aborted = self._files.read_all(self._path(TXN_INDEX_SUFFIX)) or b""
+        if offsets is None or times is None or crc != _crc(offsets, times, aborted):
             return None
+        self.set_aborted(decode_aborted(aborted))
         return SegmentIndex.decode(self.base_offset, self._interval, offsets, times, self.size)
 
     def load_tail(self) -> bool:
@@ -142,19 +175,22 @@ class Segment:
         return position == self.size
 
     def write_index(self) -> None:
-        """Write the index files; they need not be durable, because they can be built again."""
+        """Write the index files; those that can be built again need not be durable."""
         index = self.index
         index.seal()
         offsets, times = index.encode()
+        aborted = encode_aborted(self.aborted or ())
+        if aborted:
+            replace_file(self._files, self._path(TXN_INDEX_SUFFIX), aborted, durable=True)
         replace_file(self._files, self._path(INDEX_SUFFIX), offsets, durable=False)
         replace_file(self._files, self._path(TIME_INDEX_SUFFIX), times, durable=False)
-        crc = _crc(offsets, times)
+        crc = _crc(offsets, times, aborted)
         replace_file(self._files, self._path(INDEX_CRC_SUFFIX), crc, durable=False)
 
     def remove_index(self) -> None:
         """The index files of a segment that is about to change are wrong from now on."""
         names = self._files.list(self.directory)
-        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, INDEX_CRC_SUFFIX):
+        for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, INDEX_CRC_SUFFIX, TXN_INDEX_SUFFIX):
             if file_name(self.base_offset, suffix) in names:
                 self._files.remove(self._path(suffix))
 
@@ -240,6 +276,6 @@ class IndexMemory:
             self._used.popitem(last=False)[0].forget_index()
 
 
-def _crc(offsets: bytes, times: bytes) -> bytes:
+def _crc(offsets: bytes, times: bytes, aborted: bytes) -> bytes:
     """The content of `.indexcrc`."""
-    return crc32(times, crc32(offsets)).to_bytes(4, "big")
+    return crc32(aborted, crc32(times, crc32(offsets))).to_bytes(4, "big")

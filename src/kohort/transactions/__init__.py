@@ -1,0 +1,1 @@
+"""The transaction coordinator: pure shards over the partitions of `__transaction_state`."""
