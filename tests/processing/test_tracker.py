@@ -34,7 +34,7 @@ def test_what_is_not_done_is_never_committed() -> None:
     t.polled(list(range(10)), 10)
     for offset in range(1, 10):
         t.complete(1, offset)
-    offset, metadata, _ = t.snapshot()
+    offset, metadata, *_ = t.snapshot()
     assert offset == 0
     assert decode(0, metadata).done == ((1, 10),)
 
@@ -43,7 +43,7 @@ def test_done_beyond_the_commit_is_not_done_again() -> None:
     first = tracker()
     first.polled(list(range(6)), 6)
     first.complete_all(1, [1, 2, 4])
-    offset, metadata, _ = first.snapshot()
+    offset, metadata, *_ = first.snapshot()
     second = tracker(offset, metadata)
     assert second.polled(list(range(6)), 6) == [0, 3, 5]
     assert second.duplicates == 3
@@ -56,7 +56,7 @@ def test_restored_beyond_what_is_read_stays_told() -> None:
     t = tracker(0, encode(0, Snapshot(((5, 9),))))
     t.polled([0, 1], 2)
     t.complete(1, 1)
-    offset, metadata, _ = t.snapshot()
+    offset, metadata, *_ = t.snapshot()
     assert (offset, decode(0, metadata).done) == (0, ((1, 2), (5, 9)))
 
 

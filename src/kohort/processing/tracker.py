@@ -37,6 +37,7 @@ class Commit(NamedTuple):
     offset: int
     metadata: str
     version: int
+    epoch: int
 
 
 class PartitionTracker:
@@ -48,8 +49,8 @@ class PartitionTracker:
     """
 
     __slots__ = (
-        "_committed_version", "_first", "_incomplete", "_limit_chars", "_queue", "_restored",
-        "_starts", "_window", "base", "crashes", "duplicates", "epoch", "highest_done",
+        "_committed_version", "_first", "_incomplete", "_known", "_limit_chars", "_queue",
+        "_restored", "_starts", "_window", "base", "crashes", "duplicates", "epoch", "highest_done",
         "next_fetch", "suspect", "unreadable", "version",
     )  # fmt: skip
 
@@ -62,6 +63,7 @@ class PartitionTracker:
         self.unreadable = ""
         self._committed_version = 0
         self._first = True
+        self._known = committed is not None
         self._queue: deque[int] = deque()
         self._incomplete: set[int] = set()
         self._limit_chars = MAX_CHARS
@@ -91,6 +93,15 @@ class PartitionTracker:
     def dirty(self) -> bool:
         """True when there is more to commit than has been committed."""
         return self.version != self._committed_version
+
+    @property
+    def known(self) -> bool:
+        """Whether there is an offset to commit: not before a first read without any commit."""
+        return self._known or not self._first
+
+    def is_committed(self, version: int) -> bool:
+        """Whether what was true at `version` has been committed."""
+        return self._committed_version >= version
 
     def is_unfinished(self, offset: int) -> bool:
         """Whether this offset was handed out and is not done."""
@@ -177,7 +188,7 @@ class PartitionTracker:
             # Only after the limit was learnt to be smaller than what had been begun under the old
             # one: a crash now repeats what is done beyond the offset, and loses nothing.
             text = encode(self.base, Snapshot((), self.crashes, suspect))
-        return Commit(self.base, text, self.version)
+        return Commit(self.base, text, self.version, self.epoch)
 
     def committed(self, version: int) -> None:
         """The snapshot of `version` is committed."""

@@ -68,6 +68,10 @@ cdef class Record:
         return self.page.leader_epoch
 
     @property
+    def size(self):
+        return max(self.item.key_size, 0) + max(self.item.value_size, 0)
+
+    @property
     def key(self):
         if self.item.key_size < 0:
             return None

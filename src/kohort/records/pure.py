@@ -143,16 +143,9 @@ class Record:
     """
 
     __slots__ = (
-        "headers",
-        "key",
-        "leader_epoch",
-        "offset",
-        "partition",
-        "timestamp",
-        "timestamp_type",
-        "topic",
-        "value",
-    )
+        "headers", "key", "leader_epoch", "offset", "partition", "timestamp", "timestamp_type",
+        "topic", "value",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -176,6 +169,11 @@ class Record:
         self.value = value
         self.headers = tuple(headers)
         self.leader_epoch = leader_epoch
+
+    @property
+    def size(self) -> int:
+        """Bytes of key and value together."""
+        return len(self.key or b"") + len(self.value or b"")
 
     def detach(self) -> Record:
         """The same record with memory of its own, so that its batch may be freed."""

@@ -143,14 +143,23 @@ def describe(
     )
 
 
-def stated(reason: str, *, permanent: bool, message: str = "", min_delay_ms: int = 0) -> Failure:
-    """A failure that a handler marked without raising; cheap, since no stack is built."""
+def stated(
+    reason: str,
+    *,
+    permanent: bool,
+    message: str = "",
+    min_delay_ms: int = 0,
+    disposition: Disposition | None = None,
+) -> Failure:
+    """A failure that was marked without raising; cheap, since no stack is built."""
     reason = clean_reason(reason)
+    if disposition is None:
+        disposition = Disposition.FATAL if permanent else Disposition.RETRYABLE
     kind = Permanent if permanent else Temporary
     name = class_name(kind)
     return Failure(
         permanent=permanent,
-        disposition=Disposition.FATAL if permanent else Disposition.RETRYABLE,
+        disposition=disposition,
         reason=reason,
         error_class=name,
         message=message or reason,

@@ -23,6 +23,7 @@ from kohort.retry.policy import RetryPolicy, RetryTopics, Step
 DEFAULT_SKEW_MS: Final = 1_000
 MAX_STUB_HEADERS: Final = 16
 BAD_HEADERS_REASON: Final = "bad_retry_headers"
+HELD_REASON: Final = "behind_its_key"
 
 
 @dataclass(slots=True)
@@ -87,7 +88,7 @@ def read_attempt(
     if delay_ms == 0:
         if retry.number != 0 or retry.redrive_count < 1:
             raise HeaderFault("a record of the entry topic must be number 0 of a redrive")
-    elif not 1 <= retry.number <= h.MAX_RETRIES:
+    elif not (retry.number or retry.disposition is Disposition.HELD):
         raise HeaderFault(f"{h.NUMBER} is {retry.number}; a tier holds retries from 1 on")
     elif retry.number > policy.retries:
         raise HeaderFault(f"{h.NUMBER} is {retry.number}; this policy has {policy.retries}")
@@ -139,6 +140,25 @@ def copy_for(
     )
     topic = topics.tier(step.tier) if step else topics.failed
     return _copy(topic, attempt, retry, failed=step is None), step
+
+
+def held_copy(attempt: Attempt, *, topics: RetryTopics, tier: str, now_ms: int) -> Copy:
+    """The copy that follows an earlier record of its key into `tier`, its attempt not used up."""
+    previous, delay_ms = attempt.previous, topics.delays_ms[tier]
+    retry = RetryHeaders(
+        number=attempt.number,
+        not_before_ms=now_ms + delay_ms,
+        origin=attempt.origin,
+        group=topics.group,
+        delay_ms=delay_ms,
+        first_failed_at_ms=previous.first_failed_at_ms if previous else now_ms,
+        last_failed_at_ms=previous.last_failed_at_ms if previous else now_ms,
+        disposition=Disposition.HELD,
+        reason=HELD_REASON,
+        redrive_id=previous.redrive_id if previous else "",
+        redrive_count=attempt.redrive_count,
+    )
+    return _copy(tier, attempt, retry, failed=False)
 
 
 def redrive_copy(attempt: Attempt, *, topics: RetryTopics, redrive_id: str, now_ms: int) -> Copy:

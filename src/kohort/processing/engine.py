@@ -1,0 +1,523 @@
+"""The owner of completion: what was read, who works on it, what is done, what may be committed.
+
+Rules (spec 4.12, 5; retry reference C2):
+- Pure. One owner calls it from one thread; workers get items from `take` and their outcomes come
+  back through `finished`. Nobody else touches trackers, lanes or circuits.
+- A record is done when its handler succeeded and its outputs are acknowledged, or when its copy in
+  a tier or in the failed topic is. Only then may a commit pass it (R2).
+- Whatever belongs to a partition that was taken away is dropped when it comes back (C7).
+- What is paused is derived from what is true now (B4). Reading stops at the caps, polling never.
+
+    assigned, polled -> take -> finished -> publications -> published -> commits -> committed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Final, NamedTuple
+
+from kohort.config import format_duration
+from kohort.processing.circuit import CircuitState
+from kohort.processing.dispatch import Item, Order
+from kohort.processing.engine_core import EngineCore, TopicPartition
+from kohort.processing.outbox import Output, Publication
+from kohort.processing.partition import OnFailure, Partition
+from kohort.processing.tracker import Commit, PartitionTracker
+from kohort.records import Record
+from kohort.retry.classify import Disposition, Failure, describe, stated
+from kohort.retry.copies import (
+    BAD_HEADERS_REASON,
+    due_ms,
+    held_copy,
+    read_attempt,
+)
+from kohort.retry.headers import HeaderFault
+
+CRASHES_BEFORE_CARE: Final = 2
+CAREFUL_RECORDS: Final = 100
+EVICTED_REASON: Final = "head_of_line"
+
+
+class Done(NamedTuple):
+    """The handler succeeded, and these records are to be produced before it counts."""
+
+    outputs: Sequence[Output]
+
+
+class NotBegun:
+    """The worker gave the record back: a record before it in its lane failed."""
+
+    __slots__ = ()
+
+
+NOT_BEGUN: Final = NotBegun()
+Outcome = Done | Failure | NotBegun | None
+"""None: done, and nothing is to be produced."""
+
+
+class Engine(EngineCore):
+    """All partitions of one consumer. Times are wall-clock milliseconds."""
+
+    # -- what it shows -------------------------------------------------------------------------
+
+    @property
+    def topics(self) -> list[str]:
+        """Everything to be read: source topics, entry topics and tiers."""
+        return list(self._places)
+
+    @property
+    def delays_ms(self) -> dict[str, int]:
+        """The delay of every topic that is not a source."""
+        return {topic: delay for topic, (_, delay) in self._places.items() if delay is not None}
+
+    @property
+    def ready(self) -> int:
+        """How many records a worker could begin now."""
+        return self._dispatcher.ready
+
+    @property
+    def in_flight(self) -> int:
+        """How many records workers hold."""
+        return self._dispatcher.in_flight
+
+    @property
+    def idle(self) -> bool:
+        """True when nothing that was read is left to do."""
+        return not self.outstanding and not self._outbox
+
+    def in_flight_of(self, keys: Iterable[TopicPartition]) -> int:
+        """How many records of these partitions are with workers or being published."""
+        wanted = {p for key in keys if (p := self.partitions.get(key)) is not None}
+        held = sum(item.partition in wanted for work in self._works.values() for item in work)
+        return held + sum(partition.publishing for partition in wanted)
+
+    def next_deadline(self) -> int | None:
+        """When `tick` has something to do."""
+        circuits = (
+            p.circuit.reopens_ms
+            for p in self.partitions.values()
+            if p.circuit.state is CircuitState.OPEN
+        )
+        first = min(circuits, default=None)
+        if self._due and (first is None or self._due[0][0] < first):
+            return self._due[0][0]
+        return first
+
+    # -- ownership -----------------------------------------------------------------------------
+
+    def assigned(
+        self,
+        key: TopicPartition,
+        epoch: int,
+        committed: int | None,
+        metadata: str = "",
+        topic_id: str = "",
+        now_ms: int = 0,
+    ) -> Partition:
+        """A partition is ours from now on. `committed` and `metadata` are its group's commit.
+
+        With the crash-loop guard no record of it is begun before a first commit is acknowledged.
+        """
+        route, delay_ms = self._places[key[0]]
+        tracker = PartitionTracker(epoch, committed, metadata)
+        partition = Partition(key[0], key[1], route, tracker, delay_ms, topic_id)
+        partition.head_since_ms = now_ms
+        if tracker.unreadable:
+            self.counts["metadata_unreadable"] += 1
+        if self._crash_guard:
+            if tracker.crashes >= CRASHES_BEFORE_CARE:
+                partition.careful = CAREFUL_RECORDS
+                partition.suspect = tracker.suspect
+                self.counts["careful_starts"] += 1
+            tracker.guard(tracker.crashes + 1)
+            partition.begin_version = tracker.version
+        self.partitions[key] = partition
+        return partition
+
+    def draining(self, keys: Iterable[TopicPartition]) -> None:
+        """Partitions are about to go: begin nothing more of them; what is in flight may end."""
+        for key in keys:
+            partition = self.partitions.get(key)
+            if partition is not None:
+                partition.draining = True
+                self._forget_waiting(partition)
+                self._drop(partition, [*partition.aside, *self._dispatcher.withdraw(partition)])
+                partition.aside.clear()
+
+    def removed(self, keys: Iterable[TopicPartition]) -> None:
+        """Partitions are gone. What still comes back of them is dropped."""
+        gone = list(keys)
+        self.draining(gone)
+        for key in gone:
+            partition = self.partitions.pop(key, None)
+            if partition is not None:
+                partition.live = False
+                self.outstanding -= partition.outstanding
+                self.outstanding_bytes -= partition.outstanding_bytes
+        self._outbox = [p for p in self._outbox if p.item.partition.live]
+
+    def _forget_waiting(self, partition: Partition) -> None:
+        """What kept its lane while it waited for its next try lets go of it."""
+        waiting = [
+            what
+            for _, _, what in self._due
+            if isinstance(what, Item) and what.partition is partition
+        ]
+        if partition.stopped_item is not None:
+            waiting.append(partition.stopped_item)
+            partition.stopped_item = None
+        if waiting:
+            gone = set(map(id, waiting))
+            self._due = [each for each in self._due if id(each[2]) not in gone]
+            heapify(self._due)
+            self._drop(partition, waiting)
+            for item in waiting:
+                if item.tries:
+                    self._dispatcher.release(item.lane)
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def polled(
+        self, key: TopicPartition, records: Sequence[Record], next_fetch: int, now_ms: int
+    ) -> None:
+        """Records of one partition were read, in order; the next read starts at `next_fetch`."""
+        partition = self.partitions.get(key)
+        if partition is None or partition.draining:
+            return
+        wanted = partition.tracker.polled([record.offset for record in records], next_fetch)
+        if len(wanted) < len(records):
+            self.counts["done_before"] += len(records) - len(wanted)
+            chosen = set(wanted)
+            records = [record for record in records if record.offset in chosen]
+        if not records:
+            return
+        size = sum([record.size for record in records])
+        partition.outstanding += len(records)
+        partition.outstanding_bytes += size
+        self.outstanding += len(records)
+        self.outstanding_bytes += size
+        if partition.is_source:
+            items = self._of_source(partition, records)
+        else:
+            items = self._of_tier(partition, records, now_ms)
+        if items:
+            partition.aside.extend(items)
+            self._refill(partition, now_ms)
+
+    def _of_source(self, partition: Partition, records: Sequence[Record]) -> list[Item]:
+        order, topic = partition.route.order, partition.topic
+        if order is Order.PARTITION:
+            lane = partition.key
+            return [Item(record, partition, lane) for record in records]
+        if order is Order.NONE:
+            return [Item(record, partition, None) for record in records]
+        return [
+            Item(record, partition, None if (key := record.key) is None else (topic, key))
+            for record in records
+        ]
+
+    def _of_tier(self, partition: Partition, records: Sequence[Record], now_ms: int) -> list[Item]:
+        """Records of a tier that may be begun; the rest is on its way to where it belongs."""
+        delay_ms = partition.delay_ms or 0
+        route, ready = partition.route, list[Item]()
+        for record in records:
+            item = Item(record, partition, self._lane_of_tier(partition, record))
+            try:
+                item.attempt = read_attempt(
+                    record.topic, record.partition, record.offset, record.key, record.value,
+                    record.headers, policy=route.topics.policy, delay_ms=delay_ms,
+                    group=route.topics.group,
+                )  # fmt: skip
+            except HeaderFault as fault:
+                self._publish_copy(
+                    item, describe(fault, permanent=True, reason=BAD_HEADERS_REASON), now_ms
+                )
+                continue
+            due = due_ms(item.attempt, record.timestamp, delay_ms, self._skew_ms)
+            if due > now_ms:
+                self._wait(item, due)
+            else:
+                ready.append(item)
+        return ready
+
+    def _lane_of_tier(self, partition: Partition, record: Record) -> Hashable | None:
+        """Retried records keep the order of their key or partition among themselves."""
+        if partition.route.order is Order.PARTITION:
+            return partition.key
+        if partition.route.order is Order.NONE or record.key is None:
+            return None
+        return (partition.route.topic, record.key)
+
+    # -- working -------------------------------------------------------------------------------
+
+    def take(self, most: int, now_ms: int) -> list[Item]:
+        """Up to `most` records for one worker, to be worked on in this order.
+
+        The same list is to be given to `finished`.
+        """
+        items = self._dispatcher.take(most)
+        if len(self.holds) and items:
+            items = self._follow(items, now_ms)
+        if items:
+            self._works[id(items)] = items
+        return items
+
+    def _follow(self, items: list[Item], now_ms: int) -> list[Item]:
+        """Send records after an earlier one of their key that waits in a tier (`hold_key`)."""
+        kept: list[Item] = []
+        sent: list[Item] = []
+        for item in items:
+            tier = self._tier_to_follow(item)
+            if tier is None:
+                kept.append(item)
+                continue
+            attempt, topics = self._attempt(item), item.partition.route.topics
+            copy = held_copy(attempt, topics=topics, tier=tier, now_ms=now_ms)
+            self._note_held(item, attempt, copy, ended=False)
+            self.counts["held"] += 1
+            self._post(Publication(item, copy=copy))
+            sent.append(item)
+        if sent:
+            self._dispatcher.finished(sent, {item.lane for item in kept})
+        return kept
+
+    def _tier_to_follow(self, item: Item) -> str | None:
+        key, route = item.record.key, item.partition.route
+        if key is None or route.on_failure is not OnFailure.HOLD_KEY:
+            return None
+        origin = self._attempt(item).origin
+        return self.holds.behind((route.topic, key), (origin.partition, origin.offset))
+
+    def finished(self, items: list[Item], outcomes: Sequence[Outcome] | None, now_ms: int) -> None:
+        """A worker is done with what it took. `outcomes` None: every one succeeded."""
+        del self._works[id(items)]
+        kept: set[Hashable] = set()
+        if outcomes is None:
+            self._all_done(items, now_ms)
+        else:
+            back: list[Item] = []
+            for item, outcome in zip(items, outcomes, strict=True):
+                if outcome is None:
+                    self._all_done((item,), now_ms)
+                elif isinstance(outcome, NotBegun):
+                    back.append(item)
+                elif isinstance(outcome, Done):
+                    self._succeeded_with(item, outcome, now_ms)
+                elif self._failed(item, outcome, now_ms):
+                    kept.add(item.lane)
+            self._put_back(back)
+        self._dispatcher.finished(items, kept)
+
+    def _put_back(self, items: Sequence[Item]) -> None:
+        """Records that a worker gave back: to the head of their lane, or aside if that stands."""
+        for item in reversed(items):
+            partition = item.partition
+            if not partition.live:
+                continue
+            if partition.draining:
+                self._drop(partition, (item,))
+            elif partition.stopped or partition.circuit.state is not CircuitState.CLOSED:
+                partition.aside.appendleft(item)
+            else:
+                self._dispatcher.put_back((item,))
+
+    def _all_done(self, items: Sequence[Item], now_ms: int) -> None:
+        by: dict[Partition, list[Item]] = {}
+        for item in items:
+            of = by.get(item.partition)
+            if of is None:
+                by[item.partition] = [item]
+            else:
+                of.append(item)
+        self.counts["succeeded"] += len(items)
+        for partition, done in by.items():
+            self._circuit_succeeded(partition, len(done))
+            if not partition.is_source or len(self.holds):
+                self._no_longer_held(done)
+            self._complete(partition, done, now_ms)
+
+    def _circuit_succeeded(self, partition: Partition, count: int) -> None:
+        if partition.is_source and partition.circuit.succeeded(count):
+            partition.probing = False
+            self.counts["circuit_closed"] += 1
+
+    def _succeeded_with(self, item: Item, outcome: Done, now_ms: int) -> None:
+        if not outcome.outputs or not item.partition.live:
+            self._all_done((item,), now_ms)
+            return
+        self.counts["succeeded"] += 1
+        self._circuit_succeeded(item.partition, 1)
+        self._no_longer_held((item,))
+        self._post(Publication(item, outputs=outcome.outputs))
+
+    def _failed(self, item: Item, failure: Failure, now_ms: int) -> bool:
+        """What becomes of a failed record. True when it keeps its lane."""
+        partition, route = item.partition, item.partition.route
+        if not partition.live or not partition.tracker.is_unfinished(item.offset):
+            return False  # taken away, or evicted meanwhile
+        self.counts["failures"] += 1
+        if not failure.permanent:
+            delay_ms = route.blocking.delay_ms(item.tries)
+            too_soon = delay_ms is not None and failure.min_delay_ms > delay_ms
+            if delay_ms is not None and not (too_soon and route.topics.policy.retries):
+                item.tries += 1
+                self._wait(item, now_ms + max(delay_ms, failure.min_delay_ms))
+                return True
+            if route.on_failure is OnFailure.STOP_PARTITION:
+                self._stop(partition, item, failure)
+                return True
+        self._publish_copy(item, failure, now_ms)
+        if partition.is_source and partition.circuit.failed(now_ms):
+            self.counts["circuit_opened"] += 1
+            partition.probing = False
+            partition.aside.extendleft(reversed(self._dispatcher.withdraw(partition)))
+        return False
+
+    def _stop(self, partition: Partition, item: Item, failure: Failure) -> None:
+        partition.stopped_item = item
+        partition.stopped = (
+            f"offset {item.offset} failed ({failure.reason}: {failure.message[:200]}) and "
+            f'on_failure is "stop_partition"; mend the cause, then resume it'
+        )
+        self.counts["partitions_stopped"] += 1
+        partition.aside.extendleft(reversed(self._dispatcher.withdraw(partition)))
+
+    def resume(self, key: TopicPartition, now_ms: int) -> bool:
+        """Try the record again that stopped a partition. False when it is not stopped."""
+        partition = self.partitions.get(key)
+        if partition is None or partition.stopped_item is None:
+            return False
+        item, partition.stopped_item, partition.stopped = partition.stopped_item, None, ""
+        item.tries = 0
+        self._dispatcher.ready_now(item)
+        self._refill(partition, now_ms)
+        return True
+
+    # -- publishing ----------------------------------------------------------------------------
+
+    def publications(self) -> list[Publication]:
+        """What is to be produced now. Each must be answered by `published`."""
+        found, self._outbox = self._outbox, []
+        return found
+
+    def published(
+        self, publication: Publication, now_ms: int, *, ok: bool, too_large: bool = False
+    ) -> None:
+        """All of a publication is acknowledged (`ok`), or some of it was refused."""
+        item, partition = publication.item, publication.item.partition
+        if not partition.live:
+            return
+        if ok:
+            partition.publishing -= 1
+            partition.publish_blocked -= bool(publication.refusals)
+            self._complete(partition, (item,), now_ms)
+            return
+        self.counts["publish_errors"] += 1
+        if too_large and publication.smaller():
+            self._outbox.append(publication)
+            return
+        if not publication.refusals:
+            partition.publish_blocked += 1
+        due = now_ms + publication.pause_ms()
+        heappush(self._due, (due, next(self._serial), publication))
+
+    # -- completing and committing -------------------------------------------------------------
+
+    def commits(self) -> dict[TopicPartition, Commit]:
+        """What has not been committed yet, for each partition."""
+        return {
+            key: partition.tracker.snapshot()
+            for key, partition in self.partitions.items()
+            if partition.tracker.dirty and partition.tracker.known
+        }
+
+    @property
+    def commit_urgent(self) -> bool:
+        """True when records wait for a commit before they may be begun (crash-loop guard)."""
+        return any(
+            p.aside and not p.tracker.is_committed(p.begin_version)
+            for p in self.partitions.values()
+        )
+
+    def committed(self, commits: Mapping[TopicPartition, Commit], now_ms: int) -> None:
+        """These commits are safe. Those of a former assignment are not listened to."""
+        for key, commit in commits.items():
+            partition = self.partitions.get(key)
+            if partition is not None and partition.tracker.epoch == commit.epoch:
+                partition.tracker.committed(commit.version)
+                self._refill(partition, now_ms)
+
+    def metadata_refused(self, commits: Mapping[TopicPartition, Commit]) -> None:
+        """The broker took none of these, because their metadata is too long for it."""
+        for key, commit in commits.items():
+            partition = self.partitions.get(key)
+            if partition is not None and partition.tracker.epoch == commit.epoch:
+                partition.tracker.metadata_too_large(len(commit.metadata))
+                self.counts["metadata_too_large"] += 1
+
+    def clean_end(self) -> None:
+        """The process ends on purpose: the next start is not one after a crash."""
+        for partition in self.partitions.values():
+            partition.tracker.guard(0)
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Begin what has become due; look after circuits and stuck heads."""
+        while self._due and self._due[0][0] <= now_ms:
+            what = heappop(self._due)[2]
+            if isinstance(what, Publication):
+                if what.item.partition.live:
+                    self._outbox.append(what)
+            elif what.tries:
+                self._dispatcher.ready_now(what)
+            else:
+                self._dispatcher.add((what,))
+        for partition in self.partitions.values():
+            partition.circuit.may_try(now_ms)
+            self._refill(partition, now_ms)
+            self._look_at_head(partition, now_ms)
+
+    def _look_at_head(self, partition: Partition, now_ms: int) -> None:
+        """A record that alone holds up the commit for too long goes to its first tier."""
+        tracker = partition.tracker
+        if tracker.base != partition.head:
+            partition.head_since_ms, partition.head = now_ms, tracker.base
+            return
+        stuck_ms = now_ms - partition.head_since_ms
+        if not self.limits.head_timeout_ms or stuck_ms < self.limits.head_timeout_ms:
+            return
+        head, route = tracker.head, partition.route
+        mostly_done = tracker.unfinished * 50 <= tracker.next_fetch - tracker.base
+        passes = route.order is Order.NONE or route.on_failure is OnFailure.PASS
+        if head is None or not (mostly_done and passes) or partition.evicting == head:
+            return
+        for item in [i for work in self._works.values() for i in work]:
+            if item.offset != head or item.partition is not partition:
+                continue
+            partition.evicting = head
+            text = f"it was not done after {format_duration(stuck_ms)}"
+            failure = stated(
+                EVICTED_REASON, permanent=False, message=text, disposition=Disposition.EVICTED
+            )
+            self._publish_copy(item, failure, now_ms)
+
+    def paused(self, now_ms: int) -> frozenset[TopicPartition]:
+        """The partitions that are not to be read on at present."""
+        records, size = self.outstanding, self.outstanding_bytes
+        if records >= self.limits.records or size >= self.limits.bytes:
+            self._full = True
+        elif records <= self.limits.records // 2 and size <= self.limits.bytes // 2:
+            self._full = False
+        if self._full:
+            return frozenset(self.partitions)
+        busy = sum(1 for p in self.partitions.values() if p.outstanding)
+        share = (
+            self.limits.records // max(1, busy) if 2 * records >= self.limits.records else records
+        )
+        return frozenset(
+            key
+            for key, p in self.partitions.items()
+            if p.outstanding > share or p.why_standing(now_ms)
+        )

@@ -1,0 +1,194 @@
+"""What the engine knows, and the steps that its events share; see `engine` for the rules.
+
+Rules:
+- Books are kept for every record that was read: it stands aside, is ready, is with a worker, waits
+  for its next try, or is being published. `outstanding` counts all of these.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heappush
+from itertools import count
+from typing import Final
+
+from kohort.errors import ConfigError
+from kohort.processing.circuit import CircuitState
+from kohort.processing.dispatch import Dispatcher, Item
+from kohort.processing.holding import KeyHolds
+from kohort.processing.outbox import Publication
+from kohort.processing.partition import OnFailure, Partition, Route
+from kohort.retry.classify import Disposition, Failure, stated
+from kohort.retry.copies import DEFAULT_SKEW_MS, Attempt, Copy, copy_for
+from kohort.retry.headers import Origin
+
+TopicPartition = tuple[str, int]
+
+CRASHED_REASON: Final = "process_crashed"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What may be under way at once.
+
+    Args:
+        records: read and not done, over all partitions.
+        bytes: the same in bytes of key and value.
+        head_timeout_ms: how long one record may hold up its partition's commit when everything
+            after it is done; 0 for ever. Then it is sent to its first tier (order permitting).
+    """
+
+    records: int = 10_000
+    bytes: int = 64 * 1024 * 1024
+    head_timeout_ms: int = 0
+
+    def __post_init__(self) -> None:
+        if self.records < 1 or self.bytes < 1 or self.head_timeout_ms < 0:
+            raise ConfigError(
+                f"limits: records={self.records}, bytes={self.bytes}, head_timeout_ms="
+                f"{self.head_timeout_ms}; the first two are at least 1, the last at least 0"
+            )
+
+
+class EngineCore:
+    """State of all partitions of one consumer."""
+
+    def __init__(
+        self,
+        routes: Iterable[Route],
+        limits: Limits | None = None,
+        *,
+        skew_ms: int = DEFAULT_SKEW_MS,
+        crash_guard: bool = True,
+    ) -> None:
+        self.limits = limits or Limits()
+        self.counts: Counter[str] = Counter()
+        """What has happened so far, by name; the metrics are made from it."""
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self.holds = KeyHolds()
+        self.outstanding: int = 0
+        self.outstanding_bytes: int = 0
+        self._skew_ms = skew_ms
+        self._crash_guard = crash_guard
+        self._places: dict[str, tuple[Route, int | None]] = {}
+        for route in routes:
+            self._places[route.topic] = (route, None)
+            for topic, delay_ms in route.topics.delays_ms.items():
+                self._places[topic] = (route, delay_ms)
+        self._dispatcher = Dispatcher()
+        self._works: dict[int, list[Item]] = {}
+        """What each worker holds, by the identity of the list."""
+        self._outbox: list[Publication] = []
+        self._due: list[tuple[int, int, Item | Publication]] = []
+        self._serial = count()
+        self._full = False
+
+    # -- beginning -----------------------------------------------------------------------------
+
+    def _refill(self, partition: Partition, now_ms: int) -> None:
+        """Let records begin that stand aside, as far as the partition may go."""
+        aside, circuit = partition.aside, partition.circuit.state
+        if not aside or partition.stopped or circuit is CircuitState.OPEN:
+            return
+        if not partition.tracker.is_committed(partition.begin_version):
+            return
+        if circuit is CircuitState.HALF_OPEN:
+            if not partition.probing:
+                partition.probing = True
+                self._dispatcher.add((aside.popleft(),))
+        elif partition.careful:
+            self._one_carefully(partition, now_ms)
+        elif partition.tracker.may_begin(aside[-1].offset):
+            self._dispatcher.add(aside)
+            aside.clear()
+        else:
+            while aside and partition.tracker.may_begin(aside[0].offset):
+                self._dispatcher.add((aside.popleft(),))
+
+    def _one_carefully(self, partition: Partition, now_ms: int) -> None:
+        """The next record alone, and only when its offset stands beside the commit (guard)."""
+        tracker, first = partition.tracker, partition.aside[0]
+        if partition.alone is None:
+            partition.alone = first
+            tracker.guard(tracker.crashes, first.offset)
+            partition.begin_version = tracker.version
+        elif partition.alone is first:
+            partition.aside.popleft()
+            if first.offset != partition.suspect:
+                self._dispatcher.add((first,))
+                return
+            text = f"the process died {tracker.crashes - 1} times at work on this record"
+            failure = stated(
+                CRASHED_REASON, permanent=True, message=text, disposition=Disposition.CRASH
+            )
+            self._publish_copy(first, failure, now_ms)
+
+    def _wait(self, item: Item, due: int) -> None:
+        heappush(self._due, (due, next(self._serial), item))
+
+    # -- ending --------------------------------------------------------------------------------
+
+    def _complete(self, partition: Partition, items: Sequence[Item], now_ms: int) -> None:
+        if not partition.live:
+            return
+        tracker, base = partition.tracker, partition.tracker.base
+        if partition.evicting is not None:  # then one of these may have been completed before
+            items = [item for item in items if tracker.is_unfinished(item.offset)]
+        tracker.complete_all(tracker.epoch, [item.offset for item in items])
+        self._drop(partition, items)
+        if partition.careful:
+            partition.careful = max(0, partition.careful - len(items))
+            partition.alone = None
+        if tracker.base != base and not partition.careful:
+            tracker.guard(0)
+        if partition.aside:
+            self._refill(partition, now_ms)
+
+    def _drop(self, partition: Partition, items: Sequence[Item]) -> None:
+        """Records that will be read again by whoever owns the partition next."""
+        size = sum(item.record.size for item in items)
+        partition.outstanding -= len(items)
+        partition.outstanding_bytes -= size
+        self.outstanding -= len(items)
+        self.outstanding_bytes -= size
+
+    def _publish_copy(self, item: Item, failure: Failure, now_ms: int) -> None:
+        attempt, route = self._attempt(item), item.partition.route
+        copy, step = copy_for(attempt, failure, topics=route.topics, now_ms=now_ms)
+        self.counts["to_failed" if step is None else "to_tier"] += 1
+        self._note_held(item, attempt, copy, ended=step is None)
+        self._post(Publication(item, copy=copy))
+
+    def _post(self, publication: Publication) -> None:
+        publication.item.partition.publishing += 1
+        self._outbox.append(publication)
+
+    def _note_held(self, item: Item, attempt: Attempt, copy: Copy, *, ended: bool) -> None:
+        route, key = item.partition.route, attempt.key
+        if key is None or route.on_failure is not OnFailure.HOLD_KEY:
+            return
+        place = (attempt.origin.partition, attempt.origin.offset)
+        if ended:
+            self.holds.ended((route.topic, key), place)
+        else:
+            self.holds.scheduled((route.topic, key), place, copy.topic)
+
+    def _no_longer_held(self, items: Iterable[Item]) -> None:
+        for item in items:
+            attempt = item.attempt
+            if attempt is not None and attempt.key is not None:
+                place = (attempt.origin.partition, attempt.origin.offset)
+                self.holds.ended((item.partition.route.topic, attempt.key), place)
+
+    def _attempt(self, item: Item) -> Attempt:
+        if item.attempt is None:
+            record, partition = item.record, item.partition
+            origin = Origin(
+                record.topic, record.partition, record.offset, record.timestamp,
+                int(record.timestamp_type), partition.topic_id,
+            )  # fmt: skip
+            place = (record.topic, record.partition, record.offset)
+            item.attempt = Attempt(origin, 0, place, record.key, record.value, record.headers)
+        return item.attempt

@@ -1,0 +1,138 @@
+"""One partition that is being worked on: its route, its tracker, and why it may be standing still.
+
+Rules:
+- Made when the partition is assigned and thrown away when it is taken away; whoever still holds an
+  item of it holds the old object, which is no longer `live`, and is not listened to (C7).
+- Whether it is read on is worked out anew each time from what is true now, never remembered (B4).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kohort.config import format_duration
+from kohort.processing.blocking import Blocking
+from kohort.processing.circuit import Circuit, CircuitConfig
+from kohort.processing.dispatch import Item, Order
+from kohort.processing.tracker import PartitionTracker
+from kohort.retry.policy import RetryTopics
+
+
+class OnFailure(StrEnum):
+    """What becomes of a key's order when one of its records goes to a tier."""
+
+    PASS = "pass"
+    """Later records of the key go on; the key's order is lost."""
+    HOLD_KEY = "hold_key"
+    """Later records of the key follow it into the tier, and are tried after it."""
+    STOP_PARTITION = "stop_partition"
+    """Nothing goes to a tier: the partition stands still until the record is done."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """What the records of one source topic, and of its retry topics, are to go through.
+
+    Args:
+        topics: the retry topics of (source topic, group), with the policy of delays.
+        order: what keeps its order.
+        blocking: tries in place, before the tiers.
+        on_failure: what becomes of a key's order on a failure.
+    """
+
+    topics: RetryTopics
+    order: Order = Order.KEY
+    blocking: Blocking = field(default_factory=Blocking)
+    on_failure: OnFailure = OnFailure.PASS
+    circuit: CircuitConfig = field(default_factory=CircuitConfig)
+
+    @property
+    def topic(self) -> str:
+        """The source topic."""
+        return self.topics.topic
+
+    @property
+    def stops_lane(self) -> bool:
+        """Whether a worker has to give back what stands behind a failed record of its lane."""
+        return bool(self.blocking.delays_ms) or self.on_failure is not OnFailure.PASS
+
+
+class Partition:
+    """State of one assigned partition. `delay_ms` is None for a source topic, 0 for the entry."""
+
+    __slots__ = (
+        "alone", "aside", "begin_version", "careful", "circuit", "delay_ms", "draining", "evicting",
+        "head", "head_since_ms", "live", "number", "outstanding", "outstanding_bytes", "probing",
+        "publish_blocked", "publishing", "route", "stopped", "stopped_item", "suspect", "topic",
+        "topic_id", "tracker",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        topic: str,
+        number: int,
+        route: Route,
+        tracker: PartitionTracker,
+        delay_ms: int | None = None,
+        topic_id: str = "",
+    ) -> None:
+        self.topic = topic
+        self.number = number
+        self.route = route
+        self.tracker = tracker
+        self.delay_ms = delay_ms
+        self.topic_id = topic_id
+        self.live = True
+        self.draining = False
+        """It is about to be taken away: nothing more of it is begun."""
+        self.publishing = 0
+        """Records whose copy or outputs are not acknowledged yet."""
+        self.publish_blocked = 0
+        """Those among them that were refused; it is not read on until they are through."""
+        self.outstanding: int = 0
+        """Records that were read and are not done, and their bytes."""
+        self.outstanding_bytes: int = 0
+        self.aside: deque[Item] = deque()
+        """Records that were read and may not be begun yet."""
+        self.circuit = Circuit(route.circuit)
+        self.probing = False
+        """One record is being tried to see whether the circuit may close."""
+        self.stopped = ""
+        """Why somebody has to look after it (`stop_partition`), and the record that it is about."""
+        self.stopped_item: Item | None = None
+        self.careful = 0
+        """So many more records go one at a time, since processes died here (crash-loop guard)."""
+        self.suspect = -1
+        self.alone: Item | None = None
+        self.begin_version = 0
+        """What has to be committed before anything is begun (crash-loop guard)."""
+        self.head, self.head_since_ms = -1, 0
+        """The committed offset as last looked at, and since when it has not moved."""
+        self.evicting: int | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """(topic, number)."""
+        return (self.topic, self.number)
+
+    @property
+    def is_source(self) -> bool:
+        return self.delay_ms is None
+
+    def why_standing(self, now_ms: int) -> str:
+        """Why nothing of it is begun at present, in words; "" when something may be."""
+        if self.stopped:
+            return self.stopped
+        if self.publish_blocked:
+            return f"{self.publish_blocked} copies could not be published; it is tried again"
+        if self.circuit.state == "open":
+            left = format_duration(max(0, self.circuit.reopens_ms - now_ms))
+            return f"too many records failed (circuit open); one is tried in {left}"
+        if self.aside:
+            return f"{len(self.aside)} records wait until offset {self.tracker.base} is done"
+        return ""
+
+    def __repr__(self) -> str:
+        return f"Partition({self.topic}-{self.number}, base={self.tracker.base})"

@@ -1,0 +1,366 @@
+"""The engine through whole lives: retries when due, order, commits, crashes, circuits, guards."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from kohort.processing.blocking import Blocking
+from kohort.processing.circuit import CircuitConfig
+from kohort.processing.dispatch import Order
+from kohort.processing.engine_core import Limits
+from kohort.processing.partition import OnFailure
+from kohort.retry import headers as h
+from kohort.retry.classify import Permanent, Temporary
+from tests.processing.world import World, route
+
+MINUTE = 60_000
+ORIGIN = ("orders", 0, 0)
+
+
+def always_down(record, attempt):
+    raise Temporary("down")
+
+
+def test_the_default_sequence_each_attempt_exactly_when_due() -> None:
+    """Issue E: 5m 5m 30m 30m 30m 1h, then the failed topic; never early (R3, R4)."""
+    world = World([route()], always_down)
+    start = world.now_ms
+    world.produce("orders", 0, b"k", b"v")
+    world.run_out()
+    minutes = [(at - start) / MINUTE for at in world.times(ORIGIN)]
+    assert minutes == [0, 5, 10, 40, 70, 100, 160]
+    assert [r.attempt for r in world.runs] == [0, 1, 2, 3, 4, 5, 6]
+    (failed,) = world.failed()
+    said = h.parse(failed.headers)
+    assert (failed.key, failed.value, said.number) == (b"k", b"v", 6)
+    assert said.disposition == "exhausted"
+    assert all(offset == len(world.logs[key]) for key, (offset, _) in world.commits.items())
+
+
+def test_a_permanent_failure_is_never_tried_again() -> None:
+    """Spec 5.1."""
+
+    def broken(record, attempt):
+        raise Permanent("bad")
+
+    world = World([route()], broken)
+    world.produce("orders", 1, None, b"v")
+    world.run_out()
+    assert len(world.runs) == 1
+    assert len(world.failed()) == 1
+
+
+def test_a_failure_blocks_nobody() -> None:
+    """Spec 5.4: others of the same partition and key are done at once."""
+
+    def first_fails(record, attempt):
+        if record.value == b"0" and not attempt:
+            raise Temporary("later")
+
+    world = World([route()], first_fails)
+    start = world.now_ms
+    for n in range(20):
+        world.produce("orders", 0, b"k", b"%d" % n)
+    world.settle()
+    assert sum(world.done().values()) == 19
+    assert world.commits["orders", 0] == (20, "")
+    world.run_out()
+    assert world.times(ORIGIN) == [start, start + 5 * MINUTE]
+
+
+def test_in_place_the_lane_waits_and_nobody_else() -> None:
+    """Spec 5.2, blocking: a fixed delay, a number of times, then the failed topic."""
+
+    def one_key_fails(record, attempt):
+        if record.key == b"bad" and record.value == b"0":
+            raise Temporary("down")
+
+    blocking = Blocking.parse("10s 20s")
+    world = World([route(retries="none", blocking=blocking)], one_key_fails)
+    start = world.now_ms
+    for n in range(3):
+        world.produce("orders", 0, b"bad", b"%d" % n)
+        world.produce("orders", 0, b"good", b"%d" % n)
+    world.settle()
+    assert {r.key for r in world.runs if r.ok} == {b"good"}
+    world.run_out()
+    assert [at - start for at in world.times(ORIGIN)] == [0, 10_000, 30_000]
+    assert [r.origin[2] for r in world.runs if r.key == b"bad" and r.ok] == [2, 4]
+    assert len(world.failed()) == 1
+
+
+def test_in_place_for_ever() -> None:
+    tries = 0
+
+    def tenth_time(record, attempt):
+        nonlocal tries
+        tries += 1
+        if tries < 10:
+            raise Temporary("down")
+
+    world = World([route(retries="none", blocking=Blocking.parse("1s 5s ..."))], tenth_time)
+    world.produce("orders", 0, b"k", b"v")
+    world.run_out()
+    gaps = [b - a for a, b in zip(world.times(ORIGIN), world.times(ORIGIN)[1:], strict=False)]
+    assert gaps == [1_000] + [5_000] * 8
+    assert not world.failed()
+
+
+def test_stop_partition_stops_just_that_one_until_it_is_resumed() -> None:
+    mended = False
+
+    def until_mended(record, attempt):
+        if record.partition == 0 and record.value == b"1" and not mended:
+            raise Temporary("down")
+
+    stops = route(order=Order.PARTITION, on_failure=OnFailure.STOP_PARTITION)
+    world = World([stops], until_mended)
+    for n in range(4):
+        world.produce("orders", 0, None, b"%d" % n)
+        world.produce("orders", 1, None, b"%d" % n)
+    world.run_out()
+    assert Counter(r.origin[1] for r in world.runs if r.ok) == {0: 1, 1: 4}
+    assert "offset 1 failed" in world.engine.partitions["orders", 0].why_standing(0)
+    mended = True
+    assert world.engine.resume(("orders", 0), world.now_ms)
+    world.run_out()
+    assert [r.origin[2] for r in world.runs if r.origin[1] == 0 and r.ok] == [0, 1, 2, 3]
+
+
+def test_hold_key_keeps_the_order_through_the_tiers() -> None:
+    """B2: later records of the key follow the failed one, and nobody else does."""
+
+    def third_try(record, attempt):
+        if record.value == b"0" and attempt < 2:
+            raise Temporary("down")
+
+    world = World([route(retries="1m 5m", on_failure=OnFailure.HOLD_KEY)], third_try)
+    for n in range(6):
+        world.produce("orders", 0, b"bad", b"%d" % n)
+        world.produce("orders", 0, b"good", b"x%d" % n)
+    world.settle()
+    assert {r.key for r in world.runs if r.ok} == {b"good"}
+    world.run_out()
+    done = [r.origin[2] for r in world.runs if r.key == b"bad" and r.ok]
+    assert done == [0, 2, 4, 6, 8, 10]
+    assert len(world.engine.holds) == 0
+    assert not world.failed()
+
+
+def test_bad_headers_go_to_the_failed_topic() -> None:
+    """A2: incoming headers of a tier are not trusted."""
+    world = World([route()], lambda record, attempt: None)
+    world.append("orders.billing.retry.5m", 0, b"k", b"v", ((h.NUMBER, b"seven"),))
+    world.run_out()
+    assert not world.runs
+    assert h.parse(world.failed()[0].headers).reason == "bad_retry_headers"
+
+
+def test_publication_ladder_for_copies_that_are_too_large() -> None:
+    """A2: smaller and smaller, until only the value's place is left; never passed over."""
+    world = World([route()], always_down, refuse=lambda topic, size: size > 1_500 or None)
+    world.produce("orders", 0, b"k", b"v" * 2_000)
+    world.settle()
+    (copy,) = world.logs["orders.billing.retry.5m", 0]
+    assert copy.value is None
+    assert (h.VALUE_OMITTED, b"2000") in copy.headers
+    assert world.commits["orders", 0][0] == 1
+
+
+def test_a_copy_that_cannot_be_published_is_never_passed() -> None:
+    up = False
+    world = World([route()], always_down, refuse=lambda topic, size: None if up else False)
+    world.produce("orders", 0, b"k", b"v")
+    world.settle()
+    assert world.commits["orders", 0][0] == 0
+    assert world.engine.paused(world.now_ms) == {("orders", 0)}
+    up = True
+    world.run_out()
+    assert len(world.failed()) == 1
+
+
+def test_the_circuit_opens_probes_and_closes() -> None:
+    """B16: a dependency that is down does not send a whole topic to the failed topic."""
+    down = True
+
+    def dependency(record, attempt):
+        if down:
+            raise Temporary("down")
+
+    broken = route(retries="1m", circuit=CircuitConfig(tokens=5, pause_ms=1_000))
+    world = World([broken], dependency, partitions=1)
+    for n in range(500):
+        world.produce("orders", 0, b"%d" % n, b"v")
+    start = world.now_ms
+    world.settle()
+    assert world.engine.counts["circuit_opened"] == 1
+    tried = len(world.runs)
+    assert tried <= 5 + 4 * 4  # what workers held already
+    for _ in range(3):
+        world.now_ms = world.engine.partitions["orders", 0].circuit.reopens_ms
+        world.settle()
+    assert len(world.runs) == tried + 3
+    assert world.now_ms - start == 1_000 + 2_000 + 4_000
+    down = False
+    world.run_out()
+    assert world.engine.counts["circuit_closed"] == 1
+    assert len(world.done()) == 500
+
+
+def test_a_record_that_kills_the_process_is_found_and_failed() -> None:
+    """A2, crash-loop guard: it goes to the failed topic with `crash`, the others are done."""
+
+    class DiedError(BaseException):
+        pass
+
+    def deadly(record, attempt):
+        if record.value == b"13":
+            raise DiedError
+
+    world = World([route()], deadly, partitions=1)
+    for n in range(30):
+        world.produce("orders", 0, b"%d" % n, b"%d" % n)
+    for _ in range(20):
+        try:
+            world.run_out()
+            break
+        except DiedError:
+            world.crash()
+    else:
+        pytest.fail("it dies for ever")
+    assert 3 <= world.lives <= 10
+    (failed,) = world.failed()
+    assert (failed.value, h.parse(failed.headers).disposition) == (b"13", "crash")
+    assert len(world.done()) == 29
+
+
+def test_a_stuck_head_is_evicted() -> None:
+    world = World([route()], lambda r, a: None, partitions=1, limits=Limits(head_timeout_ms=60_000))
+    for n in range(100):
+        world.produce("orders", 0, b"%d" % n, b"%d" % n)
+    engine = world.engine
+    world.poll(100)
+    world.commit()
+    stuck = engine.take(1, world.now_ms)
+    while items := engine.take(10, world.now_ms):
+        engine.finished(items, None, world.now_ms)
+    engine.tick(world.now_ms)
+    world.now_ms += 60_000
+    engine.tick(world.now_ms)
+    world.publish()
+    assert engine.commits()["orders", 0].offset == 100
+    assert h.parse(world.logs["orders.billing.retry.5m", 0][0].headers).disposition == "evicted"
+    engine.finished(stuck, None, world.now_ms)
+    assert engine.outstanding == 0
+
+
+def test_caps_stop_reading_and_half_resumes() -> None:
+    """PC#832: back-pressure stops reading; what is outstanding is bounded."""
+    world = World([route()], lambda r, a: None, partitions=1, limits=Limits(records=100))
+    for n in range(1_000):
+        world.produce("orders", 0, b"%d" % n, b"v")
+    for _ in range(10):
+        world.poll(50)
+        world.commit()
+    assert world.engine.outstanding == 100
+    assert world.engine.paused(world.now_ms)
+    items = world.engine.take(49, world.now_ms)
+    world.engine.finished(items, None, world.now_ms)
+    assert world.engine.paused(world.now_ms)
+    world.engine.finished(world.engine.take(1, world.now_ms), None, world.now_ms)
+    assert not world.engine.paused(world.now_ms)
+
+
+def test_revoked_while_a_worker_holds_it_and_assigned_again() -> None:
+    """PC#875, C7: what comes back of a former assignment changes nothing."""
+    world = World([route()], lambda r, a: None, partitions=1)
+    world.produce("orders", 0, b"k", b"v")
+    world.poll()
+    world.commit()
+    items = world.engine.take(1, world.now_ms)
+    world.engine.removed([("orders", 0)])
+    world.assign(("orders", 0))
+    world.poll()
+    world.engine.finished(items, None, world.now_ms)
+    assert world.engine.commits()["orders", 0].offset == 0
+    world.settle()
+    assert world.commits["orders", 0][0] == 1
+
+
+def test_draining_begins_nothing_more_and_commits_what_is_done() -> None:
+    world = World([route()], lambda r, a: None, partitions=1)
+    for n in range(10):
+        world.produce("orders", 0, b"%d" % n, b"v")
+    world.poll()
+    world.commit()
+    engine = world.engine
+    items = engine.take(3, world.now_ms)
+    engine.draining([("orders", 0)])
+    assert engine.take(10, world.now_ms) == []
+    assert engine.in_flight_of([("orders", 0)]) == 3
+    engine.finished(items, None, world.now_ms)
+    assert engine.in_flight_of([("orders", 0)]) == 0
+    assert engine.commits()["orders", 0].offset == 3
+    engine.removed([("orders", 0)])
+    assert (engine.outstanding, engine.outstanding_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("order", list(Order))
+@pytest.mark.parametrize("seed", range(25))
+def test_soak(seed: int, order: Order) -> None:
+    """R1, R2, C2: random failures, refused publications, rebalances, crashes; in any order.
+
+    Every record is done or in the failed topic (at least once), commits never go back, and where
+    order is asked for nothing overtakes within a lane except what was sent to a tier.
+    """
+    chance = random.Random(seed * 7 + len(order))
+    fate: dict[bytes, int] = {}
+
+    def handler(record, attempt):
+        left = fate.get(record.value, 0)
+        if left < 0:
+            raise Permanent("bad")
+        if left:
+            fate[record.value] = left - 1
+            raise Temporary("down")
+
+    blocking = Blocking.parse(chance.choice(["none", "1s", "500ms 2s"]))
+    retries = chance.choice(["none", "10s", "5s 5s 30s"])
+    circuit = CircuitConfig(tokens=chance.choice([0, 20]))
+    held = OnFailure.HOLD_KEY if chance.random() < 0.3 and retries != "none" else OnFailure.PASS
+    world = World(
+        [route(retries=retries, order=order, blocking=blocking, circuit=circuit, on_failure=held)],
+        handler, seed=seed, limits=Limits(records=chance.choice([20, 10_000])),
+        refuse=lambda topic, size: False if chance.random() < 0.1 else None,
+    )  # fmt: skip
+    inputs = 200
+    for n in range(inputs):
+        value = b"%d" % n
+        if chance.random() < 0.2:
+            fate[value] = chance.choice([-1, 1, 1, 2, 9])
+        key = None if chance.random() < 0.1 else b"k%d" % chance.randrange(12)
+        world.produce("orders", chance.randrange(3), key, value)
+    for _ in range(600):
+        world.step()
+        act = chance.random()
+        if act < 0.15:
+            world.commit()
+        elif act < 0.17:
+            world.crash()
+        elif act < 0.2:
+            key = chance.choice(list(world.engine.partitions))
+            world.engine.draining([key])
+            world.commit()
+            world.engine.removed([key])
+            world.assign(key)
+        elif act < 0.3:
+            world.now_ms += chance.choice([100, 1_000, 10_000])
+    world.run_out()
+    ended = set(world.done()) | {tuple(h.parse(r.headers).origin[:3]) for r in world.failed()}
+    assert len(ended) == inputs
+    assert (world.engine.outstanding, world.engine.outstanding_bytes) == (0, 0)
+    assert all(world.commits[k][0] == len(log) for k, log in world.logs.items()
+               if k in world.engine.partitions and log)  # fmt: skip
