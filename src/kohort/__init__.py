@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kohort.client.listener import RebalanceListener as RebalanceListener
     from kohort.client.producer import AsyncProducer as AsyncProducer
     from kohort.client.producer import Producer as Producer
+    from kohort.client.subscription import SubscriptionPattern as SubscriptionPattern
     from kohort.client.types import OffsetAndMetadata as OffsetAndMetadata
     from kohort.client.types import OffsetAndTimestamp as OffsetAndTimestamp
     from kohort.client.types import RecordMetadata as RecordMetadata
@@ -52,6 +53,7 @@ _HOMES = {
     "RebalanceListener": "kohort.client.listener",
     "Record": "kohort.records",
     "RecordMetadata": "kohort.client.types",
+    "SubscriptionPattern": "kohort.client.subscription",
     "TopicPartition": "kohort.client.types",
     "TopicView": "kohort.group.assignors",
 }

@@ -8,6 +8,8 @@ from kohort.client.config import AdminConfig, ConsumerConfig, ProducerConfig, pa
 from kohort.client.reset_policy import ResetPolicy
 from kohort.errors import ConfigError
 
+KIP_848 = {"group_protocol": "consumer"}
+
 
 def test_consumer_defaults_are_kafkas():
     c = ConsumerConfig()
@@ -54,7 +56,12 @@ def test_a_bad_address_is_refused(text):
         (ConsumerConfig, {"fetch_max_wait_ms": 30_000}, "fetch_max_wait_ms"),
         (ConsumerConfig, {"auto_offset_reset": "oldest"}, "auto_offset_reset"),
         (ConsumerConfig, {"auto_offset_reset": "by_duration:P"}, "auto_offset_reset"),
-        (ConsumerConfig, {"group_protocol": "consumer"}, "group_protocol"),
+        (ConsumerConfig, {"group_protocol": "streams"}, "group_protocol"),
+        (ConsumerConfig, {"group_remote_assignor": "uniform"}, "group_protocol=consumer"),
+        (ConsumerConfig, {**KIP_848, "group_remote_assignor": ""}, "group_remote_assignor"),
+        (ConsumerConfig, {**KIP_848, "session_timeout_ms": 6_000}, "group.consumer.session"),
+        (ConsumerConfig, {**KIP_848, "heartbeat_interval_ms": 50}, "group.consumer.heartbeat"),
+        (ConsumerConfig, {**KIP_848, "partition_assignment_strategy": "sticky"}, "remote_assignor"),
         (ConsumerConfig, {"isolation_level": "read_committed"}, "isolation_level"),
         (ConsumerConfig, {"group_instance_id": "i"}, "group_instance_id"),
         (ConsumerConfig, {"group_id": ""}, "group_id"),
@@ -100,3 +107,22 @@ def test_idempotence_gives_way_to_what_excludes_it(values):
 def test_reset_by_duration(text, expected):
     config = ConsumerConfig(auto_offset_reset=f"by_duration:{text}")
     assert ResetPolicy.parse(config.auto_offset_reset).duration_ms == expected
+
+
+@pytest.mark.parametrize(
+    "key", ["session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy"]
+)
+def test_the_consumer_protocol_refuses_what_the_broker_decides(key):
+    """KIP-848, as Java: also when the value is the default, for it was meant to do something."""
+    default = getattr(ConsumerConfig(), key.replace(".", "_"))
+    with pytest.raises(ConfigError, match="group_protocol=consumer"):
+        ConsumerConfig.from_mapping({"group.protocol": "consumer", key: default})
+
+
+def test_the_consumer_protocol_in_any_case():
+    """Kafka takes the value in any case."""
+    config = ConsumerConfig.from_mapping(
+        {"group.protocol": "CONSUMER", "group.remote.assignor": "uniform"}
+    )
+    assert (config.group_protocol, config.group_remote_assignor) == ("consumer", "uniform")
+    assert config.replace(max_poll_records=5).group_protocol == "consumer"

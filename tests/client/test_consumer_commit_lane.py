@@ -155,6 +155,52 @@ def test_rebalance_in_progress_says_to_poll() -> None:
     assert "call poll()" in str(done.error)
 
 
+def test_a_stale_epoch_is_renewed_and_the_commit_sent_again() -> None:
+    """B11, KIP-848: told to the member; sent again at once when the epoch has gone on."""
+    world = World()
+    world.lane.submit(job((P0, 5)))
+    first = world.sent()
+    stale = {P0: int(ErrorCode.STALE_MEMBER_EPOCH)}
+    assert world.lane.answered(first.token, stale, 10) == [
+        CommitRefused(ErrorCode.STALE_MEMBER_EPOCH, ME)
+    ]
+    assert world.next(11) == []
+    world.identity = Identity(4, "m-1")
+    again = world.sent(12)
+    assert (again.identity, again.offsets) == (Identity(4, "m-1"), first.offsets)
+    (done,) = world.lane.answered(again.token, {P0: 0}, 20)
+    assert isinstance(done, CommitDone)
+    assert done.error is None
+
+
+def test_a_stale_epoch_that_does_not_go_on_is_tried_after_a_back_off() -> None:
+    """B11: a member that hears nothing new tries again, slowly, until the time is up."""
+    world = World()
+    world.lane.submit(job((P0, 5), until=1_000))
+    stale = {P0: int(ErrorCode.STALE_MEMBER_EPOCH)}
+    world.lane.answered(world.sent().token, stale, 10)
+    assert world.lane.next_deadline() == 110
+    assert world.next(109) == []
+    world.lane.answered(world.sent(110).token, stale, 950)
+    (done,) = world.next(1_000)
+    assert isinstance(done, CommitDone)
+    assert isinstance(done.error, KafkaTimeoutError)
+
+
+def test_a_stale_commit_of_a_partition_that_was_given_up_fails() -> None:
+    """B11, C7: the next epoch covers what is still owned under the same assignment, no more."""
+    world = World()
+    world.lane.submit(job((P0, 5), (P1, 6)))
+    stale = dict.fromkeys((P0, P1), int(ErrorCode.STALE_MEMBER_EPOCH))
+    world.lane.answered(world.sent().token, stale, 10)
+    world.identity = Identity(4, "m-1")
+    del world.owned[P1]
+    (done,) = world.next(12)
+    assert isinstance(done, CommitDone)
+    assert isinstance(done.error, CommitFailedError)
+    assert "t-1" in str(done.error)
+
+
 def test_what_was_given_up_is_not_committed() -> None:
     """C7: a commit for a partition that was revoked while it waited fails, the others go on."""
     world = World()

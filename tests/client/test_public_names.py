@@ -29,6 +29,7 @@ NAMES = {
     "RebalanceListener",
     "Record",
     "RecordMetadata",
+    "SubscriptionPattern",
     "TopicPartition",
     "TopicView",
 }

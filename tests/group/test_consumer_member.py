@@ -43,6 +43,7 @@ def test_the_first_heartbeat_says_everything() -> None:
             Beat(
                 group_id="g", member_id="id0", member_epoch=0, instance_id="i", rack_id="r1",
                 rebalance_timeout_ms=7_000, subscribed_topic_names=["t", "u"],
+                subscribed_topic_regex="",
                 server_assignor="range", topic_partitions=[],
             ),
             7,

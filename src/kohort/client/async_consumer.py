@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -35,6 +34,7 @@ from kohort.client.consumer_base import (
 from kohort.client.consumer_calls import LONGEST_WAIT_S, CloseReport
 from kohort.client.listener import RebalanceListener
 from kohort.client.reset_policy import EARLIEST, LATEST
+from kohort.client.subscription import Topics
 from kohort.client.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from kohort.client.waiting import Steps, Wait
 from kohort.records import Record
@@ -126,10 +126,10 @@ class AsyncConsumer(ConsumerBase):
 
     async def subscribe(
         self,
-        topics: Iterable[str] | re.Pattern[str],
+        topics: Topics,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Read these topics, or all whose whole name matches a compiled pattern, with the group."""
+        """Read these topics, or all whose whole name matches a pattern; see `Consumer`."""
         with self._gate:
             self._subscribe(topics, listener)
 

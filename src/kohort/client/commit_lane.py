@@ -9,6 +9,8 @@ Rules:
 - A lost connection or a moved coordinator leaves the job where it is: it is sent again (CL2).
 - A job whose time is over is answered with a timeout, but the lane stays taken until the broker has
   answered or the connection is gone.
+- A commit whose member epoch has gone on is sent again with the next one, as long as each of its
+  partitions is still owned under the assignment of the job (B11, KIP-848).
 - Nothing to commit is a success at once and leaves no trace (B63).
 """
 
@@ -38,6 +40,8 @@ COORDINATOR_CODES = frozenset(
 WAIT_CODES = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 )
+# The epoch has gone on (KIP-848): what is still owned is sent again with the new one (B11).
+STALE_CODES = frozenset({ErrorCode.STALE_MEMBER_EPOCH})
 # This member is not what it thinks it is.
 IDENTITY_CODES = frozenset(
     {
@@ -91,7 +95,7 @@ class CoordinatorLost(NamedTuple):
 
 
 class CommitRefused(NamedTuple):
-    """The answer says something about the membership; the member decides what (B40)."""
+    """The answer says something about the membership; the member decides what (B11, B40)."""
 
     code: int
     identity: Identity
@@ -110,6 +114,7 @@ class CommitLane:
     _jobs: list[CommitJob] = field(default_factory=list[CommitJob])
     _sent: CommitSend | None = None
     _retry_at_ms: int = 0
+    _stale: Identity | None = None
     _tokens: int = 0
 
     @property
@@ -145,8 +150,11 @@ class CommitLane:
     ) -> list[CommitEffect]:
         """Send what waits, if the lane is free. `identity` None: not a member at present."""
         effects = self._expire(now_ms)
-        if self._sent is not None or now_ms < self._retry_at_ms or not coordinator_known:
+        renewed = self._stale is not None and identity not in (None, self._stale)
+        backing_off = now_ms < self._retry_at_ms and not renewed
+        if self._sent is not None or backing_off or not coordinator_known:
             return effects
+        self._stale = None
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         batch: list[CommitJob] = [job for job in self._jobs if not job.done]
         self._jobs = []
@@ -185,6 +193,9 @@ class CommitLane:
         if bad & WAIT_CODES:
             self._retry_at_ms = now_ms + self.backoff_ms
             return []
+        if bad & STALE_CODES:
+            self._retry_at_ms, self._stale = now_ms + self.backoff_ms, sent.identity
+            return [CommitRefused(ErrorCode.STALE_MEMBER_EPOCH, sent.identity)]
         if bad & IDENTITY_CODES:
             code = min(bad & IDENTITY_CODES)
             refused = CommitRefused(code, sent.identity)

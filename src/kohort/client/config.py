@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final, Self
 
 from kohort.client.reset_policy import ResetPolicy
@@ -20,6 +20,14 @@ from kohort.errors import ConfigError
 
 INT32_MAX: Final = 2**31 - 1
 _ADDRESS = re.compile(r"\[([0-9a-fA-F:.]+)\]:(\d+)|([^:\s\[\]]+):(\d+)")
+CLASSIC_PROTOCOL: Final = "classic"
+CONSUMER_PROTOCOL: Final = "consumer"
+_CLASSIC_ONLY: Final = {
+    "session_timeout_ms": "group.consumer.session.timeout.ms",
+    "heartbeat_interval_ms": "group.consumer.heartbeat.interval.ms",
+    "partition_assignment_strategy": "group.consumer.assignors; ask by group_remote_assignor",
+}
+"""What `group_protocol=consumer` has no use for, and where the broker has it instead."""
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 Partitioner = Callable[[str, bytes | None, int], int]
@@ -131,8 +139,10 @@ class ConsumerConfig(ClientConfig):
     """The consumer group; None for a consumer that only assigns and never commits."""
     group_instance_id: str | None = None
     """A name that outlives restarts makes this a static member (KIP-345)."""
-    group_protocol: str = "classic"
-    """`classic` only, in this version."""
+    group_protocol: str = CLASSIC_PROTOCOL
+    """`classic`: a member assigns for all; `consumer`: the broker does (KIP-848, Kafka 4.0)."""
+    group_remote_assignor: str | None = None
+    """With `consumer`: the broker's assignor to ask for (`uniform`, `range`); None: its default."""
     partition_assignment_strategy: tuple[Any, ...] = ("range", "cooperative-sticky")
     """Names of assignors, or assignor objects, the most preferred first."""
     session_timeout_ms: int = 45_000
@@ -175,7 +185,9 @@ class ConsumerConfig(ClientConfig):
         self._at_least(1, "max_poll_records", "auto_commit_interval_ms", "fetch_buffer_bytes")
         self._at_least(1, "fetch_max_bytes", "max_partition_fetch_bytes")
         self._at_least(0, "fetch_min_bytes", "fetch_max_wait_ms")
-        self._one_of("group_protocol", ("classic",))
+        object.__setattr__(self, "group_protocol", self.group_protocol.lower())
+        self._one_of("group_protocol", (CLASSIC_PROTOCOL, CONSUMER_PROTOCOL))
+        self._fits_protocol([n for n in _CLASSIC_ONLY if getattr(self, n) != _DEFAULTS[n]])
         self._one_of("isolation_level", ("read_uncommitted",))
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise self._refuse(
@@ -187,12 +199,42 @@ class ConsumerConfig(ClientConfig):
                 "fetch_max_wait_ms",
                 f"must be less than request_timeout_ms={self.request_timeout_ms}",
             )
-        for name in ("group_id", "group_instance_id"):
+        for name in ("group_id", "group_instance_id", "group_remote_assignor"):
             if getattr(self, name) == "":
                 raise self._refuse(name, "must not be empty; leave it out instead")
         if self.group_instance_id is not None and self.group_id is None:
             raise self._refuse("group_instance_id", "needs a group_id")
         ResetPolicy.parse(self.auto_offset_reset)
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """As `ClientConfig.from_mapping`; what the group protocol has no use for is refused."""
+        made = super().from_mapping(values)
+        made._fits_protocol([n for n in _CLASSIC_ONLY if n in {_spelt(key) for key in values}])
+        return made
+
+    def _fits_protocol(self, classic_only: list[str]) -> None:
+        """Each protocol has keys of its own; one that would do nothing is refused, as Java does."""
+        if self.group_protocol == CONSUMER_PROTOCOL:
+            for name in classic_only:
+                raise self._refuse(
+                    name,
+                    "cannot be used with group_protocol=consumer, where the broker decides it ("
+                    f"{_CLASSIC_ONLY[name]}); leave it out, or use group_protocol=classic",
+                )
+        elif self.group_remote_assignor is not None:
+            raise self._refuse(
+                "group_remote_assignor",
+                "needs group_protocol=consumer; with classic, name assignors in "
+                "partition_assignment_strategy",
+            )
+
+
+_DEFAULTS: Final = {field.name: field.default for field in fields(ConsumerConfig)}
+
+
+def _spelt(key: str) -> str:
+    return key.replace(".", "_").replace("-", "_")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ Shell: threads.
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import TracebackType
@@ -36,6 +35,7 @@ from kohort.client.consumer_base import (
 from kohort.client.consumer_calls import LONGEST_WAIT_S, CloseReport
 from kohort.client.listener import RebalanceListener
 from kohort.client.reset_policy import EARLIEST, LATEST
+from kohort.client.subscription import Topics
 from kohort.client.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from kohort.client.waiting import Doorbell, Steps, run_steps
 from kohort.errors import KohortError
@@ -67,11 +67,12 @@ class Consumer(ConsumerBase):
 
     def subscribe(
         self,
-        topics: Iterable[str] | re.Pattern[str],
+        topics: Topics,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Read these topics, or all whose whole name matches a compiled pattern, with the group.
+        """Read these topics, or all whose whole name matches a pattern, with the group.
 
+        A compiled pattern is matched here, a `SubscriptionPattern` by the broker (KIP-848).
         Replaces an earlier subscription. Partitions come with the next polls. UsageError beside
         `assign`, or for a bad name; ConfigError without a `group_id`.
         """

@@ -10,20 +10,19 @@ Shell: threads.
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from kohort.client.cluster import ClusterClient
-from kohort.client.config import ConsumerConfig
+from kohort.client.config import CONSUMER_PROTOCOL, ConsumerConfig
 from kohort.client.consumer_calls import CloseReport, ConsumerCalls
 from kohort.client.consumer_core import ConsumerCore
 from kohort.client.listener import RebalanceListener
 from kohort.client.network import NetworkThread
 from kohort.client.positions import OffsetReset
 from kohort.client.reset_policy import EARLIEST, LATEST
-from kohort.client.subscription import by_partitions, by_topics
+from kohort.client.subscription import SubscriptionPattern, Topics, by_partitions, by_topics
 from kohort.client.types import OffsetAndMetadata, TopicPartition
 from kohort.errors import ConcurrentUseError, ConfigError, KohortError, UsageError
 from kohort.group.assignors import make_assignors
@@ -36,7 +35,10 @@ Offsets = Mapping[TopicPartition, "OffsetAndMetadata | int"]
 
 
 class GroupMetadata(NamedTuple):
-    """Who this consumer is in its group; without membership generation -1 and no member id."""
+    """Who this consumer is in its group; without membership generation -1 and no member id.
+
+    With `group_protocol=consumer` the generation is the member epoch.
+    """
 
     group_id: str
     generation: int
@@ -115,14 +117,20 @@ class ConsumerBase:
 
     # -- what is read ----------------------------------------------------------------------------
 
-    def _subscribe(
-        self, topics: Iterable[str] | re.Pattern[str], listener: RebalanceListener | None
-    ) -> None:
+    def _subscribe(self, topics: Topics, listener: RebalanceListener | None) -> None:
         self._calls.check()
         if self.config.group_id is None:
             raise ConfigError(
                 "subscribe() needs a group_id, because the group decides who reads what; give "
                 "one, or choose partitions with assign()"
+            )
+        if (
+            isinstance(topics, SubscriptionPattern)
+            and self.config.group_protocol != CONSUMER_PROTOCOL
+        ):
+            raise UsageError(
+                "a SubscriptionPattern is matched by the broker and needs group_protocol=consumer; "
+                "with classic, subscribe by re.compile(...)"
             )
         core = self._core
         core.subscription = by_topics(topics, core.subscription)
@@ -152,8 +160,13 @@ class ConsumerBase:
             return frozenset(self._core.positions.partitions)
 
     def subscription(self) -> frozenset[str]:
-        """The topics subscribed to by name; for a pattern, those that match at present."""
+        """The topics subscribed to by name; for a pattern, those that match at present.
+
+        What a `SubscriptionPattern` matches only the broker knows: the topics assigned at present.
+        """
         core = self._core
+        if core.subscription.remote is not None:
+            return frozenset(tp.topic for tp in self.assignment())
         if core.subscription.pattern is not None:
             return core.matched
         return core.subscription.topics

@@ -30,7 +30,6 @@ from kohort.errors import (
     KohortError,
     WakeupError,
 )
-from kohort.group.member_table import State
 
 T = TypeVar("T")
 LONGEST_WAIT_S = 3_600.0
@@ -372,7 +371,7 @@ class ConsumerCalls:
             yield from self._run_steps(until_ms)
             assert core.session is not None, "only members leave"
             member = core.session.member
-            if member is None or member.state in (State.LEFT, State.DOWN, State.FATAL):
+            if member is None or member.is_out:
                 return True
             if not (yield from self._wait(until_ms)):
                 return False

@@ -21,6 +21,7 @@ from typing import Any
 
 from kohort.client.cluster import ClusterClient
 from kohort.client.commit_lane import (
+    NOBODY,
     CommitDone,
     CommitEffect,
     CommitJob,
@@ -169,7 +170,9 @@ class ConsumerCore:
         self._watch()
         assert self.session is not None, "subscribing needs a group"
         self.matched = self._matches(self.cluster.metadata)
-        if subscription.pattern is None or self.matched:
+        if subscription.remote is not None:
+            self.session.subscribe_pattern(subscription.remote.pattern)
+        elif subscription.pattern is None or self.matched:
             self.session.subscribe(self.matched)
 
     def assign(self, subscription: Subscription) -> None:
@@ -291,10 +294,11 @@ class ConsumerCore:
             failed = self.positions.counts[Phase.FAILED] > 0
         self._run_commits(commits)
         exchange, coordinator = self._exchange, None if session is None else session.coordinator
+        asker = NOBODY if session is None else session.asker
         for order in orders:
             exchange.fetch(order)
         for question in questions:
-            exchange.ask(question, coordinator)
+            exchange.ask(question, coordinator, asker)
         for query in queries:
             if isinstance(query, QuerySend):
                 exchange.ask_offsets(query)
@@ -304,7 +308,7 @@ class ConsumerCore:
             if not isinstance(one, CommittedSend):
                 self._tell(one.query, one.query.error)
             elif coordinator is not None:
-                exchange.ask_committed(one, coordinator)
+                exchange.ask_committed(one, coordinator, asker)
         if wants_metadata:
             self.cluster.refresh_soon()
         if wants_coordinator and session is not None:
@@ -564,6 +568,11 @@ class ConsumerCore:
         if lost and self.session is not None:
             self.session.coordinator_lost()
         self.pump()
+
+    def stale_epoch(self) -> None:
+        """A look-up was made with a member epoch that is not the present one any more."""
+        if self.session is not None:
+            self.session.hurry()
 
     def commit_answered(
         self, token: int, answer: Mapping[TopicPartition, int] | KohortError

@@ -14,14 +14,14 @@ from typing import Protocol
 
 from kohort.client import consumer_requests as requests
 from kohort.client.cluster import ClusterClient, Lane, Versioned
-from kohort.client.commit_lane import CommitSend
+from kohort.client.commit_lane import CommitSend, Identity
 from kohort.client.committed_queries import Committed, CommittedSend
 from kohort.client.config import ConsumerConfig
 from kohort.client.fetch_planner import FetchOrder, FetchResult
 from kohort.client.offset_queries import QuerySend, TimeAnswer
 from kohort.client.offset_resolver import FindStart, LookUp, OffsetAnswer, Question
 from kohort.client.types import TopicPartition
-from kohort.errors import BrokerError, GroupError, KohortError
+from kohort.errors import BrokerError, ErrorCode, GroupError, KohortError
 from kohort.wire import ZERO_UUID, Message
 from kohort.wire.messages.fetch_request import FetchRequest
 from kohort.wire.messages.fetch_response import FetchResponse
@@ -36,6 +36,7 @@ FETCH_LANES: tuple[Lane, Lane] = ("fetch", "fetch-2")
 LAST_FETCH_BY_NAME = 12
 LAST_OFFSETS_BY_NAME = 9
 READ_COMMITTED = "read_committed"
+EPOCH_CODES = frozenset({ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
 
 
 LookedUpAnswer = tuple[int, Mapping[TopicPartition, Committed]] | KohortError
@@ -63,6 +64,10 @@ class Answers(Protocol):
         self, token: int, answer: tuple[int, Mapping[TopicPartition, Committed]] | KohortError
     ) -> None:
         """Of a query for committed offsets."""
+        ...
+
+    def stale_epoch(self) -> None:
+        """An OffsetFetch was refused because of the member's epoch (KIP-848)."""
         ...
 
     def commit_answered(
@@ -114,15 +119,16 @@ class Exchange:
             lane=FETCH_LANES[order.lane],
         )
 
-    def ask(self, question: Question, coordinator: int | None) -> None:
-        """Send a question about where to read."""
+    def ask(self, question: Question, coordinator: int | None, asker: Identity) -> None:
+        """Send a question about where to read; `asker` is a member of the consumer protocol."""
         timeout_ms, token = self._config.request_timeout_ms, question.token
         if isinstance(question, LookUp):
             assert coordinator is not None, "look-ups are planned for a known coordinator"
             self._offset_fetch(
                 coordinator,
                 tuple(question.parts),
-                lambda answer: self._answers.resolved(token, _for_resolver(answer)),
+                asker,
+                lambda answer: self._answers.resolved(token, _for_resolver(question, answer)),
             )
             return
         if isinstance(question, FindStart):
@@ -156,10 +162,10 @@ class Exchange:
 
     # -- the group's offsets ---------------------------------------------------------------------
 
-    def ask_committed(self, send: CommittedSend, coordinator: int) -> None:
-        """Send a caller's query for committed offsets."""
+    def ask_committed(self, send: CommittedSend, coordinator: int, asker: Identity) -> None:
+        """Send a caller's query for committed offsets; `asker` as for `ask`."""
         self._offset_fetch(
-            coordinator, send.tps, lambda answer: self._answers.looked_up(send.token, answer)
+            coordinator, send.tps, asker, lambda answer: self._answers.looked_up(send.token, answer)
         )
 
     def commit(self, send: CommitSend, coordinator: int) -> None:
@@ -186,13 +192,16 @@ class Exchange:
         )
 
     def _offset_fetch(
-        self, coordinator: int, tps: tuple[TopicPartition, ...], told: LookedUp
+        self, coordinator: int, tps: tuple[TopicPartition, ...], asker: Identity, told: LookedUp
     ) -> None:
         named = any(self._id(tp.topic) == ZERO_UUID for tp in tps)
 
         def done(answer: Message | KohortError) -> None:
             if isinstance(answer, OffsetFetchResponse):
-                told(requests.offsets_fetched(answer, self._name))
+                found = requests.offsets_fetched(answer, self._name)
+                if found[0] in EPOCH_CODES:
+                    self._answers.stale_epoch()
+                told(found)
             else:
                 assert isinstance(answer, KohortError)
                 told(answer)
@@ -201,7 +210,7 @@ class Exchange:
             coordinator,
             Versioned(
                 OffsetFetchRequest,
-                lambda version: requests.offset_fetch(self._group, tps, self._id, version),
+                lambda version: requests.offset_fetch(self._group, asker, tps, self._id, version),
                 at_most=LAST_OFFSETS_BY_NAME if named else None,
             ),
             done,
@@ -218,11 +227,15 @@ class Exchange:
         return self._cluster.metadata.names_by_id.get(bytes(topic_id))
 
 
-def _for_resolver(answer: LookedUpAnswer) -> Mapping[TopicPartition, OffsetAnswer] | KohortError:
+def _for_resolver(
+    question: LookUp, answer: LookedUpAnswer
+) -> Mapping[TopicPartition, OffsetAnswer] | KohortError:
     """A group's error becomes every partition's, unless it is for the caller to mend."""
     if isinstance(answer, KohortError):
         return answer
     code, parts = answer
+    if code in EPOCH_CODES:  # asked again with the next epoch, if they are still owned then
+        return {tp: OffsetAnswer(code, -1) for tp in question.parts}
     if code:
         return GroupError(code, "asking for committed offsets")
     return {

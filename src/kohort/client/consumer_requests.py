@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar, cast
 
-from kohort.client.commit_lane import CommitSend
+from kohort.client.commit_lane import CommitSend, Identity
 from kohort.client.committed_queries import Committed
 from kohort.client.fetch_planner import FetchOrder, FetchResult, Records
 from kohort.client.offset_queries import QuerySend, TimeAnswer
@@ -208,9 +208,12 @@ def validated(response: OffsetForLeaderEpochResponse) -> dict[TopicPartition, Of
 
 
 def offset_fetch(
-    group: str, tps: Iterable[TopicPartition], ids: TopicIds, version: int
+    group: str, asker: Identity, tps: Iterable[TopicPartition], ids: TopicIds, version: int
 ) -> of.OffsetFetchRequest:
-    """Committed offsets of one group; only settled ones (KIP-447)."""
+    """Committed offsets of one group; only settled ones (KIP-447).
+
+    `asker` is a member of the consumer protocol, whose epoch is checked (KIP-848), or nobody.
+    """
     topics = list(by_topic(dict.fromkeys(tps, 0)))
     if version < 8:
         old = [
@@ -224,7 +227,12 @@ def offset_fetch(
         )
         for name, found in topics
     ]
-    one = of.OffsetFetchRequestGroup(group_id=group, topics=new)
+    one = of.OffsetFetchRequestGroup(
+        group_id=group,
+        member_id=asker.member_id or None,
+        member_epoch=asker.generation,
+        topics=new,
+    )
     return of.OffsetFetchRequest(groups=[one], require_stable=True)
 
 

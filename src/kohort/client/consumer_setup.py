@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kohort.client.config import ConsumerConfig
+from kohort.client.config import CONSUMER_PROTOCOL, ConsumerConfig
 from kohort.client.fetch_planner import FetchLimits
 from kohort.client.positions import OffsetReset
 from kohort.client.types import TopicPartition
 from kohort.group.assignors import make_assignors
 from kohort.group.assignors.base import Partitions
+from kohort.group.consumer_member import ConsumerMember
 from kohort.group.member import ClassicMember
 from kohort.group.member_config import MemberConfig
 
+GroupMember = ClassicMember | ConsumerMember
 
-def new_member(config: ConsumerConfig, uniform: Callable[[], float]) -> ClassicMember:
-    """A member of the configured group, with assignors of its own; `uniform` is its jitter."""
+
+def new_member(config: ConsumerConfig, uniform: Callable[[], float]) -> GroupMember:
+    """A member of the configured group, by the configured protocol; `uniform` is its chance."""
     member = MemberConfig(
         group_id=config.group_id or "",
         group_instance_id=config.group_instance_id,
         client_rack=config.client_rack or None,
+        group_remote_assignor=config.group_remote_assignor,
         session_timeout_ms=config.session_timeout_ms,
         heartbeat_interval_ms=config.heartbeat_interval_ms,
         max_poll_interval_ms=config.max_poll_interval_ms,
@@ -27,8 +31,16 @@ def new_member(config: ConsumerConfig, uniform: Callable[[], float]) -> ClassicM
         retry_backoff_ms=config.retry_backoff_ms,
         retry_backoff_max_ms=config.retry_backoff_max_ms,
     )
+    if config.group_protocol == CONSUMER_PROTOCOL:
+        return ConsumerMember(member, lambda: member_id(uniform), uniform)
     assignors = make_assignors(config.partition_assignment_strategy)
     return ClassicMember(member, assignors, uniform)
+
+
+def member_id(uniform: Callable[[], float]) -> str:
+    """An id that nobody else has, as members make it themselves (KIP-1082): 128 bits of chance."""
+    words = [int(uniform() * (1 << 32)) for _ in range(4)]
+    return "".join(f"{word:08x}" for word in words)
 
 
 def fetch_limits(config: ConsumerConfig) -> FetchLimits:

@@ -6,6 +6,8 @@ Rules:
 - The coordinator is looked for once at a time, for the member, for commits and for look-ups alike.
 - What the caller's thread has to do (`Revoke`, `Assign`) is handed up, in order, and confirmed from
   there.
+- Topics that the member was assigned by id alone are asked for by id until their names are known,
+  and are watched by name then (KIP-848, B7).
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ from typing import Protocol
 
 from kohort.client.cluster import ANY, ClusterClient
 from kohort.client.commit_lane import NOBODY, Identity
-from kohort.client.config import ConsumerConfig
-from kohort.client.consumer_setup import new_member
+from kohort.client.config import CONSUMER_PROTOCOL, ConsumerConfig
+from kohort.client.consumer_setup import GroupMember, new_member
 from kohort.client.coordinator import coordinator_in, find_coordinator
 from kohort.client.metadata import ClusterMetadata
+from kohort.client.topic_names import TopicNames
 from kohort.errors import BrokerError, ErrorCode, KohortError
 from kohort.group.assignors.base import TopicView
-from kohort.group.member import ClassicMember
+from kohort.group.consumer_member import ConsumerMember
 from kohort.group.member_effects import (
     Assign,
     Effect,
@@ -32,7 +35,6 @@ from kohort.group.member_effects import (
     Warn,
     WatchTopics,
 )
-from kohort.group.member_table import State
 from kohort.wire import Message
 from kohort.wire.messages.find_coordinator_response import FindCoordinatorResponse
 
@@ -69,7 +71,7 @@ class GroupSession:
         assert config.group_id is not None, "a session needs a group"
         self.group_id = config.group_id
         self.coordinator: int | None = None
-        self.member: ClassicMember | None = None
+        self.member: GroupMember | None = None
         self.watched: frozenset[str] = frozenset()
         self._config = config
         self._cluster = cluster
@@ -77,7 +79,7 @@ class GroupSession:
         self._owner = owner
         self._finding = False
         self._find_again_ms = 0
-        self._closed = False
+        self._topic_names = TopicNames(cluster, config, self._named)
 
     # -- for the core --------------------------------------------------------------------------
 
@@ -91,14 +93,30 @@ class GroupSession:
             return None
         return Identity(member.generation, member.member_id, self._config.group_instance_id)
 
+    @property
+    def asker(self) -> Identity:
+        """Who asks for committed offsets: a member only under the consumer protocol (KIP-848)."""
+        if self._config.group_protocol != CONSUMER_PROTOCOL:
+            return NOBODY
+        return self.identity or NOBODY
+
     def subscribe(self, topics: Iterable[str]) -> None:
         """Join with these topics, or rejoin with them."""
+        self._run(self._member().subscribe(frozenset(topics), self._now()))
+        self.metadata_changed(self._cluster.metadata)
+
+    def subscribe_pattern(self, pattern: str) -> None:
+        """Join with the topics that `pattern` matches at the broker; consumer protocol only."""
+        member = self._member()
+        assert isinstance(member, ConsumerMember), "patterns of the broker were refused before"
+        self._run(member.subscribe_pattern(pattern, self._now()))
+
+    def _member(self) -> GroupMember:
         if self.member is None:
             self.member = new_member(self._config, self._cluster.uniform)
             if self.coordinator is not None:
                 self._run(self.member.coordinator_found(self.coordinator, self._now()))
-        self._run(self.member.subscribe(frozenset(topics), self._now()))
-        self.metadata_changed(self._cluster.metadata)
+        return self.member
 
     def unsubscribe(self) -> None:
         """Leave the group; the partitions are given up first, on the caller's thread."""
@@ -118,7 +136,7 @@ class GroupSession:
     @property
     def overdue(self) -> bool:
         """True when the member has left because nobody polled; the next poll brings it back."""
-        return self.member is not None and self.member.state is State.OVERDUE
+        return self.member is not None and self.member.overdue
 
     def revoked(self, token: int) -> None:
         """The caller has given up the partitions of this step."""
@@ -135,6 +153,11 @@ class GroupSession:
         member = self.member
         if member is not None and self.identity == identity:
             self._run(member.commit_refused(code, identity.generation, self._now()))
+
+    def hurry(self) -> None:
+        """Something hints that the coordinator has news for the member."""
+        if self.member is not None:
+            self._run(self.member.hurry(self._now()))
 
     def need_coordinator(self) -> None:
         """Look for the coordinator unless it is known, being looked for, or just was not found."""
@@ -155,6 +178,7 @@ class GroupSession:
         if self.member is None or metadata.version == 0:
             return
         names = self.watched | (self.member.subscription or frozenset())
+        names |= self._topic_names.known_to(metadata)
         views = {name: view(metadata, name) for name in names if known(metadata, name)}
         self._run(self.member.topics_changed(views, self._now()))
 
@@ -192,11 +216,23 @@ class GroupSession:
             case Revoke() | Assign():
                 self._owner.rebalance(effect)
             case WatchTopics():
-                self.watched = effect.topics
+                self._topic_names.want(effect.ids)
+                self.watched = effect.topics | self._topic_names.names
+                if effect.ids:
+                    self._loop.call_soon(self._tell_topics)
             case Warn():
                 self._owner.warn(effect.text)
             case Fatal():
                 self._owner.failed(effect.error)
+
+    def _tell_topics(self) -> None:
+        self.metadata_changed(self._cluster.metadata)
+
+    def _named(self) -> None:
+        """Names of assigned topics were found out: watch them, and tell the member."""
+        self.watched |= self._topic_names.names
+        self._cluster.refresh_soon()
+        self._owner.changed()
 
     def _answered(self, token: int, answer: Message | KohortError) -> None:
         if self.member is not None:
@@ -255,4 +291,4 @@ def view(metadata: ClusterMetadata, name: str) -> TopicView | None:
         for part in parts
     )
     leaders = tuple(part.leader for part in parts)
-    return TopicView(len(parts), racks if any(racks) else (), leaders)
+    return TopicView(len(parts), racks if any(racks) else (), leaders, topic.topic_id)

@@ -35,8 +35,10 @@ class NetworkThread:
 
     def __init__(self) -> None:
         self.loop = Loop()
-        self.uniform: Callable[[], float] = random.random
-        """The chance of what clients do at random (back-off, the choice among equals)."""
+        self.uniform: Callable[[], float] = random.SystemRandom().random
+        """The chance of what clients do at random (back-off, the choice among equals, member ids).
+
+        The system's, so that processes which seed `random` alike are not alike here."""
         self._users = 0
         self._stopped = False
         self._thread = threading.Thread(target=self.loop.run, name="kohort-network", daemon=True)

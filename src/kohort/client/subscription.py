@@ -2,6 +2,7 @@
 
 Rules (spec 4.1): `subscribe` and `assign` exclude each other until `unsubscribe`. A pattern is
 matched here, as a whole, against the names of all topics; internal ones are left out by default.
+A `SubscriptionPattern` is matched by the broker (KIP-848), with all of its topics.
 """
 
 from __future__ import annotations
@@ -17,12 +18,29 @@ from kohort.errors import UsageError
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
+@dataclass(frozen=True, slots=True)
+class SubscriptionPattern:
+    """Topics by an expression that the broker matches, in RE2 syntax, against whole names.
+
+    For `subscribe` with `group_protocol=consumer`. The consumer needs no metadata of all topics for
+    it, and the members of a group cannot disagree on what it matches. `re.compile(...)` instead is
+    matched by the consumer itself, in either protocol.
+    """
+
+    pattern: str
+
+    def __post_init__(self) -> None:
+        if not self.pattern:
+            raise UsageError("a SubscriptionPattern must not be empty; '.*' matches every topic")
+
+
 @dataclass(frozen=True)
 class Subscription:
-    """One of the three, or nothing."""
+    """One of the four, or nothing."""
 
     topics: frozenset[str] = frozenset()
     pattern: re.Pattern[str] | None = None
+    remote: SubscriptionPattern | None = None
     partitions: frozenset[TopicPartition] = frozenset()
 
     def __bool__(self) -> bool:
@@ -31,7 +49,7 @@ class Subscription:
     @property
     def by_group(self) -> bool:
         """True when the group decides which partitions are read."""
-        return bool(self.topics) or self.pattern is not None
+        return bool(self.topics) or self.pattern is not None or self.remote is not None
 
     def matches(self, metadata: ClusterMetadata, *, exclude_internal: bool) -> frozenset[str]:
         """The topics that this subscription names at present."""
@@ -44,8 +62,12 @@ class Subscription:
         )
 
 
-def by_topics(topics: Iterable[str] | str | re.Pattern[str], now: Subscription) -> Subscription:
-    """A subscription by names, or by one compiled pattern; UsageError for anything else."""
+Topics = Iterable[str] | re.Pattern[str] | SubscriptionPattern
+"""What `subscribe` takes."""
+
+
+def by_topics(topics: Topics, now: Subscription) -> Subscription:
+    """A subscription by names, or by one pattern; UsageError for anything else."""
     if now.partitions:
         raise UsageError(
             "this consumer has partitions from assign(); subscribe() and assign() exclude each "
@@ -53,6 +75,8 @@ def by_topics(topics: Iterable[str] | str | re.Pattern[str], now: Subscription) 
         )
     if isinstance(topics, re.Pattern):
         return Subscription(pattern=topics)
+    if isinstance(topics, SubscriptionPattern):
+        return Subscription(remote=topics)
     if isinstance(topics, str):
         raise UsageError(
             f"subscribe() takes a list of topics; write subscribe([{topics!r}]), or pass "

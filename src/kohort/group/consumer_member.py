@@ -88,13 +88,13 @@ class ConsumerMember(ConsumerMemberCore):
 
     def subscribe(self, topics: Iterable[str], now_ms: int) -> list[Effect]:
         """Be a member reading `topics` (may be empty). Replaces the last subscription."""
-        return self._subscribe(frozenset(topics), None if self._pattern is None else "", now_ms)
+        return self._subscribe(frozenset(topics), "", now_ms)
 
     def subscribe_pattern(self, pattern: str, now_ms: int) -> list[Effect]:
         """Be a member reading the topics that `pattern` (RE2) matches at the broker, as a whole."""
         return self._subscribe(frozenset(), pattern, now_ms)
 
-    def _subscribe(self, topics: frozenset[str], pattern: str | None, now_ms: int) -> list[Effect]:
+    def _subscribe(self, topics: frozenset[str], pattern: str, now_ms: int) -> list[Effect]:
         self._now_ms = now_ms
         if self._subscribed and (topics, pattern) == (self._topics, self._pattern):
             return self._flush()

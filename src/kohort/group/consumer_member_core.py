@@ -105,7 +105,7 @@ class ConsumerMemberCore:
         self._steps: deque[OpenStep] = deque()
         self._subscribed = False
         self._topics: frozenset[str] = frozenset()
-        self._pattern: str | None = None
+        self._pattern = ""
         # Assigned, owned after all steps, owned now; and the names of the topics in them.
         self._target: Owned = {}
         self._owned: Owned = {}
@@ -218,6 +218,7 @@ class ConsumerMemberCore:
 
     def _take(self, added: Owned, whole: Owned) -> None:
         self._announce = False
+        self.last_reason = f"assigned in epoch {self.generation}"
         self.rebalances += 1
         self._owned = whole
         self._serial += 1

@@ -3,8 +3,8 @@
 Rules:
 - A full request says everything: subscription, rack, instance, timeout, assignor, and what is owned
   (an empty list, never null). It is answered with the whole assignment.
-- An incremental one leaves out (null) what the coordinator is known to have. A subscription that
-  changes its kind clears the other one: names by an empty list, the expression by "".
+- An incremental one leaves out (null) what the coordinator is known to have. Names and expression
+  go together: the one that is not used is empty, which clears what it was before.
 - What is owned is what the caller holds at this moment, with what it is still giving up and without
   what it has not taken yet; anything else would free a partition that is still being read (B2).
 """
@@ -29,13 +29,10 @@ STATIC_LEAVE_EPOCH: Final = -2
 
 
 class Told(NamedTuple):
-    """What a heartbeat tells the coordinator, and what it then knows.
-
-    `pattern` is None while there never was one, and empty when there is none any more.
-    """
+    """What a heartbeat tells the coordinator, and what it then knows; `pattern` may be empty."""
 
     topics: frozenset[str]
-    pattern: str | None
+    pattern: str
     owned: Owned
 
 
@@ -56,9 +53,8 @@ def heartbeat_request(
         message.rack_id = config.client_rack
         message.rebalance_timeout_ms = config.max_poll_interval_ms
         message.server_assignor = config.group_remote_assignor
-    if known is None or now.topics != known.topics:
+    if known is None or (now.topics, now.pattern) != (known.topics, known.pattern):
         message.subscribed_topic_names = sorted(now.topics)
-    if known is None or now.pattern != known.pattern:
         message.subscribed_topic_regex = now.pattern
     if known is None or now.owned != known.owned:
         message.topic_partitions = [
