@@ -243,7 +243,8 @@ def test_topics_that_nobody_subscribes_to_need_no_owner() -> None:
 
 
 def held(plan: Mapping[str, Sequence[int]], *claims: Claim) -> dict[str, str]:
-    return shown(hold_back(Plan({m: {"t": numbers} for m, numbers in plan.items()}), claims))
+    given = Plan({m: {"t": numbers} for m, numbers in plan.items()})
+    return shown(hold_back(given, claims, {"t": TopicView(4)}))
 
 
 def test_what_another_owns_is_held_back() -> None:

@@ -147,7 +147,7 @@ def test_the_highest_generation_owned_it_last() -> None:
     """B32: P0 is claimed by A in generation 1 and by B in 2: B has it and keeps it."""
     plan = STICKY.assign(two(1, 2))
     assert 0 in plan.assignments["B"]["t"]
-    assert plan.assignments["A"]["t"] == [1, 3]
+    assert plan.assignments["A"]["t"] == (1, 3)
     plan = STICKY.assign(two(5, 2))
     assert 0 in plan.assignments["A"]["t"]
 

@@ -24,7 +24,7 @@ from kohort.group.assignors.base import (
     TopicView,
     checked,
 )
-from kohort.group.assignors.claims import Claim, Claims
+from kohort.group.assignors.claims import Claim, Ownership
 from kohort.group.assignors.protocol import ProtocolReader, ProtocolWriter
 from kohort.wire.messages.describe_groups_response import DescribedGroupMember
 from kohort.wire.messages.join_group_response import JoinGroupResponseMember
@@ -78,7 +78,7 @@ def make_plan(assignor: Assignor, group: GroupView) -> Plan:
         Claim(member.member_id, member.owned, assignor.generation_of(member))
         for member in group.members.values()
     ]
-    return hold_back(plan, claims)
+    return hold_back(plan, claims, group.topics)
 
 
 def encode_plan(plan: Plan, members: Iterable[str]) -> list[SyncGroupRequestAssignment]:
@@ -92,15 +92,13 @@ def encode_plan(plan: Plan, members: Iterable[str]) -> list[SyncGroupRequestAssi
     return assignments
 
 
-def hold_back(plan: Plan, claims: Sequence[Claim]) -> Plan:
+def hold_back(plan: Plan, claims: Sequence[Claim], topics: Mapping[str, TopicView]) -> Plan:
     """Phase one of KIP-429: a claimed partition goes to its undisputed owner or, yet, to nobody."""
-    everybody = Claims(claims)
-    held: dict[str, Mapping[str, Sequence[int]]] = {}
-    for claim in claims:
-        parts = plan.assignments.get(claim.member_id, {})
-        held[claim.member_id] = {
-            topic: everybody.may_have(claim, topic, numbers) for topic, numbers in parts.items()
-        }
+    owned = Ownership(topics, claims)
+    held = {
+        claim.member_id: owned.may_have(who, plan.assignments.get(claim.member_id, {}))
+        for who, claim in enumerate(claims)
+    }
     return Plan(held, plan.user_data)
 
 

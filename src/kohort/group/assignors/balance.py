@@ -3,21 +3,26 @@
 Rules:
 - Topics with the same subscribers form a bundle, whose partitions are interchangeable: only counts
   matter here. `own[b][m]` is what member m owned of bundle b, `got[b][m]` what it is to get; it
-  keeps `min` of the two, so a move is a unit of `own` above `got`.
-- First as balanced as possible: the sum of squared loads is minimal, so no chain of hand-overs
-  leads from a member to one with at least two less. Then as few moves as possible (spec 3.4).
-- Both are exact. One bundle: quotas. Several: start where nobody gives anything up and unowned
-  units fill the lowest loads; then hand units over along cheapest chains. A cheapest chain keeps
-  the moves minimal for the loads reached (successive shortest paths), and as the moves are an
-  M-convex function of the loads, a state that no one chain improves is the best of all (Murota).
+  keeps `min` of the two, so a move is a unit of `own` above `got`. Where racks matter, a bundle has
+  one set of racks as well, and `far[b][m]` is what each of its units costs at member m.
+- First as balanced as possible: the sum of load²/weight is minimal, so no chain of hand-overs leads
+  from a member to one that could do with it better. Then as near as possible, then as few moves as
+  possible (spec 3.4; KIP-881): a unit's price is its `far`, and one for being moved.
+- All are exact. One bundle and no racks: quotas. Otherwise: start with each unit where it is
+  cheapest, owners and then the lowest loads first; then hand units over along cheapest chains. A
+  cheapest chain keeps the price minimal for the loads reached (successive shortest paths), and as
+  the price is an M-convex function of the loads, a state that no one chain improves is the best of
+  all (Murota).
 - Members that cannot be reached any more are taken out of the search, so what finds nothing costs
   one pass over the graph in total, not one a member (B35: no endless loop, no quadratic time).
+- Weights are whole numbers and prices of loads quotients of small ones, which floats compare right.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 SMOOTHING_PASSES = 50
@@ -31,20 +36,28 @@ class Bundle:
     size: int
     subscribers: Sequence[int]
     own: dict[int, int]
+    far: Mapping[int, int] = field(default_factory=dict[int, int])
     got: dict[int, int] = field(default_factory=dict[int, int])
 
 
-def balance(bundles: Sequence[Bundle], members: int) -> None:
-    """Fill in `got` of every bundle, for members 0 to `members - 1`."""
+def balance(bundles: Sequence[Bundle], members: int, weights: Sequence[int] | None = None) -> None:
+    """Fill in `got` of every bundle, for members 0 to `members - 1`.
+
+    A load should be in proportion to the member's weight (at least 1; all the same without).
+    """
     for part in _components(bundles, members):
-        if len(part) == 1:
-            _quotas(part[0])
+        if len(part) == 1 and not part[0].far:
+            _quotas(part[0], weights)
         else:
-            _Chains(part).solve()
+            _Chains(part, weights).solve()
 
 
-def fill(loads: dict[int, int], units: int) -> dict[int, int]:
+def fill(
+    loads: Mapping[int, int], units: int, weights: Sequence[int] | None = None
+) -> dict[int, int]:
     """Deal `units` to the lowest loads, first in order first on a tie: how many each gets."""
+    if weights is not None:
+        return _fill_by_weight(loads, units, weights)
     order = sorted(loads, key=loads.__getitem__)
     taking, level, spent = 0, 0, 0
     for taking, member in enumerate(order, 1):
@@ -62,6 +75,34 @@ def fill(loads: dict[int, int], units: int) -> dict[int, int]:
     return given
 
 
+def _fill_by_weight(loads: Mapping[int, int], units: int, weights: Sequence[int]) -> dict[int, int]:
+    """The same by weight: the next unit goes where (2 load + 1) / weight is lowest."""
+    given = dict.fromkeys(loads, 0)
+    active, rest = dict(loads), units
+    while active:
+        # All but about two units a member in one step; whoever is higher already is left out.
+        each = (2 * (rest + sum(active.values())) - 3 * len(active)) / (
+            2 * sum(weights[member] for member in active)
+        )
+        above = [member for member, load in active.items() if load > each * weights[member]]
+        if not above:
+            for member, load in active.items():
+                given[member] = int(each * weights[member]) - load
+            break
+        for member in above:
+            del active[member]
+    rest -= sum(given.values())
+    heap = [((2 * (loads[m] + given[m]) + 1) / weights[m], m) for m in loads]
+    heapq.heapify(heap)
+    for _ in range(rest if heap else 0):
+        member = heap[0][1]
+        given[member] += 1
+        heapq.heapreplace(
+            heap, ((2 * (loads[member] + given[member]) + 1) / weights[member], member)
+        )
+    return given
+
+
 def _components(bundles: Sequence[Bundle], members: int) -> list[list[Bundle]]:
     """Bundles that share no member, directly or through others, do not concern each other."""
     root = list(range(members))
@@ -71,7 +112,11 @@ def _components(bundles: Sequence[Bundle], members: int) -> list[list[Bundle]]:
             root[member] = member = root[root[member]]
         return member
 
+    known: set[int] = set()
     for bundle in bundles:
+        if id(bundle.subscribers) in known:
+            continue
+        known.add(id(bundle.subscribers))
         first = find(bundle.subscribers[0])
         for member in bundle.subscribers:
             root[find(member)] = first
@@ -81,69 +126,97 @@ def _components(bundles: Sequence[Bundle], members: int) -> list[list[Bundle]]:
     return list(parts.values())
 
 
-def _quotas(bundle: Bundle) -> None:
-    """Everybody may read everything: floor or ceiling, the ceiling first to who owns that much."""
-    each, extra = divmod(bundle.size, len(bundle.subscribers))
+def _quotas(bundle: Bundle, weights: Sequence[int] | None) -> None:
+    """Everybody may read everything: the last units of equal worth go first to who owns them."""
     own, got = bundle.own, bundle.got
-    for member in bundle.subscribers:
-        have = own.get(member, 0)
-        if have > each and extra:
-            got[member], extra = each + 1, extra - 1
-        else:
-            got[member] = each
-    if extra:
-        # Nobody owns more than `each` now; the first in order that owned the least go first, as a
-        # deal to the lowest loads would have it.
-        lacking = [member for member in bundle.subscribers if own.get(member, 0) <= each]
-        for member in sorted(lacking, key=lambda m: own.get(m, 0) == each)[:extra]:
-            got[member] += 1
+    if weights is None:
+        each, extra = divmod(bundle.size, len(bundle.subscribers))
+        got.update(dict.fromkeys(bundle.subscribers, each))
+        tied: Sequence[int] = bundle.subscribers
+    else:
+        loads = fill(dict.fromkeys(bundle.subscribers, 0), bundle.size, weights)
+        got.update(loads)
+        last = max((2 * load - 1) / weights[member] for member, load in loads.items())
+        taken = [m for m, load in loads.items() if (2 * load - 1) / weights[m] == last]
+        for member in taken:
+            got[member] -= 1
+        extra = len(taken)
+        tied = [m for m in bundle.subscribers if (2 * got[m] + 1) / weights[m] == last]
+    if not extra:
+        return
+    # Who owns more first, as that saves a move; then, in order, who owned less than it gets, as a
+    # deal to the lowest loads would have it.
+    before = {member: min(own.get(member, 0) - got[member], 1) for member in tied}
+    for member in sorted(tied, key=lambda m: (before[m] < 1, before[m] == 0))[:extra]:
+        got[member] += 1
 
 
 class _Chains:
     """Bundles whose subscribers overlap: balanced by handing units over along chains."""
 
-    def __init__(self, bundles: Sequence[Bundle]) -> None:
+    def __init__(self, bundles: Sequence[Bundle], weights: Sequence[int] | None) -> None:
         self.bundles = sorted(bundles, key=lambda bundle: len(bundle.subscribers))
         self.reads: dict[int, list[int]] = {}
         for number, bundle in enumerate(self.bundles):
             for member in bundle.subscribers:
                 self.reads.setdefault(member, []).append(number)
         self.loads = dict.fromkeys(sorted(self.reads), 0)
+        self.weights = weights
         self.closed: set[int] = set()
         self.via_bundle: dict[int, int] = {}
         self.via_member: dict[int, int] = {}
+        self.ends: dict[int, list[int]] = {}
+        self.price_of_bundle: dict[int, int] = {}
+
+    def up(self, member: int) -> float:
+        """What one more costs the balance."""
+        price = 2 * self.loads[member] + 1
+        return price if self.weights is None else price / self.weights[member]
+
+    def down(self, member: int) -> float:
+        """What one less saves the balance."""
+        price = 2 * self.loads[member] - 1
+        return price if self.weights is None else price / self.weights[member]
 
     def solve(self) -> None:
-        """Start without moves, level, then mend moves that were not needed."""
-        loads = self.loads
-        for bundle in self.bundles:
-            for member in bundle.subscribers:
-                bundle.got[member] = owned = bundle.own.get(member, 0)
-                loads[member] += owned
-        for bundle in self.bundles:
-            units = bundle.size - sum(bundle.own.values())
-            for member, more in fill({m: loads[m] for m in bundle.subscribers}, units).items():
-                bundle.got[member] += more
-                loads[member] += more
+        """Start with every unit where it is cheapest, level, then mend what was not needed."""
+        self._start()
         for _ in range(SMOOTHING_PASSES):
             levelled = [self._smooth(bundle) for bundle in self.bundles]
             if not any(levelled):
                 break
+        self._level_in_bulk()
         self._level()
         self._mend()
 
+    def _start(self) -> None:
+        loads = self.loads
+        for bundle in self.bundles:
+            near = _near(bundle)
+            for member in bundle.subscribers:
+                bundle.got[member] = 0
+            for member in near:
+                bundle.got[member] = owned = bundle.own.get(member, 0)
+                loads[member] += owned
+        for bundle in self.bundles:
+            units = bundle.size - sum(bundle.got.values())
+            at = {member: loads[member] for member in _near(bundle)}
+            for member, more in fill(at, units, self.weights).items():
+                bundle.got[member] += more
+                loads[member] += more
+
     def _smooth(self, bundle: Bundle) -> bool:
-        """Level within one bundle what nobody owned: no move, so nothing to search for."""
-        loads, got, own = self.loads, bundle.got, bundle.own
-        lowest = min(loads[member] for member in bundle.subscribers)
-        givers = [m for m in got if loads[m] >= lowest + 2 and got[m] > own.get(m, 0)]
+        """Level within one bundle what nobody near owned: it costs nothing, so no search."""
+        loads, got, own, near = self.loads, bundle.got, bundle.own, _near(bundle)
+        lowest = min(map(self.up, near))
+        givers = [m for m in near if self.down(m) > lowest and got[m] > own.get(m, 0)]
         if not givers:
             return False
-        givers.sort(key=loads.__getitem__, reverse=True)
-        takers = sorted(bundle.subscribers, key=loads.__getitem__)
+        givers.sort(key=self.down, reverse=True)
+        takers = sorted(near, key=self.up)
         levelled = False
         for giver, taker in zip(givers, takers, strict=False):
-            units = min((loads[giver] - loads[taker]) // 2, got[giver] - own.get(giver, 0))
+            units = min(self._between(giver, taker), got[giver] - own.get(giver, 0))
             if units <= 0:
                 break
             got[giver] -= units
@@ -153,55 +226,115 @@ class _Chains:
             levelled = True
         return levelled
 
+    def _between(self, giver: int, taker: int) -> int:
+        """How many units bring two members level."""
+        high, low = self.loads[giver], self.loads[taker]
+        if self.weights is None:
+            return (high - low) // 2
+        give, take = self.weights[giver], self.weights[taker]
+        return (high * take - low * give) // (give + take)
+
+    def _level_in_bulk(self) -> None:
+        """From members above the mean to members below it, many units a search."""
+        loads, total = self.loads, sum(self.loads.values())
+        whole = sum(map(self._weight, loads))
+
+        def room(member: int) -> int:
+            return abs(loads[member] * whole - total * self._weight(member)) // whole
+
+        while True:
+            below = [m for m in loads if loads[m] * whole < total * self._weight(m) and room(m)]
+            reached = self._search(below)
+            above = [m for m in reached if loads[m] * whole > total * self._weight(m) and room(m)]
+            if not above:
+                return
+            self._take(above, reached, room)
+
+    def _weight(self, member: int) -> int:
+        return 1 if self.weights is None else self.weights[member]
+
     def _level(self) -> None:
-        """Raise the lowest members from members with at least two more, until there are none."""
+        """Raise the lowest members from members that have too much, until there are none."""
         loads = self.loads
         while len(self.closed) < len(loads):
-            level = min(load for member, load in loads.items() if member not in self.closed)
-            takers = [m for m, load in loads.items() if load == level and m not in self.closed]
+            level = min(self.up(member) for member in loads if member not in self.closed)
+            takers = [m for m in loads if m not in self.closed and self.up(m) == level]
             reached = self._search(takers)
-            givers = [giver for giver in reached if loads[giver] >= level + 2]
+            givers = [giver for giver in reached if self.down(giver) > level]
             if givers:
-                self._take(givers, reached)
+                self._take(givers, reached, None)
             else:
-                # Whoever can reach the lowest is at most one above them, and stays so: nothing
-                # that is done for higher members can pass through here again.
+                # Whoever can reach the lowest has nothing that is worth more there, and stays so:
+                # nothing that is done for higher members can pass through here again.
                 self.closed.update(reached)
 
-    def _take(self, givers: list[int], reached: dict[int, int]) -> None:
-        """Along the cheapest chains, the fullest givers first; one search serves many."""
-        loads, cheapest = self.loads, min(reached[giver] for giver in givers)
+    def _take(
+        self, givers: list[int], reached: dict[int, int], room: Callable[[int], int] | None
+    ) -> None:
+        """Along the cheapest chains, the fullest givers first; one search serves many.
+
+        Up to `room` units a member, or one.
+        """
+        cheapest = min(reached[giver] for giver in givers)
         cheap = [giver for giver in givers if reached[giver] == cheapest]
-        for giver in sorted(cheap, key=lambda each: (-loads[each], each)):
+        raised: set[int] = set()
+        for giver in sorted(cheap, key=lambda each: (-self.down(each), each)):
             chain = self._chain(giver)
-            if chain is None or loads[giver] < loads[chain[-1][2]] + 2:
+            if chain is None:
                 continue
-            if self._cost(chain) == cheapest:
-                self._hand_over(chain)
+            source, number, _ = chain[-1]
+            ends = self.ends[number]
+            while ends:
+                taker = ends[-1]
+                chain[-1] = source, number, taker
+                full = taker in raised if room is None else not room(taker)
+                if full or self._price_in(number, taker) != self.price_of_bundle[number]:
+                    ends.pop()
+                    continue
+                units = min(room(giver), room(taker)) if room else 1
+                units = min(units, self._equal_units(chain))
+                worth = self.down(giver) > self.up(taker) and self._cost(chain) == cheapest
+                if not worth or not units:
+                    break
+                self._hand_over(chain, units)
+                if room is None:
+                    raised.add(taker)
+                    break
 
     def _mend(self) -> None:
-        """Equal balance with fewer moves: a unit from a load to one that is one lower."""
-        if all(b.got[m] >= have for b in self.bundles for m, have in b.own.items()):
+        """Equal balance at a lower price: a unit to where it weighs the same."""
+        if all(_is_cheapest(bundle) for bundle in self.bundles):
             return
         self.closed.clear()
-        loads, mended = self.loads, True
+        mended = True
         while mended:
             mended = False
-            for level in sorted(set(loads.values())):
-                takers = [member for member, load in loads.items() if load == level]
+            for level in sorted({self.up(member) for member in self.loads}):
+                takers = [member for member in self.loads if self.up(member) == level]
                 reached = self._search(takers)
-                givers = [m for m, cost in reached.items() if cost < 0 and loads[m] == level + 1]
-                if givers:
-                    chain = self._chain(min(givers, key=lambda m: (reached[m], m)))
-                    assert chain is not None, "a search's own chain leads to where it began"
-                    self._hand_over(chain)
-                    mended = True
+                givers = [m for m, cost in reached.items() if cost < 0 and self.down(m) == level]
+                mended |= bool(givers) and self._mend_at(level, givers, reached)
+
+    def _mend_at(self, level: float, givers: list[int], reached: dict[int, int]) -> bool:
+        cheapest = min(reached[giver] for giver in givers)
+        for giver in sorted(giver for giver in givers if reached[giver] == cheapest):
+            chain = self._chain(giver)
+            if chain and self.up(chain[-1][2]) == level and self._cost(chain) == cheapest:
+                self._hand_over(chain, 1)
+        return True
+
+    def _price_in(self, number: int, taker: int) -> int:
+        """What one more unit of a bundle costs at a member."""
+        bundle = self.bundles[number]
+        moved_back = bundle.got[taker] < bundle.own.get(taker, 0)
+        return bundle.far.get(taker, 0) - moved_back
 
     def _search(self, takers: Iterable[int]) -> dict[int, int]:
-        """What the cheapest chain from each member to one of `takers` costs in moves."""
+        """What the cheapest chain from each member to one of `takers` costs."""
         cost = dict.fromkeys(takers, 0)
-        cost_of_bundle: dict[int, int] = {}
-        self.via_bundle, self.via_member = {}, {}
+        best: dict[int, int] = {}
+        self.price_of_bundle = best
+        self.via_bundle, self.via_member, self.ends = {}, {}, {}
         queue = deque(cost)
         waiting = set(cost)
         while queue:
@@ -209,24 +342,37 @@ class _Chains:
             waiting.discard(taker)
             so_far = cost[taker]
             for number in self.reads[taker]:
-                bundle = self.bundles[number]
-                got, own = bundle.got, bundle.own
-                to_bundle = so_far - (got[taker] < own.get(taker, 0))
-                if cost_of_bundle.get(number, to_bundle + 1) <= to_bundle:
+                to_bundle = so_far + self._price_in(number, taker)
+                known = best.get(number)
+                if known is not None and known <= to_bundle:
+                    if known == to_bundle and taker not in self.via_bundle:
+                        self.ends[number].append(taker)
                     continue
-                cost_of_bundle[number] = to_bundle
+                best[number] = to_bundle
                 self.via_member[number] = taker
-                for giver, units in got.items():
-                    if not units or giver in self.closed:
-                        continue
-                    total = to_bundle + (units <= own.get(giver, 0))
-                    if giver not in cost or total < cost[giver]:
-                        cost[giver] = total
-                        self.via_bundle[giver] = number
-                        if giver not in waiting:
-                            waiting.add(giver)
-                            queue.append(giver)
+                self.ends[number] = [] if taker in self.via_bundle else [taker]
+                for giver in self._leave(number, to_bundle, cost):
+                    if giver not in waiting:
+                        waiting.add(giver)
+                        queue.append(giver)
         return cost
+
+    def _leave(self, number: int, to_bundle: int, cost: dict[int, int]) -> list[int]:
+        """Whoever can give a unit of the bundle more cheaply than was known."""
+        bundle = self.bundles[number]
+        own, far = bundle.own, bundle.far
+        cheaper: list[int] = []
+        for giver, units in bundle.got.items():
+            if not units or giver in self.closed:
+                continue
+            total = to_bundle + (units <= own.get(giver, 0))
+            if far:
+                total -= far.get(giver, 0)
+            if giver not in cost or total < cost[giver]:
+                cost[giver] = total
+                self.via_bundle[giver] = number
+                cheaper.append(giver)
+        return cheaper
 
     def _chain(self, giver: int) -> list[tuple[int, int, int]] | None:
         """The hand-overs (from, bundle, to) that the last search found; None if it broke since."""
@@ -245,14 +391,42 @@ class _Chains:
     def _cost(self, chain: list[tuple[int, int, int]]) -> int:
         cost = 0
         for giver, number, taker in chain:
-            got, own = self.bundles[number].got, self.bundles[number].own
+            bundle = self.bundles[number]
+            got, own, far = bundle.got, bundle.own, bundle.far
             cost += (got[giver] <= own.get(giver, 0)) - (got[taker] < own.get(taker, 0))
+            cost += far.get(taker, 0) - far.get(giver, 0)
         return cost
 
-    def _hand_over(self, chain: list[tuple[int, int, int]]) -> None:
+    def _equal_units(self, chain: list[tuple[int, int, int]]) -> int:
+        """How many units the chain carries at the price of the first."""
+        units: list[int] = []
+        for giver, number, taker in chain:
+            got, own = self.bundles[number].got, self.bundles[number].own
+            spare, lack = got[giver] - own.get(giver, 0), own.get(taker, 0) - got[taker]
+            units.append(spare if spare > 0 else got[giver])
+            if lack > 0:
+                units.append(lack)
+        return min(units)
+
+    def _hand_over(self, chain: list[tuple[int, int, int]], units: int) -> None:
         for giver, number, taker in chain:
             got = self.bundles[number].got
-            got[giver] -= 1
-            got[taker] += 1
-        self.loads[chain[0][0]] -= 1
-        self.loads[chain[-1][2]] += 1
+            got[giver] -= units
+            got[taker] += units
+        self.loads[chain[0][0]] -= units
+        self.loads[chain[-1][2]] += units
+
+
+def _near(bundle: Bundle) -> Sequence[int]:
+    """The subscribers for whom a unit of the bundle is cheapest."""
+    if not bundle.far:
+        return bundle.subscribers
+    nearest = min(bundle.far.get(member, 0) for member in bundle.subscribers)
+    return [member for member in bundle.subscribers if bundle.far.get(member, 0) == nearest]
+
+
+def _is_cheapest(bundle: Bundle) -> bool:
+    """Whether every unit is near, and nobody near gave anything up: as `_start` had it."""
+    near = _near(bundle)
+    kept = all(bundle.got[member] >= bundle.own.get(member, 0) for member in near)
+    return kept and (near is bundle.subscribers or sum(bundle.got[m] for m in near) == bundle.size)

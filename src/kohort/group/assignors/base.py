@@ -12,10 +12,13 @@ Rules:
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kohort.errors import KohortError
+from kohort.group.assignors.loops import FREE
+from kohort.group.assignors.loops_implementation import note
 
 Partitions = Mapping[str, tuple[int, ...]]
 """Partitions by topic, the numbers ascending. Topics without partitions are left out."""
@@ -167,30 +170,47 @@ def count(partitions: Mapping[str, Sequence[int]]) -> int:
 
 def checked(name: str, plan: Plan, group: GroupView) -> Plan:
     """`plan`, if it keeps the contract; raises AssignorError naming the rule, member, partition."""
-    given: dict[str, list[Sequence[int]]] = {}
-    for member_id, parts in plan.assignments.items():
+    subscribed = frozenset[str]().union(*{member.topics for member in group.members.values()})
+    spans: dict[str, tuple[int, int]] = {}
+    end = 0
+    for topic, view in group.topics.items():
+        if topic in subscribed:
+            start, end = end, end + view.partitions
+            spans[topic] = start, end
+    row, found = array("i", [FREE]) * end, 0
+    for who, (member_id, parts) in enumerate(plan.assignments.items()):
         member = group.members.get(member_id)
         if member is None:
             raise _broken(name, f"it assigns to {member_id!r}, who is not a member")
+        try:
+            found |= note(row, spans, who, parts, member.topics)
+        except (TypeError, OverflowError) as error:
+            raise _broken(name, f"what {member_id!r} gets is no partition: {error}") from None
+    if found or FREE in row:
+        _complain(name, plan, group, spans)
+    return plan
+
+
+def _complain(name: str, plan: Plan, group: GroupView, topics: Iterable[str]) -> None:
+    """Raise for the first rule that is broken."""
+    given: dict[str, list[Sequence[int]]] = {}
+    for member_id, parts in plan.assignments.items():
         for topic, numbers in parts.items():
-            if not numbers:
+            if not len(numbers):
                 continue
-            if topic not in member.topics:
+            if topic not in group.members[member_id].topics:
                 raise _broken(name, f"{member_id!r} gets {topic!r} and does not subscribe to it")
             if topic not in group.topics:
                 raise _broken(name, f"{member_id!r} gets partitions of {topic!r}: no such topic")
             given.setdefault(topic, []).append(numbers)
-    subscribed = frozenset[str]().union(*{member.topics for member in group.members.values()})
-    for topic, view in group.topics.items():
-        if topic in subscribed:
-            _check_topic(name, plan, topic, view.partitions, given.get(topic, []))
-    return plan
+    for topic in topics:
+        _check_topic(name, plan, topic, group.topics[topic].partitions, given.get(topic, []))
 
 
 def _check_topic(
     name: str, plan: Plan, topic: str, size: int, given: Sequence[Sequence[int]]
 ) -> None:
-    """Each of 0 to `size` once. The common case is one union; what is wrong is looked up after."""
+    """Each of 0 to `size` once."""
     together = set[int]().union(*given)
     total = sum(map(len, given))
     if strange := sorted(together.difference(range(size))):

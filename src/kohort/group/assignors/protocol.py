@@ -7,8 +7,8 @@ Rules:
 - Damaged bytes raise `DecodeError`; the leader then treats that one member as subscribed to nothing
   instead of failing the group. Counts are compared with the bytes left before anything is made.
 - A leader reads one of these a member and writes one back, thousands at a time on the network
-  thread, and most of them name the same topics: so they are read and written here and not by the
-  general codec (a fifth of its time), and what was read once is recognised by its bytes.
+  thread, and most of them name the same topics: so partitions are read and written by `loops` and
+  not by the general codec, and what was read once is recognised by its bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from struct import error as struct_error
 from typing import Final
 
 from kohort.errors import DecodeError
-from kohort.group.assignors.base import NO_GENERATION, MemberView, Partitions, freeze
+from kohort.group.assignors.base import NO_GENERATION, MemberView, Partitions
+from kohort.group.assignors.loops import array_size
+from kohort.group.assignors.loops_implementation import PartitionReader, PartitionWriter
 
 PROTOCOL_TYPE: Final = "consumer"
 VERSION: Final = 3
@@ -31,32 +33,10 @@ _NO_BYTES = b""
 
 
 class ProtocolWriter:
-    """Writes subscriptions and assignments; remembers the bytes of topic names and array shapes."""
+    """Writes subscriptions and assignments; remembers the bytes of topic names."""
 
     def __init__(self) -> None:
-        self._names: dict[str, bytes] = {}
-        self._arrays: dict[int, Struct] = {}
-
-    def _name(self, text: str) -> bytes:
-        written = self._names.get(text)
-        if written is None:
-            raw = text.encode()
-            written = self._names[text] = _INT16.pack(len(raw)) + raw
-        return written
-
-    def partitions(self, out: list[bytes], partitions: Mapping[str, Sequence[int]]) -> None:
-        """Append the array of (topic, array of int32) that all these formats share."""
-        shown = [(topic, numbers) for topic, numbers in partitions.items() if numbers]
-        shown.sort()
-        out.append(_INT32.pack(len(shown)))
-        names, arrays = self._names, self._arrays
-        for topic, numbers in shown:
-            size = len(numbers)
-            if topic not in names:
-                self._name(topic)
-            if size not in arrays:
-                arrays[size] = Struct(f">{size + 1}i")
-            out += (names[topic], arrays[size].pack(size, *numbers))
+        self._partitions = PartitionWriter()
 
     def subscription(
         self,
@@ -69,14 +49,14 @@ class ProtocolWriter:
     ) -> bytes:
         """The metadata that a member joins with. Topics are sorted, as Java sorts them."""
         names = sorted(topics)
-        out = [_INT16.pack(version), _INT32.pack(len(names)), *map(self._name, names)]
+        out = [_INT16.pack(version), _INT32.pack(len(names)), *map(_named, names)]
         out.append(_optional(user_data))
         if version >= 1:
-            self.partitions(out, owned)
+            out.append(self._partitions.write(owned))
         if version >= 2:
             out.append(_INT32.pack(generation))
         if version >= 3:
-            out.append(_INT16.pack(-1) if rack is None else self._name(rack))
+            out.append(_INT16.pack(-1) if rack is None else _named(rack))
         return b"".join(out)
 
     def assignment(
@@ -86,10 +66,12 @@ class ProtocolWriter:
         version: int = VERSION,
     ) -> bytes:
         """What one member gets, as bytes for `SyncGroup`."""
-        out = [_INT16.pack(version)]
-        self.partitions(out, partitions)
-        out.append(_optional(user_data))
-        return b"".join(out)
+        return _INT16.pack(version) + self._partitions.write(partitions) + _optional(user_data)
+
+
+def _named(text: str) -> bytes:
+    raw = text.encode()
+    return _INT16.pack(len(raw)) + raw
 
 
 def _optional(data: bytes | None) -> bytes:
@@ -100,8 +82,7 @@ class ProtocolReader:
     """Reads subscriptions and assignments; remembers names and the last list of topics."""
 
     def __init__(self) -> None:
-        self._names: dict[bytes, str] = {}
-        self._arrays: dict[int, Struct] = {}
+        self.partitions = PartitionReader()
         self._topics_raw = _NO_BYTES
         self._topics = frozenset[str]()
 
@@ -118,12 +99,12 @@ class ProtocolReader:
             user_data, at = _bytes(data, at)
             owned, generation, rack = dict[str, tuple[int, ...]](), NO_GENERATION, None
             if version >= 1:
-                owned, at = self.partitions(data, at)
+                owned, at = self.partitions.read(data, at)
             if version >= 2:
                 generation, at = _INT32.unpack_from(data, at)[0], at + 4
             if version >= 3 and _INT16.unpack_from(data, at)[0] >= 0:
                 rack, at = self._name(data, at)
-        except (struct_error, UnicodeDecodeError) as error:
+        except (struct_error, UnicodeDecodeError, DecodeError) as error:
             raise DecodeError(f"subscription of member {member_id!r}: {error}") from None
         return MemberView(member_id, topics, instance_id, owned, generation, rack, user_data)
 
@@ -133,7 +114,7 @@ class ProtocolReader:
             return {}, None
         try:
             _version(data)
-            partitions, at = self.partitions(data, 2)
+            partitions, at = self.partitions.read(data, 2)
             user_data, _ = _bytes(data, at)
         except (struct_error, UnicodeDecodeError) as error:
             raise DecodeError(f"assignment: {error}") from None
@@ -144,8 +125,8 @@ class ProtocolReader:
         if known and data.startswith(known, 2):
             return self._topics, 2 + len(known)
         names: list[str] = []
-        count, at = _count(data, 2, 2)
-        for _ in range(count):
+        at = 6
+        for _ in range(array_size(data, 2, 2)):
             name, at = self._name(data, at)
             names.append(name)
         self._topics_raw, self._topics = data[2:at], frozenset(names)
@@ -156,46 +137,7 @@ class ProtocolReader:
         end = at + 2 + length
         if length < 0 or end > len(data):
             raise DecodeError(f"a name of {length} bytes at byte {at} of {len(data)}")
-        raw = data[at + 2 : end]
-        name = self._names.get(raw)
-        if name is None:
-            name = self._names[raw] = raw.decode()
-        return name, end
-
-    def partitions(self, data: bytes, at: int) -> tuple[dict[str, tuple[int, ...]], int]:
-        """The array of (topic, array of int32) at byte `at`, and where it ends."""
-        found: dict[str, tuple[int, ...]] = {}
-        topics, at = _count(data, at, 6)
-        end, tidy, last = len(data), True, ""
-        int16, int32 = _INT16.unpack_from, _INT32.unpack_from
-        for _ in range(topics):
-            # A leader comes here a hundred thousand times: `_name` and `_count`, spelled out.
-            start = at + 2
-            at = start + int16(data, at)[0]
-            if not start <= at <= end:
-                raise DecodeError(f"a name that ends at byte {at} of {end}")
-            raw = data[start:at]
-            name = self._names.get(raw)
-            if name is None:
-                name = self._names[raw] = raw.decode()
-            size = int32(data, at)[0]
-            at += 4
-            if not 0 <= size <= (end - at) // 4:
-                raise DecodeError(f"{size} partitions at byte {at} of {end}")
-            array = self._arrays.get(size)
-            if array is None:
-                array = self._arrays[size] = Struct(f">{size}i")
-            numbers: tuple[int, ...] = array.unpack_from(data, at)
-            at += 4 * size
-            if size != 1:
-                numbers = tuple(sorted(numbers))
-            if name > last and size:
-                last = name
-                found[name] = numbers
-            else:
-                tidy = False
-                found[name] = found.get(name, ()) + numbers
-        return (found if tidy else freeze(found)), at
+        return data[at + 2 : end].decode(), end
 
 
 def _version(data: bytes) -> int:
@@ -203,14 +145,6 @@ def _version(data: bytes) -> int:
     if version < 0:
         raise DecodeError(f"version {version} of the consumer protocol")
     return version
-
-
-def _count(data: bytes, at: int, smallest: int) -> tuple[int, int]:
-    """An array's length, which the bytes left must be able to hold."""
-    (count,) = _INT32.unpack_from(data, at)
-    if not 0 <= count <= (len(data) - at - 4) // smallest:
-        raise DecodeError(f"{count} elements at byte {at} of {len(data)}")
-    return count, at + 4
 
 
 def _bytes(data: bytes, at: int) -> tuple[bytes | None, int]:

@@ -9,23 +9,17 @@ Rules, so that plans are those of Kafka's own class for members and topics in th
   subscribers, over and over, until none changes or after 16 rounds.
 - Kafka takes members and topics in the order of its hash tables; ours are Kafka's order of members
   and the names of topics, so that a plan depends on nothing else (G14).
-- Stretches of partitions are handed over whole where everybody reads the same: the work grows with
-  members, topics and what changes hands.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from kohort.group.assignors.base import (
-    Assignor,
-    GroupView,
-    MemberView,
-    Partitions,
-    Plan,
-)
-from kohort.group.assignors.claims import Claim, valid_claims
+from kohort.group.assignors.base import Assignor, GroupView, MemberView, Plan
+from kohort.group.assignors.claims import Claim, Ownership
+from kohort.group.assignors.loops_implementation import hand_out, keep, tally
 
 ROUNDS_MAX: Final = 16
 """Kafka's limit: subscriptions that overlap in many ways may be left slightly uneven."""
@@ -46,138 +40,86 @@ class UniformAssignor(Assignor):
         claims = [
             Claim(member.member_id, member.owned, self.generation_of(member)) for member in members
         ]
-        owned = valid_claims(group, members, claims)
-        if len({member.topics for member in members}) <= 1:
-            return _same_for_all(group, members, owned)
-        return _Levelling(group, members, owned).plan()
+        owned = Ownership(group.topics, claims, members)
+        if not members:
+            return Plan({})
+        if len({member.topics for member in members}) == 1:
+            _same_for_all(group, members, owned)
+        else:
+            _Levelling(members, owned).run()
+        shares: list[dict[str, Sequence[int]]] = [{} for _ in members]
+        hand_out(owned.row, owned.spans, shares)
+        return Plan({m.member_id: share for m, share in zip(members, shares, strict=True)})
 
 
-def _same_for_all(
-    group: GroupView, members: Sequence[MemberView], owned: Sequence[Partitions]
-) -> Plan:
-    plan: dict[str, dict[str, Sequence[int]]] = {}
-    topics = sorted(group.topics.keys() & members[0].topics) if members else []
-    total = sum(group.topics[topic].partitions for topic in topics)
-    each, extra = divmod(total, max(len(members), 1))
-    free = _unclaimed(group, topics, owned)
-    lacking: list[tuple[dict[str, Sequence[int]], int]] = []
-    for place, member in enumerate(members):
-        mine: dict[str, Sequence[int]] = {}
-        plan[member.member_id] = mine
+def _same_for_all(group: GroupView, members: Sequence[MemberView], owned: Ownership) -> None:
+    stretches = [owned.spans[topic] for topic in owned.spans if topic in members[0].topics]
+    total = sum(stop - start for start, stop in stretches)
+    each, extra = divmod(total, len(members))
+    had = array("i", [0]) * len(members)
+    tally(owned.row, stretches, had)
+    room = array("i")
+    lacking: list[tuple[int, int]] = []
+    for place in range(len(members)):
         ceiling = extra > 0
-        room = each + ceiling
-        for topic, numbers in owned[place].items():
-            mine[topic] = numbers[:room]
-            if len(numbers) > room:
-                free.append((topic, numbers[room:]))
-            room -= len(mine[topic])
-            if not mine[topic]:
-                del mine[topic]
-        if room and ceiling and len(members) - place > extra:
+        stays = min(had[place], each + ceiling)
+        lacks = each + ceiling - stays
+        if lacks and ceiling and len(members) - place > extra:
             # Somebody behind may own that much already; there are enough left to take it if not.
-            room, ceiling = room - 1, False
+            lacks, ceiling = lacks - 1, False
         extra -= ceiling
-        if room:
-            lacking.append((mine, room))
-    _fill_one_by_one(free, lacking)
-    return Plan(plan)
-
-
-def _unclaimed(
-    group: GroupView, topics: Sequence[str], owned: Sequence[Partitions]
-) -> list[tuple[str, Sequence[int]]]:
-    """What nobody owns, as stretches by topic."""
-    claimed: dict[str, list[tuple[int, ...]]] = {topic: [] for topic in topics}
-    for parts in owned:
-        for topic, numbers in parts.items():
-            claimed[topic].append(numbers)
-    free: list[tuple[str, Sequence[int]]] = []
-    for topic in topics:
-        size, taken = group.topics[topic].partitions, claimed[topic]
-        if not taken:
-            free.append((topic, range(size)))
-        elif sum(map(len, taken)) < size:
-            free.append((topic, sorted(set(range(size)).difference(*taken))))
-    return free
-
-
-def _fill_one_by_one(
-    free: Sequence[tuple[str, Sequence[int]]],
-    lacking: Sequence[tuple[dict[str, Sequence[int]], int]],
-) -> None:
-    """The stretches in order to the members in order, cut where a member is full."""
-    stretches = iter(free)
-    topic, numbers = "", ()
-    for mine, room in lacking:
-        while room:
-            if not numbers:
-                topic, numbers = next(stretches, ("", None))
-                if numbers is None:
-                    return
-            part, numbers = numbers[:room], numbers[room:]
-            room -= len(part)
-            if part:
-                mine[topic] = sorted((*mine[topic], *part)) if topic in mine else part
+        room.append(stays)
+        if lacks:
+            lacking.append((place, lacks))
+    before = owned.row[:]
+    free, given_up = keep(owned.row, stretches, room)
+    free.extend(sorted(given_up, key=lambda at: before[at]))
+    at = 0
+    for place, lacks in lacking:
+        for position in free[at : at + lacks]:
+            owned.row[position] = place
+        at += lacks
 
 
 class _Levelling:
     """Subscriptions differ: kept, dealt, then levelled topic by topic."""
 
-    def __init__(
-        self, group: GroupView, members: Sequence[MemberView], owned: Sequence[Partitions]
-    ) -> None:
-        self.members = members
-        self.loads = [sum(map(len, parts.values())) for parts in owned]
+    def __init__(self, members: Sequence[MemberView], owned: Ownership) -> None:
+        self.row, self.spans = owned.row, owned.spans
+        had = array("i", [0]) * len(members)
+        tally(self.row, [(0, len(self.row))], had)
+        self.loads = had.tolist()
         readers: dict[str, list[int]] = {}
         for place, member in enumerate(members):
             for topic in member.topics:
-                if topic in group.topics:
+                if topic in owned.spans:
                     readers.setdefault(topic, []).append(place)
         self.readers = readers
-        self.owners = {topic: [-1] * group.topics[topic].partitions for topic in readers}
-        for place, parts in enumerate(owned):
-            for topic, numbers in parts.items():
-                of_topic = self.owners[topic]
-                for number in numbers:
-                    of_topic[number] = place
         self.topics = sorted(readers, key=self._urgency)
 
     def _urgency(self, topic: str) -> tuple[float, int, str]:
         many = len(self.readers[topic])
-        return (-(len(self.owners[topic]) / many), many, topic)
+        start, stop = self.spans[topic]
+        return (-((stop - start) / many), many, topic)
 
-    def plan(self) -> Plan:
-        """Who gets what in the end."""
+    def run(self) -> None:
+        """Rewrite the row."""
         self._deal()
         self._level()
-        plan: list[dict[str, list[int]]] = [{} for _ in self.members]
-        for topic in sorted(self.owners):
-            for place in self.readers[topic]:
-                plan[place][topic] = []
-            for number, place in enumerate(self.owners[topic]):
-                plan[place][topic].append(number)
-        return Plan(
-            {
-                member.member_id: {topic: numbers for topic, numbers in mine.items() if numbers}
-                for member, mine in zip(self.members, plan, strict=True)
-            }
-        )
 
     def _ranked(self, topic: str) -> list[int]:
         return sorted(self.readers[topic], key=lambda place: (self.loads[place], place))
 
     def _deal(self) -> None:
-        loads = self.loads
+        loads, row = self.loads, self.row
         for topic in self.topics:
-            owners = self.owners[topic]
-            if -1 not in owners:
+            free = [at for at in range(*self.spans[topic]) if row[at] < 0]
+            if not free:
                 continue
             takers = _lowest_first(self._ranked(topic), loads)
-            for number, owner in enumerate(owners):
-                if owner < 0:
-                    taker = next(takers)[1]
-                    owners[number] = taker
-                    loads[taker] += 1
+            for at, (_, taker) in zip(free, takers, strict=False):
+                row[at] = taker
+                loads[taker] += 1
 
     def _level(self) -> None:
         shared = [topic for topic in self.topics if len(self.readers[topic]) >= 2]
@@ -191,20 +133,20 @@ class _Levelling:
 
     def _level_topic(self, topic: str) -> bool:
         """Hand partitions from the fullest subscribers to the emptiest; whether any moved."""
-        ranked, loads, owners = self._ranked(topic), self.loads, self.owners[topic]
+        ranked, loads, row = self._ranked(topic), self.loads, self.row
         if loads[ranked[-1]] - loads[ranked[0]] <= 1:
             return False
         movable: dict[int, list[int]] = {}
-        for number, owner in enumerate(owners):
-            movable.setdefault(owner, []).append(number)
+        for at in range(*self.spans[topic]):
+            movable.setdefault(row[at], []).append(at)
         givers, takers = _HighestFirst(ranked, loads), _lowest_first(ranked, loads)
         moved = False
         while (giver := givers.next(movable)) is not None:
-            number = movable[giver].pop()
+            at = movable[giver].pop()
             level, taker = next(takers)
             if givers.level - level <= 1:
                 break
-            owners[number] = taker
+            row[at] = taker
             loads[giver] -= 1
             loads[taker] += 1
             moved = True

@@ -17,7 +17,7 @@ from struct import error as struct_error
 
 from kohort.errors import DecodeError
 from kohort.group.assignors.base import NO_GENERATION, Partitions
-from kohort.group.assignors.protocol import ProtocolReader, ProtocolWriter
+from kohort.group.assignors.loops_implementation import PartitionReader, PartitionWriter
 
 _INT32 = Struct(">i")
 _PYTHON_HEADERS = {b"\0\0": (2,), b"\0\1": (2,)}
@@ -25,14 +25,11 @@ _PYTHON_HEADERS = {b"\0\0": (2,), b"\0\1": (2,)}
 
 def encode_previous(previous: Partitions, generation: int) -> bytes:
     """`sticky` v1, as Java writes it; topics by name."""
-    out: list[bytes] = []
-    ProtocolWriter().partitions(out, previous)
-    out.append(_INT32.pack(generation))
-    return b"".join(out)
+    return PartitionWriter().write(previous) + _INT32.pack(generation)
 
 
 def decode_previous(
-    data: bytes | None, reader: ProtocolReader | None = None
+    data: bytes | None, reader: PartitionReader | None = None
 ) -> tuple[Partitions, int]:
     """What a member had and in which generation, from v1 or v0; nothing if it cannot be read.
 
@@ -40,12 +37,12 @@ def decode_previous(
     """
     for start in (0, *_PYTHON_HEADERS.get(data[:2], ())) if data else ():
         with contextlib.suppress(struct_error, UnicodeDecodeError, DecodeError):
-            return _read_previous(data or b"", start, reader or ProtocolReader())
+            return _read_previous(data or b"", start, reader or PartitionReader())
     return {}, NO_GENERATION
 
 
-def _read_previous(data: bytes, at: int, reader: ProtocolReader) -> tuple[Partitions, int]:
-    found, at = reader.partitions(data, at)
+def _read_previous(data: bytes, at: int, reader: PartitionReader) -> tuple[Partitions, int]:
+    found, at = reader.read(data, at)
     if at == len(data):
         return found, NO_GENERATION
     (generation,) = _INT32.unpack_from(data, at)
