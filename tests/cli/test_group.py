@@ -62,13 +62,14 @@ def test_a_group_with_a_member(kohort: Run, cluster: Cluster, orders: str) -> No
 
         (group,) = kohort("group", "describe", "active", "-o", "json").json["groups"]
         assert set(group) == {
-            "group", "state", "protocol_type", "assignment_strategy", "coordinator", "lag",
-            "members", "partitions",
+            "group", "state", "type", "protocol_type", "assignment_strategy", "coordinator", "lag",
+            "group_epoch", "target_assignment_epoch", "members", "partitions",
         }  # fmt: skip
         assert group["lag"] == 1
         (only,) = group["members"]
         assert set(only) == {
             "consumer_id", "group_instance_id", "client_id", "host", "topics", "assignment",
+            "type", "rack", "pattern", "epoch", "target_assignment",
         }  # fmt: skip
         assert only["assignment"] == [
             {"topic": orders, "partition": 0}, {"topic": orders, "partition": 1},

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -65,6 +65,10 @@ class Reading:
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @click.option("-g", "--group", help="Read as a member of this group, and commit.")
 @click.option(
+    "--group-protocol", type=click.Choice(["classic", "consumer"]),
+    help="How the group assigns: a member does it, or the broker (KIP-848). [default: classic]",
+)  # fmt: skip
+@click.option(
     "--from-beginning",
     is_flag=True,
     help="Begin at the first record; in a group where nothing is committed yet.",
@@ -92,6 +96,7 @@ class Reading:
 def consume(
     topics: tuple[str, ...],
     group: str | None,
+    group_protocol: str | None,
     from_beginning: bool,
     offset: str | None,
     partitions: tuple[int, ...],
@@ -117,8 +122,12 @@ def consume(
             "in a group the group decides who reads what from where; leave out --group, "
             "--offset or --partition"
         )
+    if group_protocol and not group:
+        raise click.UsageError("--group-protocol needs --group")
     if from_beginning and offset:
         raise click.UsageError("choose --from-beginning or --offset")
+    if group_protocol:
+        client = replace(client, flags=client.flags | {"group_protocol": group_protocol})
     start = parse_start(offset or ("earliest" if from_beginning else "latest"), _now_ms())
     silence_s = None if timeout is None else parse_duration_ms(timeout) / 1000
     chosen = _settings(client, ConsumerConfig, group, start)

@@ -2,6 +2,8 @@
 
 Rules:
 - Columns are those of Kafka's own tool, so that runbooks carry over.
+- A group of the consumer protocol (KIP-848) has more to show: epochs, and what each member is on
+  its way to.
 - What is not known is shown as such, never as 0: no committed offset, a partition without a leader,
   a group whose coordinator does not answer. One such row never ends the command.
 """
@@ -29,12 +31,17 @@ if TYPE_CHECKING:
 LIST_COLUMNS = ("group", "state", "type", "protocol", "members", "coordinator", "error")
 STATE_COLUMNS = ("group", "coordinator", "assignment_strategy", "state", "members")
 MEMBER_COLUMNS = ("group", "consumer_id", "host", "client_id", "partitions", "assignment")
+EPOCH_COLUMNS = ("group_epoch", "target_assignment_epoch")
+TARGET_COLUMNS = ("epoch", "target_assignment")
 LAG_COLUMNS = (
     "group", "topic", "partition", "current_offset", "log_end_offset", "lag", "consumer_id",
     "host", "client_id",
 )  # fmt: skip
 DEAD = "Dead"
-STATES = ("Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Dead")
+STATES = (
+    "Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling",
+    "Dead",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -120,7 +127,10 @@ def describe(groups: tuple[str, ...], output: str, client: Client) -> None:
         for one in found:
             click.echo(json.dumps(_as_json(one)))
     elif output == "csv":
-        show([row for f in found for row in _member_rows(f.group)], MEMBER_COLUMNS, output)
+        columns = MEMBER_COLUMNS + TARGET_COLUMNS
+        if all(f.group.epoch is None for f in found):
+            columns = MEMBER_COLUMNS
+        show([row for f in found for row in _member_rows(f.group)], columns, output)
     else:
         click.echo("\n\n".join(_as_text(f) for f in found))
 
@@ -259,16 +269,18 @@ def _member_rows(described: GroupDescription) -> list[dict[str, Any]]:
             "host": m.host,
             "client_id": m.client_id,
             "partitions": len(m.assignment),
-            "assignment": _assignment_text(m) or None,
+            "assignment": _assignment_text(m.assignment) or None,
+            "epoch": m.epoch,
+            "target_assignment": _assignment_text(m.target or ()) or None,
         }
         for m in described.members
     ]
 
 
-def _assignment_text(member: MemberDescription) -> str:
+def _assignment_text(assignment: Iterable[TopicPartition]) -> str:
     """`orders(0,1,2) payments(4)`, as Kafka's tool writes it."""
     by_topic: dict[str, list[int]] = {}
-    for topic, partition in sorted(member.assignment):
+    for topic, partition in sorted(assignment):
         by_topic.setdefault(topic, []).append(partition)
     return " ".join(f"{t}({','.join(map(str, numbers))})" for t, numbers in by_topic.items())
 
@@ -281,10 +293,14 @@ def _as_text(found: Found) -> str:
         "assignment_strategy": described.protocol or None,
         "state": described.state,
         "members": len(described.members),
+        "group_epoch": described.epoch,
+        "target_assignment_epoch": described.assignment_epoch,
     }
-    parts = [as_table([state], STATE_COLUMNS)]
+    epochs = described.epoch is not None
+    parts = [as_table([state], STATE_COLUMNS + EPOCH_COLUMNS if epochs else STATE_COLUMNS)]
     if described.members:
-        parts.append(as_table(_member_rows(described), MEMBER_COLUMNS))
+        columns = MEMBER_COLUMNS + TARGET_COLUMNS if epochs else MEMBER_COLUMNS
+        parts.append(as_table(_member_rows(described), columns))
     if found.rows:
         parts.append(as_table(found.rows, LAG_COLUMNS))
     return "\n\n".join(parts)
@@ -295,20 +311,26 @@ def _as_json(found: Found) -> dict[str, Any]:
     return {
         "group": described.group_id,
         "state": described.state,
+        "type": described.group_type or None,
         "protocol_type": described.protocol_type,
         "assignment_strategy": described.protocol or None,
         "coordinator": _coordinator(described),
         "lag": found.total_lag,
+        "group_epoch": described.epoch,
+        "target_assignment_epoch": described.assignment_epoch,
         "members": [
             {
                 "consumer_id": m.member_id,
                 "group_instance_id": m.group_instance_id,
                 "client_id": m.client_id,
                 "host": m.host,
+                "type": m.member_type,
+                "rack": m.rack,
                 "topics": list(m.topics),
-                "assignment": [
-                    {"topic": topic, "partition": number} for topic, number in sorted(m.assignment)
-                ],
+                "pattern": m.pattern,
+                "assignment": _assignment_json(m.assignment),
+                "epoch": m.epoch,
+                "target_assignment": None if m.target is None else _assignment_json(m.target),
             }
             for m in described.members
         ],
@@ -316,6 +338,10 @@ def _as_json(found: Found) -> dict[str, Any]:
             {key: value for key, value in row.items() if key != "group"} for row in found.rows
         ],
     }
+
+
+def _assignment_json(assignment: Iterable[TopicPartition]) -> list[dict[str, Any]]:
+    return [{"topic": topic, "partition": number} for topic, number in sorted(assignment)]
 
 
 def _coordinator(described: GroupDescription) -> str:

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kohort.client.admin_calls import AdminCalls, raise_failed
-from kohort.client.admin_types import GroupDescription, GroupListing, MemberDescription
+from kohort.client.admin_types import GroupDescription, GroupListing
 from kohort.client.cluster import Versioned
+from kohort.client.group_descriptions import DEAD, classic_group, consumer_group, dead_group
+from kohort.client.metadata import Node
 from kohort.client.types import OffsetAndMetadata, TopicPartition
-from kohort.errors import DecodeError, ErrorCode, GroupError
-from kohort.wire import Message, decode_versioned
-from kohort.wire.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
-from kohort.wire.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from kohort.errors import ErrorCode, GroupError, UnsupportedVersionError
+from kohort.wire import Message
+from kohort.wire.messages.consumer_group_describe_request import ConsumerGroupDescribeRequest
+from kohort.wire.messages.consumer_group_describe_response import ConsumerGroupDescribeResponse
 from kohort.wire.messages.delete_groups_request import DeleteGroupsRequest
 from kohort.wire.messages.delete_groups_response import DeleteGroupsResponse
 from kohort.wire.messages.describe_groups_request import DescribeGroupsRequest
-from kohort.wire.messages.describe_groups_response import (
-    DescribedGroupMember,
-    DescribeGroupsResponse,
-)
+from kohort.wire.messages.describe_groups_response import DescribeGroupsResponse
 from kohort.wire.messages.list_groups_request import ListGroupsRequest
 from kohort.wire.messages.list_groups_response import ListGroupsResponse
 from kohort.wire.messages.offset_commit_request import (
@@ -41,11 +40,9 @@ from kohort.wire.messages.offset_fetch_request import (
 )
 from kohort.wire.messages.offset_fetch_response import OffsetFetchResponse
 
-CONSUMER = "consumer"
 _GROUPS_FROM = 8  # OffsetFetch: several groups a request (KIP-709)
 _NAMES_UNTIL = 9  # OffsetFetch and OffsetCommit: topics by id from version 10 on (KIP-848)
 _STATES_FROM = 4  # ListGroups: states (KIP-518)
-_DEAD = "Dead"
 
 
 class AdminGroups(AdminCalls):
@@ -83,7 +80,7 @@ class AdminGroups(AdminCalls):
     def describe_groups(
         self, group_ids: Iterable[str], *, timeout_s: float | None = None
     ) -> dict[str, GroupDescription]:
-        """Groups with their members and assignments; one that does not exist is `Dead`."""
+        """Groups of both protocols with their members; one that does not exist is `Dead`."""
         deadline_ms = self._deadline(timeout_s)
         return {group_id: self._describe(group_id, deadline_ms) for group_id in group_ids}
 
@@ -98,18 +95,28 @@ class AdminGroups(AdminCalls):
             )
             group = answer.groups[0]
             # Since v6 an unknown group is an error instead of the state Dead (KIP-1043).
-            unknown = group.error_code == ErrorCode.GROUP_ID_NOT_FOUND
-            _check(group.error_code if not unknown else 0, f"describing group {group_id!r}")
-            return GroupDescription(
-                group_id,
-                _DEAD if unknown else group.group_state,
-                group.protocol_type,
-                group.protocol_data,
-                node,
-                tuple(_member(m, group.protocol_type) for m in group.members),
-            )
+            if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND or group.group_state == DEAD:
+                found = self._describe_consumer(group_id, node, deadline_ms)
+                return found or dead_group(group_id, node)
+            _check(group.error_code, f"describing group {group_id!r}")
+            return classic_group(group, node)
 
         return self._until(deadline_ms, attempt)
+
+    def _describe_consumer(
+        self, group_id: str, node: Node, deadline_ms: int
+    ) -> GroupDescription | None:
+        """A group of the consumer protocol (KIP-848), None where there is none of that name."""
+        request = ConsumerGroupDescribeRequest(group_ids=[group_id])
+        try:
+            answer = self._ask(ConsumerGroupDescribeResponse, node.node_id, request, deadline_ms)
+        except UnsupportedVersionError:  # a broker before 4.0 has no such groups
+            return None
+        group = answer.groups[0]
+        if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+            return None
+        _check(group.error_code, f"describing group {group_id!r}")
+        return consumer_group(group, node)
 
     def delete_groups(self, group_ids: Iterable[str], *, timeout_s: float | None = None) -> None:
         """Delete groups that have no members, with their offsets.
@@ -261,43 +268,3 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     for name, number in partitions:
         by_topic.setdefault(name, []).append(number)
     return by_topic
-
-
-def _member(member: DescribedGroupMember, protocol_type: str) -> MemberDescription:
-    topics: tuple[str, ...] = ()
-    owned: tuple[TopicPartition, ...] = ()
-    if protocol_type == CONSUMER:  # other kinds of group have contents of their own
-        try:
-            topics, owned = _consumer_parts(member)
-        except DecodeError:
-            topics, owned = (), ()  # some client's own format; the rest is still worth showing
-    return MemberDescription(
-        member.member_id,
-        member.group_instance_id,
-        member.client_id,
-        member.client_host,
-        topics,
-        owned,
-    )
-
-
-def _consumer_parts(
-    member: DescribedGroupMember,
-) -> tuple[tuple[str, ...], tuple[TopicPartition, ...]]:
-    topics: tuple[str, ...] = ()
-    owned: tuple[TopicPartition, ...] = ()
-    if member.member_metadata:
-        subscription = decode_versioned(
-            ConsumerProtocolSubscription, member.member_metadata, newer=True
-        )[1]
-        topics = tuple(subscription.topics)
-    if member.member_assignment:
-        assignment = decode_versioned(
-            ConsumerProtocolAssignment, member.member_assignment, newer=True
-        )[1]
-        owned = tuple(
-            TopicPartition(tp.topic, number)
-            for tp in assignment.assigned_partitions
-            for number in tp.partitions
-        )
-    return topics, owned

@@ -90,7 +90,12 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
-    """A member of a group: who it is, what it subscribes to, what it owns."""
+    """A member of a group: who it is, what it subscribes to, what it owns.
+
+    In a group of the consumer protocol (KIP-848) also its `pattern`, its rack, its epoch, and the
+    `target` that it is on its way to; `member_type` is then `classic` for a member that still
+    speaks the classic protocol.
+    """
 
     member_id: str
     group_instance_id: str | None
@@ -98,11 +103,20 @@ class MemberDescription:
     host: str
     topics: tuple[str, ...]
     assignment: tuple[TopicPartition, ...]
+    member_type: str = "classic"
+    pattern: str | None = None
+    rack: str | None = None
+    epoch: int | None = None
+    target: tuple[TopicPartition, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group. `protocol` is the assignor in use; `state` is `Dead` when there is no such group."""
+    """A group. `protocol` is the assignor in use; `state` is `Dead` when there is no such group.
+
+    `group_type` is `classic` or `consumer` (KIP-848; empty for a dead group). The epochs are of the
+    latter: that of the group, and that of the assignment its members are on their way to.
+    """
 
     group_id: str
     state: str
@@ -110,6 +124,9 @@ class GroupDescription:
     protocol: str
     coordinator: Node
     members: tuple[MemberDescription, ...]
+    group_type: str = ""
+    epoch: int | None = None
+    assignment_epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

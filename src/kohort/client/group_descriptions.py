@@ -1,0 +1,114 @@
+"""What a coordinator says of a group, in `Admin`'s terms: one shape for both protocols. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from kohort.client.admin_types import GroupDescription, MemberDescription
+from kohort.client.metadata import Node
+from kohort.client.types import TopicPartition
+from kohort.errors import DecodeError
+from kohort.wire import decode_versioned
+from kohort.wire.messages import consumer_group_describe_response as described
+from kohort.wire.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
+from kohort.wire.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from kohort.wire.messages.describe_groups_response import DescribedGroup, DescribedGroupMember
+
+CLASSIC: Final = "classic"
+CONSUMER: Final = "consumer"
+DEAD: Final = "Dead"
+_CLASSIC_MEMBER: Final = 0  # ConsumerGroupDescribe v1: a classic member of a group that migrates
+
+
+def dead_group(group_id: str, coordinator: Node) -> GroupDescription:
+    """There is no group of that name."""
+    return GroupDescription(group_id, DEAD, "", "", coordinator, ())
+
+
+def classic_group(group: DescribedGroup, coordinator: Node) -> GroupDescription:
+    """A group whose members assign (DescribeGroups)."""
+    return GroupDescription(
+        group.group_id,
+        group.group_state,
+        group.protocol_type,
+        group.protocol_data,
+        coordinator,
+        tuple(_classic_member(m, group.protocol_type) for m in group.members),
+        CLASSIC,
+    )
+
+
+def consumer_group(group: described.DescribedGroup, coordinator: Node) -> GroupDescription:
+    """A group whose coordinator assigns (ConsumerGroupDescribe, KIP-848)."""
+    return GroupDescription(
+        group.group_id,
+        group.group_state,
+        CONSUMER,
+        group.assignor_name,
+        coordinator,
+        tuple(_consumer_member(member) for member in group.members),
+        CONSUMER,
+        group.group_epoch,
+        group.assignment_epoch,
+    )
+
+
+def _consumer_member(member: described.Member) -> MemberDescription:
+    return MemberDescription(
+        member.member_id,
+        member.instance_id,
+        member.client_id,
+        member.client_host,
+        tuple(member.subscribed_topic_names),
+        _flat(member.assignment.topic_partitions),
+        CLASSIC if member.member_type == _CLASSIC_MEMBER else CONSUMER,
+        member.subscribed_topic_regex or None,
+        member.rack_id,
+        member.member_epoch,
+        _flat(member.target_assignment.topic_partitions),
+    )
+
+
+def _flat(topics: Iterable[described.TopicPartitions]) -> tuple[TopicPartition, ...]:
+    return tuple(TopicPartition(t.topic_name, number) for t in topics for number in t.partitions)
+
+
+def _classic_member(member: DescribedGroupMember, protocol_type: str) -> MemberDescription:
+    topics: tuple[str, ...] = ()
+    owned: tuple[TopicPartition, ...] = ()
+    if protocol_type == CONSUMER:  # other kinds of group have contents of their own
+        try:
+            topics, owned = _classic_parts(member)
+        except DecodeError:
+            topics, owned = (), ()  # some client's own format; the rest is still worth showing
+    return MemberDescription(
+        member.member_id,
+        member.group_instance_id,
+        member.client_id,
+        member.client_host,
+        topics,
+        owned,
+    )
+
+
+def _classic_parts(
+    member: DescribedGroupMember,
+) -> tuple[tuple[str, ...], tuple[TopicPartition, ...]]:
+    topics: tuple[str, ...] = ()
+    owned: tuple[TopicPartition, ...] = ()
+    if member.member_metadata:
+        subscription = decode_versioned(
+            ConsumerProtocolSubscription, member.member_metadata, newer=True
+        )[1]
+        topics = tuple(subscription.topics)
+    if member.member_assignment:
+        assignment = decode_versioned(
+            ConsumerProtocolAssignment, member.member_assignment, newer=True
+        )[1]
+        owned = tuple(
+            TopicPartition(tp.topic, number)
+            for tp in assignment.assigned_partitions
+            for number in tp.partitions
+        )
+    return topics, owned
