@@ -1,0 +1,94 @@
+"""Which members a world of today's protocols has, and what is a keep-alive among their messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol as Interface
+
+from kohort.group.assignors import TopicView, make_assignors
+from kohort.group.config import GroupConfig
+from kohort.group.member import ClassicMember
+from kohort.group.member_config import MemberConfig
+from kohort.group.member_effects import Effect
+from kohort.group.shard import GroupShard
+from kohort.simulator.history.ledger import KEEP_ALIVE
+from kohort.simulator.history.plan import Timing
+from kohort.wire import Message
+from kohort.wire.messages.heartbeat_response import HeartbeatResponse
+
+GROUP = "g"
+Machine = ClassicMember
+
+
+class Protocol(Interface):
+    """One of today's protocols with one assignor."""
+
+    def config(self, timing: Timing, record_max_bytes: int) -> GroupConfig:
+        """The coordinator's configuration."""
+        ...
+
+    def member(self, timing: Timing, jitter: Callable[[], float]) -> Machine:
+        """A new consumer's machine."""
+        ...
+
+    def look(self, machine: Machine, topics: Mapping[str, int], now_ms: int) -> list[Effect]:
+        """Tell the member what topics there are."""
+        ...
+
+    def accepts(self, shard: GroupShard, machine: Machine) -> bool:
+        """Whether the coordinator would take a commit of the member."""
+        ...
+
+    def kind_of(self, request: Message) -> str:
+        """What a request is counted as."""
+        ...
+
+    def kind_of_answer(self, asked: str, response: Message) -> str:
+        """What the answer to a request of the kind `asked` is counted as."""
+        ...
+
+
+class Classic:
+    """The classic protocol: the leading client assigns with `assignor`."""
+
+    def __init__(self, assignor: str) -> None:
+        self._assignor = assignor
+
+    def config(self, timing: Timing, record_max_bytes: int) -> GroupConfig:
+        """Kafka's defaults, but for the size of a record."""
+        del timing
+        return GroupConfig(group_record_max_bytes=record_max_bytes)
+
+    def member(self, timing: Timing, jitter: Callable[[], float]) -> Machine:
+        """A member with Kafka's defaults, but for session and heartbeat."""
+        config = MemberConfig(
+            group_id=GROUP,
+            session_timeout_ms=timing.session_ms,
+            heartbeat_interval_ms=timing.heartbeat_ms,
+        )
+        return ClassicMember(config, make_assignors(self._assignor), jitter)
+
+    def look(self, machine: Machine, topics: Mapping[str, int], now_ms: int) -> list[Effect]:
+        """Only a leader acts on it."""
+        seen = {topic: TopicView(partitions) for topic, partitions in topics.items()}
+        return machine.topics_changed(seen, now_ms)
+
+    def accepts(self, shard: GroupShard, machine: Machine) -> bool:
+        """A commit needs the group's generation and a member's id."""
+        group = shard.groups.get(GROUP)
+        return (
+            group is not None
+            and machine.member_id in group.members
+            and shard.durable.groups[GROUP].generation == machine.generation
+        )
+
+    def kind_of(self, request: Message) -> str:
+        """Heartbeats keep alive."""
+        name = type(request).__name__.removesuffix("Request")
+        return KEEP_ALIVE if name == "Heartbeat" else name
+
+    def kind_of_answer(self, asked: str, response: Message) -> str:
+        """An error in a heartbeat's answer is news: so members hear of a rebalance."""
+        if isinstance(response, HeartbeatResponse) and response.error_code:
+            return "Heartbeat"
+        return asked
