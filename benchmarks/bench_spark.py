@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kohort.client.producer import Producer
+from kohort.retry.cluster_port import ClusterPort
 from kohort.spark import Pipeline, Record, session
-from kohort.spark.cluster import ClusterPort
 from kohort.spark.fetch import read_ranges
 from kohort.spark.offsets import Range
 from kohort.spark.options import parse_source

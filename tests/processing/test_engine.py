@@ -244,8 +244,8 @@ def test_a_stuck_head_is_evicted() -> None:
     engine = world.engine
     world.poll(100)
     world.commit()
-    stuck = engine.take(1, world.now_ms)
-    while items := engine.take(10, world.now_ms):
+    stuck = engine.take("threads", 1, world.now_ms)
+    while items := engine.take("threads", 10, world.now_ms):
         engine.finished(items, None, world.now_ms)
     engine.tick(world.now_ms)
     world.now_ms += 60_000
@@ -267,10 +267,10 @@ def test_caps_stop_reading_and_half_resumes() -> None:
         world.commit()
     assert world.engine.outstanding == 100
     assert world.engine.paused(world.now_ms)
-    items = world.engine.take(49, world.now_ms)
+    items = world.engine.take("threads", 49, world.now_ms)
     world.engine.finished(items, None, world.now_ms)
     assert world.engine.paused(world.now_ms)
-    world.engine.finished(world.engine.take(1, world.now_ms), None, world.now_ms)
+    world.engine.finished(world.engine.take("threads", 1, world.now_ms), None, world.now_ms)
     assert not world.engine.paused(world.now_ms)
 
 
@@ -280,7 +280,7 @@ def test_revoked_while_a_worker_holds_it_and_assigned_again() -> None:
     world.produce("orders", 0, b"k", b"v")
     world.poll()
     world.commit()
-    items = world.engine.take(1, world.now_ms)
+    items = world.engine.take("threads", 1, world.now_ms)
     world.engine.removed([("orders", 0)])
     world.assign(("orders", 0))
     world.poll()
@@ -297,9 +297,9 @@ def test_draining_begins_nothing_more_and_commits_what_is_done() -> None:
     world.poll()
     world.commit()
     engine = world.engine
-    items = engine.take(3, world.now_ms)
+    items = engine.take("threads", 3, world.now_ms)
     engine.draining([("orders", 0)])
-    assert engine.take(10, world.now_ms) == []
+    assert engine.take("threads", 10, world.now_ms) == []
     assert engine.in_flight_of([("orders", 0)]) == 3
     engine.finished(items, None, world.now_ms)
     assert engine.in_flight_of([("orders", 0)]) == 0

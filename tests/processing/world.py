@@ -114,7 +114,7 @@ class World:
             items = self.working.pop(self.chance.randrange(len(self.working)))
             self.engine.finished(items, self.outcomes(items), self.now_ms)
             return
-        items = self.engine.take(self.chance.randint(1, most), self.now_ms)
+        items = self.engine.take("threads", self.chance.randint(1, most), self.now_ms)
         if items:
             self.working.append(items)
 
@@ -173,7 +173,9 @@ class World:
             self.step()
             self.commit()
             engine = self.engine
-            busy = self.working or engine.ready or engine.in_flight or engine.commit_urgent
+            busy = (
+                self.working or engine.ready("threads") or engine.in_flight or engine.commit_urgent
+            )
             if not busy and not engine._outbox:
                 return
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from kohort.errors import BrokerError, ConfigError, DataLossError, ErrorCode
+from kohort.retry.asking import Stamped, TopicView
 from kohort.spark.offsets import Position, TopicPartition
 from kohort.spark.options import parse_source
-from kohort.spark.planner import Planner, Stamped, TopicView
+from kohort.spark.planner import Planner
 
 T0, T1 = ("t", 0), ("t", 1)
 

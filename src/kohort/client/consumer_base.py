@@ -241,6 +241,11 @@ class ConsumerBase:
                 core.positions.bound(TopicPartition(*partition), end_offset)
             core.kick()
 
+    def positions(self) -> dict[TopicPartition, int]:
+        """The offset of the next record of each assigned partition, where known. Never waits."""
+        with self._core.lock:
+            return {p.tp: p.offset for p in self._core.positions if p.known}
+
     def current_lag(self, partition: TopicPartition | tuple[str, int]) -> int | None:
         """Records between the position and the partition's end, as of the last fetch; or None."""
         with self._core.lock:
@@ -276,6 +281,14 @@ class ConsumerBase:
         """
         self._calls.woken = True
         self._core.attention = True
+        self._notify()
+
+    def nudge(self) -> None:
+        """Let the present (or else the next) `poll` return at once with what there is. Any thread.
+
+        For a thread that polls and also has other things to attend to; unlike `wakeup` no error.
+        """
+        self._calls.nudged = True
         self._notify()
 
     # -- inside ----------------------------------------------------------------------------------

@@ -60,6 +60,7 @@ class ConsumerCalls:
         self.core = core
         self.listener: RebalanceListener = RebalanceListener()
         self.woken = False
+        self.nudged = False
         self.closed = False
         self._network = network
         self._deaf = False
@@ -86,6 +87,9 @@ class ConsumerCalls:
                     self.after_take()
                     return found
                 self.after_take()
+                if self.nudged:
+                    self.nudged = False
+                    return None
                 if not (yield from self._wait(until_ms)):
                     self._raise_unreachable()
                     return None

@@ -80,6 +80,11 @@ class Dispatcher:
         return len(self._ready)
 
     @property
+    def chained(self) -> int:
+        """At most so many more could go to the same worker, behind the ready ones."""
+        return self.waiting if self._ready else 0
+
+    @property
     def in_flight(self) -> int:
         """How many records workers hold."""
         return self._in_flight

@@ -71,15 +71,15 @@ class Engine(EngineCore):
         """The delay of every topic that is not a source."""
         return {topic: delay for topic, (_, delay) in self._places.items() if delay is not None}
 
-    @property
-    def ready(self) -> int:
-        """How many records a worker could begin now."""
-        return self._dispatcher.ready
+    def ready(self, pool: str) -> int:
+        """How many records a worker of this pool could begin now."""
+        dispatcher = self._dispatchers[pool]
+        return dispatcher.ready + dispatcher.chained
 
     @property
     def in_flight(self) -> int:
         """How many records workers hold."""
-        return self._dispatcher.in_flight
+        return sum(dispatcher.in_flight for dispatcher in self._dispatchers.values())
 
     @property
     def idle(self) -> bool:
@@ -121,7 +121,8 @@ class Engine(EngineCore):
         """
         route, delay_ms = self._places[key[0]]
         tracker = PartitionTracker(epoch, committed, metadata)
-        partition = Partition(key[0], key[1], route, tracker, delay_ms, topic_id)
+        dispatcher = self._dispatchers[route.pool]
+        partition = Partition(key[0], key[1], route, tracker, dispatcher, delay_ms, topic_id)
         partition.head_since_ms = now_ms
         if tracker.unreadable:
             self.counts["metadata_unreadable"] += 1
@@ -142,7 +143,7 @@ class Engine(EngineCore):
             if partition is not None:
                 partition.draining = True
                 self._forget_waiting(partition)
-                self._drop(partition, [*partition.aside, *self._dispatcher.withdraw(partition)])
+                self._drop(partition, [*partition.aside, *partition.dispatcher.withdraw(partition)])
                 partition.aside.clear()
 
     def removed(self, keys: Iterable[TopicPartition]) -> None:
@@ -174,7 +175,7 @@ class Engine(EngineCore):
             self._drop(partition, waiting)
             for item in waiting:
                 if item.tries:
-                    self._dispatcher.release(item.lane)
+                    partition.dispatcher.release(item.lane)
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -251,19 +252,19 @@ class Engine(EngineCore):
 
     # -- working -------------------------------------------------------------------------------
 
-    def take(self, most: int, now_ms: int) -> list[Item]:
-        """Up to `most` records for one worker, to be worked on in this order.
+    def take(self, pool: str, most: int, now_ms: int) -> list[Item]:
+        """Up to `most` records for one worker of a pool, to be worked on in this order.
 
         The same list is to be given to `finished`.
         """
-        items = self._dispatcher.take(most)
+        items = self._dispatchers[pool].take(most)
         if len(self.holds) and items:
-            items = self._follow(items, now_ms)
+            items = self._follow(pool, items, now_ms)
         if items:
             self._works[id(items)] = items
         return items
 
-    def _follow(self, items: list[Item], now_ms: int) -> list[Item]:
+    def _follow(self, pool: str, items: list[Item], now_ms: int) -> list[Item]:
         """Send records after an earlier one of their key that waits in a tier (`hold_key`)."""
         kept: list[Item] = []
         sent: list[Item] = []
@@ -279,7 +280,7 @@ class Engine(EngineCore):
             self._post(Publication(item, copy=copy))
             sent.append(item)
         if sent:
-            self._dispatcher.finished(sent, {item.lane for item in kept})
+            self._dispatchers[pool].finished(sent, {item.lane for item in kept})
         return kept
 
     def _tier_to_follow(self, item: Item) -> str | None:
@@ -307,7 +308,7 @@ class Engine(EngineCore):
                 elif self._failed(item, outcome, now_ms):
                     kept.add(item.lane)
             self._put_back(back)
-        self._dispatcher.finished(items, kept)
+        items[0].partition.dispatcher.finished(items, kept)
 
     def _put_back(self, items: Sequence[Item]) -> None:
         """Records that a worker gave back: to the head of their lane, or aside if that stands."""
@@ -320,7 +321,7 @@ class Engine(EngineCore):
             elif partition.stopped or partition.circuit.state is not CircuitState.CLOSED:
                 partition.aside.appendleft(item)
             else:
-                self._dispatcher.put_back((item,))
+                partition.dispatcher.put_back((item,))
 
     def _all_done(self, items: Sequence[Item], now_ms: int) -> None:
         by: dict[Partition, list[Item]] = {}
@@ -371,7 +372,7 @@ class Engine(EngineCore):
         if partition.is_source and partition.circuit.failed(now_ms):
             self.counts["circuit_opened"] += 1
             partition.probing = False
-            partition.aside.extendleft(reversed(self._dispatcher.withdraw(partition)))
+            partition.aside.extendleft(reversed(partition.dispatcher.withdraw(partition)))
         return False
 
     def _stop(self, partition: Partition, item: Item, failure: Failure) -> None:
@@ -381,7 +382,7 @@ class Engine(EngineCore):
             f'on_failure is "stop_partition"; mend the cause, then resume it'
         )
         self.counts["partitions_stopped"] += 1
-        partition.aside.extendleft(reversed(self._dispatcher.withdraw(partition)))
+        partition.aside.extendleft(reversed(partition.dispatcher.withdraw(partition)))
 
     def resume(self, key: TopicPartition, now_ms: int) -> bool:
         """Try the record again that stopped a partition. False when it is not stopped."""
@@ -390,7 +391,7 @@ class Engine(EngineCore):
             return False
         item, partition.stopped_item, partition.stopped = partition.stopped_item, None, ""
         item.tries = 0
-        self._dispatcher.ready_now(item)
+        partition.dispatcher.ready_now(item)
         self._refill(partition, now_ms)
         return True
 
@@ -471,9 +472,9 @@ class Engine(EngineCore):
                 if what.item.partition.live:
                     self._outbox.append(what)
             elif what.tries:
-                self._dispatcher.ready_now(what)
+                what.partition.dispatcher.ready_now(what)
             else:
-                self._dispatcher.add((what,))
+                what.partition.dispatcher.add((what,))
         for partition in self.partitions.values():
             partition.circuit.may_try(now_ms)
             self._refill(partition, now_ms)

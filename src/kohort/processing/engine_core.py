@@ -77,7 +77,7 @@ class EngineCore:
             self._places[route.topic] = (route, None)
             for topic, delay_ms in route.topics.delays_ms.items():
                 self._places[topic] = (route, delay_ms)
-        self._dispatcher = Dispatcher()
+        self._dispatchers = {route.pool: Dispatcher() for route, _ in self._places.values()}
         self._works: dict[int, list[Item]] = {}
         """What each worker holds, by the identity of the list."""
         self._outbox: list[Publication] = []
@@ -97,15 +97,15 @@ class EngineCore:
         if circuit is CircuitState.HALF_OPEN:
             if not partition.probing:
                 partition.probing = True
-                self._dispatcher.add((aside.popleft(),))
+                partition.dispatcher.add((aside.popleft(),))
         elif partition.careful:
             self._one_carefully(partition, now_ms)
         elif partition.tracker.may_begin(aside[-1].offset):
-            self._dispatcher.add(aside)
+            partition.dispatcher.add(aside)
             aside.clear()
         else:
             while aside and partition.tracker.may_begin(aside[0].offset):
-                self._dispatcher.add((aside.popleft(),))
+                partition.dispatcher.add((aside.popleft(),))
 
     def _one_carefully(self, partition: Partition, now_ms: int) -> None:
         """The next record alone, and only when its offset stands beside the commit (guard)."""
@@ -117,7 +117,7 @@ class EngineCore:
         elif partition.alone is first:
             partition.aside.popleft()
             if first.offset != partition.suspect:
-                self._dispatcher.add((first,))
+                partition.dispatcher.add((first,))
                 return
             text = f"the process died {tracker.crashes - 1} times at work on this record"
             failure = stated(

@@ -15,7 +15,7 @@ from enum import StrEnum
 from kohort.config import format_duration
 from kohort.processing.blocking import Blocking
 from kohort.processing.circuit import Circuit, CircuitConfig
-from kohort.processing.dispatch import Item, Order
+from kohort.processing.dispatch import Dispatcher, Item, Order
 from kohort.processing.tracker import PartitionTracker
 from kohort.retry.policy import RetryTopics
 
@@ -40,6 +40,7 @@ class Route:
         order: what keeps its order.
         blocking: tries in place, before the tiers.
         on_failure: what becomes of a key's order on a failure.
+        pool: the workers that its handler runs on.
     """
 
     topics: RetryTopics
@@ -47,6 +48,7 @@ class Route:
     blocking: Blocking = field(default_factory=Blocking)
     on_failure: OnFailure = OnFailure.PASS
     circuit: CircuitConfig = field(default_factory=CircuitConfig)
+    pool: str = "threads"
 
     @property
     def topic(self) -> str:
@@ -63,8 +65,8 @@ class Partition:
     """State of one assigned partition. `delay_ms` is None for a source topic, 0 for the entry."""
 
     __slots__ = (
-        "alone", "aside", "begin_version", "careful", "circuit", "delay_ms", "draining", "evicting",
-        "head", "head_since_ms", "live", "number", "outstanding", "outstanding_bytes", "probing",
+        "alone", "aside", "begin_version", "careful", "circuit", "delay_ms", "dispatcher", "draining",
+        "evicting", "head", "head_since_ms", "live", "number", "outstanding", "outstanding_bytes", "probing",
         "publish_blocked", "publishing", "route", "stopped", "stopped_item", "suspect", "topic",
         "topic_id", "tracker",
     )  # fmt: skip
@@ -75,6 +77,7 @@ class Partition:
         number: int,
         route: Route,
         tracker: PartitionTracker,
+        dispatcher: Dispatcher,
         delay_ms: int | None = None,
         topic_id: str = "",
     ) -> None:
@@ -82,6 +85,7 @@ class Partition:
         self.number = number
         self.route = route
         self.tracker = tracker
+        self.dispatcher = dispatcher
         self.delay_ms = delay_ms
         self.topic_id = topic_id
         self.live = True

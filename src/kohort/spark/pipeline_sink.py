@@ -23,12 +23,12 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.types import StructType
 
 from kohort.errors import KohortError, ProtocolError
+from kohort.retry.cluster_port import ClusterPort, WallClock
 from kohort.retry.fenced import Loader, RangeLoad, Report, SourceRange
 from kohort.retry.handling import Handlers, HandlerSpec
 from kohort.retry.policy import RetryTopics
 from kohort.retry.store import Store, open_store
 from kohort.spark import arrow
-from kohort.spark.cluster import ClusterPort, WallClock
 from kohort.spark.offsets import Range, TopicPartition
 from kohort.spark.publisher import CopyPublisher
 from kohort.spark.worker import forget, keep, settle_down

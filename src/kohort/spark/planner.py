@@ -16,10 +16,11 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from kohort.errors import BrokerError, ConfigError, DataLossError
-from kohort.retry.gate import Answer, NeedProof, NeedScan, Question, TierGate
+from kohort.retry.asking import OffsetPort, TopicView, ask
+from kohort.retry.gate import TierGate
 from kohort.spark.offsets import Position, Range, TopicPartition, limited, pack, ranges
 from kohort.spark.options import EARLIEST, GROUP, SourceOptions
 
@@ -27,29 +28,11 @@ log = logging.getLogger("kohort.spark")
 METADATA_MAX_AGE_MS: Final = 10_000
 
 
-class TopicView(NamedTuple):
-    """A topic as the cluster knows it; `topic_id` is empty where brokers have none."""
-
-    topic_id: str
-    partitions: int
-
-
-class Stamped(NamedTuple):
-    """An offset and its timestamp; -1 for none."""
-
-    offset: int
-    timestamp_ms: int
-
-
-class Port(Protocol):
+class Port(OffsetPort, Protocol):
     """What the planner asks of a cluster. Every call raises a KohortError when it cannot answer."""
 
     def topics(self) -> Mapping[str, TopicView]: ...
     def earliest(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]: ...
-    def latest(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]: ...
-    def by_time(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, Stamped]: ...
-    def max_timestamp(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, Stamped]: ...
-    def scan(self, at: TopicPartition, start: int, end: int, target_ms: int) -> Stamped: ...
     def committed(
         self, group: str, wanted: Sequence[TopicPartition]
     ) -> dict[TopicPartition, int]: ...
@@ -170,50 +153,11 @@ class Planner:
         found = self._port.latest(plain) if plain else {}
         self.ends.update(found)
         if tiers:
-            self._ask_gate(tiers)
+            self.ends.update(ask(self._gate, self._port, tiers, self._now_ms(), self._log_starts))
             for at, offset in tiers.items():
                 opened = self._gate.opened(at)
                 found[at] = max(offset, opened.end) if opened else offset
         return found
-
-    def _ask_gate(self, starts: dict[TopicPartition, int]) -> None:
-        """Due offsets: LATEST first, by time second (retry reference D2), then what is in doubt."""
-        now = self._now_ms()
-        questions = {q.partition: q for q in self._gate.questions(starts, now)}
-        if not questions:
-            return
-        latest = self._port.latest(list(questions))
-        self.ends.update(latest)
-        delayed = {
-            at: q.target_ms for at, q in questions.items() if self._gate.delays_ms[at[0]] > 0
-        }
-        by_time = self._port.by_time(delayed) if delayed else {}
-        for at, question in questions.items():
-            stamped = by_time.get(at, Stamped(-1, -1))
-            answer = Answer(
-                latest[at], stamped.offset, stamped.timestamp_ms,
-                log_start=self._log_starts.get(at, 0),
-            )  # fmt: skip
-            self._settle(question, answer, now)
-
-    def _settle(self, question: Question, answer: Answer, now: int) -> None:
-        at = question.partition
-        outcome = self._gate.answer(question, answer, now)
-        if isinstance(outcome, NeedProof):
-            best = self._port.max_timestamp([at])[at]
-            answer = Answer(
-                answer.latest, answer.by_time_offset, answer.by_time_ms, best.offset,
-                best.timestamp_ms, log_start=answer.log_start,
-            )  # fmt: skip
-            outcome = self._gate.answer(question, answer, now)
-        if isinstance(outcome, NeedScan):
-            found = self._port.scan(at, outcome.start, outcome.end, outcome.target_ms)
-            answer = Answer(
-                answer.latest, answer.by_time_offset, answer.by_time_ms, answer.max_offset,
-                answer.max_timestamp_ms, found.offset,
-                found.timestamp_ms if found.timestamp_ms >= 0 else None, answer.log_start,
-            )  # fmt: skip
-            self._gate.answer(question, answer, now)
 
     def tasks(self, start: Position, end: Position) -> list[list[Range]]:
         """The ranges of each task: a function of the two positions alone."""

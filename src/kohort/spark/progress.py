@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kohort.config import format_duration
+from kohort.retry.asking import TopicView
+from kohort.retry.cluster_port import ClusterPort
 from kohort.retry.effects import quote
 from kohort.retry.failed import FailedCopies
 from kohort.retry.handling import HandlerSpec
 from kohort.retry.store import Store
-from kohort.spark.cluster import ClusterPort
 from kohort.spark.offsets import TopicPartition
-from kohort.spark.planner import TopicView
 
 if TYPE_CHECKING:
     from kohort.spark.pipeline import Pipeline

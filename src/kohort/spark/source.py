@@ -35,8 +35,8 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from kohort.errors import ConfigError
+from kohort.retry.cluster_port import ClusterPort, now_ms
 from kohort.spark import arrow
-from kohort.spark.cluster import ClusterPort, now_ms
 from kohort.spark.fetch import read_ranges
 from kohort.spark.offsets import Position, Range, pack
 from kohort.spark.options import LATEST, SourceOptions, parse_sink, parse_source

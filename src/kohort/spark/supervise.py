@@ -23,19 +23,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from kohort.config import nearest
 from kohort.errors import BrokerError, ErrorCode, KohortError
+from kohort.retry.cluster_port import ClusterPort
+from kohort.retry.preparing import ensure_topics, plan_all
 from kohort.retry.store import Store
-from kohort.retry.topics import (
-    Existing,
-    TopicSpec,
-    check_topics,
-    creation_refused,
-    plan_topics,
-)
 from kohort.spark.checkpoint import CheckpointLock
-from kohort.spark.cluster import ClusterPort
-from kohort.spark.planner import TopicView
 from kohort.spark.progress import Progress, measure
 from kohort.spark.sessions import ensure_java, register, session
 
@@ -96,10 +88,11 @@ class Supervisor:
         store = pipeline.open_store()
         port = ClusterPort(pipeline.client_config)
         try:
-            plan_all(pipeline, port.topics())  # a wrong topic is told before anything is made
+            who = f"pipeline {pipeline.name}"
+            plan_all(who, topics, port.topics())  # a wrong topic is told before anything is made
             with CheckpointLock(pipeline.checkpoint) as lock:
                 pipeline.prepare_store(store)
-                ensure_topics(pipeline, port)
+                ensure_topics(who, topics, port, bootstrap=pipeline.servers)
                 spark = self._spark or session(f"kohort {pipeline.name}", master=self._master)
                 lock.note_jvm(_jvm_pid(spark))
                 register(spark)
@@ -228,44 +221,6 @@ class Supervisor:
                 if not running or (mode == "until_idle" and complete and progress.drained):
                     return progress
             time.sleep(WATCH_S)
-
-
-def ensure_topics(pipeline: Pipeline, port: ClusterPort) -> None:
-    """Create the retry topics that are missing and verify the others. The source is left alone.
-
-    Raises BrokerError for a source topic that does not exist, ConfigError for unfit retry topics.
-    """
-    views = port.topics()
-    specs = plan_all(pipeline, views)
-    existing = {
-        name: Existing(views[name].partitions, configs)
-        for name, configs in port.describe([s.name for s in specs if s.name in views]).items()
-    }
-    missing = check_topics(specs, existing, bootstrap=pipeline.servers)
-    if not missing:
-        return
-    try:
-        port.create(missing)
-    except BrokerError as error:
-        if error.retriable:
-            raise
-        raise creation_refused(missing, bootstrap=pipeline.servers, reason=str(error)) from error
-
-
-def plan_all(pipeline: Pipeline, views: Mapping[str, TopicView]) -> list[TopicSpec]:
-    """All retry topics of a pipeline. Raises BrokerError for a source topic that is not there."""
-    specs: list[TopicSpec] = []
-    for topic, names in pipeline.topics.items():
-        if topic not in views:
-            near = nearest(topic, views)
-            hint = f" Did you mean {near!r}?" if near else ""
-            raise BrokerError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"pipeline {pipeline.name} reads topic {topic!r}, which does not exist; nothing "
-                f"was started.{hint} `kohort topic create {topic}` makes it",
-            )
-        specs += plan_topics(names, partitions=views[topic].partitions)
-    return specs
 
 
 def open_fences(pipeline: Pipeline, store: Store, port: ClusterPort) -> None:

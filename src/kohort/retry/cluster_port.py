@@ -1,4 +1,4 @@
-"""The driver's line to the cluster: offsets, times, group progress, topics.
+"""A line to the cluster for whoever gates tiers and plans topics: offsets, times, progress, topics.
 
 Shell: the wall clock and sleep; the client's network thread does the rest.
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from kohort.client.admin import Admin
 from kohort.client.admin_types import NewTopic
@@ -22,12 +22,11 @@ from kohort.client.config import ConsumerConfig
 from kohort.client.consumer import Consumer
 from kohort.client.types import OffsetAndTimestamp
 from kohort.client.types import TopicPartition as Partition
+from kohort.retry.asking import Stamped, TopicPartition, TopicView
 from kohort.retry.topics import TopicSpec
-from kohort.spark.offsets import TopicPartition
-from kohort.spark.planner import Stamped, TopicView
 
 MAX_TIMESTAMP: Final = -3
-SCAN_ROWS: Final = 100_000
+SCAN_RECORDS: Final = 100_000
 SCAN_POLL_S: Final = 2.0
 DESCRIBED: Final = ("message.timestamp.type", "cleanup.policy", "retention.ms")
 _NONE = Stamped(-1, -1)
@@ -51,7 +50,7 @@ class WallClock:
 
 
 class ClusterPort:
-    """The `Port` of `kohort.spark.planner`, and what the supervisor needs beside.
+    """What the gate (`kohort.retry.asking`) and Spark's planner ask of a cluster.
 
     Args:
         config: the clients' configuration in Kafka's names. Nothing is connected before it is
@@ -110,7 +109,7 @@ class ClusterPort:
     def scan(self, at: TopicPartition, start: int, end: int, target_ms: int) -> Stamped:
         """The first record at or after a time by reading, or where reading ended, without a time.
 
-        Bounded by rows: what is not reached is asked for again with the next plan.
+        Bounded: what is not reached is asked for again with the next plan.
         """
         consumer = self.asking
         tp = Partition(*at)
@@ -119,15 +118,14 @@ class ClusterPort:
         consumer.seek(tp, start)
         try:
             seen = 0
-            while (position := consumer.position(tp)) < end and seen < SCAN_ROWS:
-                batch: Any = consumer.poll_arrow(SCAN_POLL_S, columns=("offset", "timestamp"))
-                if not len(batch):
+            while (position := consumer.position(tp)) < end and seen < SCAN_RECORDS:
+                records = consumer.poll(SCAN_POLL_S, max_records=SCAN_RECORDS)
+                if not records:
                     break
-                seen += len(batch)
-                stamps = batch.column("timestamp").cast("int64").to_pylist()
-                for offset, stamp in zip(batch.column("offset").to_pylist(), stamps, strict=True):
-                    if stamp >= target_ms:
-                        return Stamped(offset, stamp)
+                seen += len(records)
+                for record in records:
+                    if record.timestamp >= target_ms:
+                        return Stamped(record.offset, record.timestamp)
             return Stamped(min(position, end), -1)
         finally:
             consumer.assign([])

@@ -1,0 +1,85 @@
+"""Asking a cluster how far its tiers may be read: the questions of `gate`, put to a port in order.
+
+Rules (retry reference D2):
+- LATEST is asked before by-time, in one go for all partitions whose cached answer has run out.
+- What is in doubt is proven (MAX_TIMESTAMP), and scanned when it cannot be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from kohort.retry.gate import Answer, NeedProof, NeedScan, Question, TierGate
+
+TopicPartition = tuple[str, int]
+
+
+class TopicView(NamedTuple):
+    """A topic as the cluster knows it; `topic_id` is empty where brokers have none."""
+
+    topic_id: str
+    partitions: int
+
+
+class Stamped(NamedTuple):
+    """An offset and its timestamp; -1 for none."""
+
+    offset: int
+    timestamp_ms: int
+
+
+NOTHING: Final = Stamped(-1, -1)
+
+
+class OffsetPort(Protocol):
+    """What is asked of a cluster. Every call raises a KohortError when it cannot answer."""
+
+    def latest(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]: ...
+    def by_time(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, Stamped]: ...
+    def max_timestamp(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, Stamped]: ...
+    def scan(self, at: TopicPartition, start: int, end: int, target_ms: int) -> Stamped: ...
+
+
+def ask(
+    gate: TierGate,
+    port: OffsetPort,
+    starts: dict[TopicPartition, int],
+    now_ms: int,
+    log_starts: Mapping[TopicPartition, int] | None = None,
+) -> dict[TopicPartition, int]:
+    """Bring the gate up to date for readers that stand at `starts`; the logs' ends, where asked."""
+    questions = {q.partition: q for q in gate.questions(starts, now_ms)}
+    if not questions:
+        return {}
+    latest = port.latest(list(questions))
+    delayed = {at: q.target_ms for at, q in questions.items() if gate.delays_ms[at[0]] > 0}
+    by_time = port.by_time(delayed) if delayed else {}
+    for at, question in questions.items():
+        stamped = by_time.get(at, NOTHING)
+        log_start = (log_starts or {}).get(at, 0)
+        answer = Answer(latest[at], stamped.offset, stamped.timestamp_ms, log_start=log_start)
+        _settle(gate, port, question, answer, now_ms)
+    return latest
+
+
+def _settle(
+    gate: TierGate, port: OffsetPort, question: Question, answer: Answer, now_ms: int
+) -> None:
+    at = question.partition
+    outcome = gate.answer(question, answer, now_ms)
+    if isinstance(outcome, NeedProof):
+        best = port.max_timestamp([at])[at]
+        answer = Answer(
+            answer.latest, answer.by_time_offset, answer.by_time_ms, best.offset,
+            best.timestamp_ms, log_start=answer.log_start,
+        )  # fmt: skip
+        outcome = gate.answer(question, answer, now_ms)
+    if isinstance(outcome, NeedScan):
+        found = port.scan(at, outcome.start, outcome.end, outcome.target_ms)
+        answer = Answer(
+            answer.latest, answer.by_time_offset, answer.by_time_ms, answer.max_offset,
+            answer.max_timestamp_ms, found.offset,
+            found.timestamp_ms if found.timestamp_ms >= 0 else None, answer.log_start,
+        )  # fmt: skip
+        gate.answer(question, answer, now_ms)

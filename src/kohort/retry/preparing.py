@@ -1,0 +1,67 @@
+"""Making the retry topics of a program that starts, or saying exactly what is wrong with them.
+
+Rules (retry reference A2):
+- Missing ones are created, the others verified, at every start; the source topics are left alone.
+- Where topics may not be created, the error holds every command that creates them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from kohort.config import nearest
+from kohort.errors import BrokerError, ErrorCode
+from kohort.retry.asking import TopicView
+from kohort.retry.policy import RetryTopics
+from kohort.retry.topics import Existing, TopicSpec, check_topics, creation_refused, plan_topics
+
+
+class TopicPort(Protocol):
+    """What is asked of a cluster about its topics."""
+
+    def topics(self) -> dict[str, TopicView]: ...
+    def describe(self, names: Sequence[str]) -> dict[str, dict[str, str | None]]: ...
+    def create(self, specs: Iterable[TopicSpec]) -> None: ...
+
+
+def ensure_topics(
+    who: str, topics: Mapping[str, RetryTopics], port: TopicPort, *, bootstrap: str
+) -> None:
+    """Create the retry topics of `topics` (by source topic) that are missing; verify the others.
+
+    Raises BrokerError for a source topic that does not exist, ConfigError for unfit retry topics.
+    """
+    views = port.topics()
+    specs = plan_all(who, topics, views)
+    existing = {
+        name: Existing(views[name].partitions, configs)
+        for name, configs in port.describe([s.name for s in specs if s.name in views]).items()
+    }
+    missing = check_topics(specs, existing, bootstrap=bootstrap)
+    if not missing:
+        return
+    try:
+        port.create(missing)
+    except BrokerError as error:
+        if error.retriable:
+            raise
+        raise creation_refused(missing, bootstrap=bootstrap, reason=str(error)) from error
+
+
+def plan_all(
+    who: str, topics: Mapping[str, RetryTopics], views: Mapping[str, TopicView]
+) -> list[TopicSpec]:
+    """All retry topics of a program. Raises BrokerError for a source topic that is not there."""
+    specs: list[TopicSpec] = []
+    for topic, names in topics.items():
+        if topic not in views:
+            near = nearest(topic, views)
+            hint = f" Did you mean {near!r}?" if near else ""
+            raise BrokerError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"{who} reads topic {topic!r}, which does not exist; nothing was started.{hint} "
+                f"`kohort topic create {topic}` makes it",
+            )
+        specs += plan_topics(names, partitions=views[topic].partitions)
+    return specs
