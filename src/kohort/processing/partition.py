@@ -65,10 +65,10 @@ class Partition:
     """State of one assigned partition. `delay_ms` is None for a source topic, 0 for the entry."""
 
     __slots__ = (
-        "alone", "aside", "begin_version", "careful", "circuit", "delay_ms", "dispatcher", "draining",
-        "evicting", "head", "head_since_ms", "live", "number", "outstanding", "outstanding_bytes", "probing",
-        "publish_blocked", "publishing", "route", "stopped", "stopped_item", "suspect", "topic",
-        "topic_id", "tracker",
+        "alone", "aside", "begin_version", "careful", "circuit", "delay_ms", "dispatcher",
+        "draining", "evicting", "head", "head_since_ms", "live", "number", "outstanding",
+        "outstanding_bytes", "probing", "publish_blocked", "publishing", "route", "stopped",
+        "stopped_item", "suspect", "topic", "topic_id", "tracker",
     )  # fmt: skip
 
     def __init__(
