@@ -139,5 +139,7 @@ public class AssignorOracle {
         for (int i = 0; i < 120; i++) group(new RangeAssignor(), true, false);
         for (int i = 0; i < 80; i++) group(new RoundRobinAssignor(), false, false);
         for (int i = 0; i < 150; i++) group(new StickyAssignor(), false, true);
+        for (int i = 0; i < 200; i++) group(new StickyAssignor(), true, true);
+        for (int i = 0; i < 60; i++) group(new CooperativeStickyAssignor(), true, false);
     }
 }

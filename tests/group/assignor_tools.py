@@ -60,8 +60,21 @@ def moves(view: GroupView, plan: Plan) -> int:
     )
 
 
-def best(view: GroupView) -> tuple[int, int]:
-    """By trying every assignment: the least sum of squared counts, then the fewest moves."""
+def strangers(view: GroupView, plan: Plan) -> int:
+    """Partitions whose member says a rack that none of their replicas is in (KIP-881)."""
+    return sum(
+        rack is not None and not (view.topics[t].racks and rack in view.topics[t].racks[n])
+        for m, parts in plan.assignments.items()
+        for rack in [view.members[m].rack or None]
+        for t in parts
+        for n in parts[t]
+    )
+
+
+def best(view: GroupView, weights: Mapping[str, int] | None = None) -> tuple[float, int, int]:
+    """By trying every assignment: the least sum of squared loads by weight, then the fewest
+    strangers by rack, then the fewest moves.
+    """
     members = list(view.members.values())
     slots = [
         (topic, number)
@@ -70,19 +83,19 @@ def best(view: GroupView) -> tuple[int, int]:
     ]
     able = [[k for k, m in enumerate(members) if topic in m.topics] for topic, _ in slots]
     kept = [(slot, who) for slot, who in zip(slots, able, strict=True) if who]
-    owner = {
-        (topic, number): k
-        for k, member in enumerate(members)
-        for topic, numbers in member.owned.items()
-        for number in numbers
-        if topic in member.topics
-    }
-    found = (1 << 60, 0)
+    found = (float("inf"), 0, 0)
     for choice in itertools.product(*(who for _, who in kept)):
-        loads = [0] * len(members)
-        moved = 0
-        for (slot, _), k in zip(kept, choice, strict=True):
-            loads[k] += 1
-            moved += owner.get(slot, k) != k
-        found = min(found, (sum(load * load for load in loads), moved))
+        parts: dict[str, dict[str, list[int]]] = {member.member_id: {} for member in members}
+        for ((topic, number), _), k in zip(kept, choice, strict=True):
+            parts[members[k].member_id].setdefault(topic, []).append(number)
+        found = min(found, worth(view, Plan(parts), weights))
     return found
+
+
+def worth(
+    view: GroupView, plan: Plan, weights: Mapping[str, int] | None = None
+) -> tuple[float, int, int]:
+    """What `best` minimises."""
+    loads = counts(plan)
+    level = sum(load * load / (weights or {}).get(m, 1) for m, load in loads.items())
+    return round(level, 9), strangers(view, plan), moves(view, plan)

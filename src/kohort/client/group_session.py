@@ -291,4 +291,12 @@ def view(metadata: ClusterMetadata, name: str) -> TopicView | None:
         for part in parts
     )
     leaders = tuple(part.leader for part in parts)
-    return TopicView(len(parts), racks if any(racks) else (), leaders, topic.topic_id)
+    leading = [metadata.nodes.get(leader) for leader in leaders]
+    leader_racks = tuple(node.rack if node is not None else None for node in leading)
+    return TopicView(
+        len(parts),
+        racks if any(racks) else (),
+        leaders,
+        topic.topic_id,
+        leader_racks if any(leader_racks) else (),
+    )

@@ -1,4 +1,4 @@
-"""Partition assignors: Kafka's own by name, and the base class for a user's own.
+"""Partition assignors: Kafka's own and two of ours by name, and the base class for a user's own.
 
 from kohort.group.assignors import Assignor, GroupView, Plan
 
@@ -10,6 +10,7 @@ class Mine(Assignor):
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from typing import Final
 
 from kohort.config import nearest
@@ -23,38 +24,56 @@ from kohort.group.assignors.base import (
     Plan,
     TopicView,
 )
+from kohort.group.assignors.rack_aware import RackAwareAssignor
 from kohort.group.assignors.range import RangeAssignor, ServerRangeAssignor
 from kohort.group.assignors.roundrobin import RoundRobinAssignor
 from kohort.group.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from kohort.group.assignors.uniform import UniformAssignor
+from kohort.group.assignors.weighted import WeightedAssignor
 
 BUILT_IN: Final[dict[str, Callable[[], Assignor]]] = {
     "range": RangeAssignor,
     "roundrobin": RoundRobinAssignor,
     "sticky": StickyAssignor,
     "cooperative-sticky": CooperativeStickyAssignor,
+    "rack-aware": RackAwareAssignor,
+    "weighted": WeightedAssignor,
 }
-"""Kafka's assignors by the name that is written in `partition.assignment.strategy`."""
+"""A member's assignors by the name that is written in `partition.assignment.strategy`.
+
+The first four are Kafka's.
+"""
 
 SERVER_SIDE: Final[dict[str, Callable[[], Assignor]]] = {
     "uniform": UniformAssignor,
     "range": ServerRangeAssignor,
+    "rack-aware": RackAwareAssignor,
 }
-"""Kafka's assignors of KIP-848, by the name that is written in `group.consumer.assignors`."""
+"""A broker's assignors by the name that is written in `group.consumer.assignors` (KIP-848).
 
+The first two are Kafka's.
+"""
 
-def make_server_assignors(names: str | Iterable[str | Assignor]) -> list[Assignor]:
-    """As `make_assignors`, for the broker: the names are those of `SERVER_SIDE`."""
-    return _made(names, SERVER_SIDE, "uniform,range")
+WITH_ARGUMENT: Final[dict[str, Callable[[str], Assignor]]] = {
+    "weighted": WeightedAssignor.from_text,
+}
+"""What may stand behind a name and a colon: `weighted:4`."""
 
 
 def make_assignors(names: str | Iterable[str | Assignor]) -> list[Assignor]:
     """A fresh assignor for each name, in order; ready objects pass as they are.
 
-    `names` may be one text with commas, as Kafka's configuration has it. Raises ConfigError for a
-    name that is not known (naming the nearest), for none, and for one given twice.
+    `names` may be one text with commas, as Kafka's configuration has it. `weighted:4` is the
+    weighted one with a weight; `package.module:Class` is a class of one's own, made without
+    arguments. Raises ConfigError for a name that is not known (naming the nearest), for none, and
+    for one given twice.
     """
     return _made(names, BUILT_IN, "range,cooperative-sticky")
+
+
+def make_server_assignors(names: str | Iterable[str | Assignor]) -> list[Assignor]:
+    """As `make_assignors`, for the broker: the names are those of `SERVER_SIDE`."""
+    return _made(names, SERVER_SIDE, "uniform,range")
 
 
 def _made(
@@ -63,17 +82,7 @@ def _made(
     default: str,
 ) -> list[Assignor]:
     wanted = names.split(",") if isinstance(names, str) else list(names)
-    made: list[Assignor] = []
-    for each in wanted:
-        if isinstance(each, Assignor):
-            made.append(each)
-            continue
-        name = each.strip()
-        if name not in known:
-            near = nearest(name, known)
-            hint = f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
-            raise ConfigError(f"unknown assignor {name!r}; {hint}")
-        made.append(known[name]())
+    made = [each if isinstance(each, Assignor) else _one(each.strip(), known) for each in wanted]
     if not made:
         raise ConfigError(f"no assignor is named; Kafka's default is {default}")
     nameless = [type(each).__name__ for each in made if not each.name]
@@ -81,6 +90,35 @@ def _made(
         raise ConfigError(f"assignor {nameless[0]} has no name; set its class attribute `name`")
     if len({each.name for each in made}) != len(made):
         raise ConfigError(f"an assignor is named twice: {', '.join(each.name for each in made)}")
+    return made
+
+
+def _one(text: str, known: Mapping[str, Callable[[], Assignor]]) -> Assignor:
+    name, colon, rest = text.partition(":")
+    if name in known:
+        if not colon:
+            return known[name]()
+        if name not in WITH_ARGUMENT:
+            raise ConfigError(f"assignor {name!r} takes nothing behind a colon: {text!r}")
+        return WITH_ARGUMENT[name](rest)
+    if colon:
+        return _imported(text, name, rest)
+    near = nearest(name, known)
+    hint = f"did you mean {near!r}?" if near else f"known: {', '.join(known)}, or module:Class"
+    raise ConfigError(f"unknown assignor {name!r}; {hint}")
+
+
+def _imported(text: str, module: str, attribute: str) -> Assignor:
+    """An assignor of one's own, by where it is."""
+    try:
+        found = getattr(import_module(module), attribute)
+        made = found() if isinstance(found, type) else found
+    except Exception as error:  # a user's own module: whatever it raises is named
+        raise ConfigError(
+            f"assignor {text!r} cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(made, Assignor):
+        raise ConfigError(f"{text!r} is no Assignor but {type(made).__name__}")
     return made
 
 
@@ -93,7 +131,9 @@ __all__ = [
     "MemberView",
     "Partitions",
     "Plan",
+    "RackAwareAssignor",
     "TopicView",
+    "WeightedAssignor",
     "make_assignors",
     "make_server_assignors",
 ]

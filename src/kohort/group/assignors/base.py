@@ -35,8 +35,9 @@ class AssignorError(KohortError):
 class TopicView:
     """A topic as the group's leader sees it.
 
-    `partitions` is how many there are, numbered from 0. `racks` and `leaders` are by partition:
-    the racks of its replicas, and the node id of its leader; both empty where they are not known.
+    `partitions` is how many there are, numbered from 0. `racks`, `leaders` and `leader_racks` are
+    by partition: the racks of its replicas, the node id of its leader, and that node's rack (None:
+    it does not say); each empty where it is not known.
     `topic_id` (16 bytes, KIP-516) is for members of the consumer protocol; empty: not known.
     """
 
@@ -44,6 +45,7 @@ class TopicView:
     racks: tuple[frozenset[str], ...] = ()
     leaders: tuple[int, ...] = ()
     topic_id: bytes = b""
+    leader_racks: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

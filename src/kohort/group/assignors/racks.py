@@ -36,15 +36,18 @@ class Racks(Protocol):
 
 
 class ReplicaRacks:
-    """KIP-881: any replica in the member's rack makes a partition near."""
+    """KIP-881: any replica in the member's rack makes a partition near.
+
+    `of_members` are the racks by place; `step` is more than all moves together.
+    """
 
     def __init__(self, group: GroupView) -> None:
         members = group.in_order()
-        self._racks = [member.rack or None for member in members]
-        self._used = frozenset(rack for rack in self._racks if rack is not None)
+        self.of_members = [member.rack or None for member in members]
+        self._used = frozenset(rack for rack in self.of_members if rack is not None)
         subscribed = frozenset[str]().union(*{member.topics for member in members})
         views = [view for topic, view in group.topics.items() if topic in subscribed]
-        self._step = 1 + sum(view.partitions for view in views)
+        self.step = 1 + sum(view.partitions for view in views)
         found = {racks for view in views for racks in view.racks}
         found.update(frozenset[str]() for view in views if len(view.racks) < view.partitions)
         everywhere = frozenset[str]().union(*found)
@@ -61,7 +64,7 @@ class ReplicaRacks:
             yield kind
 
     def far(self, kind: Kind, readers: Sequence[int]) -> Mapping[int, int]:
-        """More than all moves together, for members of another rack."""
+        """One step, for members of another rack."""
         assert isinstance(kind, frozenset)
-        racks, step = self._racks, self._step
+        racks, step = self.of_members, self.step
         return {m: step for m in readers if racks[m] is not None and racks[m] not in kind}
