@@ -51,7 +51,6 @@ from kohort.wire.messages.describe_configs_response import DescribeConfigsRespon
 from kohort.wire.messages.describe_groups_request import DescribeGroupsRequest
 from kohort.wire.messages.describe_groups_response import DescribeGroupsResponse
 from kohort.wire.messages.find_coordinator_request import FindCoordinatorRequest
-from kohort.wire.messages.find_coordinator_response import FindCoordinatorResponse
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
 from kohort.wire.messages.incremental_alter_configs_request import (
     AlterableConfig as IncrementalConfig,
@@ -104,6 +103,7 @@ from kohort.wire.messages.offset_for_leader_epoch_request import (
 from kohort.wire.messages.offset_for_leader_epoch_response import OffsetForLeaderEpochResponse
 from kohort.wire.messages.sync_group_request import SyncGroupRequest
 
+from . import transacting
 from .harness import Harness, batch_of, fetch_request, produce_request
 
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -256,6 +256,7 @@ REQUESTS: dict[str, Make] = {
         ],
     ),
     "DescribeCluster": lambda v, tid: DescribeClusterRequest(),
+    **transacting.REQUESTS,
 }
 
 
@@ -592,15 +593,6 @@ def test_producer_ids_are_never_given_twice(harness: Harness) -> None:
             assert answer.producer_id not in given
             given.add(answer.producer_id)
         harness = harness.restarted(clean=clean)
-
-
-def test_what_transactions_need_is_refused_clearly(harness: Harness) -> None:
-    request = InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=1)
-    answer = harness.ask(request, InitProducerIdResponse)
-    assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    finding = FindCoordinatorRequest(key_type=1, coordinator_keys=["tx"])
-    coordinator = harness.ask(finding, FindCoordinatorResponse).coordinators[0]
-    assert coordinator.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 # -- groups through the shards

@@ -16,10 +16,13 @@ from enum import StrEnum
 from kohort.config import Config, nearest
 from kohort.errors import ConfigError
 from kohort.group.config import GroupConfig
+from kohort.transactions.config import TransactionConfig
 
 MIB = 1 << 20
 INT64_MAX = (1 << 63) - 1
 OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 
 
 class Durability(StrEnum):
@@ -80,6 +83,12 @@ class BrokerConfig(Config):
     offset_metadata_max_bytes: int = 4_096
     offsets_retention_minutes: int = 10_080
     producer_id_expiration_ms: int = 86_400_000
+    transaction_state_log_num_partitions: int = 8
+    """Kafka: 50. Kept for the life of a data directory."""
+    transaction_state_log_segment_bytes: int = 16 * MIB
+    """Kafka: 100 MiB. A small one is compacted, and loaded, sooner."""
+    transaction_max_timeout_ms: int = 900_000
+    transactional_id_expiration_ms: int = 604_800_000
     fetch_max_bytes: int = 55 * MIB
     """The most that one fetch is answered with, whatever it asks for."""
     socket_request_max_bytes: int = 100 * MIB
@@ -114,11 +123,24 @@ class BrokerConfig(Config):
                 "nobody who they are; use 127.0.0.1, or allow_open=True (--allow-open) if you "
                 "mean it"
             )
-        for name in ("num_partitions", "offsets_topic_num_partitions", "max_connections"):
+        for name in (
+            "num_partitions",
+            "offsets_topic_num_partitions",
+            "transaction_state_log_num_partitions",
+            "max_connections",
+        ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
         TopicConfig.of(self, {})
         self.group_config()
+        self.transaction_config()
+
+    def transaction_config(self) -> TransactionConfig:
+        """What the transaction coordinator is told."""
+        return TransactionConfig(
+            transaction_max_timeout_ms=self.transaction_max_timeout_ms,
+            transactional_id_expiration_ms=self.transactional_id_expiration_ms,
+        )
 
     def group_config(self) -> GroupConfig:
         """What the group coordinator is told."""

@@ -15,7 +15,7 @@ from itertools import chain
 from kohort.broker.apis import APIS
 from kohort.broker.calls import Call
 from kohort.broker.cleaning import Cleaning
-from kohort.broker.config import OFFSETS_TOPIC, BrokerConfig, Durability
+from kohort.broker.config import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerConfig, Durability
 from kohort.broker.env import Env
 from kohort.broker.groups import Groups
 from kohort.broker.log.directory import DataDirectory, only, partition_dir
@@ -25,6 +25,7 @@ from kohort.broker.log.log import PartitionLog
 from kohort.broker.log.segment import IndexMemory, Segment
 from kohort.broker.partition import Partition
 from kohort.broker.topics import Topic, Topics
+from kohort.broker.transactions import Transactions
 from kohort.errors import BrokerError, CorruptRecordError, ErrorCode, StorageError
 from kohort.wire import Message
 
@@ -56,6 +57,7 @@ class Node:
             raise StorageError(f"the data directory cannot be read: {error}") from error
         self._producer_ids: Iterator[int] = iter(())
         self.groups = Groups(self)
+        self.transactions = Transactions(self)
         self.topics.changed = self.groups.topics_changed
         self._cleaning = Cleaning(self)
         self._timers = [
@@ -120,21 +122,37 @@ class Node:
 
     def offsets_topic(self) -> Topic:
         """`__consumer_offsets`, made if it is not there. Raises BrokerError."""
-        topic = self.topics.get(OFFSETS_TOPIC)
+        c = self.config
+        return self._internal(
+            OFFSETS_TOPIC, c.offsets_topic_num_partitions, c.offsets_topic_segment_bytes
+        )
+
+    def transactions_topic(self) -> Topic:
+        """`__transaction_state`, made if it is not there. Raises BrokerError."""
+        c = self.config
+        return self._internal(
+            TRANSACTIONS_TOPIC,
+            c.transaction_state_log_num_partitions,
+            c.transaction_state_log_segment_bytes,
+        )
+
+    def _internal(self, name: str, partitions: int, segment_bytes: int) -> Topic:
+        topic = self.topics.get(name)
         if topic is not None:
             return topic
         config = {
             "cleanup.policy": "compact",
-            "segment.bytes": str(self.config.offsets_topic_segment_bytes),
+            "segment.bytes": str(segment_bytes),
             "retention.ms": "-1",
         }
-        count = self.config.offsets_topic_num_partitions
-        return self.topics.create(OFFSETS_TOPIC, count, config, internal=True)
+        return self.topics.create(name, partitions, config, internal=True)
 
     def auto_create(self, name: str) -> Topic:
         """Make a topic because somebody asked for it. Raises BrokerError."""
         if name == OFFSETS_TOPIC:
             return self.offsets_topic()
+        if name == TRANSACTIONS_TOPIC:
+            return self.transactions_topic()
         return self.topics.create(name, self.config.num_partitions, {})
 
     # -- requests
@@ -153,6 +171,7 @@ class Node:
         self._again(1, self.config.log_retention_check_interval_ms, self._retain)
         now_ms = self.env.wall_ms()
         self.groups.set_wall_offset(now_ms - self.env.now_ms())
+        self.transactions.set_wall_offset(now_ms - self.env.now_ms())
         for partition in self.opened():
             opened = partition.log
             assert opened is not None
@@ -201,6 +220,7 @@ class Node:
         """Flush and close the logs, and leave what makes the next start fast. Raises OSError."""
         for timer in self._timers:
             timer.cancel()
+        self.transactions.close()
         self.groups.close()
         partitions = self.opened()
         whole = True

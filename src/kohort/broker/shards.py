@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from kohort.broker.env import Cancellable
@@ -70,6 +70,7 @@ class ShardHost(ABC, Generic[S]):
         self.shard = self.new_shard()
         self.loaded = False
         self._held: deque[tuple[int, list[Reply]]] = deque()
+        self._later: deque[tuple[int, Callable[[], object]]] = deque()
         self._timer: Cancellable | None = None
         self._timer_ms = -1
         self._closed = False
@@ -155,6 +156,7 @@ class ShardHost(ABC, Generic[S]):
         """What was to be written is not; drop the shard and read the log again, a little later."""
         held = [reply for _, replies in self._held for reply in replies]
         self._held.clear()
+        self._later.clear()
         refused = self.shard.append_failed(Effects(replies=[*held, *effects.replies]), code)
         parked = self.shard.unload().replies
         self.loaded = False
@@ -175,6 +177,12 @@ class ShardHost(ABC, Generic[S]):
         self._held.append((offset, replies))
         self._release()
 
+    def when_durable(self, do: Callable[[], object]) -> None:
+        """Do something once all that has been appended is durable and its replies have gone."""
+        opened = self.partition.log
+        self._later.append((0 if opened is None else opened.active.next_offset, do))
+        self._release()
+
     def _durable(self, result: Appended | BrokerError) -> None:
         if not isinstance(result, BrokerError):
             self._release()
@@ -186,6 +194,8 @@ class ShardHost(ABC, Generic[S]):
         while self._held and self._held[0][0] <= end:
             for reply in self._held.popleft()[1]:
                 answer(reply)
+        while self._later and self._later[0][0] <= end:
+            self._later.popleft()[1]()
 
     def _arm(self) -> None:
         deadline = self.shard.next_deadline()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from kohort.broker.config import OFFSETS_TOPIC, TopicConfig
+from kohort.broker.config import INTERNAL_TOPICS, TopicConfig
 from kohort.broker.log.directory import (
     DataDirectory,
     TopicRecord,
@@ -42,7 +42,7 @@ class Topic:
 
     @property
     def internal(self) -> bool:
-        return self.name == OFFSETS_TOPIC
+        return self.name in INTERNAL_TOPICS
 
     def image(self) -> TopicImage:
         """What the group coordinator sees of it."""
@@ -102,7 +102,7 @@ class Topics:
             raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!r}: {fault}")
         if name in self._by_name:
             raise BrokerError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-        if name == OFFSETS_TOPIC and not internal:
+        if name in INTERNAL_TOPICS and not internal:
             raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is made by the broker")
         if partitions < 1:
             raise BrokerError(

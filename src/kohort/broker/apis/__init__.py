@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from kohort.broker.apis import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     alter_configs,
     api_versions,
     create_partitions,
@@ -15,6 +17,9 @@ from kohort.broker.apis import (
     describe_cluster,
     describe_configs,
     describe_groups,
+    describe_producers,
+    describe_transactions,
+    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
@@ -24,6 +29,7 @@ from kohort.broker.apis import (
     leave_group,
     list_groups,
     list_offsets,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -31,15 +37,19 @@ from kohort.broker.apis import (
     offset_for_leader_epoch,
     produce,
     sync_group,
+    txn_offset_commit,
+    write_txn_markers,
 )
 from kohort.broker.calls import Api
 
 _MODULES: Final = (
-    alter_configs, api_versions, create_partitions, create_topics, delete_groups, delete_records,
-    delete_topics, describe_cluster, describe_configs, describe_groups, fetch, find_coordinator,
-    heartbeat, incremental_alter_configs, init_producer_id, join_group, leave_group, list_groups,
-    list_offsets, metadata, offset_commit, offset_delete, offset_fetch, offset_for_leader_epoch,
-    produce, sync_group,
+    add_offsets_to_txn, add_partitions_to_txn, alter_configs, api_versions, create_partitions,
+    create_topics, delete_groups, delete_records, delete_topics, describe_cluster,
+    describe_configs, describe_groups, describe_producers, describe_transactions, end_txn, fetch,
+    find_coordinator, heartbeat, incremental_alter_configs, init_producer_id, join_group,
+    leave_group, list_groups, list_offsets, list_transactions, metadata, offset_commit,
+    offset_delete, offset_fetch, offset_for_leader_epoch, produce, sync_group, txn_offset_commit,
+    write_txn_markers,
 )  # fmt: skip
 
 APIS: Final[dict[int, Api]] = {module.API.key: module.API for module in _MODULES}

@@ -3,7 +3,8 @@
 What is listed is exactly what is handled. A version that is not known is answered by the server in
 v0 with UNSUPPORTED_VERSION, before this module is reached.
 
-Differs from Apache Kafka: no features are listed; there are none that change by upgrade.
+Features: `transaction.version` 2, which tells clients to end transactions as of KIP-890. Features
+cannot be changed here.
 """
 
 from __future__ import annotations
@@ -15,13 +16,20 @@ from typing import TYPE_CHECKING
 from kohort.broker.calls import Call, serve
 from kohort.errors import ErrorCode
 from kohort.wire.messages.api_versions_request import ApiVersionsRequest
-from kohort.wire.messages.api_versions_response import ApiVersion, ApiVersionsResponse
+from kohort.wire.messages.api_versions_response import (
+    ApiVersion,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 
 if TYPE_CHECKING:
     from kohort.broker.node import Node
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SOFTWARE_FROM = 3
+FEATURES = (("transaction.version", 2),)
+"""Features and their level, which every client may count on (KIP-584)."""
 
 
 def handle(node: Node, request: ApiVersionsRequest, call: Call) -> None:
@@ -32,7 +40,19 @@ def handle(node: Node, request: ApiVersionsRequest, call: Call) -> None:
     ):
         call.answer(ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST))
         return
-    call.answer(ApiVersionsResponse(api_keys=_listed()))
+    call.answer(
+        ApiVersionsResponse(
+            api_keys=_listed(),
+            supported_features=[
+                SupportedFeatureKey(name=name, max_version=level) for name, level in FEATURES
+            ],
+            finalized_features_epoch=0,
+            finalized_features=[
+                FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+                for name, level in FEATURES
+            ],
+        )
+    )
 
 
 @cache

@@ -1,9 +1,10 @@
 """FindCoordinator (10), v0-6. KIP-98 (key types), KIP-699 (batches).
 
-Makes `__consumer_offsets` when it is not there yet. This node coordinates every group.
+Makes `__consumer_offsets` or `__transaction_state` when it is not there yet. This node coordinates
+every group and every transaction.
 
-Differs from Apache Kafka: transactional ids (type 1) and share groups (type 2) have no coordinator
-here: COORDINATOR_NOT_AVAILABLE, and INVALID_REQUEST for other types.
+Differs from Apache Kafka: share groups (type 2) have no coordinator here:
+COORDINATOR_NOT_AVAILABLE, and INVALID_REQUEST for other types.
 """
 
 from __future__ import annotations
@@ -42,13 +43,16 @@ def handle(node: Node, request: FindCoordinatorRequest, call: Call) -> None:
 
 def _find(node: Node, key: str, key_type: int) -> Coordinator:
     try:
-        if key_type in (_TRANSACTION, _SHARE):
+        if key_type == _SHARE:
             raise BrokerError(
-                ErrorCode.COORDINATOR_NOT_AVAILABLE, "only consumer groups have a coordinator here"
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, "share groups have no coordinator here"
             )
-        if key_type != _GROUP:
+        if key_type == _GROUP:
+            node.groups.host_of(key)
+        elif key_type == _TRANSACTION:
+            node.transactions.host_of(key)
+        else:
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"coordinator type {key_type}")
-        node.groups.host_of(key)
     except BrokerError as error:
         storage = error.code == ErrorCode.KAFKA_STORAGE_ERROR
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE if storage else error.code

@@ -1,20 +1,26 @@
-"""Produce (0), v3-13. KIP-98 (idempotence), KIP-110 (zstd), KIP-467, KIP-516 (topic ids).
+"""Produce (0), v3-13. KIP-98, KIP-110 (zstd), KIP-467, KIP-516 (topic ids), KIP-890.
 
 One batch of format 2 a partition. It is checked (length, CRC, counts), stamped and stored as it is;
 its records are looked at only where the topic is compacted (they need keys). It is answered when it
 is safe at the broker's level of durability, whether acks is 1 or -1; acks=0 is not answered.
 
-Differs from Apache Kafka: transactional batches are refused (INVALID_TXN_STATE) until transactions
-are there; a producer's state survives with its last five batches, not one.
+The first transactional batch that a partition gets in a transaction waits until the coordinator has
+been asked: from v12 on the partition is added to the transaction then, before that it must have
+been added (KIP-890). The answer comes in the order of the requests, so batches keep theirs.
+
+Differs from Apache Kafka: a producer's state survives with its last five batches, not one.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from kohort.broker.calls import Call, serve
 from kohort.broker.log.log import Appended
+from kohort.broker.log.producers import AppendedBatch
 from kohort.broker.partition import Partition
+from kohort.broker.transactions import Admission
 from kohort.errors import BrokerError, CorruptRecordError, ErrorCode
 from kohort.records import BatchHeader, Chunk, Compression, validate_record_set
 from kohort.wire import Records
@@ -30,11 +36,15 @@ if TYPE_CHECKING:
     from kohort.broker.topics import Topic
 
 _ZSTD_FROM, _TOPIC_IDS_FROM = 7, 13
+_ABORTABLE_FROM, _ADDS_FROM = 11, 12
+_E = ErrorCode
+_WAIT = {_E.COORDINATOR_LOAD_IN_PROGRESS, _E.COORDINATOR_NOT_AVAILABLE, _E.NOT_COORDINATOR}
+_REFUSED = "the transaction coordinator did not let the batch in"
 
 
 def handle(node: Node, request: ProduceRequest, call: Call) -> None:
     """Append to every partition that is named; answer when all of them are done."""
-    pending = _Pending(call, request.acks != 0)
+    pending = _Pending(node, call, request)
     for data in request.topic_data:
         by_id = call.api_version >= _TOPIC_IDS_FROM
         topic = node.topics.by_id(data.topic_id) if by_id else node.topics.get(data.name)
@@ -51,28 +61,102 @@ def handle(node: Node, request: ProduceRequest, call: Call) -> None:
                     raise BrokerError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}")
                 partition = _partition(topic, part, unknown)
                 batch, header = _checked(partition, part.records, call.api_version)
-                pending.append(partition, batch, header, response)
+                pending.take(_Arrival(partition, batch, header, response))
             except BrokerError as error:
                 _refuse(response, error)
+    pending.admit()
     pending.all_begun()
+
+
+class _Arrival(NamedTuple):
+    """One batch that has been checked, and the place for its answer."""
+
+    partition: Partition
+    batch: memoryview
+    header: BatchHeader
+    response: PartitionProduceResponse
+
+    def is_admitted(self) -> bool:
+        """Whether its transaction is open in the partition, or it is there already."""
+        opened, header = self.partition.log, self.header
+        if opened is None:
+            return False
+        if opened.producers.is_open(header.producer_id, header.producer_epoch):
+            return True
+        return isinstance(opened.producers.check(header), AppendedBatch)
+
+
+def _shown(code: ErrorCode, version: int) -> ErrorCode:
+    """A coordinator's code in the words of Produce."""
+    if code in _WAIT or (code == _E.CONCURRENT_TRANSACTIONS and version < _ADDS_FROM):
+        return _E.NOT_ENOUGH_REPLICAS  # every client tries that again
+    if code == _E.PRODUCER_FENCED:
+        return _E.INVALID_PRODUCER_EPOCH
+    if code == _E.TRANSACTION_ABORTABLE and version < _ABORTABLE_FROM:
+        return _E.INVALID_TXN_STATE
+    return code
 
 
 class _Pending:
     """The appends of one request."""
 
-    def __init__(self, call: Call, wanted: bool) -> None:
+    def __init__(self, node: Node, call: Call, request: ProduceRequest) -> None:
+        self._node = node
         self._call = call
-        self._wanted = wanted
+        self._wanted = request.acks != 0
+        self._transactional_id = request.transactional_id
         self._missing = 1  # the request itself, until all of its appends have begun
+        self._unknown: dict[tuple[int, int], list[_Arrival]] = {}
         self.response = ProduceResponse(responses=[])
 
-    def append(
-        self,
-        partition: Partition,
-        batch: memoryview,
-        header: BatchHeader,
-        response: PartitionProduceResponse,
-    ) -> None:
+    def take(self, arrival: _Arrival) -> None:
+        """Append a batch, or keep it until its transaction was asked for. Raises BrokerError."""
+        header = arrival.header
+        if header.is_transactional:
+            if not self._transactional_id:
+                raise BrokerError(
+                    _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                    "the request names no transactional id",
+                )
+            if not arrival.is_admitted():
+                producer = header.producer_id, header.producer_epoch
+                self._unknown.setdefault(producer, []).append(arrival)
+                return
+        self._append(arrival)
+
+    def admit(self) -> None:
+        """Ask for the batches that begin a transaction in their partition."""
+        adds = self._call.api_version >= _ADDS_FROM
+        for producer, arrivals in self._unknown.items():
+            self._missing += 1
+            self._node.transactions.admit(
+                Admission(
+                    self._transactional_id or "",
+                    producer,
+                    [arrival.partition.key for arrival in arrivals],
+                    partial(self._admitted, arrivals),
+                    adds=adds,
+                    kip_890=adds,
+                )
+            )
+
+    def _admitted(self, arrivals: list[_Arrival], codes: dict[tuple[str, int], ErrorCode]) -> None:
+        for arrival in arrivals:
+            partition = arrival.partition
+            try:
+                code = codes[partition.key]
+                if code:
+                    raise BrokerError(_shown(code, self._call.api_version), _REFUSED)
+                if self._node.topics.partition(*partition.key) is not partition:
+                    raise BrokerError(_E.UNKNOWN_TOPIC_OR_PARTITION)
+                self._append(arrival)
+            except BrokerError as error:
+                _refuse(arrival.response, error)
+        self.all_begun()
+
+    def _append(self, arrival: _Arrival) -> None:
+        partition, response = arrival.partition, arrival.response
+
         def done(result: Appended | BrokerError) -> None:
             if isinstance(result, BrokerError):
                 _refuse(response, result)
@@ -80,7 +164,7 @@ class _Pending:
 
         self._missing += 1
         try:
-            appended = partition.append(batch, header, done)
+            appended = partition.append(arrival.batch, arrival.header, done)
         except BrokerError:
             self._missing -= 1
             raise
@@ -129,8 +213,6 @@ def _checked(
     header = headers[0]
     if len(headers) > 1:
         raise BrokerError(ErrorCode.INVALID_RECORD, "one batch a partition, more were sent")
-    if header.is_transactional:
-        raise BrokerError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported")
     if header.codec == Compression.ZSTD and version < _ZSTD_FROM:
         raise BrokerError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce v7, this is v{version}"

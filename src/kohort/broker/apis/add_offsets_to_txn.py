@@ -1,0 +1,53 @@
+"""AddOffsetsToTxn (25), v0-4. KIP-98, KIP-588.
+
+Adds the partition of `__consumer_offsets` that the group lives in to the transaction. Clients of
+KIP-890 do not send it: TxnOffsetCommit v5 adds the partition itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kohort.broker.apis._fencing import code_known
+from kohort.broker.calls import Call, serve
+from kohort.broker.config import OFFSETS_TOPIC
+from kohort.broker.transactions import Admission
+from kohort.errors import BrokerError, ErrorCode
+from kohort.wire.messages.add_offsets_to_txn_request import AddOffsetsToTxnRequest
+from kohort.wire.messages.add_offsets_to_txn_response import AddOffsetsToTxnResponse
+
+if TYPE_CHECKING:
+    from kohort.broker.node import Node
+
+_FENCED_FROM = 2
+
+
+def handle(node: Node, request: AddOffsetsToTxnRequest, call: Call) -> None:
+    """Add the group's partition."""
+
+    def told(codes: dict[tuple[str, int], ErrorCode]) -> None:
+        code = next(iter(codes.values()))
+        known = code_known(code, call.api_version, _FENCED_FROM)
+        call.answer(AddOffsetsToTxnResponse(error_code=known))
+
+    if not request.group_id:
+        call.answer(AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_GROUP_ID))
+        return
+    try:
+        index = node.groups.host_of(request.group_id).partition.index
+    except BrokerError:
+        call.answer(AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        return
+    node.transactions.admit(
+        Admission(
+            request.transactional_id,
+            (request.producer_id, request.producer_epoch),
+            [(OFFSETS_TOPIC, index)],
+            told,
+            adds=True,
+            kip_890=False,
+        )
+    )
+
+
+API = serve(AddOffsetsToTxnRequest, handle)

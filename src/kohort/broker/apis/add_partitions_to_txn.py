@@ -1,0 +1,84 @@
+"""AddPartitionsToTxn (24), v0-5. KIP-98, KIP-588, KIP-890 (v4: batches, and verification).
+
+Clients send up to v3, of one transaction; later versions are between brokers, of many, each of
+which goes to its own shard. When a partition does not exist, none of its transaction is added.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kohort.broker.apis._fencing import code_known
+from kohort.broker.calls import Call, Gather, Part, serve
+from kohort.errors import ErrorCode
+from kohort.transactions.refusals import add_result
+from kohort.wire.messages.add_partitions_to_txn_request import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTransaction,
+)
+from kohort.wire.messages.add_partitions_to_txn_response import (
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+)
+
+if TYPE_CHECKING:
+    from kohort.broker.node import Node
+
+_FENCED_FROM, _BATCHED_FROM, _ABORTABLE_FROM = 2, 4, 5
+
+
+def handle(node: Node, request: AddPartitionsToTxnRequest, call: Call) -> None:
+    """Add, or look up, partitions of transactions."""
+    batched = call.api_version >= _BATCHED_FROM
+    asked = request.transactions
+    if not batched:
+        one = AddPartitionsToTxnTransaction(
+            transactional_id=request.v3_and_below_transactional_id,
+            producer_id=request.v3_and_below_producer_id,
+            producer_epoch=request.v3_and_below_producer_epoch,
+            topics=request.v3_and_below_topics,
+        )
+        asked = [one]
+    refused = [_refused(node, one) for one in asked]
+    results = [result for result in refused if result is not None]
+    valid = [one for one, result in zip(asked, refused, strict=True) if result is None]
+
+    def merge(answers: list[AddPartitionsToTxnResponse]) -> None:
+        for answer in answers:
+            results.extend(answer.results_by_transaction)
+        for result in results:
+            _put_codes(result, call.api_version)
+        if batched:
+            call.answer(AddPartitionsToTxnResponse(results_by_transaction=results))
+        else:
+            topics = results[0].topic_results
+            call.answer(AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topics))
+
+    gather = Gather(len(valid), merge)
+    for one in valid:
+        to_shard = AddPartitionsToTxnRequest(transactions=[one])
+        node.transactions.handle(one.transactional_id, to_shard, Part(gather, call))
+
+
+def _refused(node: Node, one: AddPartitionsToTxnTransaction) -> AddPartitionsToTxnResult | None:
+    """The answer when there are partitions that do not exist."""
+    named = {(t.name, p) for t in one.topics for p in t.partitions}
+    unknown = {tp for tp in named if node.topics.partition(*tp) is None}
+    if not unknown and one.transactional_id and named:
+        return None
+    rest = ErrorCode.OPERATION_NOT_ATTEMPTED if one.transactional_id else ErrorCode.INVALID_REQUEST
+    return add_result(
+        one, lambda tp: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if tp in unknown else rest
+    )
+
+
+def _put_codes(result: AddPartitionsToTxnResult, version: int) -> None:
+    for topic in result.topic_results:
+        for partition in topic.results_by_partition:
+            code = code_known(partition.partition_error_code, version, _FENCED_FROM)
+            if code == ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_FROM:
+                code = ErrorCode.INVALID_TXN_STATE
+            partition.partition_error_code = code
+
+
+API = serve(AddPartitionsToTxnRequest, handle)

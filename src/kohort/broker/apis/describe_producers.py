@@ -1,0 +1,56 @@
+"""DescribeProducers (61), v0. KIP-664: who writes to a partition, and whose transaction is open."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kohort.broker.calls import Call, serve
+from kohort.errors import ErrorCode
+from kohort.wire.messages.describe_producers_request import DescribeProducersRequest
+from kohort.wire.messages.describe_producers_response import (
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+
+if TYPE_CHECKING:
+    from kohort.broker.node import Node
+
+
+def handle(node: Node, request: DescribeProducersRequest, call: Call) -> None:
+    """Describe the producers of partitions."""
+    topics = [
+        TopicResponse(
+            name=topic.name,
+            partitions=[_of(node, topic.name, index) for index in topic.partition_indexes],
+        )
+        for topic in request.topics
+    ]
+    call.answer(DescribeProducersResponse(topics=topics))
+
+
+def _of(node: Node, topic: str, index: int) -> PartitionResponse:
+    partition = node.topics.partition(topic, index)
+    if partition is None:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return PartitionResponse(partition_index=index, error_code=code)
+    found = PartitionResponse(partition_index=index)
+    if partition.log is None:
+        return found
+    for producer_id, producer in partition.log.producers.items():
+        last = producer.batches[-1] if producer.batches else None
+        found.active_producers.append(
+            ProducerState(
+                producer_id=producer_id,
+                producer_epoch=producer.epoch,
+                last_sequence=-1 if last is None else last.last_sequence,
+                last_timestamp=producer.last_ms if last is None else last.timestamp,
+                coordinator_epoch=producer.coordinator_epoch,
+                current_txn_start_offset=producer.first_offset,
+            )
+        )
+    return found
+
+
+API = serve(DescribeProducersRequest, handle)

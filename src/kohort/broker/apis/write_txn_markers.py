@@ -1,0 +1,79 @@
+"""WriteTxnMarkers (27), v1-2. KIP-98, KIP-664.
+
+What a coordinator elsewhere, or an administrator who ends a hanging transaction, sends. Our own
+coordinator writes its markers without it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from kohort.broker.calls import Call, serve
+from kohort.broker.log.log import Appended
+from kohort.broker.log.txn_index import Marker
+from kohort.broker.transactions import write_marker
+from kohort.errors import BrokerError
+from kohort.wire.messages.write_txn_markers_request import WritableTxnMarker, WriteTxnMarkersRequest
+from kohort.wire.messages.write_txn_markers_response import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersResponse,
+)
+
+if TYPE_CHECKING:
+    from kohort.broker.node import Node
+
+
+def handle(node: Node, request: WriteTxnMarkersRequest, call: Call) -> None:
+    """Write every marker; answer when all are safe."""
+    writing = _Writing(node, call)
+    for marker in request.markers:
+        writing.write(marker)
+    writing.one_less()
+
+
+class _Writing:
+    """The markers of one request."""
+
+    def __init__(self, node: Node, call: Call) -> None:
+        self._node = node
+        self._call = call
+        self._missing = 1  # the request itself, until all of its markers have begun
+        self._response = WriteTxnMarkersResponse()
+
+    def write(self, asked: WritableTxnMarker) -> None:
+        """Begin with one marker, in all of its partitions."""
+        marker = Marker(asked.transaction_result, asked.coordinator_epoch)
+        answer = WritableTxnMarkerResult(producer_id=asked.producer_id)
+        self._response.markers.append(answer)
+        for topic in asked.topics:
+            told = WritableTxnMarkerTopicResult(name=topic.name)
+            answer.topics.append(told)
+            for index in topic.partition_indexes:
+                result = WritableTxnMarkerPartitionResult(partition_index=index)
+                told.partitions.append(result)
+                self._missing += 1
+                done = partial(self._done, result)
+                try:
+                    write_marker(
+                        self._node, (topic.name, index), asked.producer_id,
+                        asked.producer_epoch, marker, done,
+                    )  # fmt: skip
+                except BrokerError as error:
+                    done(error)
+
+    def _done(self, told: WritableTxnMarkerPartitionResult, result: Appended | BrokerError) -> None:
+        if isinstance(result, BrokerError):
+            told.error_code = result.code
+        self.one_less()
+
+    def one_less(self) -> None:
+        """One less is missing; the last one sends the answer."""
+        self._missing -= 1
+        if self._missing == 0:
+            self._call.answer(self._response)
+
+
+API = serve(WriteTxnMarkersRequest, handle)
