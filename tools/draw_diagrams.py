@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT / "src"))
 from kohort.client import positions  # noqa: E402
 from kohort.errors import ErrorCode  # noqa: E402
 from kohort.group import consumer_member_table, member_table, states  # noqa: E402
+from kohort.transactions import states as transaction_states  # noqa: E402
 
 TARGET = ROOT / "docs" / "diagrams"
 Arrow = tuple[Enum, Enum, Enum]
@@ -71,15 +72,15 @@ def coordinator() -> str:
     )
 
 
-def _shown(answer: states.Answer) -> str:
+def _shown(answer: states.Answer | transaction_states.Answer) -> str:
     if isinstance(answer, ErrorCode):
         return f"{answer.name} ({answer.value})" if answer else "ok"
     return f"*{answer.name.lower().replace('_', ' ')}*"
 
 
-def _doc(step: states.Step) -> str:
+def _doc(step: states.Step | transaction_states.Step) -> str:
     """The sentence that follows a step in the source."""
-    source = Path(states.__file__).read_text()
+    source = Path(sys.modules[type(step).__module__].__file__ or "").read_text()
     after = source[source.index(f"    {step.name} = auto()") :]
     return " ".join(after.split('"""')[1].split())
 
@@ -140,11 +141,40 @@ def partition() -> str:
     )
 
 
+def transaction() -> str:
+    """A transaction, seen by its coordinator."""
+    arrows = [(s, e, t) for (s, e), t in transaction_states.TRANSITIONS.items()]
+    columns = [s.value for s in transaction_states.TransactionState]
+    answers = [
+        (asked.value, [_shown(a) for a in row.values()])
+        for asked, row in transaction_states.ANSWERS.items()
+    ]
+    steps = [(f"*{s.name.lower().replace('_', ' ')}*", [_doc(s)]) for s in transaction_states.Step]
+    return "\n".join(
+        [
+            "# A transaction, seen by its coordinator",
+            "",
+            "Drawn by `make diagrams` from `kohort/transactions/states.py`.",
+            "",
+            *diagram(transaction_states.TransactionState.EMPTY, arrows, "States"),
+            *legend("state", transaction_states.TransactionState),
+            *legend("event", transaction_states.TransactionEvent),
+            "## What each request is answered",
+            "",
+            "Once producer id and epoch are found good. In italics: what is done. Dead: not known.",
+            "",
+            *table("request", columns, answers),
+            *table("step", ["what it means"], steps),
+        ]
+    )
+
+
 PAGES = {
     "coordinator.md": coordinator,
     "member.md": member,
     "consumer-member.md": consumer_member,
     "partition.md": partition,
+    "transaction.md": transaction,
 }
 
 
