@@ -18,6 +18,8 @@ from kohort.wire.messages.alter_configs_request import (
 from kohort.wire.messages.alter_configs_response import AlterConfigsResponse
 from kohort.wire.messages.api_versions_request import ApiVersionsRequest
 from kohort.wire.messages.api_versions_response import ApiVersionsResponse
+from kohort.wire.messages.consumer_group_describe_request import ConsumerGroupDescribeRequest
+from kohort.wire.messages.consumer_group_heartbeat_request import ConsumerGroupHeartbeatRequest
 from kohort.wire.messages.create_partitions_request import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -257,6 +259,15 @@ REQUESTS: dict[str, Make] = {
     ),
     "DescribeCluster": lambda v, tid: DescribeClusterRequest(),
     **transacting.REQUESTS,
+    "ConsumerGroupHeartbeat": lambda v, tid: ConsumerGroupHeartbeatRequest(
+        group_id="k848",
+        member_id="m",
+        rebalance_timeout_ms=1_000,
+        subscribed_topic_names=["t"],
+        subscribed_topic_regex="t.*" if v >= 1 else None,
+        topic_partitions=[],
+    ),
+    "ConsumerGroupDescribe": lambda v, tid: ConsumerGroupDescribeRequest(group_ids=["g", "h"]),
 }
 
 

@@ -15,6 +15,7 @@ from enum import StrEnum
 
 from kohort.config import Config, nearest
 from kohort.errors import ConfigError
+from kohort.group.assignors import Assignor, make_server_assignors
 from kohort.group.config import GroupConfig
 from kohort.transactions.config import TransactionConfig
 
@@ -80,6 +81,18 @@ class BrokerConfig(Config):
     group_max_session_timeout_ms: int = 1_800_000
     group_max_size: int = 1_000
     """Kafka: no limit."""
+    group_consumer_session_timeout_ms: int = 45_000
+    group_consumer_min_session_timeout_ms: int = 45_000
+    group_consumer_max_session_timeout_ms: int = 60_000
+    group_consumer_heartbeat_interval_ms: int = 5_000
+    group_consumer_min_heartbeat_interval_ms: int = 5_000
+    group_consumer_max_heartbeat_interval_ms: int = 15_000
+    group_consumer_max_size: int = 1_000
+    """Kafka: no limit."""
+    group_consumer_migration_policy: str = "bidirectional"
+    """Live groups may change their protocol: disabled, upgrade, downgrade, bidirectional."""
+    group_consumer_assignors: tuple[str | Assignor, ...] = ("uniform", "range")
+    """Server-side assignors by name, or objects of your own; the first is the default."""
     offset_metadata_max_bytes: int = 4_096
     offsets_retention_minutes: int = 10_080
     producer_id_expiration_ms: int = 86_400_000
@@ -146,7 +159,8 @@ class BrokerConfig(Config):
         """What the group coordinator is told."""
         mine = set(self.field_names())
         shared = {f.name: getattr(self, f.name) for f in fields(GroupConfig) if f.name in mine}
-        return GroupConfig(**shared)
+        assignors = tuple(make_server_assignors(self.group_consumer_assignors))
+        return GroupConfig(**shared, consumer_assignors=assignors)
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,7 +1,7 @@
 """What a group coordinator can be told, with Kafka's names, units and defaults.
 
-The last four are ours: limits on what Kafka lets grow. A broker for development overrides
-`group_initial_rebalance_delay_ms` with 0.
+Those after `consumer_assignors` are ours: limits on what Kafka lets grow. A broker for development
+overrides `group_initial_rebalance_delay_ms` with 0.
 """
 
 from __future__ import annotations
@@ -10,8 +10,12 @@ from dataclasses import dataclass
 
 from kohort.config import Config
 from kohort.errors import ConfigError
+from kohort.group.assignors.base import Assignor
+from kohort.group.assignors.range import ServerRangeAssignor
+from kohort.group.assignors.uniform import UniformAssignor
 
 INT32_MAX = (1 << 31) - 1
+MIGRATION_POLICIES = ("disabled", "upgrade", "downgrade", "bidirectional")
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,18 @@ class GroupConfig(Config):
     offsets_retention_minutes: int = 10_080
     offsets_retention_check_interval_ms: int = 600_000
 
+    group_consumer_session_timeout_ms: int = 45_000
+    group_consumer_min_session_timeout_ms: int = 45_000
+    group_consumer_max_session_timeout_ms: int = 60_000
+    group_consumer_heartbeat_interval_ms: int = 5_000
+    group_consumer_min_heartbeat_interval_ms: int = 5_000
+    group_consumer_max_heartbeat_interval_ms: int = 15_000
+    group_consumer_max_size: int = INT32_MAX
+    group_consumer_migration_policy: str = "bidirectional"
+    """Whether live groups change their protocol: disabled, upgrade, downgrade, bidirectional."""
+    consumer_assignors: tuple[Assignor, ...] = (UniformAssignor(), ServerRangeAssignor())
+    """What members of consumer groups may name; the first is taken where they name none."""
+
     group_record_max_bytes: int = 1_000_000
     """The stored form of one group: a member that would make it larger is refused."""
     group_pending_members_max_bytes: int = 1 << 20
@@ -41,8 +57,9 @@ class GroupConfig(Config):
 
     def __post_init__(self) -> None:
         for name in self.field_names():
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name}={getattr(self, name)} is negative")
+            value = getattr(self, name)
+            if isinstance(value, int) and value < 0:
+                raise ConfigError(f"{name}={value} is negative")
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise ConfigError(
                 f"group_min_session_timeout_ms={self.group_min_session_timeout_ms} is greater "
@@ -57,6 +74,44 @@ class GroupConfig(Config):
             raise ConfigError("group_max_size and offsets_sweep_max_records must be at least 1")
         if self.offsets_retention_check_interval_ms < 1:
             raise ConfigError("offsets_retention_check_interval_ms must be at least 1")
+        self._check_consumer_groups()
+
+    def _check_consumer_groups(self) -> None:
+        for what in ("session_timeout", "heartbeat_interval"):
+            low, value, high = (
+                getattr(self, f"group_consumer_{which}{what}_ms") for which in ("min_", "", "max_")
+            )
+            if not low <= value <= high:
+                raise ConfigError(
+                    f"group_consumer_{what}_ms={value} is not from group_consumer_min_{what}_ms="
+                    f"{low} to group_consumer_max_{what}_ms={high}"
+                )
+        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
+            raise ConfigError(
+                "group_consumer_heartbeat_interval_ms="
+                f"{self.group_consumer_heartbeat_interval_ms} must be less than "
+                f"group_consumer_session_timeout_ms={self.group_consumer_session_timeout_ms}"
+            )
+        if self.group_consumer_migration_policy not in MIGRATION_POLICIES:
+            raise ConfigError(
+                f"group_consumer_migration_policy={self.group_consumer_migration_policy!r}; it is "
+                f"one of {', '.join(MIGRATION_POLICIES)}"
+            )
+        names = [assignor.name for assignor in self.consumer_assignors]
+        if not names or len(set(names)) < len(names):
+            raise ConfigError(
+                f"consumer_assignors must name at least one assignor, and none twice: {names}"
+            )
+
+    @property
+    def upgrade_enabled(self) -> bool:
+        """Whether a classic group with members may become a consumer group."""
+        return self.group_consumer_migration_policy in ("upgrade", "bidirectional")
+
+    @property
+    def downgrade_enabled(self) -> bool:
+        """Whether a consumer group whose last members are classic ones may become a classic one."""
+        return self.group_consumer_migration_policy in ("downgrade", "bidirectional")
 
     @property
     def offsets_retention_ms(self) -> int:

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from kohort.group.consumer_group import ConsumerGroup
+from kohort.group.consumer_records import ConsumerEntry
 from kohort.group.effects import GroupRecord
 from kohort.group.records import (
     GroupEntry,
@@ -31,10 +33,11 @@ Offsets = dict[TopicPartition, StoredOffset]
 class DurableState:
     """Groups, committed offsets and pending transactional offsets of one shard."""
 
-    __slots__ = ("groups", "offsets", "open_producers", "pending", "skipped")
+    __slots__ = ("consumer_groups", "groups", "offsets", "open_producers", "pending", "skipped")
 
     def __init__(self) -> None:
         self.groups: dict[str, StoredGroup] = {}
+        self.consumer_groups: dict[str, ConsumerGroup] = {}
         self.offsets: dict[str, Offsets] = {}
         self.pending: dict[int, dict[str, Offsets]] = {}
         self.open_producers: dict[str, set[int]] = {}  # group id -> producers in `pending`
@@ -47,12 +50,16 @@ class DurableState:
             return NotImplemented
         return (
             self.groups == other.groups
+            and self.consumer_groups == other.consumer_groups
             and self.offsets == other.offsets
             and self.pending == other.pending
         )
 
     def __repr__(self) -> str:
-        return f"DurableState(groups={self.groups}, offsets={self.offsets}, pending={self.pending})"
+        return (
+            f"DurableState(groups={self.groups}, consumer_groups={self.consumer_groups}, "
+            f"offsets={self.offsets}, pending={self.pending})"
+        )
 
     def apply(self, record: GroupRecord, record_offset: int, producer_id: int) -> None:
         """Take in one record. Raises DecodeError for bytes that are no legal record."""
@@ -64,6 +71,8 @@ class DurableState:
                 self.groups.pop(entry.group_id, None)
             else:
                 self.groups[entry.group_id] = entry.value
+        elif isinstance(entry, ConsumerEntry):
+            self._apply_to_consumer_group(entry)
         elif entry.value is None:
             self._forget(entry.group_id, entry.partition)
         elif producer_id == NO_PRODUCER:
@@ -72,6 +81,19 @@ class DurableState:
             staged = self.pending.setdefault(producer_id, {}).setdefault(entry.group_id, {})
             staged[entry.partition] = entry.value
             self.open_producers.setdefault(entry.group_id, set()).add(producer_id)
+
+    def _apply_to_consumer_group(self, entry: ConsumerEntry) -> None:
+        group = self.consumer_groups.get(entry.group_id)
+        if group is None:
+            group = self.consumer_groups[entry.group_id] = ConsumerGroup(entry.group_id)
+        group.apply(entry)
+        if entry.value is None and group.is_gone():
+            del self.consumer_groups[entry.group_id]
+
+    def settle(self) -> None:
+        """The log has been replayed to its end."""
+        for group in self.consumer_groups.values():
+            group.settle()
 
     def apply_marker(self, producer_id: int, committed: bool) -> None:
         """End the producer's transaction: its offsets become visible, or are gone."""

@@ -10,9 +10,11 @@ Rules:
 from __future__ import annotations
 
 from kohort.errors import ErrorCode
+from kohort.group.consumer_group import ConsumerGroup
+from kohort.group.consumer_timers import dissolve
 from kohort.group.effects import Effects, Reply, RequestContext
 from kohort.group.live import Group
-from kohort.group.rebalance import drop_pending
+from kohort.group.rebalance import CONSUMER_PROTOCOL_TYPE, drop_pending
 from kohort.group.records import group_tombstone, offset_tombstone
 from kohort.group.states import Asked, GroupEvent, GroupState, Step, answer
 from kohort.group.workspace import Workspace
@@ -28,7 +30,7 @@ from kohort.wire.messages.list_groups_request import ListGroupsRequest
 from kohort.wire.messages.list_groups_response import ListedGroup, ListGroupsResponse
 
 GROUP_ID_NOT_FOUND_FROM = 6
-CLASSIC = "classic"
+CLASSIC, CONSUMER = "classic", "consumer"
 
 
 def describe(
@@ -93,7 +95,25 @@ def list_groups(
                         group_type=CLASSIC,
                     )
                 )
+    if not types or CONSUMER in types:
+        response.groups += _listed_consumer_groups(ws, states)
     out.replies.append(Reply(context.token, response))
+
+
+def _listed_consumer_groups(ws: Workspace, states: set[str]) -> list[ListedGroup]:
+    listed: list[ListedGroup] = []
+    for group in ws.durable.consumer_groups.values():
+        state = group.state().value
+        if not states or state.lower() in states:
+            listed.append(
+                ListedGroup(
+                    group_id=group.group_id,
+                    protocol_type=CONSUMER_PROTOCOL_TYPE,
+                    group_state=state,
+                    group_type=CONSUMER,
+                )
+            )
+    return listed
 
 
 def delete_groups(
@@ -108,9 +128,16 @@ def delete_groups(
     response = DeleteGroupsResponse()
     for group_id in dict.fromkeys(request.groups_names):
         group = ws.groups.get(group_id)
-        step = answer(Asked.DELETE, group.state if group else None)
-        if group is not None and step is Step.DELETE:
-            delete_group(ws, group, out)
+        consumer = ws.durable.consumer_groups.get(group_id)
+        if consumer is not None:
+            step = ErrorCode.NON_EMPTY_GROUP if consumer.members else Step.DELETE
+        else:
+            step = answer(Asked.DELETE, group.state if group else None)
+        if step is Step.DELETE:
+            if consumer is not None:
+                delete_consumer_group(ws, consumer, out)
+            elif group is not None:
+                delete_group(ws, group, out)
         code = step if isinstance(step, ErrorCode) else ErrorCode.NONE
         response.results.append(DeletableGroupResult(group_id=group_id, error_code=int(code)))
     out.replies.append(Reply(context.token, response))
@@ -125,3 +152,10 @@ def delete_group(ws: Workspace, group: Group, out: Effects) -> None:
         drop_pending(ws, group, member_id)
     group.move(GroupEvent.REMOVED)
     ws.dead.append(group.group_id)
+
+
+def delete_consumer_group(ws: Workspace, group: ConsumerGroup, out: Effects) -> None:
+    """Write the tombstones of an empty consumer group and of its offsets."""
+    for partition in ws.durable.partitions_of(group.group_id):
+        out.records.append(offset_tombstone(group.group_id, partition))
+    dissolve(ws, group, out)

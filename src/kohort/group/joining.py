@@ -12,7 +12,10 @@ Rules:
 from __future__ import annotations
 
 from kohort.errors import ErrorCode
+from kohort.group import consumer_states, consumer_timers
+from kohort.group.classic_members import join as admit_classic
 from kohort.group.effects import Effects, Reply, RequestContext
+from kohort.group.holders import holder_of
 from kohort.group.live import SESSION, Group, Member, Protocols
 from kohort.group.rebalance import (
     drop_member,
@@ -34,6 +37,7 @@ from kohort.group.workspace import (
 from kohort.wire.messages.join_group_request import JoinGroupRequest
 
 MEMBER_ID_REQUIRED_FROM = 4
+CLASSIC_JOIN = consumer_states.Asked.CLASSIC_JOIN
 SKIP_ASSIGNMENT_FROM = 9
 
 
@@ -46,7 +50,11 @@ def join(
         refuse_join(out, context, request.member_id, fault)
         return
     group = ws.groups.get(request.group_id)
-    if group is None:
+    if request.group_id in ws.durable.consumer_groups:
+        step = consumer_states.answer(CLASSIC_JOIN, holder_of(ws, request.group_id))
+        join_it = _join_missing_group if step is consumer_states.Step.REPLACE else admit_classic
+        join_it(ws, request, context, now_ms, out)
+    elif group is None:
         _join_missing_group(ws, request, context, now_ms, out)
     elif not _has_room(ws, group, request):
         _turn_away(ws, group, request.member_id, now_ms, out)
@@ -155,6 +163,9 @@ def _join_missing_group(
     if group is None:
         refuse_join(out, context, "", ErrorCode.POLICY_VIOLATION)
         return
+    empty = ws.durable.consumer_groups.get(request.group_id)
+    if empty is not None:
+        consumer_timers.dissolve(ws, empty, out)
     born = StoredGroup(None, 0, None, None, ws.wall_ms(now_ms))
     out.records.append(group_record(group.group_id, born))
     _join_new(ws, group, request, context, now_ms, out)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from kohort.errors import ErrorCode
+from kohort.group import classic_members
 from kohort.group.effects import Effects, Reply, RequestContext
 from kohort.group.live import Group
 from kohort.group.rebalance import (
@@ -39,6 +40,9 @@ def heartbeat(
 ) -> None:
     """Answer a Heartbeat. The busiest request of all: no object is made that is not sent."""
     group = ws.groups.get(request.group_id)
+    if request.group_id in ws.durable.consumer_groups:
+        classic_members.heartbeat(ws, request, context, now_ms, out)
+        return
     if not request.group_id:
         code = int(ErrorCode.INVALID_GROUP_ID)
     elif group is None or group.state is GroupState.DEAD:
@@ -65,6 +69,7 @@ def leave(
     response = LeaveGroupResponse()
     out.replies.append(Reply(context.token, response))
     group = ws.groups.get(request.group_id)
+    consumer = ws.durable.consumer_groups.get(request.group_id)
     if not request.group_id:
         response.error_code = int(ErrorCode.INVALID_GROUP_ID)
         return
@@ -73,10 +78,33 @@ def leave(
         return
     batch = context.api_version >= BATCH_LEAVE_FROM
     leaving = request.members if batch else [MemberIdentity(member_id=request.member_id)]
-    removed = 0
+    if consumer is not None:
+        codes = classic_members.leave(ws, consumer, leaving, now_ms, out)
+        _tell(response, leaving, codes, batch=batch)
+        return
+    removed, codes = 0, list[ErrorCode]()
     for who in leaving:
         code, was_member = _remove(ws, group, who, out)
         removed += was_member
+        codes.append(code)
+    _tell(response, leaving, codes, batch=batch)
+    if group is None:
+        return
+    if removed and answer(Asked.LEAVE, group.state) is Step.REMOVE_AND_REBALANCE:
+        start_rebalance(ws, group, now_ms, out)
+    else:
+        end_join_phase_if_all_joined(ws, group, now_ms, out)
+
+
+def _tell(
+    response: LeaveGroupResponse,
+    leaving: list[MemberIdentity],
+    codes: list[ErrorCode],
+    *,
+    batch: bool,
+) -> None:
+    """The code of each who leaves: at its name since v3, for the one there is before."""
+    for who, code in zip(leaving, codes, strict=True):
         if batch:
             answered = MemberResponse(
                 member_id=who.member_id,
@@ -86,12 +114,6 @@ def leave(
             response.members.append(answered)
         else:
             response.error_code = int(code)
-    if group is None:
-        return
-    if removed and answer(Asked.LEAVE, group.state) is Step.REMOVE_AND_REBALANCE:
-        start_rebalance(ws, group, now_ms, out)
-    else:
-        end_join_phase_if_all_joined(ws, group, now_ms, out)
 
 
 def _remove(

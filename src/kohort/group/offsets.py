@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from kohort.errors import ErrorCode
+from kohort.group import consumer_offsets
 from kohort.group.effects import Effects, Producer, Reply, RequestContext
 from kohort.group.live import Group
 from kohort.group.rebalance import CONSUMER_PROTOCOL_TYPE
@@ -76,15 +77,26 @@ def commit(
     """Store offsets, or refuse all of them with one error."""
     generation, member_id = request.generation_id_or_member_epoch, request.member_id
     group = ws.groups.get(request.group_id)
-    code = _fault_of_commit(
-        ws,
-        group,
-        generation,
-        member_id,
-        request.group_instance_id,
-        rows=(Asked.COMMIT_SIMPLE, Asked.COMMIT_MEMBER),
-        not_found=context.api_version >= GROUP_ID_NOT_FOUND_FROM,
-    )
+    consumer = ws.durable.consumer_groups.get(request.group_id)
+    if consumer is not None:
+        code = consumer_offsets.fault_of_commit(
+            ws,
+            consumer,
+            generation,
+            member_id,
+            ((t.name, p.partition_index) for t in request.topics for p in t.partitions),
+            api_version=context.api_version,
+        )
+    else:
+        code = _fault_of_commit(
+            ws,
+            group,
+            generation,
+            member_id,
+            request.group_instance_id,
+            rows=(Asked.COMMIT_SIMPLE, Asked.COMMIT_MEMBER),
+            not_found=context.api_version >= GROUP_ID_NOT_FOUND_FROM,
+        )
     if not code and not _has_group(ws, group, request.group_id):
         code = ErrorCode.POLICY_VIOLATION
     write = None if code else _writer(ws, request.group_id, request.retention_time_ms, now_ms, out)
@@ -116,8 +128,18 @@ def txn_commit(
 ) -> None:
     """Stage a transaction's offsets until its marker."""
     group = ws.groups.get(request.group_id)
+    consumer = ws.durable.consumer_groups.get(request.group_id)
     if not request.group_id:
         code = ErrorCode.INVALID_GROUP_ID
+    elif consumer is not None:
+        code = consumer_offsets.fault_of_txn_commit(
+            ws,
+            consumer,
+            request.generation_id,
+            request.member_id,
+            request.group_instance_id,
+            ((t.name, p.partition_index) for t in request.topics for p in t.partitions),
+        )
     else:
         code = _fault_of_commit(
             ws,
@@ -179,7 +201,7 @@ def _fault_of_commit(
 
 def _has_group(ws: Workspace, group: Group | None, group_id: str) -> bool:
     """A commit may bring a group without members into being, if the shard has room for it."""
-    if group is not None:
+    if group is not None or group_id in ws.durable.consumer_groups:
         return True
     return len(group_id.encode()) <= MAX_ID_BYTES and ws.create_group(group_id) is not None
 
@@ -230,7 +252,15 @@ def fetch(
     if context.api_version >= BATCH_FETCH_FROM:
         for asked in request.groups:
             found = OffsetFetchResponseGroup(group_id=asked.group_id)
-            if asked.topics is None:
+            consumer = ws.durable.consumer_groups.get(asked.group_id)
+            if consumer is not None:
+                code = consumer_offsets.fault_of_fetch(
+                    consumer, asked.member_epoch, asked.member_id
+                )
+                found.error_code = int(code)
+            if found.error_code:
+                pass  # the error stands for all its topics
+            elif asked.topics is None:
                 for name, partitions in _all_partitions(ws, asked.group_id):
                     entries = _entries(
                         OffsetFetchResponsePartitions, ws, asked.group_id, name, partitions, stable
@@ -317,13 +347,17 @@ def delete_offsets(
     if not request.group_id:
         response.error_code = int(ErrorCode.INVALID_GROUP_ID)
         return
-    step = answer(Asked.OFFSET_DELETE, group.state if group else None)
+    subscribed: frozenset[str] = frozenset()
+    consumer = ws.durable.consumer_groups.get(request.group_id)
+    if consumer is not None:
+        step, subscribed = Step.DELETE, consumer.subscribed_topics()
+    else:
+        step = answer(Asked.OFFSET_DELETE, group.state if group else None)
     if isinstance(step, ErrorCode):
         response.error_code = int(step)
         return
-    assert group is not None
-    subscribed: frozenset[str] = frozenset()
     if step is Step.DELETE_UNSUBSCRIBED:
+        assert group is not None
         if group.protocol_type != CONSUMER_PROTOCOL_TYPE:
             response.error_code = int(ErrorCode.NON_EMPTY_GROUP)
             return
@@ -339,11 +373,11 @@ def delete_offsets(
                 )
             )
             if not refused:
-                _delete(ws, group, (topic.name, p.partition_index), out)
+                _delete(ws, request.group_id, (topic.name, p.partition_index), out)
         response.topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
 
 
-def _delete(ws: Workspace, group: Group, partition: TopicPartition, out: Effects) -> None:
-    stored = ws.durable.offsets.get(group.group_id, {})
-    if partition in stored or ws.durable.is_pending(group.group_id, partition):
-        out.records.append(offset_tombstone(group.group_id, partition))
+def _delete(ws: Workspace, group_id: str, partition: TopicPartition, out: Effects) -> None:
+    stored = ws.durable.offsets.get(group_id, {})
+    if partition in stored or ws.durable.is_pending(group_id, partition):
+        out.records.append(offset_tombstone(group_id, partition))

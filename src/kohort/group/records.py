@@ -1,11 +1,12 @@
-"""The records of `__consumer_offsets` that classic groups are made of, bit for bit Kafka's.
+"""The records of `__consumer_offsets` that offsets and classic groups are made of, as Kafka's.
 
 Rules:
 - Written: key type 1 (committed offset) with value v3, or v1 when the offset has an expiry time of
   its own; key type 2 (group metadata) with value v3. No version flag is consulted: Kafka 4 writes
   the same, and every broker since 2.3 reads it.
-- Read: key types 0, 1 and 2, value versions 0 to 4. Any other key type belongs to groups of another
-  kind (KIP-848, KIP-932, streams) or to a newer broker, and decodes to `Skipped`.
+- Read: key types 0, 1 and 2, value versions 0 to 4. Those of consumer groups are read by
+  `consumer_records`. Any other key type belongs to groups of another kind (KIP-932, streams) or to
+  a newer broker, and decodes to `Skipped`.
 - Bytes of a known type that break its format raise `DecodeError`: the log is not ours to guess at.
 """
 
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from kohort.group.consumer_records import CONSUMER_TYPES, ConsumerEntry, decode_consumer_record
 from kohort.group.effects import GroupRecord
 from kohort.wire import decode_record_key, decode_versioned, encode_record_key, encode_versioned
 from kohort.wire import record_type as record_type_of
@@ -87,7 +89,7 @@ class OffsetEntry(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """A record of a key type that classic groups do not have."""
+    """A record of a key type that belongs to groups of another kind."""
 
     record_type: int
 
@@ -141,7 +143,9 @@ def offset_tombstone(group_id: str, partition: TopicPartition) -> GroupRecord:
     return GroupRecord(_offset_key(group_id, partition), None)
 
 
-def decode_record(record: GroupRecord, record_offset: int) -> GroupEntry | OffsetEntry | Skipped:
+def decode_record(
+    record: GroupRecord, record_offset: int
+) -> GroupEntry | OffsetEntry | ConsumerEntry | Skipped:
     """What `record`, which stands at `record_offset` in the log, says.
 
     Raises DecodeError or UnsupportedVersionError when key or value break their format.
@@ -153,6 +157,8 @@ def decode_record(record: GroupRecord, record_offset: int) -> GroupEntry | Offse
     if kind == GROUP:
         group_id = decode_record_key(GroupMetadataKey, record.key).group
         return GroupEntry(group_id, _group_value(record.value))
+    if kind in CONSUMER_TYPES:
+        return decode_consumer_record(kind, record)
     return Skipped(kind)
 
 

@@ -13,6 +13,13 @@ from typing import Final
 from kohort.errors import ErrorCode
 from kohort.group.effects import Reply, RequestContext
 from kohort.wire import Message
+from kohort.wire.messages.consumer_group_describe_request import ConsumerGroupDescribeRequest
+from kohort.wire.messages.consumer_group_describe_response import ConsumerGroupDescribeResponse
+from kohort.wire.messages.consumer_group_describe_response import (
+    DescribedGroup as DescribedConsumerGroup,
+)
+from kohort.wire.messages.consumer_group_heartbeat_request import ConsumerGroupHeartbeatRequest
+from kohort.wire.messages.consumer_group_heartbeat_response import ConsumerGroupHeartbeatResponse
 from kohort.wire.messages.delete_groups_request import DeleteGroupsRequest
 from kohort.wire.messages.delete_groups_response import DeletableGroupResult, DeleteGroupsResponse
 from kohort.wire.messages.describe_groups_request import DescribeGroupsRequest
@@ -78,6 +85,14 @@ def refusal_of(request: Message, context: RequestContext, code: int) -> Message:
     match request:
         case HeartbeatRequest():
             return HeartbeatResponse(error_code=code)
+        case ConsumerGroupHeartbeatRequest():
+            return ConsumerGroupHeartbeatResponse(error_code=code)
+        case ConsumerGroupDescribeRequest():
+            return ConsumerGroupDescribeResponse(
+                groups=[
+                    DescribedConsumerGroup(error_code=code, group_id=g) for g in request.group_ids
+                ]
+            )
         case JoinGroupRequest():
             name = None if context.api_version >= 7 else ""
             return JoinGroupResponse(
@@ -183,6 +198,17 @@ def refused(reply: Reply, code: int) -> Reply:
             )
         case SyncGroupResponse():
             failed = SyncGroupResponse(error_code=code)
+        case ConsumerGroupHeartbeatResponse():
+            failed = ConsumerGroupHeartbeatResponse(
+                error_code=response.error_code or code, error_message=response.error_message
+            )
+        case ConsumerGroupDescribeResponse():
+            failed = ConsumerGroupDescribeResponse(
+                groups=[
+                    DescribedConsumerGroup(error_code=code, group_id=g.group_id)
+                    for g in response.groups
+                ]
+            )
         case OffsetCommitResponse() | TxnOffsetCommitResponse():
             for topic in response.topics:
                 for partition in topic.partitions:

@@ -16,18 +16,32 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from kohort.errors import ErrorCode
-from kohort.group import groups, joining, membership, offsets, rebalance, syncing
+from kohort.group import (
+    consumer_describe,
+    consumer_heartbeat,
+    consumer_timers,
+    groups,
+    joining,
+    membership,
+    offsets,
+    rebalance,
+    syncing,
+)
 from kohort.group.config import GroupConfig
+from kohort.group.consumer_group import ConsumerGroup
+from kohort.group.consumer_leave import time_over
 from kohort.group.durable import NO_PRODUCER, DurableState
 from kohort.group.effects import Effects, GroupRecord, Reply, RequestContext
 from kohort.group.expiry import Sweep, forget_topics
-from kohort.group.live import JOIN, SESSION, SYNC, Group, Member
+from kohort.group.live import JOIN, SESSION, SWEEP, SYNC, Group, Member
 from kohort.group.records import StoredGroup, StoredMember
 from kohort.group.refusals import append_code, refusal_of, refused
 from kohort.group.states import GroupEvent, GroupState
 from kohort.group.topics import TopicsImage
 from kohort.group.workspace import Workspace, refuse_join, refuse_sync
 from kohort.wire import Message
+from kohort.wire.messages.consumer_group_describe_request import ConsumerGroupDescribeRequest
+from kohort.wire.messages.consumer_group_heartbeat_request import ConsumerGroupHeartbeatRequest
 from kohort.wire.messages.delete_groups_request import DeleteGroupsRequest
 from kohort.wire.messages.describe_groups_request import DescribeGroupsRequest
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
@@ -46,6 +60,8 @@ _Handler = Callable[[Workspace, Any, RequestContext, int, Effects], None]
 def _handlers() -> Mapping[type[Message], _Handler]:
     return {
         HeartbeatRequest: membership.heartbeat,
+        ConsumerGroupHeartbeatRequest: consumer_heartbeat.heartbeat,
+        ConsumerGroupDescribeRequest: consumer_describe.describe,
         JoinGroupRequest: joining.join,
         SyncGroupRequest: syncing.sync,
         LeaveGroupRequest: membership.leave,
@@ -90,8 +106,13 @@ class GroupShard:
 
     @property
     def groups(self) -> Mapping[str, Group]:
-        """The groups as they live in memory, for tests and inspection; not to be changed."""
+        """The classic groups in memory, for tests and inspection; not to be changed."""
         return self._ws.groups
+
+    @property
+    def consumer_groups(self) -> Mapping[str, ConsumerGroup]:
+        """The groups of KIP-848, as the log has them; not to be changed."""
+        return self._ws.durable.consumer_groups
 
     @property
     def wall_offset_ms(self) -> int:
@@ -129,10 +150,16 @@ class GroupShard:
     def loaded(self, now_ms: int) -> Effects:
         """The log has been replayed to its end: from now on requests are answered."""
         ws, out = self._ws, Effects()
+        ws.durable.settle()
+        consumers = ws.durable.consumer_groups
         for group_id, stored in ws.durable.groups.items():
-            _revive(ws, group_id, stored, now_ms)
+            if group_id not in consumers:
+                _revive(ws, group_id, stored, now_ms)
         for group_id in (*ws.durable.offsets, *ws.durable.open_producers):
-            ws.groups.setdefault(group_id, Group(group_id))
+            if group_id not in consumers:
+                ws.groups.setdefault(group_id, Group(group_id))
+        for consumer in consumers.values():
+            consumer_timers.revive(ws, consumer, now_ms)
         self._state = ErrorCode.NONE
         self._sweep.arm(ws, now_ms)
         for group in list(ws.groups.values()):
@@ -204,7 +231,11 @@ class GroupShard:
             rebalance.join_time_over(self._ws, group, now_ms, out)
         elif kind == SYNC and group is not None:
             rebalance.sync_time_over(self._ws, group, now_ms, out)
-        else:
+        elif kind in consumer_timers.KINDS:
+            consumer = self._ws.durable.consumer_groups.get(group_id)
+            if consumer is not None:
+                time_over(self._ws, consumer, kind, member_id, now_ms, out)
+        elif kind == SWEEP:
             self._sweep.step(self._ws, now_ms, out)
 
     def topics_deleted(self, names: Iterable[str], now_ms: int) -> Effects:

@@ -9,6 +9,7 @@ Rules:
 from __future__ import annotations
 
 from kohort.errors import ErrorCode
+from kohort.group import classic_members
 from kohort.group.effects import Effects, Reply, RequestContext
 from kohort.group.live import Group
 from kohort.group.rebalance import refuse_parked_syncs, start_rebalance, sync_key
@@ -25,6 +26,9 @@ def sync(
     ws: Workspace, request: SyncGroupRequest, context: RequestContext, now_ms: int, out: Effects
 ) -> None:
     """Answer a SyncGroup, or let it wait for the leader's."""
+    if request.group_id in ws.durable.consumer_groups:
+        classic_members.sync(ws, request, context, now_ms, out)
+        return
     group = ws.groups.get(request.group_id)
     step = _fault_of(ws, group, request, context.api_version)
     if isinstance(step, ErrorCode):

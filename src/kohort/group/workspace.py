@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kohort.errors import ErrorCode
+from kohort.errors import BrokerError, ErrorCode
 from kohort.group.config import GroupConfig
 from kohort.group.durable import DurableState
 from kohort.group.effects import Effects, Reply, RequestContext
@@ -33,6 +33,7 @@ class Workspace:
     """The state of one shard, as its handlers see it."""
 
     __slots__ = (
+        "checked_topics",
         "config",
         "dead",
         "durable",
@@ -53,6 +54,7 @@ class Workspace:
         self.timers = Timers()
         self.topics: TopicsImage = NO_TOPICS
         self.pending_join_bytes = 0
+        self.checked_topics: dict[str, TopicsImage] = {}  # consumer groups: last looked at
         self.dead: list[str] = []  # groups whose tombstones are yet to be replayed
 
     def stored(self, group: Group) -> StoredGroup:
@@ -69,10 +71,24 @@ class Workspace:
 
     def create_group(self, group_id: str) -> Group | None:
         """A new group without members; None when the shard holds as many as it may."""
-        if len(self.groups) >= self.config.shard_max_groups:
+        if self.is_full():
             return None
         group = self.groups[group_id] = Group(group_id)
         return group
+
+    def is_full(self) -> bool:
+        """Whether the shard holds as many groups as it may."""
+        count = len(self.groups) + len(self.durable.consumer_groups)
+        return count >= self.config.shard_max_groups
+
+    def check_room_for_group(self) -> None:
+        """Raises BrokerError when the shard holds as many groups as it may."""
+        if self.is_full():
+            raise BrokerError(
+                ErrorCode.POLICY_VIOLATION,
+                f"This partition of __consumer_offsets holds {self.config.shard_max_groups} "
+                "groups, the most that it may (shard_max_groups).",
+            )
 
     def snapshot(
         self,

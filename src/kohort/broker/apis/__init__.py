@@ -9,6 +9,8 @@ from kohort.broker.apis import (
     add_partitions_to_txn,
     alter_configs,
     api_versions,
+    consumer_group_describe,
+    consumer_group_heartbeat,
     create_partitions,
     create_topics,
     delete_groups,
@@ -43,7 +45,8 @@ from kohort.broker.apis import (
 from kohort.broker.calls import Api
 
 _MODULES: Final = (
-    add_offsets_to_txn, add_partitions_to_txn, alter_configs, api_versions, create_partitions,
+    add_offsets_to_txn, add_partitions_to_txn, alter_configs, api_versions,
+    consumer_group_describe, consumer_group_heartbeat, create_partitions,
     create_topics, delete_groups, delete_records, delete_topics, describe_cluster,
     describe_configs, describe_groups, describe_producers, describe_transactions, end_txn, fetch,
     find_coordinator, heartbeat, incremental_alter_configs, init_producer_id, join_group,

@@ -8,12 +8,13 @@ Differs from Apache Kafka: other kinds of resource (loggers, groups, client metr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from kohort.broker.calls import Call, serve
 from kohort.broker.config import SETTINGS, default_of
 from kohort.broker.topics import Topic
 from kohort.errors import BrokerError, ErrorCode
+from kohort.group.assignors import Assignor
 from kohort.wire.messages.describe_configs_request import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -113,11 +114,7 @@ def _broker(node: Node) -> list[DescribeConfigsResourceResult]:
     return [
         DescribeConfigsResourceResult(
             name=name.replace("_", "."),
-            value=None
-            if value is None
-            else str(value).lower()
-            if isinstance(value, bool)
-            else str(value),
+            value=_shown(value),
             read_only=True,
             config_source=_STATIC_BROKER,
             config_type=_BOOLEAN if isinstance(value, bool) else _STRING,
@@ -125,6 +122,20 @@ def _broker(node: Node) -> list[DescribeConfigsResourceResult]:
         )
         for name, value in values.items()
     ]
+
+
+def _shown(value: object) -> str | None:
+    """As Kafka writes it: booleans small, lists with commas, assignors by name."""
+    match value:
+        case None:
+            return None
+        case bool():
+            return str(value).lower()
+        case tuple():
+            parts = cast("tuple[object, ...]", value)
+            return ",".join(p.name if isinstance(p, Assignor) else str(p) for p in parts)
+        case _:
+            return str(value)
 
 
 API = serve(DescribeConfigsRequest, handle)

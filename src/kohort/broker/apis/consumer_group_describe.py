@@ -1,0 +1,37 @@
+"""ConsumerGroupDescribe (69), v0-1. KIP-848, KIP-1099 (which protocol a member speaks).
+
+Each group is described by its own shard; the answer keeps the order asked for. Authorised
+operations are never computed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kohort.broker.calls import Call, Gather, Part, serve
+from kohort.wire.messages.consumer_group_describe_request import ConsumerGroupDescribeRequest
+from kohort.wire.messages.consumer_group_describe_response import ConsumerGroupDescribeResponse
+
+if TYPE_CHECKING:
+    from kohort.broker.node import Node
+
+
+def handle(node: Node, request: ConsumerGroupDescribeRequest, call: Call) -> None:
+    """Describe consumer groups."""
+    order = {group_id: at for at, group_id in enumerate(request.group_ids)}
+
+    def merge(answers: list[ConsumerGroupDescribeResponse]) -> None:
+        groups = [group for answer in answers for group in answer.groups]
+        groups.sort(key=lambda g: order[g.group_id])
+        call.answer(ConsumerGroupDescribeResponse(groups=groups))
+
+    gather = Gather(len(order), merge)
+    for group_id in order:
+        one = ConsumerGroupDescribeRequest(
+            group_ids=[group_id],
+            include_authorized_operations=request.include_authorized_operations,
+        )
+        node.groups.handle(group_id, one, Part(gather, call))
+
+
+API = serve(ConsumerGroupDescribeRequest, handle)

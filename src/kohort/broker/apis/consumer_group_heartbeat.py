@@ -1,0 +1,25 @@
+"""ConsumerGroupHeartbeat (68), v0-1. KIP-848, KIP-1082 (the member makes its id).
+
+Join, heartbeat, leave and reconciliation are one request; the group's shard answers it.
+
+Differs from Apache Kafka: regular expressions are resolved at once, not later on a thread of their
+own, and internal topics never match.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kohort.broker.calls import Call, serve
+from kohort.wire.messages.consumer_group_heartbeat_request import ConsumerGroupHeartbeatRequest
+
+if TYPE_CHECKING:
+    from kohort.broker.node import Node
+
+
+def handle(node: Node, request: ConsumerGroupHeartbeatRequest, call: Call) -> None:
+    """Keep a membership alive, and lead it towards its assignment."""
+    node.groups.handle(request.group_id, request, call)
+
+
+API = serve(ConsumerGroupHeartbeatRequest, handle)

@@ -1,0 +1,174 @@
+"""What a consumer group is to have: its topics, its epoch, and the target that an assignor makes.
+
+Rules:
+- The group epoch rises when what members read changes, or what is known of those topics does (by
+  the metadata hash); the shell's image is looked at when the group is heard of the next time.
+- Regular expressions are resolved here and nowhere else, at once, when a member brings one and when
+  the topics change. Topics of the broker's own are never matched. Apache Kafka resolves them on a
+  thread of its own and later; what it would answer meanwhile cannot be seen here.
+- The assignor is the one that most members name, else the first of the configuration. What it gives
+  is checked (G2): a plan that breaks the contract, or an assignor that raises, fails the heartbeat,
+  and the old target stays.
+- Only what changed of the target is written, then its epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from kohort.group.assignors.base import (
+    Assignor,
+    AssignorError,
+    GroupView,
+    MemberView,
+    Plan,
+    TopicView,
+    checked,
+)
+from kohort.group.consumer_draft import Draft
+from kohort.group.consumer_records import MemberMetadata, Partitions, Resolved
+from kohort.group.effects import Effects
+from kohort.group.regex import compiled
+from kohort.group.topics import TopicsImage, metadata_hash
+from kohort.group.workspace import Workspace
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+
+def refresh(ws: Workspace, draft: Draft, now_ms: int, *, changed: bool) -> None:
+    """Bring the group's epoch up to date. `changed`: what some member reads did."""
+    draft.looked_at_topics = ws.checked_topics.get(draft.group.group_id) is not ws.topics
+    if not changed and not draft.looked_at_topics:
+        return
+    if draft.looked_at_topics:
+        for regex in draft.regexes():
+            resolve(ws, draft, regex, now_ms)
+    new_hash = subscription_hash(ws.topics, draft)
+    if changed or new_hash != draft.metadata_hash:
+        draft.set_epoch(draft.epoch + 1, new_hash)
+
+
+def accept(ws: Workspace, draft: Draft, out: Effects) -> None:
+    """What was proposed is decided. Until here the topics count as not looked at (B12)."""
+    out.records += draft.out.records
+    if draft.looked_at_topics:
+        ws.checked_topics[draft.group.group_id] = ws.topics
+
+
+def subscription_hash(topics: TopicsImage, draft: Draft) -> int:
+    """The hash of every topic that somebody reads."""
+    names = frozenset[str]().union(*{draft.topics_of(member) for _, member in draft.members()})
+    return metadata_hash(topics, names)
+
+
+def take_regex(ws: Workspace, draft: Draft, old: str, new: str, now_ms: int) -> bool:
+    """A member reads by another regular expression: True when what it stands for is known only now.
+
+    The old one goes with the last member that reads by it.
+    """
+    if old and old != new and not any(member.regex == old for _, member in draft.members()):
+        draft.set_regex(old, None)
+    if not new or draft.resolved(new) is not None:
+        return old != new
+    resolve(ws, draft, new, now_ms)
+    return True
+
+
+def resolve(ws: Workspace, draft: Draft, regex: str, now_ms: int) -> None:
+    """Write down what a regular expression stands for, if that is new."""
+    pattern = compiled(regex)
+    topics = tuple(
+        sorted(n for n in ws.topics.by_name if n not in INTERNAL_TOPICS and pattern.matches(n))
+    )
+    known = draft.resolved(regex)
+    if known is None or known.topics != topics:
+        draft.set_regex(regex, Resolved(topics, ws.wall_ms(now_ms)))
+
+
+def retarget(ws: Workspace, draft: Draft) -> None:
+    """Make the target for the group's epoch, if it is of an older one. Raises AssignorError."""
+    if draft.epoch <= draft.target_epoch:
+        return
+    members = dict(draft.members())
+    assignor = preferred_assignor(ws, members.values())
+    view = group_view(ws.topics, draft, members)
+    plan = checked(assignor.name, _assign(assignor, view), view)
+    for member_id in members:
+        target: dict[bytes, tuple[int, ...]] = {}
+        for topic, numbers in plan.assignments.get(member_id, {}).items():
+            if numbers:
+                target[ws.topics.by_name[topic].topic_id] = tuple(sorted(numbers))
+        if not draft.has_target(member_id) or draft.target(member_id) != target:
+            draft.set_target(member_id, target)
+    draft.set_target_epoch(draft.epoch)
+
+
+def preferred_assignor(ws: Workspace, members: Iterable[MemberMetadata]) -> Assignor:
+    """The assignor that most members name; of two the one that stands first in the configuration.
+
+    A name that the configuration has lost since counts for nothing.
+    """
+    assignors = ws.config.consumer_assignors
+    votes = dict.fromkeys((a.name for a in assignors), 0)
+    for member in members:
+        if member.server_assignor in votes:
+            votes[member.server_assignor] += 1
+    return max(assignors, key=lambda assignor: votes[assignor.name])
+
+
+def group_view(
+    topics: TopicsImage, draft: Draft, members: Mapping[str, MemberMetadata]
+) -> GroupView:
+    """The group as an assignor sees it: what each member owns is its present target."""
+    seen: dict[frozenset[str], frozenset[str]] = {}
+    views: dict[str, MemberView] = {}
+    for member_id, member in members.items():
+        reads = draft.topics_of(member)
+        known = seen.get(reads)
+        if known is None:
+            known = seen[reads] = frozenset(n for n in reads if n in topics.by_name)
+        views[member_id] = MemberView(
+            member_id,
+            known,
+            member.instance_id,
+            by_name(topics, draft.target(member_id)),
+            draft.target_epoch,
+            member.rack_id,
+        )
+    names = frozenset[str]().union(*seen.values())
+    return GroupView(views, {name: _topic_view(topics, name) for name in sorted(names)})
+
+
+def _topic_view(topics: TopicsImage, name: str) -> TopicView:
+    topic = topics.by_name[name]
+    return TopicView(topic.partitions, topic.racks)
+
+
+def by_name(topics: TopicsImage, partitions: Partitions) -> dict[str, tuple[int, ...]]:
+    """The same partitions by name; topics and partitions that are gone are left out."""
+    found: dict[str, tuple[int, ...]] = {}
+    for topic_id, numbers in partitions.items():
+        topic = topics.by_id.get(topic_id)
+        if topic is not None:
+            there = tuple(n for n in numbers if n < topic.partitions)
+            if there:
+                found[topic.name] = there
+    return found
+
+
+def subscribed_ids(topics: TopicsImage, draft: Draft, member: MemberMetadata) -> frozenset[bytes]:
+    """The ids of the topics that a member reads and that exist."""
+    reads = draft.topics_of(member)
+    return frozenset(topics.by_name[n].topic_id for n in reads if n in topics.by_name)
+
+
+def _assign(assignor: Assignor, view: GroupView) -> Plan:
+    try:
+        return assignor.assign(view)
+    except AssignorError:
+        raise
+    except Exception as error:  # a user's own code may raise anything; it fails this heartbeat only
+        raise AssignorError(
+            f"assignor {assignor.name!r} failed: {type(error).__name__}: {error}. The group keeps "
+            "its old assignment; mend the assignor's assign()"
+        ) from error
