@@ -19,9 +19,10 @@ import click
 
 from kohort.cli.app import EXIT_CHECK_FAILED, EXIT_PARTIAL
 from kohort.cli.connect import Client, client_options, open_admin
+from kohort.cli.group_look import existing, settings
+from kohort.cli.group_plan import plan
 from kohort.cli.output import as_table, output_option, show
-from kohort.config import nearest
-from kohort.errors import ErrorCode, GroupError, KohortError
+from kohort.errors import KohortError
 
 if TYPE_CHECKING:
     from kohort.client.admin import Admin
@@ -37,7 +38,6 @@ LAG_COLUMNS = (
     "group", "topic", "partition", "current_offset", "log_end_offset", "lag", "consumer_id",
     "host", "client_id",
 )  # fmt: skip
-DEAD = "Dead"
 STATES = (
     "Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling",
     "Dead",
@@ -79,7 +79,7 @@ Examples:
 @client_options
 def list_groups(states: tuple[str, ...], output: str, client: Client) -> int:
     """All groups. Exit code 4 when some could not be described."""
-    with open_admin(_settings(client)) as admin:
+    with open_admin(settings(client)) as admin:
         rows = [
             _list_row(admin, listing.group_id, listing.state, listing.group_type)
             for listing in admin.list_groups(states=states)
@@ -119,8 +119,8 @@ def describe(groups: tuple[str, ...], output: str, client: Client) -> None:
 
     CSV holds the members alone; JSON lines hold one group each.
     """
-    with open_admin(_settings(client)) as admin:
-        found = [_look(admin, name) for name in _existing(admin, groups)]
+    with open_admin(settings(client)) as admin:
+        found = [_look(admin, name) for name in existing(admin, groups)]
     if output == "json":
         click.echo(json.dumps({"schema": 1, "groups": [_as_json(f) for f in found]}, indent=2))
     elif output == "jsonl":
@@ -164,9 +164,9 @@ def lag(
     """
     if everything == bool(groups):
         raise click.UsageError("name the groups, or say --all")
-    with open_admin(_settings(client)) as admin:
+    with open_admin(settings(client)) as admin:
         names = [g.group_id for g in admin.list_groups()] if everything else list(groups)
-        found = [_look(admin, name) for name in _existing(admin, names)]
+        found = [_look(admin, name) for name in existing(admin, names)]
     rows = [row for f in found for row in f.rows]
     show(rows, LAG_COLUMNS, output)
     for one in found:
@@ -193,22 +193,6 @@ def _check(found: Sequence[Found], fail_above: int | None) -> int:
 
 
 # -- one group
-
-
-def _existing(admin: Admin, names: Iterable[str]) -> list[GroupDescription]:
-    """The groups. Raises GroupError for one that does not exist."""
-    wanted = list(dict.fromkeys(names))
-    found = admin.describe_groups(wanted)
-    for name, described in found.items():
-        if described.state == DEAD:
-            near = nearest(name, [g.group_id for g in admin.list_groups()])
-            hint = f" Did you mean {near!r}?" if near else ""
-            raise GroupError(
-                ErrorCode.GROUP_ID_NOT_FOUND,
-                f"there is no group {name!r}.{hint} `kohort group list` shows those there are; "
-                "a group appears when its first member joins or commits",
-            )
-    return [found[name] for name in wanted]
 
 
 def _look(admin: Admin, described: GroupDescription) -> Found:
@@ -349,7 +333,4 @@ def _coordinator(described: GroupDescription) -> str:
     return f"{node.host}:{node.port} ({node.node_id})"
 
 
-def _settings(client: Client) -> dict[str, Any]:
-    from kohort.client.config import AdminConfig
-
-    return client.for_role(AdminConfig)
+group.add_command(plan)

@@ -94,7 +94,7 @@ class MemberDescription:
 
     In a group of the consumer protocol (KIP-848) also its `pattern`, its rack, its epoch, and the
     `target` that it is on its way to; `member_type` is then `classic` for a member that still
-    speaks the classic protocol.
+    speaks the classic protocol. `user_data` is what a classic member's assignor tells the leader.
     """
 
     member_id: str
@@ -108,6 +108,7 @@ class MemberDescription:
     rack: str | None = None
     epoch: int | None = None
     target: tuple[TopicPartition, ...] | None = None
+    user_data: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, Self
 
@@ -179,6 +179,9 @@ class ConsumerConfig(ClientConfig):
         if isinstance(self.partition_assignment_strategy, str):
             names = tuple(self.partition_assignment_strategy.split(","))
             object.__setattr__(self, "partition_assignment_strategy", names)
+        elif not isinstance(self.partition_assignment_strategy, Iterable):
+            only = (self.partition_assignment_strategy,)  # one ready assignor
+            object.__setattr__(self, "partition_assignment_strategy", only)
         if not self.partition_assignment_strategy:
             raise self._refuse("partition_assignment_strategy", "name at least one assignor")
         self._at_least(1, "session_timeout_ms", "heartbeat_interval_ms", "max_poll_interval_ms")

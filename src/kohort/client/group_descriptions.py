@@ -9,10 +9,9 @@ from kohort.client.admin_types import GroupDescription, MemberDescription
 from kohort.client.metadata import Node
 from kohort.client.types import TopicPartition
 from kohort.errors import DecodeError
-from kohort.wire import decode_versioned
+from kohort.group.assignors import MemberView, Partitions
+from kohort.group.assignors.protocol import decode_assignment, decode_subscription
 from kohort.wire.messages import consumer_group_describe_response as described
-from kohort.wire.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
-from kohort.wire.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
 from kohort.wire.messages.describe_groups_response import DescribedGroup, DescribedGroupMember
 
 CLASSIC: Final = "classic"
@@ -75,40 +74,21 @@ def _flat(topics: Iterable[described.TopicPartitions]) -> tuple[TopicPartition, 
 
 
 def _classic_member(member: DescribedGroupMember, protocol_type: str) -> MemberDescription:
-    topics: tuple[str, ...] = ()
-    owned: tuple[TopicPartition, ...] = ()
+    view = MemberView(member.member_id, frozenset())
+    owned: Partitions = {}
     if protocol_type == CONSUMER:  # other kinds of group have contents of their own
         try:
-            topics, owned = _classic_parts(member)
+            view = decode_subscription(member.member_id, bytes(member.member_metadata))
+            owned = decode_assignment(bytes(member.member_assignment))[0]
         except DecodeError:
-            topics, owned = (), ()  # some client's own format; the rest is still worth showing
+            owned = {}  # some client's own format; the rest is still worth showing
     return MemberDescription(
         member.member_id,
         member.group_instance_id,
         member.client_id,
         member.client_host,
-        topics,
-        owned,
+        tuple(sorted(view.topics)),
+        tuple(TopicPartition(topic, number) for topic in owned for number in owned[topic]),
+        rack=view.rack,
+        user_data=view.user_data,
     )
-
-
-def _classic_parts(
-    member: DescribedGroupMember,
-) -> tuple[tuple[str, ...], tuple[TopicPartition, ...]]:
-    topics: tuple[str, ...] = ()
-    owned: tuple[TopicPartition, ...] = ()
-    if member.member_metadata:
-        subscription = decode_versioned(
-            ConsumerProtocolSubscription, member.member_metadata, newer=True
-        )[1]
-        topics = tuple(subscription.topics)
-    if member.member_assignment:
-        assignment = decode_versioned(
-            ConsumerProtocolAssignment, member.member_assignment, newer=True
-        )[1]
-        owned = tuple(
-            TopicPartition(tp.topic, number)
-            for tp in assignment.assigned_partitions
-            for number in tp.partitions
-        )
-    return topics, owned

@@ -64,14 +64,7 @@ def make_plan(assignor: Assignor, group: GroupView) -> Plan:
 
     Raises AssignorError when the assignor raises or breaks its contract.
     """
-    try:
-        plan = assignor.assign(group)
-    except Exception as error:  # a user's own code: whatever it raises is named and fatal
-        raise AssignorError(
-            f"assignor {assignor.name!r} failed with {type(error).__name__}: {error}. The member "
-            f"leaves the group; mend the assignor's assign()"
-        ) from error
-    plan = checked(assignor.name, plan, group)
+    plan = planned_by(assignor, group)
     if not assignor.cooperative:
         return plan
     claims = [
@@ -79,6 +72,18 @@ def make_plan(assignor: Assignor, group: GroupView) -> Plan:
         for member in group.members.values()
     ]
     return hold_back(plan, claims, group.topics)
+
+
+def planned_by(assignor: Assignor, group: GroupView) -> Plan:
+    """The assignor's plan, checked; raises AssignorError."""
+    try:
+        plan = assignor.assign(group)
+    except Exception as error:  # a user's own code: whatever it raises is named and fatal
+        raise AssignorError(
+            f"assignor {assignor.name!r} failed with {type(error).__name__}: {error}. The member "
+            f"leaves the group; mend the assignor's assign()"
+        ) from error
+    return checked(assignor.name, plan, group)
 
 
 def encode_plan(plan: Plan, members: Iterable[str]) -> list[SyncGroupRequestAssignment]:
