@@ -41,6 +41,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "retry": ("kohort.cli.retry", "retry", "What waits in the retry tiers."),
     "failed": ("kohort.cli.failed", "failed", "Look into a failed topic."),
     "pipeline": ("kohort.cli.pipeline", "pipeline", "Run a pipeline written in a Python file."),
+    "simulate": (
+        "kohort.cli.simulate",
+        "simulate",
+        "Run groups in a simulated world and check that all promises hold.",
+    ),
     "demo": ("kohort.cli.demo", "demo", "The main job on a year of real flights."),
     "doctor": ("kohort.cli.doctor", "doctor", "What this machine has and lacks, and the cure."),
 }

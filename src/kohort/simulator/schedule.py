@@ -17,6 +17,8 @@ from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Any
 
+__all__ = ["Handle", "Random", "Schedule"]
+
 Action = Callable[..., object]
 
 _DEAD_TO_COMPACT = 1_000

@@ -1,0 +1,353 @@
+"""What can be done to a simulated world: one function a sentence.
+
+Rules: an action on something that is not there (a dead consumer, the last living node) does
+nothing, so that a plan stays a plan when parts of it are taken out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kohort.client.types import TopicPartition
+from kohort.simulator.grammar import Grammar
+from kohort.simulator.network import ANSWER, REQUEST, FrameRule
+
+if TYPE_CHECKING:
+    from kohort.simulator.node import SimNode
+    from kohort.simulator.world import World
+
+ACTIONS: Grammar[Callable[..., None]] = Grammar("action")
+_does = ACTIONS.means
+
+
+@_does("nothing")
+def nothing(world: World) -> None:
+    """The condition alone matters."""
+    del world
+
+
+# -- consumers -----------------------------------------------------------------------------------
+
+
+@_does("start {who}")
+def start(world: World, who: str) -> None:
+    """A consumer's process begins (again)."""
+    world.start(who)
+
+
+@_does("crash {who}")
+def crash(world: World, who: str) -> None:
+    """Its process is gone without a word."""
+    app = world.app(who)
+    if app is not None:
+        app.die()
+
+
+@_does("restart {who}")
+def restart(world: World, who: str) -> None:
+    """Its process is gone, and a new one takes its place."""
+    crash(world, who)
+    world.start(who)
+
+
+@_does("start a twin of {who}")
+def twin(world: World, who: str) -> None:
+    """A second process with the same configuration, beside the first."""
+    world.start(who, beside=True)
+
+
+@_does("close {who}")
+def close(world: World, who: str) -> None:
+    """Its application closes it after the present poll."""
+    _wish(world, who, "close")
+
+
+@_does("stall {who} for {ms} ms")
+def stall(world: World, who: str, ms: int) -> None:
+    """The whole process stands still (a pause of the machine, SIGSTOP)."""
+    app = world.app(who)
+    if app is not None:
+        app.machine.stall(ms)
+
+
+@_does("slow {who} for {ms} ms")
+def slow(world: World, who: str, ms: int) -> None:
+    """Its application takes so long before it polls again; its network goes on."""
+    app = world.app(who)
+    if app is not None:
+        app.be_slow(ms)
+
+
+@_does("wake {who}")
+def wake(world: World, who: str) -> None:
+    """Somebody calls its `wakeup()`."""
+    app = world.app(who)
+    if app is not None:
+        app.machine.soon(app.consumer.wakeup)
+
+
+@_does("seek {who} to {n} in {tp}")
+def seek(world: World, who: str, offset: int, tp: TopicPartition) -> None:
+    """Its application seeks, if it owns the partition; at most to the partition's end."""
+    _wish(world, who, "seek", tp, offset)
+
+
+@_does("pause {who} in {tp}")
+def pause(world: World, who: str, tp: TopicPartition) -> None:
+    """Its application pauses a partition, if it owns it."""
+    _wish(world, who, "pause", tp)
+
+
+@_does("resume {who} in {tp}")
+def resume(world: World, who: str, tp: TopicPartition) -> None:
+    """Its application resumes a partition."""
+    _wish(world, who, "resume", tp)
+
+
+@_does("commit {who}")
+def commit(world: World, who: str) -> None:
+    """Its application commits all that was handed out, and waits."""
+    _wish(world, who, "commit")
+
+
+@_does("unsubscribe {who}")
+def unsubscribe(world: World, who: str) -> None:
+    """Its application gives everything up."""
+    _wish(world, who, "unsubscribe")
+
+
+@_does("subscribe {who} to {topics}")
+def subscribe(world: World, who: str, topics: tuple[str, ...]) -> None:
+    """Its application subscribes to these topics instead."""
+    _wish(world, who, "subscribe", topics)
+
+
+def _wish(world: World, who: str, *what: Any) -> None:
+    app = world.app(who)
+    if app is not None:
+        app.wish(*what)
+
+
+# -- the network ---------------------------------------------------------------------------------
+
+
+@_does("cut {who}")
+def cut(world: World, who: str) -> None:
+    """All its connections break."""
+    world.network.cut(who, None, world.chance)
+
+
+@_does("cut {who} from {node}")
+def cut_from(world: World, who: str, node: int | None) -> None:
+    """Its connections to one node break."""
+    found = world.node(node)
+    if found is not None:
+        world.network.cut(who, found.number, world.chance)
+
+
+@_does("block {who} from {node} for {ms} ms")
+def block(world: World, who: str, node: int | None, ms: int) -> None:
+    """Nothing passes between them for so long."""
+    found = world.node(node)
+    if found is not None:
+        world.network.block(who, found.number, ms)
+
+
+@_does("slow the network to {ms} ms")
+def slow_network(world: World, ms: int) -> None:
+    """Every frame may take up to so long."""
+    world.network.latency_ms = (1, max(1, ms))
+
+
+@_does("lose the {nth} {api} of {who}")
+def lose_request(world: World, nth: int, api: str, who: str) -> None:
+    """The request never arrives; its connection breaks."""
+    _rule(world, FrameRule("drop", REQUEST, api, who, nth))
+
+
+@_does("lose the answer to the {nth} {api} of {who}")
+def lose_answer(world: World, nth: int, api: str, who: str) -> None:
+    """The node has done it, and the client does not hear; its connection breaks."""
+    _rule(world, FrameRule("drop", ANSWER, api, who, nth))
+
+
+@_does("delay the {nth} {api} of {who} by {ms} ms")
+def delay_request(world: World, nth: int, api: str, who: str, ms: int) -> None:
+    """The request arrives late, and so does what is behind it on its connection."""
+    _rule(world, FrameRule("delay", REQUEST, api, who, nth, ms))
+
+
+@_does("delay the answer to the {nth} {api} of {who} by {ms} ms")
+def delay_answer(world: World, nth: int, api: str, who: str, ms: int) -> None:
+    """The answer arrives late, and so does what is behind it on its connection."""
+    _rule(world, FrameRule("delay", ANSWER, api, who, nth, ms))
+
+
+@_does("repeat the {nth} {api} of {who} after {ms} ms")
+def repeat(world: World, nth: int, api: str, who: str, ms: int) -> None:
+    """The node gets the request twice; the second time nobody hears the answer."""
+    _rule(world, FrameRule("repeat", REQUEST, api, who, nth, ms))
+
+
+@_does("hold answers to {api} of {who}")
+def hold(world: World, api: str, who: str) -> None:
+    """These answers, and what is behind them on their connections, wait for `let go`."""
+    _rule(world, FrameRule("hold", ANSWER, api, who, 1))
+
+
+@_does("let go")
+def let_go(world: World) -> None:
+    """What was held arrives."""
+    world.network.let_go()
+
+
+def _rule(world: World, rule: FrameRule) -> None:
+    world.network.rules.append(rule)
+
+
+# -- nodes ---------------------------------------------------------------------------------------
+
+
+@_does("kill {node}")
+def kill(world: World, node: int | None) -> None:
+    """Its process dies; what was appended stays."""
+    _kill(world, world.node(node), silent=False)
+
+
+@_does("kill {node} silently")
+def kill_silently(world: World, node: int | None) -> None:
+    """It dies, and clients learn that only by their own time-outs."""
+    _kill(world, world.node(node), silent=True)
+
+
+@_does("cut the power of {node}")
+def power(world: World, node: int | None) -> None:
+    """It dies, and of the logs it led everything that was not flushed may be lost."""
+    found = world.node(node)
+    if found is None or len(world.cluster.alive()) < 1:
+        return
+    _kill(world, found, silent=True)
+    for partition, log in enumerate(world.cluster.group_logs):
+        if world.last_leader[partition] != found.number:
+            continue
+        lost = log.lose(world.chance.randint(log.flushed, log.end))
+        for other in world.cluster.nodes.values():
+            if partition in other.hosts:
+                other.hosts[partition].held.clear()
+        if lost:
+            world.journal.tell(f"{lost} records of __consumer_offsets-{partition} are lost")
+        world.checks.lost(log)
+
+
+def _kill(world: World, node: SimNode | None, *, silent: bool) -> None:
+    if node is None or not node.alive:
+        return
+    world.remember_leaders()
+    node.die()
+    world.network.node_dies(node.number, silent=silent)
+    world.cluster.node_gone(node.number)
+
+
+@_does("restart {node}")
+def restart_node(world: World, node: int | None) -> None:
+    """It comes back, if it was dead."""
+    if node is None:
+        for each in world.cluster.nodes.values():
+            world.revive(each)
+    elif node in world.cluster.nodes:
+        world.revive(world.cluster.nodes[node])
+
+
+@_does("stall {node} for {ms} ms")
+def stall_node(world: World, node: int | None, ms: int) -> None:
+    """It stands still; its connections stay."""
+    found = world.node(node)
+    if found is not None:
+        found.machine.stall(ms)
+
+
+@_does("move the coordinator to {node}")
+def move_to(world: World, node: int | None) -> None:
+    """Another node is elected for the group's partition."""
+    found = world.node(node)
+    if found is not None:
+        world.cluster.elect(world.cluster.partition_of(world.group), found.number)
+
+
+@_does("move the coordinator")
+def move(world: World) -> None:
+    """Another living node is elected for the group's partition, or the same one anew."""
+    partition = world.cluster.partition_of(world.group)
+    alive = world.cluster.alive()
+    others = [n for n in alive if n != world.cluster.group_leaders[partition]] or alive
+    if others:
+        world.cluster.elect(partition, world.chance.choice(others))
+
+
+@_does("move {tp} to {node}")
+def move_partition(world: World, tp: TopicPartition, node: int | None) -> None:
+    """Another node leads a partition of a topic."""
+    found, log = world.node(node), world.cluster.topic_log(*tp)
+    if found is not None and log is not None:
+        world.cluster.move(log, found.number)
+
+
+@_does("hold loading")
+def hold_loading(world: World) -> None:
+    """Coordinators that are elected from now on do not get through loading."""
+    world.loading_held = True
+
+
+@_does("release loading")
+def release_loading(world: World) -> None:
+    """They get through it now."""
+    world.release_loading()
+
+
+@_does("refuse {n} appends")
+def refuse(world: World, count: int) -> None:
+    """The next appends to the group's partition of `__consumer_offsets` fail."""
+    partition = world.cluster.partition_of(world.group)
+    world.cluster.group_logs[partition].refuse_appends += count
+
+
+@_does("slow the disk by {ms} ms")
+def slow_disk(world: World, ms: int) -> None:
+    """Every flush takes so much longer."""
+    world.slow_disk_ms = ms
+
+
+# -- topics --------------------------------------------------------------------------------------
+
+
+@_does("create {topic} with {n} partitions")
+def create(world: World, topic: str, partitions: int) -> None:
+    """A new topic."""
+    if topic not in world.cluster.topics:
+        world.cluster.create(topic, partitions)
+
+
+@_does("grow {topic} to {n} partitions")
+def grow(world: World, topic: str, partitions: int) -> None:
+    """More partitions, if there are fewer."""
+    if topic in world.cluster.topics:
+        world.cluster.grow(topic, partitions)
+
+
+@_does("write {n} records to {tp}")
+def write(world: World, count: int, tp: TopicPartition) -> None:
+    """Somebody produces."""
+    log = world.cluster.topic_log(*tp)
+    if log is not None:
+        log.append(count, world.schedule.now_ms)
+        world.cluster.progressed(log)
+
+
+@_does("write a marker to {tp}")
+def write_marker(world: World, tp: TopicPartition) -> None:
+    """A transaction's marker: an offset that no reader sees (CL3)."""
+    log = world.cluster.topic_log(*tp)
+    if log is not None:
+        log.append_marker(world.schedule.now_ms)
+        world.cluster.progressed(log)

@@ -1,0 +1,124 @@
+"""The invariants (reliability.md 3) as checks on a simulated world.
+
+Rules:
+- A check is a small function that is named by its code; it raises `Violation` and changes nothing.
+- Checks see events as they happen (an append, an answer, a poll) and look at state after every
+  event in which something has moved. What they know they have from outside: logs, frames, and what
+  applications were handed; never from the code that they judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kohort.client.types import TopicPartition
+from kohort.records import Record
+from kohort.simulator.checks.consumer import ConsumerChecks
+from kohort.simulator.checks.coordinator import CoordinatorChecks
+from kohort.simulator.checks.liveness import Liveness
+from kohort.simulator.checks.offsets import OffsetChecks
+from kohort.simulator.checks.violation import Violation
+from kohort.wire import Message
+from kohort.wire.messages.offset_commit_request import OffsetCommitRequest
+
+if TYPE_CHECKING:
+    from kohort.simulator.caller import Application
+    from kohort.simulator.hosting import Asked, ShardHost
+    from kohort.simulator.logs import GroupLog
+    from kohort.simulator.world import World
+
+__all__ = ["Checks", "Violation"]
+
+
+class Checks:
+    """All checks of one world, and where its events go."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.offsets = OffsetChecks(world)
+        self.coordinator = CoordinatorChecks(world)
+        self.consumer = ConsumerChecks(world, self.offsets)
+        self.liveness = Liveness(world, self.consumer)
+
+    # -- coordinators ----------------------------------------------------------------------------
+
+    def loaded(self, host: ShardHost) -> None:
+        """A shard has replayed its log and begins to answer."""
+        self.coordinator.loaded(host)
+        self.offsets.loaded(host)
+
+    def arrived(self, host: ShardHost, asked: Asked) -> None:
+        """A request reached a shard that answers."""
+        self.coordinator.arrived(host, asked)
+        if isinstance(asked.request, OffsetCommitRequest):
+            machine = asked.channel.loop.machine
+            app = next((each for each in self._world.all_apps if each.machine is machine), None)
+            if app is not None and app.alive and self.coordinator.takes(host, asked.request):
+                self.consumer.commit_arrived(app, asked.request)
+
+    def appended(self, host: ShardHost, first: int) -> None:
+        """A shard's records from `first` on stand in the log and were replayed."""
+        self.coordinator.appended(host, first)
+        self.offsets.appended(host, first)
+
+    def answered(self, host: ShardHost, asked: Asked, response: Message) -> None:
+        """A shard's answer leaves the node."""
+        self.coordinator.answered(host, asked, response)
+        self.offsets.answered(host, asked, response)
+
+    def ticked(self, host: ShardHost, before: dict[str, tuple[str, frozenset[str]]]) -> None:
+        """A shard's timers have fired; `before` has each group's state and members until then."""
+        self.coordinator.ticked(host, before)
+
+    def lost(self, log: GroupLog) -> None:
+        """A log has lost its end."""
+        self.coordinator.lost(log)
+        self.offsets.lost(log)
+
+    # -- consumers -------------------------------------------------------------------------------
+
+    def comes_back(self, app: Application) -> None:
+        """An application makes its next call: what it was handed before is dealt with."""
+        self.consumer.comes_back(app)
+
+    def polls(self, app: Application) -> None:
+        """An application begins to poll."""
+        self.consumer.polls(app)
+
+    def polled(self, app: Application, records: Sequence[Record], took_ms: int) -> None:
+        """A poll has returned."""
+        self.consumer.polled(app, records, took_ms)
+
+    def commits(self, app: Application) -> None:
+        """An application commits all that it was handed."""
+        self.consumer.commits(app)
+
+    def assigned(self, app: Application, partitions: Sequence[TopicPartition]) -> None:
+        """A listener hears of new partitions."""
+        self.consumer.assigned(app, partitions)
+
+    def revoked(
+        self, app: Application, partitions: Sequence[TopicPartition], *, lost: bool
+    ) -> None:
+        """A listener hears that partitions are given up, or gone."""
+        self.consumer.revoked(app, partitions, lost=lost)
+
+    def sought(self, app: Application, tp: TopicPartition, offset: int) -> None:
+        """An application has moved its position."""
+        self.consumer.sought(app, tp, offset)
+
+    def gone(self, app: Application) -> None:
+        """A process has ended, or has closed its consumer."""
+        self.consumer.gone(app)
+
+    # -- always ----------------------------------------------------------------------------------
+
+    def after_event(self) -> None:
+        """After every event of the world."""
+        self.coordinator.after_event()
+        self.consumer.after_event(moved=self.coordinator.take_moved())
+
+    def at_the_end(self) -> None:
+        """When the world has come to rest."""
+        self.coordinator.at_the_end()

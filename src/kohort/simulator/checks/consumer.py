@@ -1,0 +1,266 @@
+"""Checks of consumers: C1-C6, C10, CL1 on what applications are handed, G1 on what they hold.
+
+Rules: the truth is what the topic's log has and what the application saw. Where reading begins is
+known too: at a committed offset that held around the assignment, at the log's start, or at a seek.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kohort.client.types import TopicPartition
+from kohort.records import Record
+from kohort.simulator.checks.violation import demand
+from kohort.wire.messages.offset_commit_request import OffsetCommitRequest
+
+if TYPE_CHECKING:
+    from kohort.simulator.caller import Application
+    from kohort.simulator.checks.offsets import OffsetChecks
+    from kohort.simulator.logs import TopicLog
+    from kohort.simulator.world import World
+
+POLL_SLACK_MS = 50
+
+
+@dataclass
+class Owned:
+    """One partition as one application has it."""
+
+    since_ms: int
+    expect: int | None = None
+    """The offset that must be handed out next; None before the first."""
+    handed: int = -1
+    """Last offset handed out + 1."""
+    settled: int = -1
+    """`handed` as of the last poll (automatic commits) or commit (the application's own)."""
+    committed: int = -1
+    """The last offset that the coordinator took from this owner."""
+
+
+@dataclass
+class Seen:
+    """What one application has seen."""
+
+    owned: dict[TopicPartition, Owned] = field(default_factory=dict[TopicPartition, Owned])
+    past: dict[TopicPartition, Owned] = field(default_factory=dict[TopicPartition, Owned])
+    """The last ownership of partitions that were given up: commits of theirs may be under way."""
+    began_ms: int = 0
+
+
+def c1_is_owned(who: str, tp: TopicPartition, owned: Owned | None) -> Owned:
+    """C1: records are handed out between assigned and revoked only."""
+    demand(owned is not None, "C1", f"{who} is handed records of {tp}, which it does not own")
+    assert owned is not None
+    return owned
+
+
+def c2_no_gap(who: str, tp: TopicPartition, expect: int, offset: int) -> None:
+    """C2, C3: offsets follow one another, nothing is left out, nothing comes again."""
+    fault = "skips to" if offset > expect else "goes back to"
+    demand(offset == expect, "C2", f"{who} {fault} {offset} in {tp}; {expect} comes next")
+
+
+def c4_commits_what_was_dealt_with(who: str, tp: TopicPartition, offset: int, most: int) -> None:
+    """C4: a commit covers what was handed out and, when automatic, come back from; no more."""
+    demand(
+        offset <= most,
+        "C4",
+        f"{who} commits {offset} in {tp}; it has dealt with what is below {most}",
+    )
+
+
+def c6_exact_difference(
+    who: str, what: str, told: set[TopicPartition], have: set[TopicPartition]
+) -> None:
+    """C6: what is added was not held, what is given up was."""
+    if what == "assigned":
+        demand(not told & have, "C6", f"{who} is assigned {sorted(told & have)}, which it has")
+    else:
+        demand(told <= have, "C6", f"{who} gives up {sorted(told - have)}, which it has not")
+
+
+def cl1_poll_returns(who: str, took_ms: int, most_ms: int) -> None:
+    """CL1: a poll takes the time it was given, and what its listener takes."""
+    demand(took_ms <= most_ms, "CL1", f"a poll of {who} took {took_ms} ms; it had {most_ms} ms")
+
+
+class ConsumerChecks:
+    """What applications have seen."""
+
+    def __init__(self, world: World, offsets: OffsetChecks) -> None:
+        self._world = world
+        self._offsets = offsets
+        self._seen: dict[int, Seen] = {}
+        self._moved = False
+        self.read: dict[tuple[str, TopicPartition], int] = {}
+        """By group and partition: one more than the highest offset that was handed out."""
+
+    def _of(self, app: Application) -> Seen:
+        return self._seen.setdefault(app.incarnation, Seen())
+
+    def _log(self, tp: TopicPartition) -> TopicLog:
+        log = self._world.cluster.topic_log(*tp)
+        assert log is not None, "only existing partitions are read"
+        return log
+
+    # -- polling ---------------------------------------------------------------------------------
+
+    def polls(self, app: Application) -> None:
+        """A poll begins."""
+        self._of(app).began_ms = self._world.schedule.now_ms
+
+    def comes_back(self, app: Application) -> None:
+        """What was handed out before this call is dealt with (C4)."""
+        if app.plan.commit == "auto":
+            self.commits(app)
+
+    def commits(self, app: Application) -> None:
+        """The application commits what it was handed, in its listener for the last time."""
+        seen = self._of(app)
+        for owned in (*seen.owned.values(), *seen.past.values()):
+            owned.settled = owned.handed
+
+    def polled(self, app: Application, records: Sequence[Record], took_ms: int) -> None:
+        """C1, C2, C3, CL1 on what a poll returned."""
+        seen, times = self._of(app), self._world.settings
+        if app.machine.stalled_until_ms < seen.began_ms:
+            most_ms = app.plan.poll_ms + (2 * times.call_ms if app.plan.fence else 0)
+            cl1_poll_returns(app.name, took_ms, most_ms + POLL_SLACK_MS)
+        spans: dict[TopicPartition, list[int]] = {}
+        for record in records:
+            tp = TopicPartition(record.topic, record.partition)
+            owned = c1_is_owned(app.name, tp, seen.owned.get(tp))
+            log = self._log(tp)
+            if owned.expect is None:
+                self._begins(app, tp, owned, record.offset)
+            else:
+                c2_no_gap(app.name, tp, log.next_visible(owned.expect), record.offset)
+            owned.expect = owned.handed = record.offset + 1
+            key = app.plan.group, tp
+            self.read[key] = max(self.read.get(key, 0), record.offset + 1)
+            spans.setdefault(tp, [record.offset, 0])[1] = record.offset
+        for tp, (first, last) in spans.items():
+            self._world.journal.tell(f"{app.name} is handed {tp} {first}..{last}")
+
+    def _begins(self, app: Application, tp: TopicPartition, owned: Owned, offset: int) -> None:
+        """C2, C8: the first record is where the group stands, or at the start without that."""
+        key, log = (app.plan.group, tp), self._log(tp)
+        news_ms = self._world.settings.news_ms + 4 * self._world.settings.flush_ms[1]
+        held = self._offsets.in_effect(key, owned.since_ms - news_ms)
+        starts = {log.next_visible(log.start if at is None else at) for at in held}
+        demand(
+            offset in starts,
+            "C2",
+            f"{app.name} begins to read {tp} at {offset}; the group stands at {sorted(starts)}",
+        )
+        latest = self._offsets.history.get(key)
+        if latest and latest[-1].offset is not None and offset < latest[-1].offset:
+            self._offsets.excused.add(tp)
+
+    def sought(self, app: Application, tp: TopicPartition, offset: int) -> None:
+        """The application has moved its position."""
+        owned = self._of(app).owned.get(tp)
+        if owned is not None:
+            owned.expect, owned.handed = offset, offset
+            owned.settled = owned.committed = -1
+            self._offsets.excused.add(tp)
+
+    # -- rebalances ------------------------------------------------------------------------------
+
+    def assigned(self, app: Application, partitions: Sequence[TopicPartition]) -> None:
+        """C6, and the beginning of an ownership."""
+        seen = self._of(app)
+        c6_exact_difference(app.name, "assigned", set(partitions), set(seen.owned))
+        for tp in partitions:
+            seen.owned[tp] = Owned(self._world.schedule.now_ms)
+            seen.past.pop(tp, None)
+        held = set(app.consumer.assignment())
+        demand(
+            held == set(seen.owned),
+            "C6",
+            f"{app.name} was told of {sorted(seen.owned)} and holds {sorted(held)}",
+        )
+        if partitions:
+            names = ", ".join(str(tp) for tp in sorted(partitions))
+            self._world.journal.tell(f"{app.name} is assigned {names}")
+
+    def revoked(
+        self, app: Application, partitions: Sequence[TopicPartition], *, lost: bool
+    ) -> None:
+        """C6, and the end of an ownership."""
+        seen = self._of(app)
+        c6_exact_difference(app.name, "revoked", set(partitions), set(seen.owned))
+        for tp in partitions:
+            seen.past[tp] = seen.owned.pop(tp)
+        names = ", ".join(str(tp) for tp in sorted(partitions))
+        self._world.journal.tell(f"{app.name} {'has lost' if lost else 'gives up'} {names}")
+        self._moved = True
+
+    def gone(self, app: Application) -> None:
+        """A process has ended."""
+        self._seen.pop(app.incarnation, None)
+        self._moved = True
+
+    # -- commits ---------------------------------------------------------------------------------
+
+    def commit_arrived(self, app: Application, request: OffsetCommitRequest) -> None:
+        """C4 on a commit as it reaches the coordinator; C5: in the order of issue."""
+        seen = self._of(app)
+        for topic in request.topics:
+            for part in topic.partitions:
+                tp = TopicPartition(topic.name, part.partition_index)
+                owned = seen.owned.get(tp) or seen.past.get(tp)
+                if owned is None:
+                    continue
+                offset = part.committed_offset
+                held = self._offsets.in_effect((app.plan.group, tp), owned.since_ms)
+                dealt_with = [0 if at is None else at for at in held] + [owned.settled]
+                log = self._log(tp)
+                most = max(log.next_visible(max(0, at)) for at in dealt_with)
+                c4_commits_what_was_dealt_with(app.name, tp, offset, most)
+                demand(
+                    offset >= owned.committed,
+                    "C5",
+                    f"{app.name} commits {offset} in {tp} after {owned.committed}",
+                )
+                owned.committed = offset
+
+    # -- after every event -----------------------------------------------------------------------
+
+    def after_event(self, *, moved: bool) -> None:
+        """G1: nobody whom the coordinator counts in holds what another one holds."""
+        if not moved and not self._moved:
+            return
+        self._moved = False
+        groups = sorted({app.plan.group for app in self._world.all_apps})
+        for group_id in groups:
+            self._g1_one_owner(group_id)
+
+    def _g1_one_owner(self, group_id: str) -> None:
+        host = self._world.cluster.coordinator(group_id)
+        if host is None or host.shard is None or not host.loaded:
+            return
+        group = host.shard.groups.get(group_id)
+        stored = host.shard.durable.groups.get(group_id)
+        if group is None or stored is None:
+            return
+        holder: dict[TopicPartition, str] = {}
+        for app in self._world.all_apps:
+            session = app.consumer.core.session
+            member = None if session is None else session.member
+            if not app.alive or app.plan.group != group_id or member is None:
+                continue
+            if member.generation < 0 or member.member_id not in group.members:
+                continue
+            if app.plan.instance is not None and member.generation != stored.generation:
+                # Kafka keeps a static member that misses a rebalance; its generation fences it.
+                continue
+            for tp in app.consumer.core.positions.partitions:
+                other = holder.setdefault(tp, app.name)
+                demand(
+                    other == app.name,
+                    "G1",
+                    f"{tp} is held by {other} and by {app.name}, both members of {group_id}",
+                )

@@ -1,0 +1,424 @@
+"""Checks of the coordinator: G1-G13, on logs, answers and the memory of the shard in charge.
+
+Rules:
+- Each log has a shadow: its records replayed one by one, apart from the shard. Full replays of the
+  log, whole and compacted, are made now and then and at the end (G9).
+- What was told to clients is remembered, because nothing that happens later may contradict it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from kohort.group.durable import DurableState
+from kohort.group.live import Group
+from kohort.group.records import GroupEntry, StoredGroup, decode_record
+from kohort.group.states import GroupState
+from kohort.simulator.checks.violation import demand
+from kohort.simulator.schedule import Random
+from kohort.wire import Message, decode_versioned
+from kohort.wire.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
+from kohort.wire.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from kohort.wire.messages.heartbeat_request import HeartbeatRequest
+from kohort.wire.messages.heartbeat_response import HeartbeatResponse
+from kohort.wire.messages.join_group_request import JoinGroupRequest
+from kohort.wire.messages.join_group_response import JoinGroupResponse
+from kohort.wire.messages.offset_commit_request import OffsetCommitRequest
+from kohort.wire.messages.offset_commit_response import OffsetCommitResponse
+from kohort.wire.messages.sync_group_request import SyncGroupRequest
+from kohort.wire.messages.sync_group_response import SyncGroupResponse
+
+if TYPE_CHECKING:
+    from kohort.simulator.hosting import Asked, ShardHost
+    from kohort.simulator.logs import Entry, GroupLog
+    from kohort.simulator.world import World
+
+FULL_REPLAY_EVERY = 24
+"""Appends between two replays of the whole log."""
+
+
+def replayed(entries: Iterable[Entry]) -> DurableState:
+    """The durable state that a log gives."""
+    state = DurableState()
+    for entry in entries:
+        if entry.record is None:
+            state.apply_marker(entry.producer_id, entry.committed)
+        else:
+            state.apply(entry.record, entry.offset, entry.producer_id)
+    return state
+
+
+def compacted(entries: list[Entry], bound: int, chance: Random) -> list[Entry]:
+    """A log as a cleaner may leave it: below `bound` the last of each key, tombstones or not."""
+    last: dict[bytes, int] = {}
+    for entry in entries:
+        if entry.record is not None and entry.offset < bound:
+            last[entry.record.key] = entry.offset
+    return [
+        entry
+        for entry in entries
+        if entry.record is None
+        or entry.offset >= bound
+        or (
+            last[entry.record.key] == entry.offset
+            and (entry.record.value is not None or chance.random() < 0.5)
+        )
+    ]
+
+
+# -- one function a promise ----------------------------------------------------------------------
+
+
+def g2_plan_is_legal(group_id: str, stored: StoredGroup) -> None:
+    """G2: no partition twice in one generation, and none for a member that did not subscribe."""
+    owner: dict[tuple[str, int], str] = {}
+    for member in stored.members.values():
+        if not member.assignment:
+            continue
+        topics = decode_versioned(ConsumerProtocolSubscription, member.subscription)[1].topics
+        plan = decode_versioned(ConsumerProtocolAssignment, member.assignment)[1]
+        for topic, numbers in [(a.topic, a.partitions) for a in plan.assigned_partitions]:
+            demand(
+                topic in topics,
+                "G2",
+                f"group {group_id}, generation {stored.generation}: {member.client_id} is given "
+                f"{topic}, which it does not subscribe to",
+            )
+            for number in numbers:
+                other = owner.setdefault((topic, number), member.client_id)
+                demand(
+                    other == member.client_id,
+                    "G2",
+                    f"group {group_id}, generation {stored.generation}: {topic}-{number} is given "
+                    f"to {other} and to {member.client_id}",
+                )
+
+
+def g3_generation_rises(group_id: str, before: StoredGroup | None, now: StoredGroup) -> None:
+    """G3: the generation in the log never falls."""
+    if before is not None:
+        demand(
+            now.generation >= before.generation,
+            "G3",
+            f"group {group_id}: generation {now.generation} was written after {before.generation}",
+        )
+
+
+def g5_memory_agrees(group: Group, stored: StoredGroup | None) -> None:
+    """G5: the group in memory is the group in the log, and its own books are right."""
+    name, members = f"group {group.group_id}", group.members
+    waiting = sum(member.parked_join is not None for member in members.values())
+    demand(group.awaiting_join == waiting, "G5", f"{name}: miscounts its waiting joins")
+    demand((group.leader is None) == (not members), "G5", f"{name}: leader {group.leader}")
+    if group.leader is not None:
+        demand(group.leader in members, "G5", f"{name}: its leader {group.leader} is no member")
+    if group.state in (GroupState.COMPLETING, GroupState.STABLE):
+        demand(stored is not None, "G5", f"{name}: {group.state.value} without a record")
+        assert stored is not None
+        demand(
+            stored.members.keys() == members.keys(),
+            "G5",
+            f"{name}: {sorted(members)} in memory, {sorted(stored.members)} in the log",
+        )
+        demand(stored.leader == group.leader, "G5", f"{name}: two leaders, memory and log")
+    if group.state is GroupState.STABLE and stored is not None:
+        demand(not stored.lacks_assignment(), "G5", f"{name}: Stable without an assignment")
+    if group.state is GroupState.EMPTY:
+        demand(not members, "G5", f"{name}: Empty with members {sorted(members)}")
+
+
+def g8_one_per_instance(group: Group) -> None:
+    """G8: at most one member has an instance id."""
+    held = {m.instance_id: m.member_id for m in group.members.values() if m.instance_id is not None}
+    named = [m.instance_id for m in group.members.values() if m.instance_id is not None]
+    demand(
+        len(held) == len(named) and held == group.static_members,
+        "G8",
+        f"group {group.group_id}: static members {group.static_members}, members {held}",
+    )
+
+
+def g9_replay_is_the_state(live: DurableState, log: GroupLog, chance: Random) -> None:
+    """G9: live state == replay(log) == replay(compacted log)."""
+    demand(
+        replayed(log.entries) == live, "G9", f"partition {log.partition}: replay differs from live"
+    )
+    shorter = compacted(log.entries, chance.randint(0, log.end), chance)
+    demand(
+        replayed(shorter) == live,
+        "G9",
+        f"partition {log.partition}: the compacted log replays to something else",
+    )
+
+
+def g12_group_is_bounded(group: Group, most: int) -> None:
+    """G12: a group never has more members than it may, and remembers few ids not yet used."""
+    demand(
+        len(group.members) <= most, "G12", f"group {group.group_id}: {len(group.members)} members"
+    )
+    pending = len(group.pending_join)
+    demand(pending <= 100, "G12", f"group {group.group_id}: {pending} pending ids")
+
+
+class CoordinatorChecks:
+    """What coordinators have written and told."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._chance = world.schedule.split("checks")
+        self._shadows: dict[int, DurableState] = {}
+        self._appends = 0
+        self._leaders: dict[tuple[int, int], int] = {}
+        self._joined: dict[tuple[str, int], tuple[str, str | None]] = {}
+        self._plans: dict[tuple[str, int, str], bytes] = {}
+        self._heard: dict[tuple[int, str, str], int] = {}
+        self._instances: dict[tuple[str, str], str] = {}
+        self._replaced: set[str] = set()
+        self._touched: dict[int, ShardHost] = {}
+        self._moved = False
+        self.highest: dict[str, int] = {}
+        """The highest generation that was told to anybody, by group."""
+
+    def take_moved(self) -> bool:
+        """Whether a group may have changed since the last time this was asked."""
+        moved, self._moved = self._moved, False
+        return moved
+
+    # -- logs ------------------------------------------------------------------------------------
+
+    def loaded(self, host: ShardHost) -> None:
+        """G9, G11 at the beginning of a leadership."""
+        self._g11_one_leader(host)
+        assert host.shard is not None, "it has just been loaded"
+        g9_replay_is_the_state(host.shard.durable, host.log, self._chance)
+        self._shadows[host.log.partition] = replayed(host.log.entries)
+        self._touch(host)
+        self._world.journal.tell(
+            f"node {host.node.number} is the coordinator (partition {host.log.partition} of "
+            f"__consumer_offsets, epoch {host.epoch}, {host.log.end} records replayed)"
+        )
+
+    def lost(self, log: GroupLog) -> None:
+        """The shadow begins again."""
+        self._shadows[log.partition] = replayed(log.entries)
+
+    def _g11_one_leader(self, host: ShardHost) -> None:
+        """G11: in one epoch of a partition one node accepts."""
+        key = host.log.partition, host.epoch
+        leader = self._leaders.setdefault(key, host.node.number)
+        demand(
+            leader == host.node.number,
+            "G11",
+            f"partition {key[0]}, epoch {key[1]}: node {leader} and node {host.node.number} accept",
+        )
+
+    def appended(self, host: ShardHost, first: int) -> None:
+        """G2, G3, G9 on what was written."""
+        self._g11_one_leader(host)
+        log = host.log
+        shadow = self._shadows.setdefault(log.partition, DurableState())
+        at = first - log.end
+        for entry in log.entries[at:]:
+            assert entry.record is not None, "shards append records"
+            decoded = decode_record(entry.record, entry.offset)
+            if isinstance(decoded, GroupEntry) and decoded.value is not None:
+                before = shadow.groups.get(decoded.group_id)
+                g3_generation_rises(decoded.group_id, before, decoded.value)
+                if decoded.value.protocol_type == "consumer":
+                    g2_plan_is_legal(decoded.group_id, decoded.value)
+                self._tell(decoded.group_id, before, decoded.value)
+                self._note_instances(decoded.group_id, decoded.value)
+            shadow.apply(entry.record, entry.offset, entry.producer_id)
+            self._world.journal.note("append", log.partition, entry.offset, entry.record.key)
+        assert host.shard is not None, "it has just appended"
+        demand(
+            shadow == host.shard.durable,
+            "G9",
+            f"partition {log.partition}: what was replayed is not what the shard has",
+        )
+        self._appends += 1
+        if self._appends % FULL_REPLAY_EVERY == 0:
+            g9_replay_is_the_state(host.shard.durable, log, self._chance)
+        self._touch(host)
+
+    def _note_instances(self, group_id: str, stored: StoredGroup) -> None:
+        for member in stored.members.values():
+            if member.instance_id is None:
+                continue
+            key = group_id, member.instance_id
+            old = self._instances.get(key)
+            if old is not None and old != member.member_id:
+                self._replaced.add(old)
+            self._instances[key] = member.member_id
+
+    def _tell(self, group_id: str, before: StoredGroup | None, now: StoredGroup) -> None:
+        if before is None or before.generation != now.generation:
+            names = ", ".join(sorted(m.client_id for m in now.members.values())) or "nobody"
+            self._world.journal.tell(f"group {group_id}: generation {now.generation}: {names}")
+        elif before.lacks_assignment() and not now.lacks_assignment():
+            self._world.journal.tell(f"group {group_id}: generation {now.generation} has its plan")
+
+    # -- requests and answers --------------------------------------------------------------------
+
+    def arrived(self, host: ShardHost, asked: Asked) -> None:
+        """Remember when each member was heard last, by its coordinator's clock."""
+        request: Any = asked.request
+        if isinstance(request, HeartbeatRequest | JoinGroupRequest | SyncGroupRequest):
+            if isinstance(request, HeartbeatRequest) and not self._is_current(host, request):
+                return
+            key = host.node.number, request.group_id, request.member_id
+            self._heard[key] = host.node.machine.now_ms()
+        if not isinstance(request, HeartbeatRequest | OffsetCommitRequest):
+            self._touch(host)
+
+    def takes(self, host: ShardHost, request: OffsetCommitRequest) -> bool:
+        """Whether a commit comes from the present generation, so that it will be taken."""
+        stored = self._stored(host, request.group_id)
+        return stored is not None and stored.generation == request.generation_id_or_member_epoch
+
+    def _is_current(self, host: ShardHost, request: HeartbeatRequest) -> bool:
+        stored = self._stored(host, request.group_id)
+        return stored is not None and stored.generation == request.generation_id
+
+    def answered(self, host: ShardHost, asked: Asked, response: Message) -> None:
+        """G6, G7, G8, G10 on what leaves the node."""
+        request: Any = asked.request
+        if isinstance(response, JoinGroupResponse) and not response.error_code:
+            self._join_answered(host, request, response)
+        elif isinstance(response, SyncGroupResponse) and not response.error_code:
+            self._sync_answered(host, request, response)
+        elif isinstance(response, HeartbeatResponse) and not response.error_code:
+            self._g6_member_is_current(host, request, request.generation_id)
+        elif isinstance(response, OffsetCommitResponse):
+            accepted = any(not p.error_code for t in response.topics for p in t.partitions)
+            if accepted and host.shard is not None and host.loaded:
+                generation = request.generation_id_or_member_epoch
+                if generation >= 0:
+                    self._g6_member_is_current(host, request, generation, during=True)
+
+    def _join_answered(
+        self, host: ShardHost, request: JoinGroupRequest, response: JoinGroupResponse
+    ) -> None:
+        """G3: a generation is handed out once. G10: it was durable before."""
+        group_id, generation = request.group_id, response.generation_id
+        first = response.leader, response.protocol_name
+        known = self._joined.setdefault((group_id, generation), first)
+        rejoined = self._stored(host, group_id)
+        if rejoined is not None and request.group_instance_id is None:
+            demand(
+                known == first,
+                "G3",
+                f"group {group_id}: generation {generation} was handed out twice: "
+                f"leader and protocol {known} and {first}",
+            )
+        self.highest[group_id] = max(self.highest.get(group_id, -1), generation)
+        durable = replayed(e for e in host.log.entries if e.offset < host.log.flushed)
+        stored = durable.groups.get(group_id)
+        demand(
+            stored is not None and stored.generation >= generation,
+            "G10",
+            f"group {group_id}: {response.member_id} was told generation {generation} before it "
+            "was durable",
+        )
+
+    def _sync_answered(
+        self, host: ShardHost, request: SyncGroupRequest, response: SyncGroupResponse
+    ) -> None:
+        """G7: one plan a generation. G8: not for a member that was replaced."""
+        key = request.group_id, request.generation_id, request.member_id
+        plan = bytes(response.assignment)
+        known = self._plans.setdefault(key, plan)
+        demand(
+            known == plan,
+            "G7",
+            f"group {key[0]}: {key[2]} was given two assignments in generation {key[1]}",
+        )
+        stored = self._stored(host, request.group_id)
+        if stored is not None and stored.generation == request.generation_id:
+            kept = stored.members.get(request.member_id)
+            demand(
+                kept is not None and kept.assignment == plan,
+                "G7",
+                f"group {key[0]}: {key[2]} was given another assignment than the log has",
+            )
+        self._g8_not_replaced(request.group_id, request.member_id)
+
+    def _g6_member_is_current(
+        self, host: ShardHost, request: Any, generation: int, *, during: bool = False
+    ) -> None:
+        """G6: heartbeats and commits are accepted from a current member and generation only."""
+        if host.shard is None or not host.loaded or host.epoch != host.log.epoch:
+            return
+        stored = self._stored(host, request.group_id)
+        group = host.shard.groups.get(request.group_id)
+        what = "a commit" if during else "a heartbeat"
+        who = f"group {request.group_id}: {what} of {request.member_id}, generation {generation}"
+        demand(group is not None and stored is not None, "G6", f"{who}: accepted without a group")
+        assert group is not None
+        assert stored is not None
+        if not during:
+            demand(request.member_id in group.members, "G6", f"{who}: accepted from a stranger")
+        demand(generation <= stored.generation, "G6", f"{who}: the group has {stored.generation}")
+        if not during:
+            self._g8_not_replaced(request.group_id, request.member_id)
+
+    def _g8_not_replaced(self, group_id: str, member_id: str) -> None:
+        """G8: an id that gave way to another of the same instance is answered no more."""
+        demand(
+            member_id not in self._replaced or member_id in self._instances.values(),
+            "G8",
+            f"group {group_id}: {member_id} was replaced and is still answered",
+        )
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def ticked(self, host: ShardHost, before: dict[str, tuple[str, frozenset[str]]]) -> None:
+        """G13: nobody is expelled from a stable group who was heard within the session timeout."""
+        self._touch(host)
+        assert host.shard is not None, "it has just ticked"
+        now_ms, session_ms = host.node.machine.now_ms(), self._world.settings.session_ms
+        for group_id, (state, members) in before.items():
+            group = host.shard.groups.get(group_id)
+            left = frozenset(group.members) if group is not None else frozenset[str]()
+            for member_id in sorted(members - left):
+                self._world.journal.tell(f"group {group_id}: {member_id} is expelled")
+                heard_ms = self._heard.get((host.node.number, group_id, member_id))
+                if state != GroupState.STABLE.value or heard_ms is None:
+                    continue
+                demand(
+                    now_ms - heard_ms >= session_ms,
+                    "G13",
+                    f"group {group_id}: {member_id} was expelled {now_ms - heard_ms} ms after it "
+                    f"was heard; its session timeout is {session_ms} ms",
+                )
+
+    def after_event(self) -> None:
+        """G5, G8, G12 on the groups of shards that were at work."""
+        if not self._touched:
+            return
+        touched, self._touched = self._touched, {}
+        for host in touched.values():
+            shard = host.shard
+            if shard is None or not host.loaded:
+                continue
+            for group in shard.groups.values():
+                g5_memory_agrees(group, shard.durable.groups.get(group.group_id))
+                g8_one_per_instance(group)
+                g12_group_is_bounded(group, self._world.settings.max_size)
+
+    def at_the_end(self) -> None:
+        """G9 once more, on every log."""
+        for partition, log in enumerate(self._world.cluster.group_logs):
+            node = self._world.cluster.nodes.get(self._world.cluster.group_leaders[partition])
+            host = None if node is None else node.hosts.get(partition)
+            if host is not None and host.shard is not None and host.loaded:
+                g9_replay_is_the_state(host.shard.durable, log, self._chance)
+
+    def _touch(self, host: ShardHost) -> None:
+        self._moved = True
+        self._touched[host.node.number * 1_000 + host.log.partition] = host
+
+    @staticmethod
+    def _stored(host: ShardHost, group_id: str) -> StoredGroup | None:
+        return None if host.shard is None else host.shard.durable.groups.get(group_id)

@@ -1,0 +1,167 @@
+"""What a step may wait for, and what may be expected at the end: one function a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kohort.client.types import TopicPartition
+from kohort.simulator.grammar import Grammar
+from kohort.simulator.network import ANSWER, REQUEST
+
+if TYPE_CHECKING:
+    from kohort.simulator.world import World
+
+Met = Callable[[], bool]
+CONDITIONS: Grammar[Callable[..., Met]] = Grammar("condition")
+EXPECTATIONS: Grammar[Callable[..., bool]] = Grammar("expectation")
+_asks = CONDITIONS.means
+_expects = EXPECTATIONS.means
+
+
+def state_of(world: World, who: str) -> str | None:
+    """The name of a consumer's membership state, in small letters; None while it has none."""
+    app = world.app(who)
+    session = None if app is None else app.consumer.core.session
+    if session is None or session.member is None:
+        return None
+    return session.member.state.name.lower()
+
+
+def owned(world: World, who: str) -> frozenset[TopicPartition]:
+    """What a consumer reads now."""
+    app = world.app(who)
+    return frozenset() if app is None else app.consumer.assignment()
+
+
+@_asks("{who} is {state}")
+def is_in_state(world: World, who: str, state: str) -> Met:
+    """Its member's state: stable, joining, syncing, ... (`kohort.group.member_table.State`)."""
+    return lambda: state_of(world, who) == state
+
+
+@_asks("everybody is stable")
+def all_stable(world: World) -> Met:
+    """Every living consumer is a stable member with nothing left to do, and the group is, too."""
+    return world.is_settled
+
+
+@_asks("{who} owns {tp}")
+def owns(world: World, who: str, tp: TopicPartition) -> Met:
+    """It reads this partition."""
+    return lambda: tp in owned(world, who)
+
+
+@_asks("{who} owns {n} partitions")
+def owns_count(world: World, who: str, count: int) -> Met:
+    """It reads so many partitions."""
+    return lambda: len(owned(world, who)) == count
+
+
+@_asks("{who} has read {n} records")
+def has_read(world: World, who: str, count: int) -> Met:
+    """It has been handed at least so many."""
+
+    def met() -> bool:
+        app = world.app(who)
+        return app is not None and app.read >= count
+
+    return met
+
+
+@_asks("generation {n} is written")
+def generation_written(world: World, generation: int) -> Met:
+    """The group's log has this generation (or epoch), or a later one."""
+    return lambda: world.generation() >= generation
+
+
+@_asks("the assignment of generation {n} is written")
+def assignment_written(world: World, generation: int) -> Met:
+    """The group's log has the assignment of this generation, or a later one."""
+
+    def met() -> bool:
+        stored = world.stored_group()
+        if stored is None or stored.generation < generation:
+            return False
+        return stored.generation > generation or not stored.lacks_assignment()
+
+    return met
+
+
+@_asks("the group is {state}")
+def group_is(world: World, state: str) -> Met:
+    """The coordinator's state of the group: empty, preparing, completing, stable."""
+    return lambda: world.group_state() == state
+
+
+@_asks("{api} of {who} arrives")
+def arrives(world: World, api: str, who: str) -> Met:
+    """A node gets such a request, from now on."""
+    return _frame(world, REQUEST, api, who)
+
+
+@_asks("the answer to {api} of {who} arrives")
+def answer_arrives(world: World, api: str, who: str) -> Met:
+    """The client gets such an answer, from now on."""
+    return _frame(world, ANSWER, api, who)
+
+
+def _frame(world: World, way: str, api: str, who: str) -> Met:
+    seen: list[bool] = []
+
+    def watch(frame_way: str, frame_api: str, client: str, node: int) -> None:
+        del node
+        if (frame_way, frame_api, client) == (way, api, who) and not seen:
+            seen.append(True)
+
+    world.network.watchers.append(watch)
+    return lambda: bool(seen)
+
+
+@_expects("{who} owns {tps}")
+def expect_owns(world: World, who: str, tps: tuple[TopicPartition, ...]) -> bool:
+    """At the end it reads exactly these."""
+    return owned(world, who) == frozenset(tps)
+
+
+@_expects("{who} owns nothing")
+def expect_nothing(world: World, who: str) -> bool:
+    """At the end it reads nothing."""
+    return not owned(world, who)
+
+
+@_expects("{who} owns {n} partitions")
+def expect_count(world: World, who: str, count: int) -> bool:
+    """At the end it reads so many."""
+    return len(owned(world, who)) == count
+
+
+@_expects("the generation is at most {n}")
+def expect_generation(world: World, most: int) -> bool:
+    """At the end there were no more rebalances than that (GL1)."""
+    return world.generation() <= most
+
+
+@_expects("the group has {n} members")
+def expect_members(world: World, count: int) -> bool:
+    """At the end the coordinator counts so many."""
+    stored = world.stored_group()
+    return (0 if stored is None else len(stored.members)) == count
+
+
+@_expects("{tp} is committed at {n}")
+def expect_committed(world: World, tp: TopicPartition, offset: int) -> bool:
+    """At the end the group's committed offset is this."""
+    return world.committed(tp) == offset
+
+
+@_expects("{who} is fenced")
+def expect_fenced(world: World, who: str) -> bool:
+    """It was told that another one has its instance id, and has ended."""
+    return any(app.fenced for app in world.all_apps if app.name == who)
+
+
+@_expects("{who} has been handed {n} records")
+def expect_read(world: World, who: str, count: int) -> bool:
+    """So many records in all, not one more (a duplicate counts)."""
+    return sum(app.read for app in world.all_apps if app.name == who) == count
