@@ -175,10 +175,9 @@ def checked(name: str, plan: Plan, group: GroupView) -> Plan:
     subscribed = frozenset[str]().union(*{member.topics for member in group.members.values()})
     spans: dict[str, tuple[int, int]] = {}
     end = 0
-    for topic, view in group.topics.items():
-        if topic in subscribed:
-            start, end = end, end + view.partitions
-            spans[topic] = start, end
+    for topic in sorted(subscribed.intersection(group.topics)):
+        start, end = end, end + group.topics[topic].partitions
+        spans[topic] = start, end
     row, found = array("i", [FREE]) * end, 0
     for who, (member_id, parts) in enumerate(plan.assignments.items()):
         member = group.members.get(member_id)
