@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from kohort.broker.apis import APIS
 from kohort.broker.calls import Call
+from kohort.broker.commons import Commons
 from kohort.broker.config import BrokerConfig
 from kohort.broker.log.files import Files, LogFile, MemoryFiles
 from kohort.broker.node import Node
@@ -136,11 +137,22 @@ class Harness:
         self.files: Files = MemoryFiles() if files is None else files
         self.env = FakeEnv() if env is None else env
         self.config = BrokerConfig(**config)
-        self.node = Node(self.config, self.files, self.env)
+        self.commons = Commons(self.config, self.files, self.env)
         self.env.settle()
 
-    def send(self, request: Message, version: int) -> Answer:
-        """Ask; the answer may come later."""
+    @property
+    def node(self) -> Node:
+        """The first node."""
+        return self.at(self.config.node_id)
+
+    def at(self, node_id: int) -> Node:
+        """One of the nodes, which must run."""
+        node = self.commons.nodes.get(node_id)
+        assert node is not None
+        return node
+
+    def send(self, request: Message, version: int, node: int | None = None) -> Answer:
+        """Ask a node (None: the first); the answer may come later."""
         frame = b"".join(encode_request(request, version, 7, "tester"))[4:]
         decoded = decode_request(frame)
         answer = Answer()
@@ -155,14 +167,20 @@ class Harness:
         api = APIS[request.API_KEY]
         assert api.min_version <= version <= api.max_version
         answer.call = Call(version, 7, "tester", "/127.0.0.1", api.may_park, answered)
-        self.node.handle(decoded.message, answer.call)
+        self.at(self.config.node_id if node is None else node).handle(decoded.message, answer.call)
         self.env.settle()
         return answer
 
-    def ask(self, request: Message, response: type[M], version: int | None = None) -> M:
+    def ask(
+        self,
+        request: Message,
+        response: type[M],
+        version: int | None = None,
+        node: int | None = None,
+    ) -> M:
         """Ask, and read the answer, which must be there at once."""
         used = APIS[request.API_KEY].max_version if version is None else version
-        answer = self.send(request, used)
+        answer = self.send(request, used, node)
         return self.read(answer, response, used)
 
     def read(self, answer: Answer, response: type[M], version: int | None = None) -> M:
@@ -177,7 +195,7 @@ class Harness:
             CreatableTopicConfig(name=n.replace("_", "."), value=v) for n, v in config.items()
         ]
         topic = CreatableTopic(
-            name=name, num_partitions=partitions, replication_factor=1, configs=configs
+            name=name, num_partitions=partitions, replication_factor=-1, configs=configs
         )
         answer = self.ask(CreateTopicsRequest(topics=[topic]), CreateTopicsResponse)
         assert answer.topics[0].error_code == 0, answer
@@ -215,7 +233,7 @@ class Harness:
     def restarted(self, *, clean: bool) -> Harness:
         """A new node over the same files."""
         if clean:
-            self.node.close()
+            self.commons.close()
         config = {n: getattr(self.config, n) for n in self.config.field_names()}
         return Harness(self.files, self.env, **config)
 

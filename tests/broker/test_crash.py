@@ -70,9 +70,9 @@ def test_a_power_cut_loses_nothing_acknowledged(block: int) -> None:
             try:
                 world.produce(world.rng.randrange(1, 25))
                 if world.rng.random() < 0.2:
-                    world.harness.node.write_checkpoint()  # type: ignore[union-attr]
+                    world.harness.commons.write_checkpoint()  # type: ignore[union-attr]
                 if world.rng.random() < 0.2:
-                    world.harness.node.close()  # type: ignore[union-attr]
+                    world.harness.commons.close()  # type: ignore[union-attr]
             except Crash:
                 pass
             world.crash()
@@ -257,14 +257,14 @@ def test_a_cut_while_a_topic_is_made_or_deleted(call: int) -> None:
 def test_the_clean_marker_goes_before_anything_is_loaded() -> None:
     """KAFKA-10471: a crash while loading after a clean shutdown is a crash."""
     disk, harness = filled(3)
-    harness.node.close()
+    harness.commons.close()
     assert ".kafka_cleanshutdown" in disk.list("")
     disk.calls = 0
     disk.fail_at = 3
     with pytest.raises(Crash):
         Harness(disk, FakeEnv(), **CONFIG)
     after = disk.after_crash()
-    assert not Harness(after, FakeEnv(), **CONFIG).node.directory.clean
+    assert not Harness(after, FakeEnv(), **CONFIG).commons.directory.clean
 
 
 def test_os_durability_flushes_what_is_sealed() -> None:
@@ -274,7 +274,7 @@ def test_os_durability_flushes_what_is_sealed() -> None:
     harness.create("t")
     for i in range(60):
         assert harness.produce("t", batch_of([b"value %d" % i])).error_code == 0
-    harness.node.write_checkpoint()
+    harness.commons.write_checkpoint()
     partition = harness.node.topics.partition("t", 0)
     assert partition is not None
     assert partition.log is not None

@@ -15,16 +15,16 @@ from kohort.broker.partition import Partition
 from kohort.errors import BrokerError, CorruptRecordError
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.commons import Commons
 
 log = logging.getLogger("kohort.broker")
 
 
 class Cleaning:
-    """The cleaner of a node."""
+    """The cleaner of a process."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, commons: Commons) -> None:
+        self._commons = commons
         self._cleaned_to: dict[bytes, int] = {}
         """By topic id and partition: where the last pass ended."""
         self._running = False
@@ -33,17 +33,17 @@ class Cleaning:
         """Begin with a log that is worth it, if there is one and none is being cleaned."""
         if self._running:
             return
-        for partition in self._node.opened():
+        for partition in self._commons.opened():
             opened = partition.log
             if opened is None or not opened.config.compact or opened.offline or opened.pins:
                 continue
             if self._worth(partition, opened):
                 self._running = True
                 steps = clean(
-                    self._node.files,
+                    self._commons.files,
                     opened,
-                    self._node.env.wall_ms(),
-                    durable=self._node.durable,
+                    self._commons.env.wall_ms(),
+                    durable=self._commons.durable,
                 )
                 self._step(partition, steps)
                 return
@@ -72,7 +72,7 @@ class Cleaning:
             return
         if done:
             self._cleaned_to[_id(partition)] = done
-        self._node.env.call_soon(self._step, partition, steps)
+        self._commons.env.call_soon(self._step, partition, steps)
 
 
 def _id(partition: Partition) -> bytes:

@@ -24,6 +24,7 @@ INT64_MAX = (1 << 63) - 1
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+MAX_NODES = 64
 
 
 class Durability(StrEnum):
@@ -52,6 +53,13 @@ class BrokerConfig(Config):
     allow_open: bool = False
     """Must be set by name to listen on more than loopback: the broker asks nobody who they are."""
     node_id: int = 1
+    """The id of the first node; further ones count on from it."""
+    nodes: int = 1
+    """Nodes in this process, over one set of logs; with a `port` they take it and those after."""
+    broker_rack: tuple[str, ...] = ()
+    """The rack of each node."""
+    broker_session_timeout_ms: int = 200
+    """Kafka: 9000. How long a killed node is still believed to lead what it led."""
     auto_create_topics_enable: bool = True
     num_partitions: int = 1
     log_segment_bytes: int = 128 * MIB
@@ -128,6 +136,15 @@ class BrokerConfig(Config):
                 f"durability={self.durability} needs data_dir (--data-dir); give one, or "
                 "durability=memory"
             )
+        if not 1 <= self.nodes <= MAX_NODES:
+            raise ConfigError(f"nodes={self.nodes}; one process has 1 to {MAX_NODES}")
+        if self.broker_rack and len(self.broker_rack) != self.nodes:
+            raise ConfigError(
+                f"broker_rack names {len(self.broker_rack)} racks, there are {self.nodes} nodes; "
+                "name one for each node, or none"
+            )
+        if self.port and self.port + self.nodes - 1 > 65_535:
+            raise ConfigError(f"port={self.port} leaves no room for {self.nodes} nodes after it")
         if not 0 <= self.port <= 65_535:
             raise ConfigError(f"port={self.port} is not a port; 0 to 65535 are (0: any free one)")
         if not self.allow_open and not _is_loopback(self.host):
@@ -154,6 +171,14 @@ class BrokerConfig(Config):
             transaction_max_timeout_ms=self.transaction_max_timeout_ms,
             transactional_id_expiration_ms=self.transactional_id_expiration_ms,
         )
+
+    def node_ids(self) -> list[int]:
+        """The ids of the nodes."""
+        return list(range(self.node_id, self.node_id + self.nodes))
+
+    def racks(self) -> dict[int, str]:
+        """The rack of each node; empty when none was named."""
+        return dict(zip(self.node_ids(), self.broker_rack, strict=False))
 
     def group_config(self) -> GroupConfig:
         """What the group coordinator is told."""

@@ -1,245 +1,111 @@
-"""A broker node without its sockets: topics, logs, groups, and the table of APIs.
+"""A broker node without its sockets: who it is, and the shards that it hosts.
 
 Rules:
-- Everything runs on one thread; the outside comes in through `Env` and `Files`.
+- Everything runs on one thread, that of the nodes' `Commons`.
 - A request is decoded, handed to its API's module, and answered through its `Call`.
-- Housekeeping (retention, checkpoints, compaction) runs from timers and never blocks for long.
+- A node serves a partition only while it leads it; the logs are the process's, not the node's.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
-from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from kohort.broker.apis import APIS
 from kohort.broker.calls import Call
-from kohort.broker.cleaning import Cleaning
-from kohort.broker.config import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerConfig, Durability
-from kohort.broker.env import Env
 from kohort.broker.groups import Groups
-from kohort.broker.log.directory import DataDirectory, only, partition_dir
-from kohort.broker.log.files import Files
-from kohort.broker.log.loading import Opening, open_log
-from kohort.broker.log.log import PartitionLog
-from kohort.broker.log.segment import IndexMemory, Segment
 from kohort.broker.partition import Partition
-from kohort.broker.topics import Topic, Topics
+from kohort.broker.shards import Shards
+from kohort.broker.topics import Topic
 from kohort.broker.transactions import Transactions
-from kohort.errors import BrokerError, CorruptRecordError, ErrorCode, StorageError
 from kohort.wire import Message
 
-log = logging.getLogger("kohort.broker")
+if TYPE_CHECKING:
+    from kohort.broker.commons import Commons
 
 
 class Node:
-    """The state of one broker, for one thread (which need not be the one that made it).
+    """One node of a process, as long as it lives; one that is restarted is another object."""
 
-    Raises StorageError when the data directory cannot be read.
-    """
-
-    def __init__(self, config: BrokerConfig, files: Files, env: Env) -> None:
-        self.config = config
-        self.env = env
-        self.files = files
-        self.durability = Durability(config.durability)
-        self.durable = self.durability is Durability.FSYNC
-        self._index_memory = IndexMemory(config.log_indexes_in_memory)
-        self.host, self.port = config.advertised_host or config.host, config.port
-        try:
-            self.directory = DataDirectory.open(
-                files, _cluster_id(env.new_uuid()), durable=self.durable
-            )
-            self.topics = Topics(self, self.directory)
-            for partition in self.topics.stored():
-                partition.log = self.open_log(partition)
-        except OSError as error:
-            raise StorageError(f"the data directory cannot be read: {error}") from error
-        self._producer_ids: Iterator[int] = iter(())
+    def __init__(self, commons: Commons, node_id: int, rack: str | None) -> None:
+        self.commons = commons
+        self.node_id = node_id
+        self.rack = rack
+        self.config = commons.config
+        self.env = commons.env
+        self.topics = commons.topics
+        self.host = self.config.advertised_host or self.config.host
+        self.port = self.config.port
+        self.alive = True
+        """Whether it may still do anything; a dead node's requests under way may not."""
         self.groups = Groups(self)
         self.transactions = Transactions(self)
-        self.topics.changed = self.groups.topics_changed
-        self._cleaning = Cleaning(self)
-        self._timers = [
-            env.call_at(env.now_ms() + config.log_cleaner_backoff_ms, self._clean),
-            env.call_at(env.now_ms() + config.log_retention_check_interval_ms, self._retain),
-            env.call_at(env.now_ms() + config.log_flush_checkpoint_interval_ms, self._checkpoint),
-        ]
 
     @property
     def cluster_id(self) -> str:
-        return self.directory.registry.cluster_id
+        return self.commons.cluster_id
 
-    # -- logs
-
-    def open_log(self, partition: Partition) -> PartitionLog:
-        """Open, or make, the log of a partition. Raises OSError."""
-        directory = partition_dir(*partition.key)
-        self.files.make_dir(directory)
-        opened = open_log(
-            self.files,
-            Opening(
-                directory,
-                partition.topic.config,
-                self.durable,
-                self.directory.clean,
-                self.directory.recovery_points.get(partition.key, 0),
-                self.directory.log_starts.get(partition.key, 0),
-                self.env.wall_ms(),
-            ),
-        )
-        opened.share_index_memory(self._index_memory)
-        if self.durability is Durability.OS:
-            opened.sealed = lambda segment: self._flush_sealed(partition, segment)
-        return opened
-
-    def _flush_sealed(self, partition: Partition, segment: Segment) -> None:
-        """With `os` nobody waits for a flush; sealed segments get theirs all the same, soon."""
-
-        def flushed(error: OSError | None) -> None:
-            if error is not None:
-                partition.fail(f"flushing {segment.file.path} failed: {error}")
-            elif partition.log is not None:
-                partition.log.flushed_offset = segment.next_offset
-
-        self.files.sync_dir(segment.directory)
-        self.env.flush(segment.file, flushed)
-
-    def opened(self) -> list[Partition]:
-        """The partitions whose logs are open."""
-        return [p for p in self.topics.partitions() if p.log is not None]
-
-    def next_producer_id(self) -> int:
-        """A producer id that was never given before. Raises BrokerError."""
-        for producer_id in self._producer_ids:
-            return producer_id
-        try:
-            block = self.directory.take_producer_ids()
-        except OSError as error:
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-        self._producer_ids = chain(block)
-        return next(self._producer_ids)
-
-    def offsets_topic(self) -> Topic:
-        """`__consumer_offsets`, made if it is not there. Raises BrokerError."""
-        c = self.config
-        return self._internal(
-            OFFSETS_TOPIC, c.offsets_topic_num_partitions, c.offsets_topic_segment_bytes
-        )
-
-    def transactions_topic(self) -> Topic:
-        """`__transaction_state`, made if it is not there. Raises BrokerError."""
-        c = self.config
-        return self._internal(
-            TRANSACTIONS_TOPIC,
-            c.transaction_state_log_num_partitions,
-            c.transaction_state_log_segment_bytes,
-        )
-
-    def _internal(self, name: str, partitions: int, segment_bytes: int) -> Topic:
-        topic = self.topics.get(name)
-        if topic is not None:
-            return topic
-        config = {
-            "cleanup.policy": "compact",
-            "segment.bytes": str(segment_bytes),
-            "retention.ms": "-1",
-        }
-        return self.topics.create(name, partitions, config, internal=True)
-
-    def auto_create(self, name: str) -> Topic:
-        """Make a topic because somebody asked for it. Raises BrokerError."""
-        if name == OFFSETS_TOPIC:
-            return self.offsets_topic()
-        if name == TRANSACTIONS_TOPIC:
-            return self.transactions_topic()
-        return self.topics.create(name, self.config.num_partitions, {})
-
-    # -- requests
+    @property
+    def hosted(self) -> tuple[Shards[Any], ...]:
+        """The shards of each kind."""
+        return (self.groups, self.transactions)
 
     def handle(self, request: Message, call: Call) -> None:
         """Serve a request of a version that its API's module lists."""
         APIS[request.API_KEY].handle(self, request, call)
 
-    # -- housekeeping
+    # -- leadership
 
-    def _clean(self) -> None:
-        self._again(0, self.config.log_cleaner_backoff_ms, self._clean)
-        self._cleaning.look()
+    def begin(self) -> None:
+        """Load what it leads; from now on the others find it."""
+        for shards in self.hosted:
+            shards.begin()
 
-    def _retain(self) -> None:
-        self._again(1, self.config.log_retention_check_interval_ms, self._retain)
-        now_ms = self.env.wall_ms()
-        self.groups.set_wall_offset(now_ms - self.env.now_ms())
-        self.transactions.set_wall_offset(now_ms - self.env.now_ms())
-        for partition in self.opened():
-            opened = partition.log
-            assert opened is not None
-            opened.producers.expire(now_ms - self.config.producer_id_expiration_ms)
-            try:
-                opened.apply_retention(now_ms)
-            except BrokerError as error:
-                log.warning("retention of %s-%d: %s", *partition.key, error)
-            except (OSError, CorruptRecordError) as error:
-                partition.fail(f"it cannot be read: {error}")
+    def leads(self, partition: Partition) -> bool:
+        """Whether this node, which may have died meanwhile, leads a partition."""
+        return self.alive and partition.leader == self.node_id
 
-    def _checkpoint(self) -> None:
-        self._again(2, self.config.log_flush_checkpoint_interval_ms, self._checkpoint)
-        self.write_checkpoint()
+    def elected(self, partition: Partition) -> None:
+        """This node leads a partition from now on."""
+        for shards in self.hosted:
+            if shards.topic == partition.topic.name:
+                shards.elected(partition)
 
-    def _again(self, which: int, in_ms: int, work: Callable[[], None]) -> None:
-        """Set the next time before the work: an error in it must not be the last of it."""
-        self._timers[which] = self.env.call_at(self.env.now_ms() + in_ms, work)
+    def resigned(self, partition: Partition) -> None:
+        """This node no longer leads a partition."""
+        for shards in self.hosted:
+            if shards.topic == partition.topic.name:
+                shards.resigned(partition)
 
-    def write_checkpoint(self) -> None:
-        """Remember up to where everything is flushed."""
-        try:
-            self.directory.checkpoint(self._flushed(), self._log_starts())
-        except OSError as error:
-            log.warning("the checkpoint could not be written: %s", error)
-
-    def save_log_starts(self) -> None:
-        """Make a moved log start durable. Raises BrokerError."""
-        try:
-            self.directory.save_log_starts(self._log_starts())
-        except OSError as error:
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-
-    def _flushed(self) -> dict[tuple[str, int], int]:
-        return {
-            p.key: p.log.high.offset if self.durable else p.log.flushed_offset
-            for p in self.opened()
-            if p.log is not None
-        }
-
-    def _log_starts(self) -> dict[tuple[str, int], int]:
-        starts = {p.key: p.log.log_start_offset for p in self.opened() if p.log is not None}
-        return only({tp: start for tp, start in starts.items() if start > 0}, starts)
+    def abandon(self) -> None:
+        """The node has died: nothing in its memory does another thing."""
+        self.alive = False
+        for shards in self.hosted:
+            shards.abandon()
 
     def close(self) -> None:
-        """Flush and close the logs, and leave what makes the next start fast. Raises OSError."""
-        for timer in self._timers:
-            timer.cancel()
-        self.transactions.close()
-        self.groups.close()
-        partitions = self.opened()
-        whole = True
-        for partition in partitions:
-            opened = partition.log
-            assert opened is not None
-            whole = whole and opened.offline is None
-            if opened.offline is None and self.durability is not Durability.MEMORY:
-                for segment in opened.segments:
-                    segment.file.sync()
-            opened.close(clean=True)
-        if whole:
-            recovery = {p.key: p.log.active.next_offset for p in partitions if p.log is not None}
-            self.directory.checkpoint(recovery, self._log_starts())
-            self.directory.mark_clean()
+        """The node is shut down: who waits is sent away."""
+        self.alive = False
+        for shards in self.hosted:
+            shards.close()
 
+    # -- what it shares with the others
 
-def _cluster_id(uuid: bytes) -> str:
-    """A Kafka cluster id: 22 characters of URL-safe base 64."""
-    from base64 import urlsafe_b64encode
+    def next_producer_id(self) -> int:
+        """See `Commons.next_producer_id`."""
+        return self.commons.next_producer_id()
 
-    return urlsafe_b64encode(uuid).decode().rstrip("=")
+    def offsets_topic(self) -> Topic:
+        """See `Commons.offsets_topic`."""
+        return self.commons.offsets_topic()
+
+    def transactions_topic(self) -> Topic:
+        """See `Commons.transactions_topic`."""
+        return self.commons.transactions_topic()
+
+    def auto_create(self, name: str) -> Topic:
+        """See `Commons.auto_create`."""
+        return self.commons.auto_create(name)
+
+    def save_log_starts(self) -> None:
+        """See `Commons.save_log_starts`."""
+        self.commons.save_log_starts()

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from kohort.broker.config import Durability
+from kohort.broker.leadership import Led
 from kohort.broker.log.log import Appended, Mark, PartitionLog, Span, TimedOffset
 from kohort.broker.log.recovery import headers
 from kohort.broker.log.txn_index import AbortedTransaction, Marker
@@ -37,11 +38,14 @@ class Waiter(Protocol):
 class Partition:
     """One partition of a topic."""
 
-    __slots__ = ("index", "log", "topic", "waiters")
+    __slots__ = ("_epoch", "index", "leader", "log", "topic", "waiters")
 
-    def __init__(self, topic: Topic, index: int) -> None:
+    def __init__(self, topic: Topic, index: int, led: Led) -> None:
         self.topic = topic
         self.index = index
+        self.leader = led.leader
+        """The id of the node that leads it, or -1."""
+        self._epoch = led.epoch
         self.log: PartitionLog | None = None
         self.waiters: set[Waiter] = set()
 
@@ -67,7 +71,7 @@ class Partition:
 
     @property
     def leader_epoch(self) -> int:
-        return 0 if self.log is None else self.log.leader_epoch
+        return self._epoch if self.log is None else self.log.leader_epoch
 
     @property
     def offline(self) -> str | None:
@@ -80,7 +84,7 @@ class Partition:
     def epoch_end(self, epoch: int) -> tuple[int, int]:
         """`(epoch, end offset)` of the largest epoch not above the given one, or (-1, -1)."""
         if self.log is None:
-            return (0, 0) if epoch == 0 else (-1, -1)
+            return (epoch, 0) if epoch == self._epoch else (-1, -1)
         return self.log.epochs.end_of(epoch, self.log.high.offset)
 
     def epoch_fault(self, epoch: int) -> ErrorCode | None:
@@ -89,6 +93,23 @@ class Partition:
             return None
         older = epoch < self.leader_epoch
         return ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+    def refusal(self, node_id: int, epoch: int = -1) -> ErrorCode | None:
+        """Why a node may not serve a client that knows this leader epoch (-1: none)."""
+        if self.leader == node_id:
+            return None if epoch < 0 else self.epoch_fault(epoch)
+        replicas = self.topic.commons.leadership.at(*self.key).replicas
+        fault = self.epoch_fault(epoch) if node_id in replicas else None
+        return fault or ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def follow(self, led: Led) -> None:
+        """It is led otherwise now."""
+        self.leader, self._epoch = led.leader, led.epoch
+        if self.log is not None:
+            try:
+                self.log.begin_leader_epoch(led.epoch)
+            except BrokerError as error:
+                self.fail(f"its leader epochs cannot be written: {error}")
 
     def _upto(self, opened: PartitionLog, committed: bool) -> Mark:
         return opened.stable if committed else opened.high
@@ -130,7 +151,7 @@ class Partition:
         """The log, made now if there is none yet. Raises BrokerError."""
         if self.log is None:
             try:
-                self.log = self.topic.node.open_log(self)
+                self.log = self.topic.commons.open_log(self)
             except OSError as error:
                 raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         return self.log
@@ -146,14 +167,14 @@ class Partition:
 
         Raises BrokerError at once.
         """
-        node = self.topic.node
+        commons = self.topic.commons
         opened = self.open()
-        appended = opened.append(batch, header, node.env.wall_ms(), marker)
-        if node.durability is not Durability.FSYNC:
+        appended = opened.append(batch, header, commons.env.wall_ms(), marker)
+        if commons.durability is not Durability.FSYNC:
             self._safe(appended, done, None)
         else:
             file = appended.mark.segment.file
-            node.env.flush(file, lambda error: self._safe(appended, done, error))
+            commons.env.flush(file, lambda error: self._safe(appended, done, error))
         return appended
 
     def _safe(self, appended: Appended, done: AppendDone, error: OSError | None) -> None:

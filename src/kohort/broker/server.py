@@ -1,9 +1,6 @@
-"""The shell of a node: its sockets, its thread, its clocks, its signals.
+"""The shell of the nodes of a process: their one thread, its clocks, its signals.
 
 Rules:
-- Answers of one connection leave in the order of its requests. Requests that wait for the disk do
-  not stop those behind them; parked ones do, as in Kafka.
-- What cannot be understood closes the connection, with one log line; it never ends the broker.
 - `start` returns when the broker answers; `stop` shuts down cleanly, `kill` does not.
 
 Shell: sockets, threads, time, randomness, signals.
@@ -17,27 +14,23 @@ import signal
 import threading
 import time
 import uuid
-from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
-from kohort.broker.apis import APIS
-from kohort.broker.calls import Api, Call
+from kohort.broker.commons import Commons
 from kohort.broker.config import BrokerConfig, Durability
+from kohort.broker.endpoint import NodeEndpoint
 from kohort.broker.env import Cancellable
 from kohort.broker.flusher import FlushDone, Flusher, Waiting
 from kohort.broker.log.files import Files, LogFile, MemoryFile, MemoryFiles
 from kohort.broker.log.os_files import OsFiles
-from kohort.broker.node import Node
-from kohort.errors import ClosedError, DecodeError, KohortError, ProtocolError, StorageError
-from kohort.net import Connection, Listener, Loop
-from kohort.wire import Message, decode_body, decode_request_header, encode_response
-from kohort.wire.api_versions import unsupported_api_versions
+from kohort.errors import ClosedError, KohortError, StorageError
+from kohort.net import Loop
 
 log = logging.getLogger("kohort.broker")
 
-_API_VERSIONS, _PRODUCE = 18, 0
-_COPIED_BYTES = 16_384
+T = TypeVar("T")
 _READY_TIMEOUT_S, _STOP_TIMEOUT_S = 30.0, 30.0
 
 
@@ -83,162 +76,61 @@ class LoopEnv:
         self._flusher.stop()
 
 
-class Peer:
-    """One client's connection: decodes, asks the node, and sends the answers in order."""
-
-    def __init__(self, server: Broker, connection: Connection) -> None:
-        self._server = server
-        self._connection = connection
-        self._host = "/" + connection.peer.rpartition(":")[0]
-        self._calls: deque[Call] = deque()
-        self._parked: Call | None = None
-        self._quiet = False
-        self._unsent = False
-
-    def connected(self, c: Connection, /) -> None:
-        c.close_when_idle(self._server.config.connections_max_idle_ms)
-
-    def drained(self, c: Connection, /) -> None:
-        if self._unsent:
-            self._unsent = False
-            self._read_on()
-
-    def closed(self, c: Connection, error: KohortError | None, /) -> None:
-        if isinstance(error, ProtocolError):
-            log.warning("closed the connection of %s: %s", c.peer, error)
-        for call in self._calls:
-            if call.given_up is not None:
-                call.given_up()
-        self._calls.clear()
-        self._server.peers.discard(self)
-
-    def frame_received(self, c: Connection, frame: memoryview, /) -> None:
-        try:
-            request = self._decoded(c, frame)
-        except ProtocolError as error:  # the client's doing: its connection ends, and no more
-            c.close(error)
-            return
-        if request is None:
-            return
-        api, call, message = request
-        self._calls.append(call)
-        api.handle(self._server.running_node, message, call)
-        if call.answered:
-            return
-        if call.may_park:
-            self._parked = call
-            c.pause_reading()
-        elif len(self._calls) >= self._server.config.max_requests_in_flight:
-            c.pause_reading()
-
-    def _decoded(
-        self, c: Connection, frame: bytes | memoryview
-    ) -> tuple[Api, Call, Message] | None:
-        """The request in a frame; None when it was answered here."""
-        if len(frame) < _COPIED_BYTES:
-            frame = bytes(frame)  # reading small fields out of bytes is faster than out of a view
-        head = decode_request_header(frame)
-        api = APIS.get(head.api_key)
-        if api is None or not api.min_version <= head.api_version <= api.max_version:
-            if head.api_key != _API_VERSIONS:
-                raise DecodeError(
-                    f"API key {head.api_key} version {head.api_version} is not served here"
-                )
-            c.send(unsupported_api_versions(head.correlation_id))
-            return None
-        limit = self._server.config.request_max_bytes
-        if head.api_key != _PRODUCE and len(frame) > limit:
-            raise DecodeError(f"a request of {len(frame)} bytes; {limit} are allowed")
-        message = decode_body(frame, head)
-        call = Call(
-            head.api_version, head.correlation_id, head.client_id or "", self._host, api.may_park,
-            self._answered,
-        )  # fmt: skip
-        return api, call, message
-
-    def quiesce(self) -> None:
-        """Read nothing more from this client."""
-        self._quiet = True
-        self._connection.pause_reading()
-
-    def _answered(self, call: Call) -> None:
-        calls, connection = self._calls, self._connection
-        if connection.is_closed:
-            return
-        while calls and calls[0].answered:
-            done = calls.popleft()
-            if done.response is not None and not self._send(done, done.response):
-                return
-        if call is self._parked:
-            self._parked = None
-        if connection.queued_bytes > self._server.config.connection_max_unsent_bytes:
-            self._unsent = True
-            connection.pause_reading()
-            # The loop writes at the end of a turn, and `drained` is told only of what had to wait.
-            env = self._server.running_node.env
-            env.call_soon(env.call_soon, self._look_at_unsent)
-        self._read_on()
-
-    def _send(self, call: Call, response: Message) -> bool:
-        try:
-            parts = encode_response(response, call.api_version, call.correlation_id)
-        except ProtocolError as error:  # our defect; without an answer the client would wait
-            log.exception("an answer to %s cannot be encoded", self._connection.peer)
-            self._connection.close(error)
-            return False
-        self._connection.send(parts)
-        return True
-
-    def _look_at_unsent(self) -> None:
-        if self._connection.queued_bytes <= self._server.config.connection_max_unsent_bytes:
-            self.drained(self._connection)
-
-    def _read_on(self) -> None:
-        """Take further requests, unless something stands against it."""
-        held = self._quiet or self._unsent or self._parked is not None
-        if not held and len(self._calls) < self._server.config.max_requests_in_flight:
-            self._connection.resume_reading()
-
-
 class Broker:
-    """An embedded broker on a thread of its own.
+    """An embedded broker, of one node or several, on a thread of its own.
 
         with Broker(BrokerConfig(data_dir="data")) as broker:
             print(broker.bootstrap)
 
-    `start` raises ConfigError for a port in use, DataDirectoryInUseError, StorageError.
+    `ports` are those of the nodes, where they are to be others than `config.port` and those after
+    it. `start` raises ConfigError for a port in use, DataDirectoryInUseError, StorageError.
     """
 
-    def __init__(self, config: BrokerConfig, *, files: Files | None = None) -> None:
+    def __init__(
+        self, config: BrokerConfig, *, files: Files | None = None, ports: Sequence[int] = ()
+    ) -> None:
         self.config = config
         self._given_files = files
+        first = config.port
+        counted = [first + n if first else 0 for n in range(config.nodes)]
+        self._wanted_ports = [*ports[: config.nodes], *counted[len(ports) :]]
         self._files: Files | None = None
         self._loop: Loop | None = None
         self._env: LoopEnv | None = None
-        self._listener: Listener | None = None
         self._thread: threading.Thread | None = None
-        self._node: Node | None = None
-        self.peers: set[Peer] = set()
+        self._commons: Commons | None = None
+        self._endpoints: list[NodeEndpoint] = []
         self._fault: BaseException | None = None
 
     @property
-    def running_node(self) -> Node:
-        """The node; for the broker's own thread."""
-        if self._node is None:
+    def commons(self) -> Commons:
+        """What the nodes share, and they; for the broker's own thread."""
+        if self._commons is None:
             raise ClosedError("the broker is not running; call start()")
-        return self._node
+        return self._commons
+
+    @property
+    def ports(self) -> list[int]:
+        """The port of each node."""
+        if not self._endpoints:
+            raise ClosedError("the broker is not running; call start()")
+        return [endpoint.port for endpoint in self._endpoints]
 
     @property
     def port(self) -> int:
-        """The port that is bound."""
-        if self._listener is None:
-            raise ClosedError("the broker is not running; call start()")
-        return self._listener.port
+        """The port of the first node."""
+        return self.ports[0]
+
+    @property
+    def addresses(self) -> list[str]:
+        """`host:port` of each node."""
+        host = self.config.advertised_host or self.config.host
+        return [f"{host}:{port}" for port in self.ports]
 
     @property
     def bootstrap(self) -> str:
-        """`host:port` for clients."""
-        return f"{self.config.advertised_host or self.config.host}:{self.port}"
+        """`host:port` of every node, with commas between, for clients."""
+        return ",".join(self.addresses)
 
     @property
     def flushes(self) -> int:
@@ -262,22 +154,20 @@ class Broker:
         with contextlib.ExitStack() as undo:
             loop = Loop()
             undo.callback(loop.stop)
-            listener = loop.listen(
-                self.config.host,
-                self.config.port,
-                self._accept,
-                max_frame_bytes=self.config.socket_request_max_bytes,
-                max_connections=self.config.max_connections,
-            )
-            files = self._open_files()
-            undo.callback(self._close_files, files)
             env = LoopEnv(loop)
             undo.callback(env.stop)
-            node = Node(self.config, files, env)
+            endpoints = [
+                NodeEndpoint(loop, self.config, port, env.after_flushes)
+                for port in self._wanted_ports
+            ]
+            files = self._open_files()
+            undo.callback(self._close_files, files)
+            commons = Commons(self.config, files, env)
             undo.pop_all()
-        node.port = listener.port
-        self._files, self._loop, self._listener = files, loop, listener
-        self._env, self._node = env, node
+        for node_id, endpoint in zip(self.config.node_ids(), endpoints, strict=True):
+            commons.nodes.attach(node_id, endpoint)
+        self._files, self._loop, self._endpoints = files, loop, endpoints
+        self._env, self._commons = env, commons
         self._thread = threading.Thread(target=loop.run, name="kohort-broker", daemon=True)
         self._thread.start()
 
@@ -294,10 +184,19 @@ class Broker:
         if isinstance(files, OsFiles):
             files.close()
 
-    def _accept(self, connection: Connection) -> Peer:
-        peer = Peer(self, connection)
-        self.peers.add(peer)
-        return peer
+    def call(self, fn: Callable[..., T], *args: Any) -> T:
+        """Call `fn(*args)` on the broker's thread and return what it returns; from any thread.
+
+        Raises what it raises, and ClosedError when the broker does not run.
+        """
+        loop = self._loop
+        if loop is None:
+            raise ClosedError("the broker is not running; call start()")
+        if loop.on_loop_thread:
+            return fn(*args)
+        result: Future[T] = Future()
+        loop.call_soon_threadsafe(_answer_into, result, fn, args)
+        return result.result(_STOP_TIMEOUT_S)
 
     def stop(self) -> None:
         """Shut down cleanly: answer who waits, flush, leave the clean-shutdown marker."""
@@ -319,18 +218,17 @@ class Broker:
         env.stop()
         assert self._files is not None
         self._close_files(self._files)
-        self._loop = self._thread = self._env = self._node = self._listener = self._files = None
+        self._loop = self._thread = self._env = self._commons = self._files = None
+        self._endpoints = []
         if self._fault is not None:
             fault, self._fault = self._fault, None
             raise StorageError(f"the broker did not shut down cleanly: {fault}") from fault
 
     def _quiesce(self, clean: bool, closed: threading.Event) -> None:
         """Take no more requests; those that wait for the disk are still answered."""
-        assert self._listener is not None
         assert self._env is not None
-        self._listener.close()
-        for peer in self.peers:
-            peer.quiesce()
+        for endpoint in self._endpoints:
+            endpoint.quiesce()
         if clean:
             self._env.after_flushes(self._close_node, closed)
         else:
@@ -338,11 +236,18 @@ class Broker:
 
     def _close_node(self, closed: threading.Event) -> None:
         try:
-            self.running_node.close()
+            self.commons.close()
         except (OSError, KohortError) as error:
             self._fault = error
         finally:
             closed.set()
+
+
+def _answer_into(result: Future[T], fn: Callable[..., T], args: tuple[Any, ...]) -> None:
+    try:
+        result.set_result(fn(*args))
+    except BaseException as error:  # it belongs to the thread that asked
+        result.set_exception(error)
 
 
 def _call(fn: Callable[..., object], *args: Any) -> None:

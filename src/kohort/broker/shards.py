@@ -1,4 +1,4 @@
-"""The shell of a coordinator's shard: its partition of an internal topic, and its timer.
+"""Hosting coordinators' shards: on the node that leads their partition of an internal topic.
 
 Rules (DESIGN.md, "group, the coordinator's side"):
 - Records are appended as one batch, replayed at once, and replies go when the log is durable up to
@@ -7,6 +7,8 @@ Rules (DESIGN.md, "group, the coordinator's side"):
   does not stop the node. Until then requests are answered COORDINATOR_LOAD_IN_PROGRESS, heartbeats
   without an error.
 - A failed append refuses its replies, unloads the shard, and loads a new one from the log.
+- A shard belongs to one leader epoch of its partition. Elections and resignations count only when
+  they are of a later epoch (G11), and nothing is appended for an epoch that is over (L11).
 """
 
 from __future__ import annotations
@@ -21,14 +23,17 @@ from kohort.broker.env import Cancellable
 from kohort.broker.log.log import Appended
 from kohort.broker.log.txn_index import marker_of
 from kohort.broker.partition import Partition
-from kohort.errors import BrokerError, ProtocolError
+from kohort.broker.taps import Event, Moment
+from kohort.errors import BrokerError, ErrorCode, ProtocolError
 from kohort.group.effects import Effects, GroupRecord, Reply, RequestContext
+from kohort.group.routing import coordinator_partition
 from kohort.records import BatchBuilder, BatchHeader, Chunk
 from kohort.wire import Message
 
 if TYPE_CHECKING:
     from kohort.broker.calls import Asker
     from kohort.broker.node import Node
+    from kohort.broker.topics import Topic
 
 log = logging.getLogger("kohort.broker")
 
@@ -40,6 +45,11 @@ class Shard(Protocol):
     """What a host needs of a coordinator's shard; see `GroupShard`."""
 
     partition: int
+
+    @property
+    def wall_offset_ms(self) -> int: ...
+    @wall_offset_ms.setter
+    def wall_offset_ms(self, offset_ms: int) -> None: ...
 
     def replay(self, record: GroupRecord, offset: int, producer_id: int = -1) -> None: ...
 
@@ -61,55 +71,100 @@ class Shard(Protocol):
 S = TypeVar("S", bound=Shard)
 
 
+class LoadingGate:
+    """Holds loads back as long as somebody wants to look at what a loading coordinator answers."""
+
+    def __init__(self) -> None:
+        self._holders = 0
+        self._waiting: list[Callable[[], None]] = []
+
+    def pass_on(self, load: Callable[[], None]) -> None:
+        """Load now, or when nobody holds the gate any more."""
+        if self._holders:
+            self._waiting.append(load)
+        else:
+            load()
+
+    def hold(self) -> None:
+        """Nothing is loaded until it is released as often as it was held."""
+        self._holders += 1
+
+    def release(self) -> None:
+        """What waits is loaded."""
+        self._holders -= 1
+        if self._holders == 0:
+            waiting, self._waiting = self._waiting, []
+            for load in waiting:
+                load()
+
+
 class ShardHost(ABC, Generic[S]):
-    """One shard, its partition, and its timer."""
+    """One shard, its partition, and its timer, for one leader epoch."""
 
     def __init__(self, node: Node, partition: Partition) -> None:
         self._node = node
         self.partition = partition
-        self.shard = self.new_shard()
+        self.epoch = partition.leader_epoch
         self.loaded = False
         self._held: deque[tuple[int, list[Reply]]] = deque()
         self._later: deque[tuple[int, Callable[[], object]]] = deque()
         self._timer: Cancellable | None = None
         self._timer_ms = -1
         self._closed = False
+        self._pinned = False
+        self.shard = self.new_shard()
         self._load()
-
-    # -- loading
 
     @abstractmethod
     def new_shard(self) -> S:
         """A shard that has seen nothing yet."""
 
+    # -- loading
+
     def _load(self) -> None:
+        shard = self.shard
+        self._node.commons.nodes.loading.pass_on(lambda: self._begin_load(shard))
+
+    def _begin_load(self, shard: S) -> None:
+        if self._closed or shard is not self.shard:
+            return
         opened = self.partition.log
         if opened is None or opened.end.offset == opened.log_start_offset:
             self._ready()
         else:
             opened.pins += 1
-            self._replay_some(self.shard, opened.batches())
+            self._pinned = True
+            self._replay_some(shard, opened.batches(), 0, opened.active.next_offset)
 
-    def _replay_some(self, shard: S, batches: Iterator[tuple[BatchHeader, memoryview]]) -> None:
+    def _replay_some(
+        self, shard: S, batches: Iterator[tuple[BatchHeader, memoryview]], start: int, end: int
+    ) -> None:
+        """Replay what stands from `start` to `end`, and then what markers have added meanwhile."""
         if self._closed or shard is not self.shard:
             return
         try:
             for count, (header, batch) in enumerate(batches, 1):
-                replay_batch(self.partition.topic.name, shard, header, batch)
+                if header.base_offset >= start:
+                    replay_batch(self.partition.topic.name, shard, header, batch)
                 if count >= _LOAD_SLICE_BATCHES:
-                    self._node.env.call_soon(self._replay_some, shard, batches)
+                    self._node.env.call_soon(self._replay_some, shard, batches, start, end)
                     return
         except (ProtocolError, OSError, BrokerError) as error:
             self._unpin()
             self.partition.fail(f"its records cannot be replayed: {error}")
             shard.unload()
             return
+        opened = self.partition.log
+        if opened is not None and opened.active.next_offset > end:
+            self._replay_some(shard, opened.batches(end), end, opened.active.next_offset)
+            return
         self._unpin()
         self._ready()
 
     def _unpin(self) -> None:
-        if self.partition.log is not None:
+        if self._pinned and self.partition.log is not None:
             self.partition.log.pins -= 1
+        self._pinned = False
 
     def _ready(self) -> None:
         self.loaded = True
@@ -122,6 +177,12 @@ class ShardHost(ABC, Generic[S]):
         context = RequestContext(asker, asker.api_version, asker.client_id, asker.client_host)
         self.run(self.shard.handle(request, context, self._node.env.now_ms()))
 
+    def marker_written(self, producer_id: int, committed: bool) -> None:
+        """A marker stands in the partition; a shard that is being loaded will read it there."""
+        if self.loaded and not self._closed:
+            self.shard.replay_marker(producer_id, committed)
+            self._arm()
+
     def _tick(self) -> None:
         self._timer = None
         if not self._closed:
@@ -131,33 +192,42 @@ class ShardHost(ABC, Generic[S]):
 
     def run(self, effects: Effects) -> None:
         """Append, replay, and answer when it is durable."""
+        if self._closed:  # unloaded: all that it says is that it is not the coordinator
+            for reply in effects.replies:
+                answer(reply)
+            return
         if effects.records:
             self._append(effects)
         elif effects.replies:
-            opened = self.partition.log
-            self._hold(0 if opened is None else opened.active.next_offset, effects.replies)
+            self._hold(self._log_end(), effects.replies)
         if self.loaded and not self._closed:
             self._arm()
 
     def _append(self, effects: Effects) -> None:
-        batch = build_batch(effects, self._node.env.wall_ms())
+        partition, env = self.partition, self._node.env
+        batch = build_batch(effects, env.wall_ms())
         try:
-            appended = self.partition.append(batch, BatchHeader(batch, 0), self._durable)
+            if partition.leader_epoch != self.epoch:  # L11; its resignation is on its way
+                raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            appended = partition.append(batch, BatchHeader(batch, 0), self._durable)
         except BrokerError as error:
-            log.warning("%s-%d: an append failed: %s", *self.partition.key, error)
+            log.warning("%s-%d: an append failed: %s", *partition.key, error)
             self._start_again(effects, error.code)
             return
         producer_id = effects.producer.producer_id if effects.producer else -1
         for at, record in enumerate(effects.records):
             self.shard.replay(record, appended.base_offset + at, producer_id)
+        taps, me = self._node.commons.taps, self._node.node_id
+        if taps.set:
+            event = Event(Moment.APPENDED, me, None, "", *partition.key, records=effects.records)
+            if taps.fatal(event):
+                return
         self._hold(appended.last_offset + 1, effects.replies)
 
     def _start_again(self, effects: Effects, code: int) -> None:
         """What was to be written is not; drop the shard and read the log again, a little later."""
-        held = [reply for _, replies in self._held for reply in replies]
-        self._held.clear()
-        self._later.clear()
-        refused = self.shard.append_failed(Effects(replies=[*held, *effects.replies]), code)
+        replies = [*self._take_held(), *effects.replies]
+        refused = self.shard.append_failed(Effects(replies=replies), code)
         parked = self.shard.unload().replies
         self.loaded = False
         self._cancel_timer()
@@ -166,26 +236,40 @@ class ShardHost(ABC, Generic[S]):
         for reply in (*refused, *parked):
             answer(reply)
 
+    def _take_held(self) -> list[Reply]:
+        held = [reply for _, replies in self._held for reply in replies]
+        self._held.clear()
+        self._later.clear()
+        return held
+
+    def _refuse_held(self, code: int) -> None:
+        for reply in self.shard.append_failed(Effects(replies=self._take_held()), code):
+            answer(reply)
+
     def _reload(self) -> None:
         if not self._closed and not self.loaded and not self.partition.offline:
             self.shard = self.new_shard()
             self._load()
 
     def _hold(self, offset: int, replies: list[Reply]) -> None:
-        if not replies:
-            return
-        self._held.append((offset, replies))
-        self._release()
+        if replies:
+            self._held.append((offset, replies))
+            self._release()
 
     def when_durable(self, do: Callable[[], object]) -> None:
         """Do something once all that has been appended is durable and its replies have gone."""
-        opened = self.partition.log
-        self._later.append((0 if opened is None else opened.active.next_offset, do))
+        self._later.append((self._log_end(), do))
         self._release()
+
+    def _log_end(self) -> int:
+        opened = self.partition.log
+        return 0 if opened is None else opened.active.next_offset
 
     def _durable(self, result: Appended | BrokerError) -> None:
         if not isinstance(result, BrokerError):
             self._release()
+        elif self._closed:
+            self._refuse_held(result.code)
         elif self.loaded:
             self._start_again(Effects(), result.code)
 
@@ -212,11 +296,132 @@ class ShardHost(ABC, Generic[S]):
             self._timer = None
 
     def close(self) -> None:
-        """Forget the shard; parked requests are told to look for another coordinator."""
+        """Forget the shard; who waits is told to look for another coordinator.
+
+        What it has appended is in the log, which others go on with, so its replies stand.
+        """
         self._closed = True
         self._cancel_timer()
+        self._unpin()
         for reply in self.shard.unload().replies:
             answer(reply)
+
+    def abandon(self) -> None:
+        """The node has died. Its connections are cut; others that wait hear that it is gone."""
+        self.close()
+        self._refuse_held(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+H = TypeVar("H", bound="ShardHost[Any]")
+
+
+class Shards(ABC, Generic[H]):
+    """The shards of one kind that a node hosts."""
+
+    topic: str
+    """The internal topic whose partitions hold the shards."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._hosts: dict[int, H] = {}
+        self._ended = False
+
+    def begin(self) -> None:
+        """Load the shards of the partitions that this node leads."""
+        topic = self._node.topics.get(self.topic)
+        for partition in topic.partitions if topic is not None else ():
+            if partition.leader == self._node.node_id:
+                self.elected(partition)
+
+    @abstractmethod
+    def new_host(self, partition: Partition) -> H:
+        """A host for the shard of a partition."""
+
+    @abstractmethod
+    def make_topic(self) -> Topic:
+        """The internal topic, made if it is not there. Raises BrokerError."""
+
+    @abstractmethod
+    def refuse(self, request: Message, asker: Asker, code: ErrorCode) -> None:
+        """Answer that says an error code and nothing else."""
+
+    # -- who coordinates
+
+    def partition_of(self, key: str) -> Partition:
+        """The partition that a group, or a transactional id, lives in. Raises BrokerError."""
+        topic = self._node.topics.get(self.topic) or self.make_topic()
+        return topic.partitions[coordinator_partition(key, len(topic.partitions))]
+
+    def host_of(self, key: str) -> H:
+        """The shard that a key lives in. Raises BrokerError: NOT_COORDINATOR if it is not here."""
+        partition = self.partition_of(key)
+        host = self._hosts.get(partition.index)
+        if host is None:
+            if self._ended or partition.leader != self._node.node_id:
+                raise BrokerError(ErrorCode.NOT_COORDINATOR)
+            host = self._hosts[partition.index] = self.new_host(partition)
+        return host
+
+    def host_at(self, index: int) -> H | None:
+        """The shard of a partition, where it is here and has been used."""
+        return self._hosts.get(index)
+
+    def hosts(self) -> list[H]:
+        """Every shard that has been used."""
+        return list(self._hosts.values())
+
+    def handle(self, key: str, request: Message, asker: Asker) -> None:
+        """A request about one key, answered by its shard."""
+        try:
+            host = self.host_of(key)
+        except BrokerError as error:
+            self.refuse(request, asker, coordinator_code(error))
+            return
+        host.handle(request, asker)
+
+    # -- elections
+
+    def elected(self, partition: Partition) -> None:
+        """This node leads a partition from now on: load its shard."""
+        host = self._hosts.get(partition.index)
+        if host is not None:
+            if host.epoch >= partition.leader_epoch:
+                return
+            host.close()
+        self._hosts[partition.index] = self.new_host(partition)
+
+    def resigned(self, partition: Partition) -> None:
+        """Another node leads a partition from now on."""
+        host = self._hosts.get(partition.index)
+        if host is not None and host.epoch < partition.leader_epoch:
+            del self._hosts[partition.index]
+            host.close()
+
+    # -- everything
+
+    def set_wall_offset(self, offset_ms: int) -> None:
+        """The wall clock may have been set since the shards were made."""
+        for host in self.hosts():
+            host.shard.wall_offset_ms = offset_ms
+
+    def abandon(self) -> None:
+        """The node has died."""
+        self._ended = True
+        for host in self.hosts():
+            host.abandon()
+        self._hosts.clear()
+
+    def close(self) -> None:
+        """Send everybody away."""
+        self._ended = True
+        for host in self.hosts():
+            host.close()
+
+
+def coordinator_code(error: BrokerError) -> ErrorCode:
+    """What a client is told when there is no shard for it here."""
+    elsewhere = error.code == ErrorCode.NOT_COORDINATOR
+    return ErrorCode.NOT_COORDINATOR if elsewhere else ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def replay_batch(topic: str, shard: Shard, header: BatchHeader, batch: memoryview) -> None:

@@ -1,8 +1,8 @@
-"""The topics of a node: made, changed and deleted, each change durable before it is answered."""
+"""The topics of a cluster: made, changed and deleted, each change durable before it is answered."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kohort.broker.config import INTERNAL_TOPICS, TopicConfig
@@ -18,19 +18,21 @@ from kohort.errors import BrokerError, ConfigError, ErrorCode
 from kohort.group.topics import TopicImage, TopicsImage
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.commons import Commons
 
 
 class Topic:
     """One topic."""
 
-    __slots__ = ("config", "node", "partitions", "record")
+    __slots__ = ("commons", "config", "partitions", "record")
 
-    def __init__(self, node: Node, record: TopicRecord) -> None:
-        self.node = node
+    def __init__(self, commons: Commons, record: TopicRecord) -> None:
+        """The table of leaders has the topic already."""
+        self.commons = commons
         self.record = record
-        self.config = TopicConfig.of(node.config, record.config)
-        self.partitions = [Partition(self, i) for i in range(record.partitions)]
+        self.config = TopicConfig.of(commons.config, record.config)
+        leds = commons.leadership.of(record.name)
+        self.partitions = [Partition(self, i, led) for i, led in enumerate(leds)]
 
     @property
     def name(self) -> str:
@@ -46,7 +48,12 @@ class Topic:
 
     def image(self) -> TopicImage:
         """What the group coordinator sees of it."""
-        return TopicImage(self.topic_id, self.name, self.record.partitions)
+        racks = self.commons.config.racks()
+        if not racks:
+            return TopicImage(self.topic_id, self.name, self.record.partitions)
+        leds = self.commons.leadership.of(self.name)
+        placed = tuple(frozenset(racks[n] for n in led.replicas) for led in leds)
+        return TopicImage(self.topic_id, self.name, self.record.partitions, placed)
 
 
 class Topics:
@@ -55,14 +62,15 @@ class Topics:
     `image` is what the group coordinator sees of them; `changed` is called when it is another.
     """
 
-    def __init__(self, node: Node, directory: DataDirectory) -> None:
-        self._node = node
+    def __init__(self, commons: Commons, directory: DataDirectory) -> None:
+        self._commons = commons
         self.changed: Callable[[], None] = lambda: None
         self._directory = directory
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
         for record in directory.registry.topics.values():
-            self._add(Topic(node, record))
+            commons.leadership.add(record.name, record.partitions, record.replicas, record.leaders)
+            self._add(Topic(commons, record))
         self.image = TopicsImage.of(topic.image() for topic in self)
 
     def _add(self, topic: Topic) -> None:
@@ -113,7 +121,7 @@ class Topics:
         self._config(config)
 
     def _check_room(self, topics: int, partitions: int) -> None:
-        limits = self._node.config
+        limits = self._commons.config
         total = sum(len(t.partitions) for t in self._by_name.values()) + partitions
         if len(self._by_name) + topics > limits.max_topics or total > limits.max_partitions:
             raise BrokerError(
@@ -125,24 +133,38 @@ class Topics:
 
     def _config(self, config: Mapping[str, str]) -> TopicConfig:
         try:
-            return TopicConfig.of(self._node.config, config)
+            return TopicConfig.of(self._commons.config, config)
         except ConfigError as error:
             raise BrokerError(ErrorCode.INVALID_CONFIG, str(error)) from error
 
     def create(
-        self, name: str, partitions: int, config: Mapping[str, str], *, internal: bool = False
+        self,
+        name: str,
+        partitions: int,
+        config: Mapping[str, str],
+        *,
+        internal: bool = False,
+        replicas: Sequence[Sequence[int]] = (),
     ) -> Topic:
-        """Make a topic; it is durable when this returns."""
+        """Make a topic; it is durable when this returns. `replicas`: by partition; none: all."""
         self.check_new(name, partitions, config, internal=internal)
-        topic = Topic(
-            self._node, TopicRecord(name, self._node.env.new_uuid(), partitions, dict(config))
+        record = TopicRecord(
+            name,
+            self._commons.env.new_uuid(),
+            partitions,
+            dict(config),
+            [list(nodes) for nodes in replicas],
         )
+        leadership = self._commons.leadership
+        leadership.add(name, partitions, record.replicas)
+        topic = Topic(self._commons, record)
         registry = self._directory.registry
-        registry.topics[name] = topic.record
+        registry.topics[name] = record
         try:
             self._save()
         except BrokerError:
             del registry.topics[name]
+            leadership.remove(name)
             raise
         self._add(topic)
         self._show(self.image.with_topic(topic.image()))
@@ -170,6 +192,7 @@ class Topics:
             registry.deleting.remove(topic.name)
             raise
         del self._by_name[topic.name], self._by_id[topic.topic_id]
+        self._commons.leadership.remove(topic.name)
         for partition in topic.partitions:
             if partition.log is not None:
                 partition.log.close(clean=False)
@@ -180,8 +203,15 @@ class Topics:
         except OSError as error:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
 
-    def add_partitions(self, topic: Topic, count: int, *, validate_only: bool = False) -> None:
-        """Grow a topic to `count` partitions."""
+    def add_partitions(
+        self,
+        topic: Topic,
+        count: int,
+        *,
+        validate_only: bool = False,
+        replicas: Sequence[Sequence[int]] = (),
+    ) -> None:
+        """Grow a topic to `count` partitions; `replicas` of the new ones, none: as the others'."""
         before = len(topic.partitions)
         if count <= before:
             raise BrokerError(
@@ -192,13 +222,24 @@ class Topics:
         self._check_room(0, count - before)
         if validate_only:
             return
-        topic.record.partitions = count
+        leadership, record = self._commons.leadership, topic.record
+        kept = record.replicas
+        if replicas or kept:
+            new = replicas or [
+                leadership.replicas(topic.name, i, len(kept[0])) for i in range(before, count)
+            ]
+            old = kept or [led.replicas for led in leadership.of(topic.name)]
+            record.replicas = [list(nodes) for nodes in (*old, *new)]
+        leadership.grow(topic.name, count, record.replicas)
+        record.partitions = count
         try:
             self._save()
         except BrokerError:
-            topic.record.partitions = before
+            record.partitions, record.replicas = before, kept
+            leadership.shrink(topic.name, before)
             raise
-        topic.partitions += [Partition(topic, i) for i in range(before, count)]
+        leds = leadership.of(topic.name)
+        topic.partitions += [Partition(topic, i, leds[i]) for i in range(before, count)]
         self._show(self.image.with_topic(topic.image()))
 
     def configure(
@@ -218,6 +259,12 @@ class Topics:
         for partition in topic.partitions:
             if partition.log is not None:
                 partition.log.config = effective
+
+    def led_otherwise(self, topics: Iterable[Topic]) -> None:
+        """Keep who leads the partitions of these topics now. Raises BrokerError."""
+        for topic in topics:
+            topic.record.leaders = self._commons.leadership.unlike_new(topic.name)
+        self._save()
 
     def stored(self) -> list[Partition]:
         """The partitions that have a directory."""

@@ -16,13 +16,14 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from kohort.broker.config import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from kohort.broker.config import TRANSACTIONS_TOPIC
 from kohort.broker.log.log import Appended
 from kohort.broker.log.txn_index import Marker, marker_batch
-from kohort.broker.shards import ShardHost
+from kohort.broker.partition import Partition
+from kohort.broker.shards import ShardHost, Shards
+from kohort.broker.topics import Topic
 from kohort.errors import BrokerError, ErrorCode
 from kohort.group.effects import Effects
-from kohort.group.routing import coordinator_partition
 from kohort.records import BatchHeader
 from kohort.transactions.effects import Markers, TransactionEffects
 from kohort.transactions.refusals import refusal_of
@@ -138,49 +139,44 @@ def write_marker(
     partition = node.topics.partition(*where)
     if partition is None:
         raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    of_groups = where[0] == OFFSETS_TOPIC
-    if of_groups and not node.groups.takes_markers(where[1]):
+    nodes = node.commons.nodes
+    if partition.topic.internal and not nodes.takes_markers(partition):
         raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     batch = marker_batch(producer_id, epoch, marker, node.env.wall_ms())
     partition.append(batch, BatchHeader(batch, 0), done, marker)
-    if of_groups:
-        node.groups.marker_written(where[1], producer_id, marker.committed)
+    if partition.topic.internal:
+        nodes.marker_written(partition, producer_id, marker.committed)
 
 
-class Transactions:
-    """The coordinator of every transactional id."""
+def require_leader(node: Node, topic: str, index: int) -> None:
+    """Raises BrokerError where a marker for this partition is not this node's to write."""
+    partition = node.topics.partition(topic, index)
+    if partition is not None and not node.leads(partition):
+        raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._hosts: dict[int, TransactionHost] = {}
-        topic = node.topics.get(TRANSACTIONS_TOPIC)
-        for partition in topic.partitions if topic is not None else ():
-            self._hosts[partition.index] = TransactionHost(node, partition)
 
-    def host_of(self, transactional_id: str) -> TransactionHost:
-        """The shard that a transactional id lives in. Raises BrokerError."""
-        topic = self._node.transactions_topic()
-        index = coordinator_partition(transactional_id, len(topic.partitions))
-        host = self._hosts.get(index)
-        if host is None:
-            host = self._hosts[index] = TransactionHost(self._node, topic.partitions[index])
-        return host
+class Transactions(Shards[TransactionHost]):
+    """The coordinator of the transactional ids whose partitions a node leads."""
 
-    def hosts(self) -> list[TransactionHost]:
-        """Every shard that has been used."""
-        return list(self._hosts.values())
+    topic = TRANSACTIONS_TOPIC
 
-    def handle(self, transactional_id: str, request: Message, asker: Asker) -> None:
-        """A request about one transactional id, answered by its shard."""
-        try:
-            host = self.host_of(transactional_id)
-        except BrokerError:
-            asker.answer(refusal_of(request, ErrorCode.COORDINATOR_NOT_AVAILABLE))
-            return
-        host.handle(request, asker)
+    def new_host(self, partition: Partition) -> TransactionHost:
+        """A host for the shard of a partition."""
+        return TransactionHost(self._node, partition)
+
+    def make_topic(self) -> Topic:
+        """The internal topic, made if it is not there. Raises BrokerError."""
+        return self._node.transactions_topic()
+
+    def refuse(self, request: Message, asker: Asker, code: ErrorCode) -> None:
+        """Answer that says an error code and nothing else."""
+        asker.answer(refusal_of(request, code))
 
     def admit(self, wish: Admission) -> None:
-        """Ask whether a producer may write to partitions in its transaction (KIP-890)."""
+        """Ask whether a producer may write to partitions in its transaction (KIP-890).
+
+        The coordinator is asked on whichever node it is.
+        """
         topics: dict[str, list[int]] = {}
         for topic, partition in wish.partitions:
             topics.setdefault(topic, []).append(partition)
@@ -198,17 +194,15 @@ class Transactions:
                 )
             ]
         )
-        self.handle(wish.transactional_id, request, wish)
+        self._coordinator(wish.transactional_id).handle(wish.transactional_id, request, wish)
 
-    def set_wall_offset(self, offset_ms: int) -> None:
-        """The wall clock may have been set since the shards were made."""
-        for host in self.hosts():
-            host.shard.wall_offset_ms = offset_ms
-
-    def close(self) -> None:
-        """Send everybody away."""
-        for host in self.hosts():
-            host.close()
+    def _coordinator(self, transactional_id: str) -> Transactions:
+        try:
+            leader = self.partition_of(transactional_id).leader
+        except BrokerError:
+            return self  # which says so
+        node = self._node.commons.nodes.get(leader)
+        return self if node is None else node.transactions
 
 
 class Admission:

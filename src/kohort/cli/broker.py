@@ -19,6 +19,7 @@ EXAMPLES = """\b
 Examples:
   kohort broker run
   kohort broker run --data-dir ./data --port 9092
+  kohort broker run --nodes 3 --racks a,b,c
   kohort broker run --port 0 -X message.max.bytes=16MiB -X auto.create.topics.enable=false
 """
 
@@ -32,6 +33,8 @@ def broker() -> None:
 @click.option("--data-dir", type=click.Path(file_okay=False), help="Where the log is kept.")
 @click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option("--port", type=int, help=f"0 takes any free one.  [default: {DEFAULT_PORT}]")
+@click.option("--nodes", type=int, help="Nodes in this process, on ports in a row.  [default: 1]")
+@click.option("--racks", metavar="RACK,...", help="The rack of each node.")
 @click.option(
     "--durability",
     type=click.Choice(["fsync", "os", "memory"]),
@@ -52,6 +55,8 @@ def run(
     data_dir: str | None,
     host: str | None,
     port: int | None,
+    nodes: int | None,
+    racks: str | None,
     durability: str | None,
     partitions: int | None,
     allow_open: bool,
@@ -61,7 +66,8 @@ def run(
 ) -> None:
     """Run a broker until it is interrupted.
 
-    Prints one line on standard output when it is ready: `ready on HOST:PORT`.
+    Prints one line on standard output when it is ready: `ready on HOST:PORT`, with several nodes
+    all of their addresses, with commas between.
     """
     from kohort.broker import Broker, BrokerConfig, serve
 
@@ -76,7 +82,8 @@ def run(
         values |= {plain(key): value for key, value in given.items()}
     flags = {
         "data_dir": data_dir, "host": host, "port": port, "durability": durability,
-        "num_partitions": partitions, "allow_open": allow_open or None,
+        "nodes": nodes, "broker_rack": racks, "num_partitions": partitions,
+        "allow_open": allow_open or None,
     }  # fmt: skip
     values |= {key: value for key, value in flags.items() if value is not None}
     values.setdefault("durability", "fsync" if values.get("data_dir") else "memory")

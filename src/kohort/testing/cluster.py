@@ -1,14 +1,16 @@
-"""`Cluster`: an embedded broker for tests, in a background thread of this process.
+"""`Cluster`: an embedded broker for tests, of one node or several, in this process.
 
-    with Cluster() as cluster:
+    with Cluster(nodes=3) as cluster:
         cluster.create_topic("orders", partitions=3)
         consumer = Consumer(bootstrap_servers=cluster.bootstrap, group_id="g")
+        cluster.kill_node(cluster.coordinator_of("g"))
 
 Rules:
-- The broker listens on 127.0.0.1 on a free port, which it keeps through `restart`.
+- The nodes listen on 127.0.0.1 on free ports, which they keep through `restart`.
 - With durability `memory` (the default) records outlive `stop`, `kill` and `restart`, and go with
   the `Cluster` object; with `fsync` or `os` they live in `data_dir`, by default a temporary
   directory.
+- Every method may be called from any thread, and has taken effect when it returns.
 
 Shell: sockets.
 """
@@ -19,11 +21,13 @@ import contextlib
 import socket
 import struct
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, TypeVar
 
 from kohort.broker import Broker, BrokerConfig, Durability
+from kohort.broker.commons import Commons
 from kohort.broker.log.files import Files, MemoryFiles
+from kohort.broker.taps import Event, Moment, Tap, Verdict
 from kohort.errors import BrokerError, ClosedError, ConnectionFailedError, UsageError
 from kohort.wire import Message, decode_response, encode_request
 from kohort.wire.messages.create_topics_request import (
@@ -34,17 +38,16 @@ from kohort.wire.messages.create_topics_request import (
 from kohort.wire.messages.create_topics_response import CreateTopicsResponse
 
 M = TypeVar("M", bound=Message)
+T = TypeVar("T")
 
 
 class Cluster:
-    """One embedded broker. `overrides` are fields of `BrokerConfig`.
+    """An embedded broker. `overrides` are fields of `BrokerConfig`.
 
     It does not run before `start()` or `with`. Raises what `Broker.start` raises.
     """
 
     def __init__(self, nodes: int = 1, durability: str = "memory", **overrides: Any) -> None:
-        if nodes != 1:
-            raise UsageError(f"nodes={nodes}: a cluster has one node in this version")
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._files: Files | None = None
         if durability == Durability.MEMORY.value:
@@ -52,8 +55,10 @@ class Cluster:
         elif "data_dir" not in overrides:
             self._temporary = tempfile.TemporaryDirectory(prefix="kohort-")
             overrides["data_dir"] = self._temporary.name
-        self.config = BrokerConfig(durability=durability, **overrides)
+        self.config = BrokerConfig(durability=durability, nodes=nodes, **overrides)
         self._broker: Broker | None = None
+        first = self.config.port
+        self._ports = [first + n for n in range(nodes)] if first else []
 
     @property
     def broker(self) -> Broker:
@@ -63,16 +68,28 @@ class Cluster:
         return self._broker
 
     @property
+    def nodes(self) -> list[int]:
+        """The ids of all nodes, whether they run or not."""
+        return self.config.node_ids()
+
+    @property
     def bootstrap(self) -> str:
-        """`host:port` for `bootstrap_servers`; also while the broker is down."""
-        if self._broker is None and not self.config.port:
+        """`host:port` of every node, for `bootstrap_servers`; also while they are down."""
+        return ",".join(self.address_of(node) for node in self.nodes)
+
+    def address_of(self, node: int) -> str:
+        """`host:port` of one node."""
+        if not self._ports:
             raise ClosedError("the cluster was never started; use it in `with`, or call start()")
-        return f"{self.config.host}:{self.config.port}"
+        if node not in self.nodes:
+            raise UsageError(f"there is no node {node}; there are {self.nodes}")
+        return f"{self.config.host}:{self._ports[self.nodes.index(node)]}"
 
     def start(self) -> Cluster:
         """Start the broker; returns when it answers."""
-        broker = Broker(self.config, files=self._files)
+        broker = Broker(self.config, files=self._files, ports=self._ports)
         broker.start()
+        self._ports = broker.ports
         self.config = self.config.replace(port=broker.port)
         self._broker = broker
         return self
@@ -90,7 +107,7 @@ class Cluster:
             broker.kill()
 
     def restart(self, **overrides: Any) -> None:
-        """Stop it if it runs, and start it again on the same port, with the same records."""
+        """Stop it if it runs, and start it again on the same ports, with the same records."""
         self.stop()
         self.config = self.config.replace(**overrides)
         self.start()
@@ -104,31 +121,155 @@ class Cluster:
             with contextlib.suppress(OSError):
                 self._temporary.cleanup()
 
+    # -- nodes
+
+    def _ask(self, fn: Callable[[Commons], T]) -> T:
+        broker = self.broker
+        return broker.call(lambda: fn(broker.commons))
+
+    @property
+    def running(self) -> list[int]:
+        """The ids of the nodes that run."""
+        return self._ask(lambda commons: [node.node_id for node in commons.nodes])
+
+    def kill_node(self, node: int) -> None:
+        """End a node at once: its connections are cut, what it had not answered stays unanswered.
+
+        Its partitions get other leaders `broker_session_timeout_ms` later. Nothing happens to one
+        that does not run.
+        """
+        self._ask(lambda commons: commons.nodes.kill(node))
+
+    def stop_node(self, node: int) -> None:
+        """Shut a node down in order: others lead first."""
+        self._ask(lambda commons: commons.nodes.stop(node))
+
+    def restart_node(self, node: int) -> None:
+        """Start a node again, on its port; one that runs is stopped first.
+
+        It leads what nobody led meanwhile; for the rest see `elect_preferred`.
+        """
+
+        def again(commons: Commons) -> None:
+            commons.nodes.stop(node)
+            commons.nodes.restart(node)
+
+        self._ask(again)
+
+    # -- leaders and coordinators
+
+    def leader_of(self, topic: str, partition: int) -> int:
+        """The node that leads a partition; -1: none. Raises BrokerError: no such partition."""
+        return self._led(topic, partition)[0]
+
+    def leader_epoch_of(self, topic: str, partition: int) -> int:
+        """The leader epoch of a partition. Raises BrokerError: no such partition."""
+        return self._led(topic, partition)[1]
+
+    def _led(self, topic: str, partition: int) -> tuple[int, int]:
+        def look(commons: Commons) -> tuple[int, int]:
+            found = commons.topics.partition(topic, partition)
+            if found is None:
+                raise BrokerError(3, f"{topic}-{partition}")
+            return found.leader, found.leader_epoch
+
+        return self._ask(look)
+
+    def move_leader(self, topic: str, partition: int, to: int | None = None) -> int:
+        """Let a node (None: the next replica that lives) lead a partition; returns its id.
+
+        Raises BrokerError where there is no such partition, or the node may not lead it.
+        """
+        return self._ask(lambda commons: commons.nodes.move_leader(topic, partition, to))
+
+    def elect_preferred(self) -> int:
+        """Let preferred leaders lead again, where they live; returns how many partitions moved."""
+        return self._ask(lambda commons: len(commons.nodes.elect_preferred()))
+
+    def coordinator_of(self, group_id: str) -> int:
+        """The node that coordinates a group; -1: none does at present."""
+        return self._ask(lambda commons: commons.nodes.coordinating(group_id).leader)
+
+    def move_coordinator(self, group_id: str, to: int | None = None) -> int:
+        """Let another node (None: the next) coordinate a group; returns its id."""
+        return self._ask(lambda commons: commons.nodes.move_coordinator(group_id, to))
+
+    @contextlib.contextmanager
+    def hold_loading(self) -> Generator[None]:
+        """Within it a coordinator that moves, or comes up, is not done with loading its groups."""
+        self._ask(lambda commons: commons.nodes.loading.hold())
+        try:
+            yield
+        finally:
+            self._ask(lambda commons: commons.nodes.loading.release())
+
+    @contextlib.contextmanager
+    def tap(
+        self,
+        moment: Moment,
+        matches: Callable[[Event], bool] = lambda event: True,
+        *,
+        count: int = 1,
+        verdict: Verdict = Verdict.PASS,
+    ) -> Generator[Tap]:
+        """Within it, the `count`-th event that `matches` is waited for, and answered by `verdict`.
+
+        `matches` is called on the broker's thread. See `kohort.broker.taps`.
+        """
+        tap = Tap(moment, matches, count=count, verdict=verdict)
+        self._ask(lambda commons: commons.taps.add(tap))
+        try:
+            yield tap
+        finally:
+            self._ask(lambda commons: commons.taps.remove(tap))
+
+    # -- requests
+
     def create_topic(
-        self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None
+        self,
+        name: str,
+        partitions: int = 1,
+        config: Mapping[str, str] | None = None,
+        *,
+        replication_factor: int = -1,
     ) -> None:
-        """Make a topic. Raises BrokerError, for example TOPIC_ALREADY_EXISTS."""
+        """Make a topic; -1: every node may lead it. Raises BrokerError, as TOPIC_ALREADY_EXISTS."""
         configs = [CreatableTopicConfig(name=n, value=v) for n, v in (config or {}).items()]
-        request = CreateTopicsRequest(
-            topics=[
-                CreatableTopic(
-                    name=name, num_partitions=partitions, replication_factor=1, configs=configs
-                )
-            ]
+        topic = CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=replication_factor,
+            configs=configs,
         )
-        response = self.request(request, CreateTopicsResponse)
+        response = self.request(CreateTopicsRequest(topics=[topic]), CreateTopicsResponse)
         result = response.topics[0]
         if result.error_code:
             raise BrokerError(result.error_code, result.error_message or name)
 
-    def request(self, message: Message, response: type[M], version: int | None = None) -> M:
-        """Send one request over a connection of its own and wait for the answer (10 s)."""
+    def request(
+        self,
+        message: Message,
+        response: type[M],
+        version: int | None = None,
+        *,
+        node: int | None = None,
+    ) -> M:
+        """Send one request over a connection of its own and wait for the answer (10 s).
+
+        To `node`; None: to the first that can be reached.
+        """
         used = message.STABLE_VERSION if version is None else version
-        host, _, port = self.bootstrap.rpartition(":")
-        with socket.create_connection((host, int(port)), timeout=10) as connection:
+        with self._connect([node] if node is not None else self.nodes) as connection:
             connection.sendall(b"".join(encode_request(message, used, 1, "kohort-testing")))
             frame = _receive(connection)
         return decode_response(response, used, frame)[1]
+
+    def _connect(self, nodes: list[int]) -> socket.socket:
+        for node in nodes[:-1]:
+            with contextlib.suppress(OSError):
+                return self._connect([node])
+        host, _, port = self.address_of(nodes[-1]).rpartition(":")
+        return socket.create_connection((host, int(port)), timeout=10)
 
 
 def _receive(connection: socket.socket) -> bytes:

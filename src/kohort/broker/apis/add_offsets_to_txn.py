@@ -34,7 +34,7 @@ def handle(node: Node, request: AddOffsetsToTxnRequest, call: Call) -> None:
         call.answer(AddOffsetsToTxnResponse(error_code=ErrorCode.INVALID_GROUP_ID))
         return
     try:
-        index = node.groups.host_of(request.group_id).partition.index
+        index = node.groups.partition_of(request.group_id).index
     except BrokerError:
         call.answer(AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
         return

@@ -1,13 +1,11 @@
-"""CreatePartitions (37), v0-3. KIP-195, KIP-599.
-
-Differs from Apache Kafka: an assignment may name this broker alone.
-"""
+"""CreatePartitions (37), v0-3. KIP-195, KIP-599."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from kohort.broker.apis.create_topics import check_assigned
 from kohort.broker.calls import Call, serve
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.create_partitions_request import (
@@ -44,16 +42,17 @@ def _grow(
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if topic.internal:
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"{topic.name} is the broker's own")
-        before, me = len(topic.partitions), [node.config.node_id]
-        assigned = wanted.assignments
-        if assigned is not None and (
-            len(assigned) != wanted.count - before or any(a.broker_ids != me for a in assigned)
-        ):
-            raise BrokerError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"one assignment for each new partition, to broker {me[0]} alone",
-            )
-        node.topics.add_partitions(topic, wanted.count, validate_only=validate_only)
+        replicas: list[list[int]] = []
+        if wanted.assignments is not None:
+            replicas = [a.broker_ids for a in wanted.assignments]
+            if len(replicas) != wanted.count - len(topic.partitions):
+                raise BrokerError(
+                    ErrorCode.INVALID_REPLICA_ASSIGNMENT, "one assignment for each new partition"
+                )
+            check_assigned(node, replicas)
+        node.topics.add_partitions(
+            topic, wanted.count, validate_only=validate_only, replicas=replicas
+        )
     except BrokerError as error:
         return CreatePartitionsTopicResult(
             name=wanted.name, error_code=error.code, error_message=error.detail

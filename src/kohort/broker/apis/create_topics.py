@@ -1,7 +1,8 @@
 """CreateTopics (19), v2-7. KIP-464 (broker's default counts), KIP-525 (configs in the answer).
 
-Differs from Apache Kafka: there is one broker, so a replication factor above 1 is refused with
-INVALID_REPLICATION_FACTOR, and a replica assignment may name this broker alone.
+A replica is a node that may lead the partition. Without a replication factor every node is one.
+
+Differs from Apache Kafka: the nodes share one log, so replicas are no copies.
 """
 
 from __future__ import annotations
@@ -41,20 +42,22 @@ def _create(
     try:
         if twice:
             raise BrokerError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-        partitions = _partition_count(node, wanted)
+        partitions, replicas = _partitions(node, wanted)
+        factor = len(replicas[0]) if replicas else node.config.nodes
         config = {c.name: c.value for c in wanted.configs if c.value is not None}
         if validate_only:
             node.topics.check_new(wanted.name, partitions, config)
-            return _created(node, wanted.name, bytes(16), partitions, config)
-        topic = node.topics.create(wanted.name, partitions, config)
+            return _created(node, wanted.name, bytes(16), (partitions, factor), config)
+        topic = node.topics.create(wanted.name, partitions, config, replicas=replicas)
     except BrokerError as error:
         return CreatableTopicResult(
             name=wanted.name, error_code=error.code, error_message=error.detail, configs=[]
         )
-    return _created(node, wanted.name, topic.topic_id, partitions, config)
+    return _created(node, wanted.name, topic.topic_id, (partitions, factor), config)
 
 
-def _partition_count(node: Node, wanted: CreatableTopic) -> int:
+def _partitions(node: Node, wanted: CreatableTopic) -> tuple[int, list[list[int]]]:
+    """How many partitions, and the replicas of each; none where every node is one."""
     if wanted.assignments:
         if wanted.num_partitions != -1 or wanted.replication_factor != -1:
             raise BrokerError(
@@ -62,31 +65,49 @@ def _partition_count(node: Node, wanted: CreatableTopic) -> int:
                 "Both numPartitions or replicationFactor and replicasAssignments were set. Both "
                 "cannot be used at the same time.",
             )
-        me = [node.config.node_id]
-        indexes = sorted(a.partition_index for a in wanted.assignments)
-        whole = indexes == list(range(len(indexes)))
-        if not whole or any(a.broker_ids != me for a in wanted.assignments):
+        by_index = {a.partition_index: a.broker_ids for a in wanted.assignments}
+        if sorted(by_index) != list(range(len(wanted.assignments))):
             raise BrokerError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"partitions 0 to n-1, each on broker {me[0]} alone, are all that can be assigned",
+                "partitions should be a consecutive 0-based integer sequence",
             )
-        return len(wanted.assignments)
-    if wanted.replication_factor not in (-1, 1):
+        replicas = [by_index[index] for index in range(len(by_index))]
+        check_assigned(node, replicas)
+        return len(replicas), replicas
+    count = node.config.num_partitions if wanted.num_partitions == -1 else wanted.num_partitions
+    factor, nodes = wanted.replication_factor, node.config.nodes
+    if factor != -1 and not 1 <= factor <= nodes:
         raise BrokerError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Replication factor: {wanted.replication_factor}; this cluster has 1 broker.",
+            f"Replication factor: {factor}; this cluster has {nodes} "
+            f"broker{'s' if nodes > 1 else ''}.",
         )
-    return node.config.num_partitions if wanted.num_partitions == -1 else wanted.num_partitions
+    if factor in (-1, nodes):
+        return count, []
+    placed = node.commons.leadership.replicas
+    return count, [list(placed(wanted.name, index, factor)) for index in range(count)]
+
+
+def check_assigned(node: Node, replicas: list[list[int]]) -> None:
+    """Raises BrokerError for nodes that are not there, or twice in one partition."""
+    known = node.commons.leadership.nodes
+    for assigned in replicas:
+        if not assigned or len(set(assigned)) < len(assigned) or not set(assigned) <= set(known):
+            raise BrokerError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"replicas {assigned}: one or more of the brokers {list(known)}, each once",
+            )
 
 
 def _created(
-    node: Node, name: str, topic_id: bytes, partitions: int, config: dict[str, str]
+    node: Node, name: str, topic_id: bytes, size: tuple[int, int], config: dict[str, str]
 ) -> CreatableTopicResult:
+    partitions, factor = size
     return CreatableTopicResult(
         name=name,
         topic_id=topic_id,
         num_partitions=partitions,
-        replication_factor=1,
+        replication_factor=factor,
         configs=[
             CreatableTopicConfigs(
                 name=setting,

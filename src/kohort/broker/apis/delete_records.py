@@ -41,6 +41,9 @@ def _delete(node: Node, topic: str, index: int, offset: int) -> DeleteRecordsPar
     try:
         if partition is None:
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        refusal = partition.refusal(node.node_id)
+        if refusal:
+            raise BrokerError(refusal)
         if partition.topic.config.compact and not partition.topic.config.delete:
             raise BrokerError(ErrorCode.POLICY_VIOLATION, "the topic is compacted, not deleted")
         wanted = partition.end_offset if offset == -1 else offset

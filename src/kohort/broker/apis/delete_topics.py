@@ -28,7 +28,7 @@ def handle(node: Node, request: DeleteTopicsRequest, call: Call) -> None:
     results = [_delete(node, state) for state in states]
     gone = {r.name for r in results if r.error_code == 0 and r.name is not None}
     if gone:
-        node.groups.topics_deleted(gone)
+        node.commons.nodes.topics_deleted(gone)
     call.answer(DeleteTopicsResponse(responses=results))
 
 

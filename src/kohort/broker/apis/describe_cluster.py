@@ -22,7 +22,7 @@ _BROKERS = 1
 
 
 def handle(node: Node, request: DescribeClusterRequest, call: Call) -> None:
-    """Describe the one broker."""
+    """Describe the brokers that are believed to live."""
     if request.endpoint_type != _BROKERS:
         code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
         call.answer(DescribeClusterResponse(error_code=code, error_message="this is a broker"))
@@ -30,9 +30,10 @@ def handle(node: Node, request: DescribeClusterRequest, call: Call) -> None:
     call.answer(
         DescribeClusterResponse(
             cluster_id=node.cluster_id,
-            controller_id=node.config.node_id,
+            controller_id=node.commons.nodes.controller_id(),
             brokers=[
-                DescribeClusterBroker(broker_id=node.config.node_id, host=node.host, port=node.port)
+                DescribeClusterBroker(broker_id=node_id, host=host, port=port, rack=rack)
+                for node_id, host, port, rack in node.commons.nodes.believed()
             ],
         )
     )

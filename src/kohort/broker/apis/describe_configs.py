@@ -58,10 +58,10 @@ def _describe(node: Node, wanted: DescribeConfigsResource, synonyms: bool) -> De
                 raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             found = _topic(node, topic, synonyms)
         elif wanted.resource_type == BROKER:
-            if wanted.resource_name not in ("", str(node.config.node_id)):
+            if wanted.resource_name not in ("", str(node.node_id)):
                 raise BrokerError(
                     ErrorCode.INVALID_REQUEST,
-                    f"this is broker {node.config.node_id}, not {wanted.resource_name!r}",
+                    f"this is broker {node.node_id}, not {wanted.resource_name!r}",
                 )
             found = _broker(node)
         else:
@@ -111,6 +111,7 @@ def _type_of(name: str) -> int:
 def _broker(node: Node) -> list[DescribeConfigsResourceResult]:
     config = node.config
     values: dict[str, object] = {n: getattr(config, n) for n in config.field_names()}
+    values |= {"node_id": node.node_id, "port": node.port, "broker_rack": node.rack}
     return [
         DescribeConfigsResourceResult(
             name=name.replace("_", "."),

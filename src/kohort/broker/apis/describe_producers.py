@@ -35,6 +35,9 @@ def _of(node: Node, topic: str, index: int) -> PartitionResponse:
     if partition is None:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return PartitionResponse(partition_index=index, error_code=code)
+    if not node.leads(partition):
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return PartitionResponse(partition_index=index, error_code=code)
     found = PartitionResponse(partition_index=index)
     if partition.log is None:
         return found

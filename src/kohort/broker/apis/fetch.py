@@ -1,4 +1,5 @@
-"""Fetch (1), v4-18. KIP-74 (max_bytes), KIP-227, KIP-320 (leader epochs), KIP-516 (topic ids).
+"""Fetch (1), v4-18. KIP-74 (max_bytes), KIP-227, KIP-320 (leader epochs), KIP-516 (topic ids),
+KIP-951 (leader hints).
 
 Waits until `min_bytes` are there or `max_wait_ms` is over, and hands out stored bytes: whole
 batches, at least one of them however large (of the first partition that has any).
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kohort.broker.apis._leaders import HINTED, Leaders
 from kohort.broker.calls import Call, serve
 from kohort.broker.env import Cancellable
 from kohort.broker.log.log import Span
@@ -26,13 +28,15 @@ from kohort.wire.messages.fetch_response import AbortedTransaction as AbortedTra
 from kohort.wire.messages.fetch_response import (
     FetchableTopicResponse,
     FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionData,
 )
 
 if TYPE_CHECKING:
     from kohort.broker.node import Node
 
-_TOPIC_IDS_FROM = 13
+_TOPIC_IDS_FROM, _HINTS_FROM = 13, 16
 _READ_COMMITTED = 1
 
 
@@ -69,6 +73,7 @@ class _Fetch:
         self._call = call
         self._committed = request.isolation_level == _READ_COMMITTED
         self._by_id = call.api_version >= _TOPIC_IDS_FROM
+        self._hints = call.api_version >= _HINTS_FROM
         self._topics = [(topic, self._resolve(topic)) for topic in request.topics]
         self._timer: Cancellable | None = None
         self._again = False
@@ -150,7 +155,7 @@ class _Fetch:
         if partition is None or self._node.topics.partition(*partition.key) is not partition:
             unknown = ErrorCode.UNKNOWN_TOPIC_ID if self._by_id else None
             return unknown or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return partition.epoch_fault(wanted.request.current_leader_epoch) or 0
+        return partition.refusal(self._node.node_id, wanted.request.current_leader_epoch) or 0
 
     def _locate(self, wanted: _Wanted, max_bytes: int) -> Span | None:
         assert wanted.partition is not None
@@ -164,7 +169,7 @@ class _Fetch:
             wanted.error = ErrorCode.KAFKA_STORAGE_ERROR
         return None
 
-    def _complete(self, wanted: _Wanted) -> PartitionData:
+    def _complete(self, wanted: _Wanted, leaders: Leaders) -> PartitionData:
         """The answer for one partition, with what READ_COMMITTED has to know beside it."""
         partition = wanted.partition
         stable = -1
@@ -178,19 +183,28 @@ class _Fetch:
             assert partition is not None
             partition.fail(f"it cannot be read: {error}")
             wanted.error, wanted.span = ErrorCode.KAFKA_STORAGE_ERROR, None
-        return self._data(wanted, stable)
+        data = self._data(wanted, stable)
+        if partition is not None and wanted.error in HINTED and self._hints:
+            leader, epoch = leaders.of(partition)
+            data.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
+        return data
 
     def _finish(self) -> None:
         self._stop_waiting()
+        leaders = Leaders(self._node)
         responses = [
             FetchableTopicResponse(
                 topic=topic.topic,
                 topic_id=topic.topic_id,
-                partitions=[self._complete(wanted) for wanted in parts],
+                partitions=[self._complete(wanted, leaders) for wanted in parts],
             )
             for topic, parts in self._topics
         ]
-        self._call.answer(FetchResponse(responses=responses))
+        endpoints = [
+            NodeEndpoint(node_id=node_id, host=host, port=port, rack=rack)
+            for node_id, host, port, rack in leaders.addresses()
+        ]
+        self._call.answer(FetchResponse(responses=responses, node_endpoints=endpoints))
 
     def _data(self, wanted: _Wanted, stable: int) -> PartitionData:
         partition = wanted.partition

@@ -1,7 +1,8 @@
 """FindCoordinator (10), v0-6. KIP-98 (key types), KIP-699 (batches).
 
-Makes `__consumer_offsets` or `__transaction_state` when it is not there yet. This node coordinates
-every group and every transaction.
+Makes `__consumer_offsets` or `__transaction_state` when it is not there yet. The coordinator of a
+group, or of a transactional id, is the leader of its partition there; while nobody leads that one:
+COORDINATOR_NOT_AVAILABLE.
 
 Differs from Apache Kafka: share groups (type 2) have no coordinator here:
 COORDINATOR_NOT_AVAILABLE, and INVALID_REQUEST for other types.
@@ -12,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kohort.broker.calls import Call, serve
+from kohort.broker.leadership import NOBODY
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.find_coordinator_request import FindCoordinatorRequest
 from kohort.wire.messages.find_coordinator_response import Coordinator, FindCoordinatorResponse
@@ -48,18 +50,21 @@ def _find(node: Node, key: str, key_type: int) -> Coordinator:
                 ErrorCode.COORDINATOR_NOT_AVAILABLE, "share groups have no coordinator here"
             )
         if key_type == _GROUP:
-            node.groups.host_of(key)
+            leader = node.groups.partition_of(key).leader
         elif key_type == _TRANSACTION:
-            node.transactions.host_of(key)
+            leader = node.transactions.partition_of(key).leader
         else:
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"coordinator type {key_type}")
+        if leader == NOBODY:
+            raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no node leads its partition")
     except BrokerError as error:
         storage = error.code == ErrorCode.KAFKA_STORAGE_ERROR
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE if storage else error.code
         return Coordinator(
             key=key, node_id=-1, host="", port=-1, error_code=code, error_message=error.detail
         )
-    return Coordinator(key=key, node_id=node.config.node_id, host=node.host, port=node.port)
+    node_id, host, port, _ = node.commons.nodes.address(leader)
+    return Coordinator(key=key, node_id=node_id, host=host, port=port)
 
 
 API = serve(FindCoordinatorRequest, handle)

@@ -46,6 +46,7 @@ def handle(node: Node, request: ListOffsetsRequest, call: Call) -> None:
                 _answer(
                     node.topics.partition(topic.name, part.partition_index),
                     part,
+                    node.node_id,
                     call.api_version,
                     request.isolation_level == READ_COMMITTED,
                     asked[topic.name, part.partition_index] > 1,
@@ -61,6 +62,7 @@ def handle(node: Node, request: ListOffsetsRequest, call: Call) -> None:
 def _answer(
     partition: Partition | None,
     wanted: ListOffsetsPartition,
+    node_id: int,
     version: int,
     committed: bool,
     twice: bool,
@@ -73,7 +75,7 @@ def _answer(
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if partition.offline:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR)
-        fault = partition.epoch_fault(wanted.current_leader_epoch)
+        fault = partition.refusal(node_id, wanted.current_leader_epoch)
         if fault:
             raise BrokerError(fault)
         if version < _FIRST_VERSION.get(wanted.timestamp, 0) or wanted.timestamp < EARLIEST_PENDING:

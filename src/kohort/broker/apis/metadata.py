@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kohort.broker.calls import Call, serve
+from kohort.broker.leadership import NOBODY, Led
 from kohort.broker.log.directory import topic_name_fault
 from kohort.broker.topics import Topic
 from kohort.errors import BrokerError, ErrorCode
@@ -43,32 +44,37 @@ def handle(node: Node, request: MetadataRequest, call: Call) -> None:
     call.answer(
         MetadataResponse(
             brokers=[
-                MetadataResponseBroker(node_id=node.config.node_id, host=node.host, port=node.port)
+                MetadataResponseBroker(node_id=node_id, host=host, port=port, rack=rack)
+                for node_id, host, port, rack in node.commons.nodes.believed()
             ],
             cluster_id=node.cluster_id,
-            controller_id=node.config.node_id,
+            controller_id=node.commons.nodes.controller_id(),
             topics=topics,
         )
     )
 
 
 def describe(node: Node, topic: Topic) -> MetadataResponseTopic:
-    """One topic; every partition is led by this node."""
-    me = [node.config.node_id]
+    """One topic."""
+    leadership = node.commons.leadership
+    leds = leadership.of(topic.name)
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
-        partitions=[
-            MetadataResponsePartition(
-                partition_index=p.index,
-                leader_id=me[0],
-                leader_epoch=p.leader_epoch,
-                replica_nodes=me,
-                isr_nodes=me,
-            )
-            for p in topic.partitions
-        ],
+        partitions=[_partition(index, led, leadership.alive) for index, led in enumerate(leds)],
+    )
+
+
+def _partition(index: int, led: Led, alive: set[int]) -> MetadataResponsePartition:
+    return MetadataResponsePartition(
+        error_code=ErrorCode.LEADER_NOT_AVAILABLE if led.leader == NOBODY else 0,
+        partition_index=index,
+        leader_id=led.leader,
+        leader_epoch=led.epoch,
+        replica_nodes=list(led.replicas),
+        isr_nodes=[n for n in led.replicas if n in alive],
+        offline_replicas=[n for n in led.replicas if n not in alive],
     )
 
 

@@ -43,7 +43,7 @@ def _end(node: Node, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOf
     if partition is None:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return EpochEndOffset(partition=wanted.partition, error_code=code)
-    fault = partition.epoch_fault(wanted.current_leader_epoch)
+    fault = partition.refusal(node.node_id, wanted.current_leader_epoch)
     if fault:
         return EpochEndOffset(partition=wanted.partition, error_code=fault)
     epoch, end = partition.epoch_end(wanted.leader_epoch)

@@ -1,4 +1,4 @@
-"""Produce (0), v3-13. KIP-98, KIP-110 (zstd), KIP-467, KIP-516 (topic ids), KIP-890.
+"""Produce (0), v3-13. KIP-98, KIP-110 (zstd), KIP-467, KIP-516 (topic ids), KIP-890, KIP-951.
 
 One batch of format 2 a partition. It is checked (length, CRC, counts), stamped and stored as it is;
 its records are looked at only where the topic is compacted (they need keys). It is answered when it
@@ -16,6 +16,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from kohort.broker.apis._leaders import Leaders
 from kohort.broker.calls import Call, serve
 from kohort.broker.log.log import Appended
 from kohort.broker.log.producers import AppendedBatch
@@ -26,6 +27,8 @@ from kohort.records import BatchHeader, Chunk, Compression, validate_record_set
 from kohort.wire import Records
 from kohort.wire.messages.produce_request import PartitionProduceData, ProduceRequest
 from kohort.wire.messages.produce_response import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionProduceResponse,
     ProduceResponse,
     TopicProduceResponse,
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
     from kohort.broker.node import Node
     from kohort.broker.topics import Topic
 
-_ZSTD_FROM, _TOPIC_IDS_FROM = 7, 13
+_ZSTD_FROM, _HINTS_FROM, _TOPIC_IDS_FROM = 7, 10, 13
 _ABORTABLE_FROM, _ADDS_FROM = 11, 12
 _E = ErrorCode
 _WAIT = {_E.COORDINATOR_LOAD_IN_PROGRESS, _E.COORDINATOR_NOT_AVAILABLE, _E.NOT_COORDINATOR}
@@ -60,10 +63,14 @@ def handle(node: Node, request: ProduceRequest, call: Call) -> None:
                 if request.acks not in (-1, 0, 1):
                     raise BrokerError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}")
                 partition = _partition(topic, part, unknown)
+                if not node.leads(partition):
+                    raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 batch, header = _checked(partition, part.records, call.api_version)
                 pending.take(_Arrival(partition, batch, header, response))
             except BrokerError as error:
                 _refuse(response, error)
+                if error.code == _E.NOT_LEADER_OR_FOLLOWER and topic is not None:
+                    pending.hint(topic.partitions[part.index], response)
     pending.admit()
     pending.all_begun()
 
@@ -103,6 +110,7 @@ class _Pending:
     def __init__(self, node: Node, call: Call, request: ProduceRequest) -> None:
         self._node = node
         self._call = call
+        self._leaders = Leaders(node)
         self._wanted = request.acks != 0
         self._transactional_id = request.transactional_id
         self._missing = 1  # the request itself, until all of its appends have begun
@@ -149,9 +157,13 @@ class _Pending:
                     raise BrokerError(_shown(code, self._call.api_version), _REFUSED)
                 if self._node.topics.partition(*partition.key) is not partition:
                     raise BrokerError(_E.UNKNOWN_TOPIC_OR_PARTITION)
+                if not self._node.leads(partition):  # it has moved, or this node has died
+                    raise BrokerError(_E.NOT_LEADER_OR_FOLLOWER)
                 self._append(arrival)
             except BrokerError as error:
                 _refuse(arrival.response, error)
+                if error.code == _E.NOT_LEADER_OR_FOLLOWER:
+                    self.hint(partition, arrival.response)
         self.all_begun()
 
     def _append(self, arrival: _Arrival) -> None:
@@ -172,10 +184,21 @@ class _Pending:
         response.log_append_time_ms = appended.append_time_ms
         response.log_start_offset = partition.start_offset
 
+    def hint(self, partition: Partition, response: PartitionProduceResponse) -> None:
+        """Say who leads a partition that was refused here."""
+        if self._call.api_version >= _HINTS_FROM:
+            leader, epoch = self._leaders.of(partition)
+            response.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
+
     def all_begun(self) -> None:
         """One less is missing; the last one sends the answer."""
         self._missing -= 1
         if self._missing == 0:
+            if self._leaders.named:
+                self.response.node_endpoints = [
+                    NodeEndpoint(node_id=node_id, host=host, port=port, rack=rack)
+                    for node_id, host, port, rack in self._leaders.addresses()
+                ]
             self._call.answer(self.response if self._wanted else None)
 
 

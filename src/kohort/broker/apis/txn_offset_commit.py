@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from kohort.broker.calls import Call, Gather, Part, serve
 from kohort.broker.config import OFFSETS_TOPIC
 from kohort.broker.groups import GroupHost
+from kohort.broker.shards import coordinator_code
 from kohort.broker.transactions import Admission
 from kohort.errors import BrokerError, ErrorCode
 from kohort.group.effects import RequestContext
@@ -41,8 +42,8 @@ def handle(node: Node, request: TxnOffsetCommitRequest, call: Call) -> None:
     """Commit offsets in a transaction."""
     try:
         host = node.groups.host_of(request.group_id)
-    except BrokerError:
-        _refuse(request, call, _E.COORDINATOR_NOT_AVAILABLE)
+    except BrokerError as error:
+        _refuse(request, call, coordinator_code(error))
         return
     producer = request.producer_id, request.producer_epoch
     opened = host.partition.log

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kohort.broker.calls import Call, serve
 from kohort.broker.log.log import Appended
 from kohort.broker.log.txn_index import Marker
-from kohort.broker.transactions import write_marker
+from kohort.broker.transactions import require_leader, write_marker
 from kohort.errors import BrokerError
 from kohort.wire.messages.write_txn_markers_request import WritableTxnMarker, WriteTxnMarkersRequest
 from kohort.wire.messages.write_txn_markers_response import (
@@ -57,6 +57,7 @@ class _Writing:
                 self._missing += 1
                 done = partial(self._done, result)
                 try:
+                    require_leader(self._node, topic.name, index)
                     write_marker(
                         self._node, (topic.name, index), asked.producer_id,
                         asked.producer_epoch, marker, done,

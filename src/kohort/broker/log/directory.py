@@ -53,6 +53,35 @@ class TopicRecord:
     topic_id: bytes
     partitions: int
     config: dict[str, str] = field(default_factory=dict[str, str])
+    replicas: list[list[int]] = field(default_factory=list[list[int]])
+    """The nodes of each partition, where not every node may lead all of them."""
+    leaders: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+    """`(leader, leader epoch)` of the partitions that are not led as in a new topic."""
+
+    def encode(self) -> dict[str, Any]:
+        """As it stands in the file; what says nothing is left out."""
+        found: dict[str, Any] = {
+            "name": self.name,
+            "id": self.topic_id.hex(),
+            "partitions": self.partitions,
+            "config": self.config,
+        }
+        if self.replicas:
+            found["replicas"] = self.replicas
+        if self.leaders:
+            found["leaders"] = [[p, *led] for p, led in sorted(self.leaders.items())]
+        return found
+
+    @classmethod
+    def decode(cls, found: dict[str, Any]) -> TopicRecord:
+        return cls(
+            found["name"],
+            bytes.fromhex(found["id"]),
+            found["partitions"],
+            found["config"],
+            found.get("replicas", []),
+            {p: (leader, epoch) for p, leader, epoch in found.get("leaders", [])},
+        )
 
 
 @dataclass(slots=True)
@@ -63,6 +92,8 @@ class Registry:
     next_producer_id: int = 0
     topics: dict[str, TopicRecord] = field(default_factory=dict[str, TopicRecord])
     deleting: list[str] = field(default_factory=list[str])
+    nodes: list[int] = field(default_factory=list[int])
+    """The nodes that shared the directory last, where there were several."""
 
     def encode(self) -> bytes:
         document = {
@@ -70,16 +101,9 @@ class Registry:
             "cluster_id": self.cluster_id,
             "next_producer_id": self.next_producer_id,
             "deleting": self.deleting,
-            "topics": [
-                {
-                    "name": t.name,
-                    "id": t.topic_id.hex(),
-                    "partitions": t.partitions,
-                    "config": t.config,
-                }
-                for t in self.topics.values()
-            ],
-        }  # fmt: skip
+            "nodes": self.nodes,
+            "topics": [topic.encode() for topic in self.topics.values()],
+        }
         return json.dumps(document, indent=1).encode()
 
     @classmethod
@@ -91,15 +115,13 @@ class Registry:
                     f"{TOPICS_FILE} has format {document['format']}, this version reads {_FORMAT}; "
                     "use the version of Kohort that wrote it"
                 )
-            topics = [
-                TopicRecord(t["name"], bytes.fromhex(t["id"]), t["partitions"], t["config"])
-                for t in document["topics"]
-            ]
+            topics = [TopicRecord.decode(t) for t in document["topics"]]
             return cls(
                 document["cluster_id"],
                 document["next_producer_id"],
                 {t.name: t for t in topics},
                 document["deleting"],
+                document.get("nodes", []),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise StorageError(

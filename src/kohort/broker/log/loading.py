@@ -53,6 +53,8 @@ class Opening:
     recovery_point: int = 0
     log_start_offset: int = 0
     now_ms: int = 0
+    leader_epoch: int = 0
+    """Known from the registry of topics; the log may know a later one."""
 
 
 def finish_swaps(files: Files, directory: str) -> None:
@@ -103,7 +105,8 @@ def open_log(files: Files, opening: Opening) -> PartitionLog:
     recovery.run()
     segments = recovery.segments
     epochs.truncate_to(segments[-1].next_offset)
-    leader_epoch = epochs.latest + 1 if recovery.bump else max(epochs.latest, 0)
+    latest = max(epochs.latest, opening.leader_epoch or -1)
+    leader_epoch = latest + 1 if recovery.bump else max(latest, 0)
     return PartitionLog(
         files,
         directory,

@@ -269,6 +269,12 @@ class PartitionLog:
         if self.epochs.begin(self.leader_epoch, self.active.next_offset):
             self.write_epochs()
 
+    def begin_leader_epoch(self, epoch: int) -> None:
+        """What is appended from now on belongs to this epoch. Raises BrokerError."""
+        if epoch > self.leader_epoch and not self.closed:
+            self.leader_epoch = epoch
+            self._begin_epoch()
+
     def write_epochs(self) -> None:
         """Write the leader epochs; batches carry them too, so they need not be durable."""
         path = f"{self.directory}/{EPOCHS_FILE}"

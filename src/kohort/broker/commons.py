@@ -1,0 +1,258 @@
+"""What the nodes of one process have in common: topics, logs, the flusher, housekeeping.
+
+Rules:
+- Everything runs on one thread; the outside comes in through `Env` and `Files`.
+- The nodes share their logs. Which of them leads a partition is decided by `Leadership`, and stands
+  in the registry of topics before anybody is told (spec L11: a restart repeats no epoch).
+- Housekeeping (retention, checkpoints, compaction) runs from timers and never blocks for long.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from itertools import chain
+
+from kohort.broker.cleaning import Cleaning
+from kohort.broker.config import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerConfig, Durability
+from kohort.broker.env import Env
+from kohort.broker.leadership import Leadership
+from kohort.broker.log.directory import DataDirectory, only, partition_dir
+from kohort.broker.log.files import Files
+from kohort.broker.log.loading import Opening, open_log
+from kohort.broker.log.log import PartitionLog
+from kohort.broker.log.segment import IndexMemory, Segment
+from kohort.broker.nodes import Nodes
+from kohort.broker.partition import Partition
+from kohort.broker.taps import Taps
+from kohort.broker.topics import Topic, Topics
+from kohort.errors import BrokerError, CorruptRecordError, ErrorCode, StorageError
+
+log = logging.getLogger("kohort.broker")
+
+
+class Commons:
+    """The state that the nodes of one process share, and `nodes`, for one thread (which need not be
+    the one that made it).
+
+    Raises StorageError when the data directory cannot be read.
+    """
+
+    def __init__(self, config: BrokerConfig, files: Files, env: Env) -> None:
+        self.config = config
+        self.env = env
+        self.files = files
+        self.durability = Durability(config.durability)
+        self.durable = self.durability is Durability.FSYNC
+        self._index_memory = IndexMemory(config.log_indexes_in_memory)
+        self.leadership = Leadership(config.node_ids())
+        self.taps = Taps()
+        try:
+            self.directory = DataDirectory.open(
+                files, _cluster_id(env.new_uuid()), durable=self.durable
+            )
+            self.topics = Topics(self, self.directory)
+            self._settle_nodes()
+            for partition in self.topics.stored():
+                self._open_stored(partition)
+        except OSError as error:
+            raise StorageError(f"the data directory cannot be read: {error}") from error
+        self._producer_ids: Iterator[int] = iter(())
+        self.nodes = Nodes(self)
+        self.nodes.begin()
+        self.topics.changed = self.nodes.topics_changed
+        self._cleaning = Cleaning(self)
+        self._timers = [
+            env.call_at(env.now_ms() + config.log_cleaner_backoff_ms, self._clean),
+            env.call_at(env.now_ms() + config.log_retention_check_interval_ms, self._retain),
+            env.call_at(env.now_ms() + config.log_flush_checkpoint_interval_ms, self._checkpoint),
+        ]
+
+    def _settle_nodes(self) -> None:
+        """Other nodes than last time begin new epochs. Raises OSError."""
+        registry, now = self.directory.registry, list(self.leadership.nodes)
+        kept = now if len(now) > 1 else []
+        if registry.nodes == kept:
+            return
+        self.leadership.raise_epochs()
+        for topic in self.topics:
+            topic.record.leaders = self.leadership.unlike_new(topic.name)
+            for partition in topic.partitions:
+                partition.follow(self.leadership.at(topic.name, partition.index))
+        registry.nodes = kept
+        self.directory.save()
+
+    def _open_stored(self, partition: Partition) -> None:
+        partition.log = self.open_log(partition)
+        self.leadership.recovered(*partition.key, partition.log.leader_epoch)
+
+    @property
+    def cluster_id(self) -> str:
+        return self.directory.registry.cluster_id
+
+    # -- logs
+
+    def open_log(self, partition: Partition) -> PartitionLog:
+        """Open, or make, the log of a partition. Raises OSError."""
+        directory = partition_dir(*partition.key)
+        self.files.make_dir(directory)
+        opened = open_log(
+            self.files,
+            Opening(
+                directory,
+                partition.topic.config,
+                self.durable,
+                self.directory.clean,
+                self.directory.recovery_points.get(partition.key, 0),
+                self.directory.log_starts.get(partition.key, 0),
+                self.env.wall_ms(),
+                partition.leader_epoch,
+            ),
+        )
+        opened.share_index_memory(self._index_memory)
+        if self.durability is Durability.OS:
+            opened.sealed = lambda segment: self._flush_sealed(partition, segment)
+        return opened
+
+    def _flush_sealed(self, partition: Partition, segment: Segment) -> None:
+        """With `os` nobody waits for a flush; sealed segments get theirs all the same, soon."""
+
+        def flushed(error: OSError | None) -> None:
+            if error is not None:
+                partition.fail(f"flushing {segment.file.path} failed: {error}")
+            elif partition.log is not None:
+                partition.log.flushed_offset = segment.next_offset
+
+        self.files.sync_dir(segment.directory)
+        self.env.flush(segment.file, flushed)
+
+    def opened(self) -> list[Partition]:
+        """The partitions whose logs are open."""
+        return [p for p in self.topics.partitions() if p.log is not None]
+
+    def next_producer_id(self) -> int:
+        """A producer id that was never given before. Raises BrokerError."""
+        for producer_id in self._producer_ids:
+            return producer_id
+        try:
+            block = self.directory.take_producer_ids()
+        except OSError as error:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        self._producer_ids = chain(block)
+        return next(self._producer_ids)
+
+    def offsets_topic(self) -> Topic:
+        """`__consumer_offsets`, made if it is not there. Raises BrokerError."""
+        c = self.config
+        return self._internal(
+            OFFSETS_TOPIC, c.offsets_topic_num_partitions, c.offsets_topic_segment_bytes
+        )
+
+    def transactions_topic(self) -> Topic:
+        """`__transaction_state`, made if it is not there. Raises BrokerError."""
+        c = self.config
+        return self._internal(
+            TRANSACTIONS_TOPIC,
+            c.transaction_state_log_num_partitions,
+            c.transaction_state_log_segment_bytes,
+        )
+
+    def _internal(self, name: str, partitions: int, segment_bytes: int) -> Topic:
+        topic = self.topics.get(name)
+        if topic is not None:
+            return topic
+        config = {
+            "cleanup.policy": "compact",
+            "segment.bytes": str(segment_bytes),
+            "retention.ms": "-1",
+        }
+        return self.topics.create(name, partitions, config, internal=True)
+
+    def auto_create(self, name: str) -> Topic:
+        """Make a topic because somebody asked for it. Raises BrokerError."""
+        if name == OFFSETS_TOPIC:
+            return self.offsets_topic()
+        if name == TRANSACTIONS_TOPIC:
+            return self.transactions_topic()
+        return self.topics.create(name, self.config.num_partitions, {})
+
+    # -- housekeeping
+
+    def _clean(self) -> None:
+        self._again(0, self.config.log_cleaner_backoff_ms, self._clean)
+        self._cleaning.look()
+
+    def _retain(self) -> None:
+        self._again(1, self.config.log_retention_check_interval_ms, self._retain)
+        now_ms = self.env.wall_ms()
+        self.nodes.set_wall_offset(now_ms - self.env.now_ms())
+        for partition in self.opened():
+            opened = partition.log
+            assert opened is not None
+            opened.producers.expire(now_ms - self.config.producer_id_expiration_ms)
+            try:
+                opened.apply_retention(now_ms)
+            except BrokerError as error:
+                log.warning("retention of %s-%d: %s", *partition.key, error)
+            except (OSError, CorruptRecordError) as error:
+                partition.fail(f"it cannot be read: {error}")
+
+    def _checkpoint(self) -> None:
+        self._again(2, self.config.log_flush_checkpoint_interval_ms, self._checkpoint)
+        self.write_checkpoint()
+
+    def _again(self, which: int, in_ms: int, work: Callable[[], None]) -> None:
+        """Set the next time before the work: an error in it must not be the last of it."""
+        self._timers[which] = self.env.call_at(self.env.now_ms() + in_ms, work)
+
+    def write_checkpoint(self) -> None:
+        """Remember up to where everything is flushed."""
+        try:
+            self.directory.checkpoint(self._flushed(), self._log_starts())
+        except OSError as error:
+            log.warning("the checkpoint could not be written: %s", error)
+
+    def save_log_starts(self) -> None:
+        """Make a moved log start durable. Raises BrokerError."""
+        try:
+            self.directory.save_log_starts(self._log_starts())
+        except OSError as error:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+    def _flushed(self) -> dict[tuple[str, int], int]:
+        return {
+            p.key: p.log.high.offset if self.durable else p.log.flushed_offset
+            for p in self.opened()
+            if p.log is not None
+        }
+
+    def _log_starts(self) -> dict[tuple[str, int], int]:
+        starts = {p.key: p.log.log_start_offset for p in self.opened() if p.log is not None}
+        return only({tp: start for tp, start in starts.items() if start > 0}, starts)
+
+    def close(self) -> None:
+        """Flush and close the logs, and leave what makes the next start fast. Raises OSError."""
+        for timer in self._timers:
+            timer.cancel()
+        self.nodes.close()
+        partitions = self.opened()
+        whole = True
+        for partition in partitions:
+            opened = partition.log
+            assert opened is not None
+            whole = whole and opened.offline is None
+            if opened.offline is None and self.durability is not Durability.MEMORY:
+                for segment in opened.segments:
+                    segment.file.sync()
+            opened.close(clean=True)
+        if whole:
+            recovery = {p.key: p.log.active.next_offset for p in partitions if p.log is not None}
+            self.directory.checkpoint(recovery, self._log_starts())
+            self.directory.mark_clean()
+
+
+def _cluster_id(uuid: bytes) -> str:
+    """A Kafka cluster id: 22 characters of URL-safe base 64."""
+    from base64 import urlsafe_b64encode
+
+    return urlsafe_b64encode(uuid).decode().rstrip("=")

@@ -1,0 +1,238 @@
+"""A node's sockets: its listener, and a peer for each connection.
+
+Rules:
+- Answers of one connection leave in the order of its requests. Requests that wait for the disk do
+  not stop those behind them; parked ones do, as in Kafka.
+- What cannot be understood closes the connection, with one log line; it never ends the broker.
+
+Shell: sockets.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from kohort.broker.apis import APIS
+from kohort.broker.calls import Api, Call
+from kohort.broker.config import BrokerConfig
+from kohort.broker.node import Node
+from kohort.broker.taps import Event, Moment
+from kohort.errors import DecodeError, KohortError, ProtocolError
+from kohort.net import Connection, Listener, Loop
+from kohort.wire import Message, decode_body, decode_request_header, encode_response
+from kohort.wire.api_versions import unsupported_api_versions
+
+log = logging.getLogger("kohort.broker")
+
+_API_VERSIONS, _PRODUCE = 18, 0
+_COPIED_BYTES = 16_384
+
+
+class Peer:
+    """One client's connection: decodes, asks the node, and sends the answers in order."""
+
+    def __init__(self, endpoint: NodeEndpoint, connection: Connection) -> None:
+        self._endpoint = endpoint
+        self._node = endpoint.node
+        self._config = endpoint.node.config
+        self._taps = endpoint.node.commons.taps
+        self._connection = connection
+        self._host = "/" + connection.peer.rpartition(":")[0]
+        self._calls: deque[Call] = deque()
+        self._parked: Call | None = None
+        self._quiet = False
+        self._unsent = False
+
+    def connected(self, c: Connection, /) -> None:
+        c.close_when_idle(self._config.connections_max_idle_ms)
+
+    def drained(self, c: Connection, /) -> None:
+        if self._unsent:
+            self._unsent = False
+            self._read_on()
+
+    def closed(self, c: Connection, error: KohortError | None, /) -> None:
+        if isinstance(error, ProtocolError):
+            log.warning("closed the connection of %s: %s", c.peer, error)
+        for call in self._calls:
+            if call.given_up is not None:
+                call.given_up()
+        self._calls.clear()
+        self._endpoint.peers.discard(self)
+
+    def frame_received(self, c: Connection, frame: memoryview, /) -> None:
+        try:
+            request = self._decoded(c, frame)
+        except ProtocolError as error:  # the client's doing: its connection ends, and no more
+            c.close(error)
+            return
+        if request is None:
+            return
+        api, call, message = request
+        if self._taps.set and self._is_fatal(Moment.RECEIVED, message, call):
+            return
+        self._calls.append(call)
+        api.handle(self._node, message, call)
+        if call.answered:
+            return
+        if call.may_park:
+            self._parked = call
+            c.pause_reading()
+        elif len(self._calls) >= self._config.max_requests_in_flight:
+            c.pause_reading()
+
+    def _decoded(
+        self, c: Connection, frame: bytes | memoryview
+    ) -> tuple[Api, Call, Message] | None:
+        """The request in a frame; None when it was answered here."""
+        if len(frame) < _COPIED_BYTES:
+            frame = bytes(frame)  # reading small fields out of bytes is faster than out of a view
+        head = decode_request_header(frame)
+        api = APIS.get(head.api_key)
+        if api is None or not api.min_version <= head.api_version <= api.max_version:
+            if head.api_key != _API_VERSIONS:
+                raise DecodeError(
+                    f"API key {head.api_key} version {head.api_version} is not served here"
+                )
+            c.send(unsupported_api_versions(head.correlation_id))
+            return None
+        limit = self._config.request_max_bytes
+        if head.api_key != _PRODUCE and len(frame) > limit:
+            raise DecodeError(f"a request of {len(frame)} bytes; {limit} are allowed")
+        message = decode_body(frame, head)
+        call = Call(
+            head.api_version, head.correlation_id, head.client_id or "", self._host, api.may_park,
+            self._answered,
+        )  # fmt: skip
+        return api, call, message
+
+    def _is_fatal(self, moment: Moment, message: Message, call: Call) -> bool:
+        return self._taps.fatal(Event(moment, self._node.node_id, message, call.client_id))
+
+    def cut(self) -> None:
+        """Close the connection; what has been answered already leaves."""
+        self._connection.close()
+
+    def quiesce(self) -> None:
+        """Read nothing more from this client."""
+        self._quiet = True
+        self._connection.pause_reading()
+
+    def _answered(self, call: Call) -> None:
+        calls, connection = self._calls, self._connection
+        if connection.is_closed:
+            return
+        while calls and calls[0].answered:
+            done = calls.popleft()
+            response = done.response
+            if response is None:
+                continue
+            if self._taps.set and self._is_fatal(Moment.ANSWERING, response, done):
+                return
+            if not self._send(done, response):
+                return
+        if call is self._parked:
+            self._parked = None
+        if connection.queued_bytes > self._config.connection_max_unsent_bytes:
+            self._unsent = True
+            connection.pause_reading()
+            # The loop writes at the end of a turn, and `drained` is told only of what had to wait.
+            env = self._node.env
+            env.call_soon(env.call_soon, self._look_at_unsent)
+        self._read_on()
+
+    def _send(self, call: Call, response: Message) -> bool:
+        try:
+            parts = encode_response(response, call.api_version, call.correlation_id)
+        except ProtocolError as error:  # our defect; without an answer the client would wait
+            log.exception("an answer to %s cannot be encoded", self._connection.peer)
+            self._connection.close(error)
+            return False
+        self._connection.send(parts)
+        return True
+
+    def _look_at_unsent(self) -> None:
+        if self._connection.queued_bytes <= self._config.connection_max_unsent_bytes:
+            self.drained(self._connection)
+
+    def _read_on(self) -> None:
+        """Take further requests, unless something stands against it."""
+        held = self._quiet or self._unsent or self._parked is not None
+        if not held and len(self._calls) < self._config.max_requests_in_flight:
+            self._connection.resume_reading()
+
+
+class NodeEndpoint:
+    """The listener of one node, which keeps its port when it listens again."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        config: BrokerConfig,
+        port: int,
+        after_flushes: Callable[[Callable[[], None]], None],
+    ) -> None:
+        """Listens at once. `after_flushes` calls when what waits for a flush has been told."""
+        self._loop = loop
+        self._config = config
+        self._after_flushes = after_flushes
+        self.host = config.advertised_host or config.host
+        self.peers: set[Peer] = set()
+        self._listener = self._listen(port)
+        self.port = self._listener.port
+        self._node: Node | None = None
+
+    @property
+    def node(self) -> Node:
+        """Whom it serves."""
+        assert self._node is not None, "nobody connects before the loop runs"
+        return self._node
+
+    def serve(self, node: Node) -> None:
+        """Connections from now on are this node's."""
+        self._node = node
+        node.host, node.port = self.host, self.port
+
+    def _listen(self, port: int) -> Listener:
+        return self._loop.listen(
+            self._config.host,
+            port,
+            self._accept,
+            max_frame_bytes=self._config.socket_request_max_bytes,
+            max_connections=self._config.max_connections,
+        )
+
+    def _accept(self, connection: Connection) -> Peer:
+        peer = Peer(self, connection)
+        self.peers.add(peer)
+        return peer
+
+    def listen(self) -> None:
+        """Listen again. Raises ConfigError."""
+        if self._listener.is_closed:
+            self._listener = self._listen(self.port)
+
+    def quiesce(self) -> None:
+        """Take no more requests; those that wait for the disk are still answered."""
+        self._listener.close()
+        for peer in self.peers:
+            peer.quiesce()
+
+    def cut(self) -> None:
+        """Close everything at once."""
+        self._listener.close()
+        for peer in list(self.peers):
+            peer.cut()
+
+    def leave(self) -> None:
+        """Take nothing more, answer what waits for the disk, then close everything."""
+        self.quiesce()
+        leaving = list(self.peers)
+        self._after_flushes(lambda: _cut(leaving))
+
+
+def _cut(peers: list[Peer]) -> None:
+    for peer in peers:
+        peer.cut()
