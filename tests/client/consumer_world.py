@@ -37,9 +37,10 @@ class World:
         return f"g-{next(_numbers)}"
 
     def consumer(self, **config: object) -> Consumer:
+        classic = config.get("group_protocol") != "consumer"
         settings = {
             "auto_offset_reset": "earliest",
-            "heartbeat_interval_ms": 50,
+            **({"heartbeat_interval_ms": 50} if classic else {}),
             "retry_backoff_ms": 20,
             "fetch_max_wait_ms": 50,
             **config,

@@ -9,7 +9,13 @@ import pytest
 
 from kohort.testing import Cluster
 
-SESSIONS = {"group_min_session_timeout_ms": 1_000}
+SESSIONS = {
+    "group_min_session_timeout_ms": 1_000,
+    "group_consumer_session_timeout_ms": 3_000,
+    "group_consumer_min_session_timeout_ms": 3_000,
+    "group_consumer_heartbeat_interval_ms": 300,
+    "group_consumer_min_heartbeat_interval_ms": 300,
+}
 """Sessions so short that a killed member is noticed within a test's patience."""
 
 

@@ -92,9 +92,15 @@ def run_confluent(me: Reporter, servers: str, group: str, topic: str, options: d
             "group.id": group,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
-            "session.timeout.ms": options["session_ms"],
-            "heartbeat.interval.ms": options["heartbeat_ms"],
-            "partition.assignment.strategy": options["strategy"],
+            **(
+                {"group.protocol": "consumer"}
+                if options["protocol"] == "consumer"
+                else {
+                    "session.timeout.ms": options["session_ms"],
+                    "heartbeat.interval.ms": options["heartbeat_ms"],
+                    "partition.assignment.strategy": options["strategy"],
+                }
+            ),
         }
     )
 
@@ -232,9 +238,15 @@ def run_kohort(me: Reporter, servers: str, group: str, topic: str, options: dict
         group_id=group,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
-        session_timeout_ms=options["session_ms"],
-        heartbeat_interval_ms=options["heartbeat_ms"],
-        partition_assignment_strategy=options["strategy"],
+        **(
+            {"group_protocol": "consumer"}
+            if options["protocol"] == "consumer"
+            else {
+                "session_timeout_ms": options["session_ms"],
+                "heartbeat_interval_ms": options["heartbeat_ms"],
+                "partition_assignment_strategy": options["strategy"],
+            }
+        ),
     )
 
     class Listener(RebalanceListener):
