@@ -75,9 +75,17 @@ def test_both_makes_in_one_group_with_churn(group: GroupRun) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [KOHORT, CONFLUENT])
-def test_a_rolling_upgrade_there_and_back(group: GroupRun, make: str) -> None:
+@pytest.mark.parametrize(
+    ("make", "strategy"),
+    [
+        (KOHORT, "cooperative-sticky"),
+        (KOHORT, "range"),
+        (CONFLUENT, "range"),  # its leader writes data of its own into cooperative assignments
+    ],
+)
+def test_a_rolling_upgrade_there_and_back(group: GroupRun, make: str, strategy: str) -> None:
     """Spec 2.14: member by member, with records flowing: nothing lost, no two owners."""
+    group.strategy = strategy
     members = [group.start(make) for _ in range(3)]
     group.produce(100)
     settles(group, CLASSIC)
