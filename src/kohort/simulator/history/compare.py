@@ -15,7 +15,7 @@ from kohort.errors import ConfigError
 from kohort.simulator.history.assigning_world import AssigningWorld
 from kohort.simulator.history.groups_world import GroupsWorld
 from kohort.simulator.history.ledger import Figures, total
-from kohort.simulator.history.members import Classic
+from kohort.simulator.history.members import Classic, Consumer
 from kohort.simulator.history.plan import STEPS, Kind, Plan, Size, make_plan
 from kohort.simulator.history.watchers_world import WatchersWorld
 from kohort.simulator.history.world import World
@@ -47,6 +47,12 @@ DESIGNS: dict[str, Design] = {
             "the leading client assigns (cooperative-sticky)",
             True,
             lambda plan: GroupsWorld(plan, Classic("cooperative-sticky")),
+        ),
+        Design(
+            "kip848",
+            "the coordinator assigns, each member moves by itself (KIP-848, uniform)",
+            True,
+            lambda plan: GroupsWorld(plan, Consumer()),
         ),
     )
 }

@@ -22,7 +22,7 @@ from kohort.group.effects import Effects, GroupRecord, Reply, RequestContext
 from kohort.group.member_effects import Assign, Effect, Fatal, FindCoordinator, Revoke, Send
 from kohort.group.shard import GroupShard
 from kohort.group.topics import TopicImage, TopicsImage
-from kohort.simulator.history.members import GROUP, Machine, Protocol
+from kohort.simulator.history.members import GROUP, Machine, Protocol, topic_id
 from kohort.simulator.history.network import Link, Station
 from kohort.simulator.history.plan import Plan
 from kohort.simulator.history.sizes import request_bytes, response_bytes
@@ -96,7 +96,7 @@ class GroupsWorld(World):
 
     def start(self, member: int) -> None:
         """A process starts, knows the topics, and subscribes to all of them."""
-        client = Client(member, self._protocol.member(self.timing, self._jitter))
+        client = Client(member, self._protocol.member(self.timing, self._new_id, self._jitter))
         self._clients[member] = client
         self._look(client)
         topics = frozenset(self.topics)
@@ -160,7 +160,7 @@ class GroupsWorld(World):
         timing = self.timing
         config = self._protocol.config(timing, RECORD_MAX_BYTES)
         number = len(self._nodes)
-        shard = GroupShard(0, config, lambda: f"{next(self._serial):036}")
+        shard = GroupShard(0, config, self._new_id)
         self._took_image(shard)
         for offset, record in self._log.values():
             shard.replay(record, offset)
@@ -168,6 +168,9 @@ class GroupsWorld(World):
         self._leader = node
         self._took(node, shard.loaded(self.schedule.now_ms))
         return node
+
+    def _new_id(self) -> str:
+        return f"{next(self._serial):036}"
 
     def _took_image(self, shard: GroupShard) -> None:
         shard.topics_changed(self._image(), self.schedule.now_ms)
@@ -323,11 +326,6 @@ class GroupsWorld(World):
             now = self.schedule.now_ms
             effects = client.machine.polled(now)
             self._do(client, effects + client.machine.tick(now))
-
-
-def topic_id(name: str) -> bytes:
-    """The id of a topic: its name, filled up."""
-    return name.encode().rjust(16, b"\1")
 
 
 _FOUND_BYTES = request_bytes(FindCoordinatorRequest(coordinator_keys=[GROUP]), "") + response_bytes(

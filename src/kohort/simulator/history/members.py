@@ -7,6 +7,7 @@ from typing import Protocol as Interface
 
 from kohort.group.assignors import TopicView, make_assignors
 from kohort.group.config import GroupConfig
+from kohort.group.consumer_member import ConsumerMember
 from kohort.group.member import ClassicMember
 from kohort.group.member_config import MemberConfig
 from kohort.group.member_effects import Effect
@@ -14,10 +15,14 @@ from kohort.group.shard import GroupShard
 from kohort.simulator.history.ledger import KEEP_ALIVE
 from kohort.simulator.history.plan import Timing
 from kohort.wire import Message
+from kohort.wire.messages.consumer_group_heartbeat_request import ConsumerGroupHeartbeatRequest
+from kohort.wire.messages.consumer_group_heartbeat_response import ConsumerGroupHeartbeatResponse
 from kohort.wire.messages.heartbeat_response import HeartbeatResponse
 
 GROUP = "g"
-Machine = ClassicMember
+Machine = ClassicMember | ConsumerMember
+Chance = Callable[[], float]
+NewId = Callable[[], str]
 
 
 class Protocol(Interface):
@@ -27,7 +32,7 @@ class Protocol(Interface):
         """The coordinator's configuration."""
         ...
 
-    def member(self, timing: Timing, jitter: Callable[[], float]) -> Machine:
+    def member(self, timing: Timing, new_id: NewId, jitter: Chance) -> Machine:
         """A new consumer's machine."""
         ...
 
@@ -59,8 +64,9 @@ class Classic:
         del timing
         return GroupConfig(group_record_max_bytes=record_max_bytes)
 
-    def member(self, timing: Timing, jitter: Callable[[], float]) -> Machine:
+    def member(self, timing: Timing, new_id: NewId, jitter: Chance) -> Machine:
         """A member with Kafka's defaults, but for session and heartbeat."""
+        del new_id
         config = MemberConfig(
             group_id=GROUP,
             session_timeout_ms=timing.session_ms,
@@ -92,3 +98,59 @@ class Classic:
         if isinstance(response, HeartbeatResponse) and response.error_code:
             return "Heartbeat"
         return asked
+
+
+class Consumer:
+    """The consumer protocol (KIP-848): the coordinator assigns, uniform."""
+
+    def config(self, timing: Timing, record_max_bytes: int) -> GroupConfig:
+        """Kafka's defaults, but for session and heartbeat, which here the coordinator decides."""
+        return GroupConfig(
+            group_record_max_bytes=record_max_bytes,
+            group_consumer_session_timeout_ms=timing.session_ms,
+            group_consumer_min_session_timeout_ms=timing.session_ms,
+            group_consumer_heartbeat_interval_ms=timing.heartbeat_ms,
+            group_consumer_min_heartbeat_interval_ms=timing.heartbeat_ms,
+        )
+
+    def member(self, timing: Timing, new_id: NewId, jitter: Chance) -> Machine:
+        """A member with Kafka's defaults."""
+        del timing
+        return ConsumerMember(MemberConfig(group_id=GROUP), new_id, jitter)
+
+    def look(self, machine: Machine, topics: Mapping[str, int], now_ms: int) -> list[Effect]:
+        """A member needs the topics' ids."""
+        seen = {
+            topic: TopicView(partitions, topic_id=topic_id(topic))
+            for topic, partitions in topics.items()
+        }
+        return machine.topics_changed(seen, now_ms)
+
+    def accepts(self, shard: GroupShard, machine: Machine) -> bool:
+        """A commit needs the member's present epoch."""
+        group = shard.consumer_groups.get(GROUP)
+        return (
+            group is not None
+            and machine.member_id in group.members
+            and group.current(machine.member_id).epoch == machine.generation
+        )
+
+    def kind_of(self, request: Message) -> str:
+        """A heartbeat that says nothing new keeps alive."""
+        if not isinstance(request, ConsumerGroupHeartbeatRequest):
+            return type(request).__name__.removesuffix("Request")
+        quiet = request.member_epoch > 0 and request.topic_partitions is None
+        return KEEP_ALIVE if quiet else "ConsumerGroupHeartbeat"
+
+    def kind_of_answer(self, asked: str, response: Message) -> str:
+        """An answer with an assignment or an error is news."""
+        if isinstance(response, ConsumerGroupHeartbeatResponse) and (
+            response.error_code or response.assignment is not None
+        ):
+            return "ConsumerGroupHeartbeat"
+        return asked
+
+
+def topic_id(name: str) -> bytes:
+    """The id of a topic: its name, filled up."""
+    return name.encode().rjust(16, b"\1")

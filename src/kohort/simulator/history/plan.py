@@ -45,7 +45,8 @@ MEANING: dict[Kind, str] = {
     Kind.LEAVE: "one consumer closes",
     Kind.CRASH: "one consumer's process dies",
     Kind.GROW: "a topic gets a tenth more partitions",
-    Kind.BOUNCE: "a tenth of the consumers close and start again, over ten seconds",
+    Kind.BOUNCE: "a tenth of the consumers (at most a hundred) close and start again, over ten "
+    "seconds",
     Kind.SLOW: "a twentieth of the consumers hear everything three seconds late; one more joins",
     Kind.SERVER_DIES: "the coordinator's node, or the leader of the ZooKeeper ensemble, dies",
     Kind.CUT: "one consumer loses the coordinating service for longer than its session, and reads "
@@ -154,16 +155,24 @@ CUT_MS = 20_000
 DEPOSED_MS = 20_000
 SUCCESSOR_MS = 4_000
 START_MS = 2_000
+MOST_BOUNCED = 100
+MOST_DEPOSED = 2_000
+"""In larger groups no coordinator is deposed: everybody would join a group of strangers at once."""
 
 
 def make_plan(
     seed: int, size: Size, kinds: Iterable[Kind] = STEPS, timing: Timing | None = None
 ) -> Plan:
-    """The start, then one event of each of `kinds`, in their order, at seeded moments."""
+    """The start, then one event of each of `kinds`, in their order, at seeded moments.
+
+    A large group (`MOST_DEPOSED`) is spared the deposed coordinator.
+    """
     draw = random.Random(f"{seed}/plan")
     maker = _Maker(draw, size)
     now = START_MS + GAP_MS
     for kind in kinds:
+        if kind is Kind.DEPOSED and size.members > MOST_DEPOSED:
+            continue
         at_ms = now + draw.randrange(1_000)
         maker.add(kind, at_ms)
         if kind in {Kind.CUT, Kind.DEPOSED}:
@@ -193,7 +202,7 @@ class _Maker:
             size = self.partitions[topic]
             self.events.append(Event(at_ms, kind, topic=topic, partitions=size))
         elif kind is Kind.BOUNCE:
-            self._event(at_ms, kind, self._some(max(1, len(self.live) // 10)))
+            self._event(at_ms, kind, self._some(min(MOST_BOUNCED, max(1, len(self.live) // 10))))
         elif kind is Kind.SLOW:
             slow = self._some(max(1, len(self.live) // 20))
             self._event(at_ms, kind, slow, self._newcomer())
