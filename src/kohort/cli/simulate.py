@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kohort.cli.app import EXIT_CHECK_FAILED
+from kohort.cli.simulate_compare import compare
 
 if TYPE_CHECKING:
     from kohort.simulator.running import Options
@@ -48,6 +49,9 @@ Example:
 @click.group()
 def simulate() -> None:
     """Run groups in a simulated world and check that all promises hold."""
+
+
+simulate.add_command(compare)
 
 
 @simulate.command(epilog=RUN)

@@ -72,7 +72,8 @@ COLUMNS: tuple[str, ...] = (
 class Run:
     """What one design did at one size: an entry for each event, and all after the start.
 
-    `unowned` is, for each second, the most partitions that nobody owned at once.
+    `unowned` is, for each second, the most partitions that nobody owned at once. `from_the_log`:
+    the group was there before its members started, so that its start cannot be compared.
     """
 
     design: str
@@ -80,6 +81,7 @@ class Run:
     seed: int
     events: tuple[Figures, ...]
     unowned: tuple[int, ...] = ()
+    from_the_log: bool = False
 
     @property
     def total(self) -> Figures:
@@ -87,9 +89,9 @@ class Run:
         return total(self.events)
 
     @property
-    def start(self) -> Figures:
-        """The start alone."""
-        return self.events[0]
+    def start_s(self) -> float | None:
+        """How long the start took until stable; None where it did not, or is not comparable."""
+        return None if self.from_the_log else self.events[0].settled_s
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """A row for each event and one for all, with the keys `COLUMNS`."""
@@ -148,7 +150,14 @@ def run_one(design: Design, plan: Plan, progress: Progress | None = None) -> Run
 
     world = design.make(plan)
     events = world.run(told)
-    return Run(design.name, plan.size, plan.seed, tuple(events), tuple(world.unowned))
+    return Run(
+        design.name,
+        plan.size,
+        plan.seed,
+        tuple(events),
+        tuple(world.unowned),
+        world.from_the_log,
+    )
 
 
 def by_design(runs: Iterable[Run]) -> Mapping[str, list[Run]]:

@@ -13,8 +13,10 @@ Rules:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 
 from kohort.errors import BrokerError, ConnectionFailedError, ErrorCode, KafkaTimeoutError
@@ -22,7 +24,7 @@ from kohort.group.effects import Effects, GroupRecord, Reply, RequestContext
 from kohort.group.member_effects import Assign, Effect, Fatal, FindCoordinator, Revoke, Send
 from kohort.group.shard import GroupShard
 from kohort.group.topics import TopicImage, TopicsImage
-from kohort.simulator.history.members import GROUP, Machine, Protocol, topic_id
+from kohort.simulator.history.members import GROUP, HOST, Machine, Protocol, topic_id
 from kohort.simulator.history.network import Link, Station
 from kohort.simulator.history.plan import Plan
 from kohort.simulator.history.sizes import request_bytes, response_bytes
@@ -42,7 +44,7 @@ class Client:
 
     def __init__(self, member: int, machine: Machine) -> None:
         self.member, self.machine = member, machine
-        self.name = f"c{member:05}"
+        self.name = _name(member)
         self.link = Link()
         self.alive = True
         self.connection = 0
@@ -84,6 +86,13 @@ class GroupsWorld(World):
         self._offsets = 0
         self._clients: dict[int, Client] = {}
         self._nodes: dict[int, Node] = {}
+        self._started: Counter[int] = Counter()
+        size = plan.size.members
+        known = {_member_id(n, 1): _name(n) for n in range(size)}
+        before = protocol.known_before(known, self._image())
+        self._write(before)
+        self.from_the_log = bool(before)
+        """Whether the group was there, settled, before its members started."""
         self._leader = self._load()
         self._jitter: Callable[[], float] = self.schedule.split("jitter").random
 
@@ -96,7 +105,9 @@ class GroupsWorld(World):
 
     def start(self, member: int) -> None:
         """A process starts, knows the topics, and subscribes to all of them."""
-        client = Client(member, self._protocol.member(self.timing, self._new_id, self._jitter))
+        self._started[member] += 1
+        new_id = partial(_member_id, member, self._started[member])
+        client = Client(member, self._protocol.member(self.timing, new_id, self._jitter))
         self._clients[member] = client
         self._look(client)
         topics = frozenset(self.topics)
@@ -191,12 +202,9 @@ class GroupsWorld(World):
             self._reply(node, [*replies, *node.shard.unload().replies])
             return
         if effects.records:
-            for record in effects.records:
-                self._log.pop(record.key, None)
-                if record.value is not None:
-                    self._log[record.key] = (self._offsets, record)
-                node.shard.replay(record, self._offsets)
-                self._offsets += 1
+            first = self._write(effects.records)
+            for offset, record in enumerate(effects.records, first):
+                node.shard.replay(record, offset)
             node.durable_ms = now + self.timing.write_ms
         if effects.replies:
             self._reply(node, effects.replies)
@@ -204,6 +212,16 @@ class GroupsWorld(World):
         if due is not None and (node.tick_ms is None or due < node.tick_ms):
             node.tick_ms = max(due, now)
             self.schedule.at(node.tick_ms, self._tick, node, node.tick_ms)
+
+    def _write(self, records: list[GroupRecord]) -> int:
+        """Append to the log, which is compacted all the while; the offset of the first."""
+        first = self._offsets
+        for offset, record in enumerate(records, first):
+            self._log.pop(record.key, None)
+            if record.value is not None:
+                self._log[record.key] = (offset, record)
+        self._offsets += len(records)
+        return first
 
     def _tick(self, node: Node, at_ms: int) -> None:
         if node.tick_ms != at_ms or not node.alive:
@@ -245,7 +263,7 @@ class GroupsWorld(World):
             return
         token = next(self._serial)
         node.asked[token] = asked
-        context = RequestContext(token, message.MAX_VERSION, asked.client.name, "/127.0.0.1")
+        context = RequestContext(token, message.MAX_VERSION, asked.client.name, HOST)
         self._took(node, node.shard.handle(message, context, self.schedule.now_ms))
 
     def _answered(self, asked: Asked, response: Message) -> None:
@@ -326,6 +344,15 @@ class GroupsWorld(World):
             now = self.schedule.now_ms
             effects = client.machine.polled(now)
             self._do(client, effects + client.machine.tick(now))
+
+
+def _name(member: int) -> str:
+    return f"c{member:05}"
+
+
+def _member_id(member: int, start: int) -> str:
+    """The id that a consumer makes for itself when it starts for the `start`th time (KIP-1082)."""
+    return f"{member:05}-{start:030}"
 
 
 _FOUND_BYTES = request_bytes(FindCoordinatorRequest(coordinator_keys=[GROUP]), "") + response_bytes(

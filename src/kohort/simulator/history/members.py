@@ -5,13 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol as Interface
 
-from kohort.group.assignors import TopicView, make_assignors
+from kohort.group.assignors import GroupView, MemberView, TopicView, make_assignors
+from kohort.group.assignors.uniform import UniformAssignor
 from kohort.group.config import GroupConfig
 from kohort.group.consumer_member import ConsumerMember
+from kohort.group.consumer_records import (
+    Current,
+    MemberMetadata,
+    current_record,
+    epoch_record,
+    member_record,
+    target_epoch_record,
+    target_record,
+)
+from kohort.group.consumer_states import MemberState
+from kohort.group.effects import GroupRecord
 from kohort.group.member import ClassicMember
 from kohort.group.member_config import MemberConfig
 from kohort.group.member_effects import Effect
 from kohort.group.shard import GroupShard
+from kohort.group.topics import TopicsImage, metadata_hash
 from kohort.simulator.history.ledger import KEEP_ALIVE
 from kohort.simulator.history.plan import Timing
 from kohort.wire import Message
@@ -19,7 +32,11 @@ from kohort.wire.messages.consumer_group_heartbeat_request import ConsumerGroupH
 from kohort.wire.messages.consumer_group_heartbeat_response import ConsumerGroupHeartbeatResponse
 from kohort.wire.messages.heartbeat_response import HeartbeatResponse
 
-GROUP = "g"
+GROUP, HOST = "g", "/127.0.0.1"
+MOST_JOINING = 2_000
+"""A larger group of the consumer protocol starts out of the log, its members coming back with ids
+that it knows. To join, each would have the whole target made anew: hours of assigning, of which
+nothing is learned that a smaller group does not show."""
 Machine = ClassicMember | ConsumerMember
 Chance = Callable[[], float]
 NewId = Callable[[], str]
@@ -34,6 +51,10 @@ class Protocol(Interface):
 
     def member(self, timing: Timing, new_id: NewId, jitter: Chance) -> Machine:
         """A new consumer's machine."""
+        ...
+
+    def known_before(self, members: Mapping[str, str], image: TopicsImage) -> list[GroupRecord]:
+        """What stands in the log before anybody starts; `members` maps ids to clients' names."""
         ...
 
     def look(self, machine: Machine, topics: Mapping[str, int], now_ms: int) -> list[Effect]:
@@ -74,6 +95,11 @@ class Classic:
         )
         return ClassicMember(config, make_assignors(self._assignor), jitter)
 
+    def known_before(self, members: Mapping[str, str], image: TopicsImage) -> list[GroupRecord]:
+        """Nothing: ten thousand members join in one rebalance."""
+        del members, image
+        return []
+
     def look(self, machine: Machine, topics: Mapping[str, int], now_ms: int) -> list[Effect]:
         """Only a leader acts on it."""
         seen = {topic: TopicView(partitions) for topic, partitions in topics.items()}
@@ -100,6 +126,9 @@ class Classic:
         return asked
 
 
+_MEMBER = MemberConfig(group_id=GROUP)
+
+
 class Consumer:
     """The consumer protocol (KIP-848): the coordinator assigns, uniform."""
 
@@ -116,7 +145,30 @@ class Consumer:
     def member(self, timing: Timing, new_id: NewId, jitter: Chance) -> Machine:
         """A member with Kafka's defaults."""
         del timing
-        return ConsumerMember(MemberConfig(group_id=GROUP), new_id, jitter)
+        return ConsumerMember(_MEMBER, new_id, jitter)
+
+    def known_before(self, members: Mapping[str, str], image: TopicsImage) -> list[GroupRecord]:
+        """A large group, settled in epoch 1 (`MOST_JOINING`); nothing for a smaller one."""
+        if len(members) <= MOST_JOINING:
+            return []
+        names = tuple(sorted(image.by_name))
+        view = GroupView(
+            {member: MemberView(member, frozenset(names)) for member in members},
+            {name: TopicView(topic.partitions) for name, topic in image.by_name.items()},
+        )
+        plan = UniformAssignor().assign(view).assignments
+        records = [epoch_record(GROUP, 1, metadata_hash(image, names))]
+        for member, client in members.items():
+            parts = {topic_id(t): tuple(numbers) for t, numbers in plan[member].items() if numbers}
+            epochs = {t: dict.fromkeys(numbers, 1) for t, numbers in parts.items()}
+            itself = MemberMetadata(
+                None, None, client, HOST, names, "", _MEMBER.max_poll_interval_ms, None
+            )
+            held = Current(1, 0, MemberState.STABLE, epochs, {})
+            records.append(member_record(GROUP, member, itself))
+            records.append(target_record(GROUP, member, parts))
+            records.append(current_record(GROUP, member, held))
+        return [*records, target_epoch_record(GROUP, 1)]
 
     def look(self, machine: Machine, topics: Mapping[str, int], now_ms: int) -> list[Effect]:
         """A member needs the topics' ids."""

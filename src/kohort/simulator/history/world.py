@@ -24,6 +24,8 @@ STEP_MS = 1_000
 class World:
     """One design under one plan. Subclasses say what the plan's events are to them."""
 
+    from_the_log: bool = False
+
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.timing = plan.timing
