@@ -120,3 +120,23 @@ def test_what_was_fetched_before_a_seek_is_not_handed_out() -> None:
     assert offsets(reader, 1) == [0]
     positions.seek(TP, 9, -1, 1)
     assert offsets(reader) == []
+
+
+def test_more_is_asked_for_when_half_of_much_has_been_read_or_all() -> None:
+    """Spec 4.2: one order for several partitions, early enough to come while the rest is read."""
+    positions = Positions(ResetPolicy.parse("earliest"))
+    reader = FetchReader(positions, threading.Lock(), check_crcs=True)
+    builder = BatchBuilder(max_bytes=1 << 20)
+    builder.append(0, None, bytes(200_000))
+    data = builder.build()
+    for position in positions.add([TopicPartition("t", n) for n in range(4)], 0):
+        positions.committed_found(position.tp, position.stamp, 0, -1, 0)
+        positions.store_buffer(position, Fetched(data, 0, position.stamp), len(data))
+        reader.queue(position)
+    asked: list[bool] = []
+    for _ in range(4):
+        assert len(reader.take(1)) == 1
+        asked.append(reader.wants_more)
+        if asked[-1]:
+            reader.told()
+    assert asked == [False, True, False, True]

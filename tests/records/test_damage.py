@@ -49,11 +49,11 @@ def as_columns(chunk: Any) -> list[Any]:
                     strict=True))  # fmt: skip
 
 
-def outcome(impl: Any, data: bytes, give: Give, **options: Any) -> list[Any]:
+def outcome(impl: Any, data: bytes, give: Give, *, steps: int = 60, **options: Any) -> list[Any]:
     """All that a chunk gives, errors with their coordinates among it, until it is exhausted."""
     chunk = impl.Chunk("t", 0, data, 0, max_decompressed=100_000, **options)
     got: list[Any] = []
-    for _ in range(60):
+    for _ in range(steps):
         if chunk.exhausted:
             return [*got, chunk.position]
         before = chunk.position

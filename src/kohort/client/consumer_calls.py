@@ -129,7 +129,7 @@ class ConsumerCalls:
         """Let the next fetches go out before what was taken is handed out (spec 4.2)."""
         core = self.core
         if core.reader.wants_more or core.planner.parked:
-            core.reader.drained_bytes = 0
+            core.reader.told()
             core.planner.polled()
             core.kick()
 

@@ -3,7 +3,8 @@
 Rules:
 - A frame's size is checked before anything is allocated; a bad one closes the connection.
 - Small frames share one read; a frame that does not fit is read straight into a buffer of its exact
-  size. Either way a frame owns its memory and is never written again.
+  size, from the kernel's pool: fresh memory costs more than the reading. Either way a frame owns
+  its memory, which is never written again while anything refers to it (C13).
 - `send` only queues; the loop writes at the end of the turn, all buffers of a connection together.
 - `closed` is told exactly once, never from inside `close`, and nothing is told after it.
 - While reading is paused, frames that are already here wait too, in order.
@@ -26,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kohort.errors import ConnectionFailedError, KohortError, ProtocolError
 from kohort.net.poller import READ, WRITE
+from kohort.records.implementation import allocate
 
 if TYPE_CHECKING:
     from kohort.net.listener import Listener
@@ -79,7 +81,7 @@ class Connection:
     __slots__ = (
         "_addresses", "_deadline", "_dirty", "_filled", "_frame", "_handler", "_head",
         "_idle_timer", "_listener", "_loop", "_mask", "_out", "_paused", "_rest", "_transport",
-        "_view", "id", "is_closed", "is_connected", "last_read_ms", "max_frame_bytes", "peer",
+        "id", "is_closed", "is_connected", "last_read_ms", "max_frame_bytes", "peer",
         "queued_bytes",
     )  # fmt: skip
 
@@ -111,8 +113,7 @@ class Connection:
         self._dirty = False
         self._paused = False
         self._head = b""  # a part of a frame's size
-        self._frame: bytearray | None = None  # the frame being filled
-        self._view = memoryview(b"")
+        self._frame: memoryview | None = None  # the frame being filled
         self._filled = 0
         self._rest: memoryview | None = None  # read, not yet parsed, because reading is paused
         self._addresses: list[Address] = []
@@ -155,7 +156,7 @@ class Connection:
                 timer.cancel()
         self._out.clear()
         self.queued_bytes = 0
-        self._frame, self._view, self._rest = None, memoryview(b""), None
+        self._frame = self._rest = None
         self._loop.disown(self.id)
         if self._listener is not None:
             self._listener.connection_ended()
@@ -293,7 +294,7 @@ class Connection:
         assert transport is not None
         self.last_read_ms = self._loop.turn_ms
         if self._frame is not None:
-            self._fill(transport)
+            self._fill(transport, self._frame)
             return
         try:
             data = transport.recv(_RECV_BYTES)
@@ -309,7 +310,7 @@ class Connection:
             data, self._head = self._head + data, b""
         self._parse(memoryview(data))
         if self._frame is not None and len(data) >= _RECV_BYTES and not self.is_closed:
-            self._fill(transport)
+            self._fill(transport, self._frame)
 
     def _parse(self, view: memoryview) -> None:
         """Hand out the whole frames of `view` and keep the rest."""
@@ -340,18 +341,16 @@ class Connection:
             self._head = bytes(view[at:])
 
     def _begin_frame(self, size: int, part: memoryview) -> None:
-        self._frame = bytearray(size)
-        self._view = memoryview(self._frame)
+        self._frame = allocate(size)
         self._filled = len(part)
-        self._view[: self._filled] = part
+        self._frame[: self._filled] = part
 
-    def _fill(self, transport: Transport) -> None:
+    def _fill(self, transport: Transport, frame: memoryview) -> None:
         """Read on into the frame under way, up to its last byte and not beyond."""
-        view, filled = self._view, self._filled
-        size, budget = len(view), _FILL_BYTES_MAX
+        filled, size, budget = self._filled, len(frame), _FILL_BYTES_MAX
         try:
             while filled < size and budget > 0:
-                n = transport.recv_into(view[filled:])
+                n = transport.recv_into(frame[filled:])
                 if n == 0:
                     self._fail(f"{self.peer} closed the connection inside a frame")
                     return
@@ -364,8 +363,8 @@ class Connection:
             return
         self._filled = filled
         if filled == size:
-            self._frame, self._view = None, memoryview(b"")
-            self._handler.frame_received(self, view)
+            self._frame = None
+            self._handler.frame_received(self, frame)
 
     def _resume_rest(self) -> None:
         if self._rest is None or self._paused or self.is_closed:

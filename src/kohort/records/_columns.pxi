@@ -149,57 +149,117 @@ cdef int take_columns(Cursor *cursor, Piece *o) noexcept nogil:
     return status
 
 
+cdef Py_ssize_t take_usual(Cursor *c, Piece *o) noexcept nogil:
+    """Reads on over records of the usual shape, and says how many there were."""
+    cdef Table t
+    cdef Py_ssize_t before = o.rows
+    t.keys = &o.key if o.want & WANT_KEY else NULL
+    t.values = &o.value if o.want & WANT_VALUE else NULL
+    t.offsets = <int64_t *> o.offset.data
+    t.times = <int64_t *> o.timestamp.data
+    t.types = o.timestamp_type.data
+    t.lists = <int32_t *> o.lists.data
+    t.header_rows = <int32_t> o.header_rows
+    t.rows, t.max_rows = o.rows, o.max_rows
+    t.raw, t.max_raw = o.raw, o.max_bytes
+    kh_take_usual(c, &t)
+    if t.rows > o.rows:
+        o.last_offset = c.position - 1
+    o.rows, o.raw = t.rows, t.raw
+    return o.rows - before
+
+
 cdef inline int run_columns(Cursor *c, Piece *o) noexcept nogil:
     cdef Item item
     cdef int want = o.want
-    cdef Py_ssize_t rows = o.rows, raw = o.raw
     cdef int64_t *offsets = <int64_t *> o.offset.data
     cdef int64_t *timestamps = <int64_t *> o.timestamp.data
     cdef const uint8_t *before
-    cdef int status = FINE
+    cdef int status, tries = 8  # a batch of other records is not to pay for looking
     while c.left > 0:
-        if rows >= o.max_rows or raw >= o.max_bytes:
-            status = FULL
-            break
+        if o.rows > 0 and tries > 0:  # the first row is told below
+            if take_usual(c, o) == 0:
+                tries -= 1
+            if c.left == 0:
+                break
+        if o.rows >= o.max_rows or o.raw >= o.max_bytes:
+            return FULL
         before = c.p
         status = next_item(c, &item)
         if status:
-            break
+            return status
         if item.offset < c.position:
             continue
         if item.offset >= c.end_offset:
-            status = AT_END
-            break
-        raw += c.p - before
+            return AT_END
+        o.raw += c.p - before
         if want & WANT_KEY and put_row(
-                &o.key, rows, item.key, item.key_size, c.end - item.key):
-            status = NO_MEMORY
-            break
+                &o.key, o.rows, item.key, item.key_size, c.end - item.key):
+            return NO_MEMORY
         if want & WANT_VALUE and put_row(
-                &o.value, rows, item.value, item.value_size, c.end - item.value):
-            status = NO_MEMORY
-            break
+                &o.value, o.rows, item.value, item.value_size, c.end - item.value):
+            return NO_MEMORY
         if want & WANT_OFFSET:
-            offsets[rows] = item.offset
+            offsets[o.rows] = item.offset
         if want & WANT_TIMESTAMP:
-            timestamps[rows] = item.timestamp
+            timestamps[o.rows] = item.timestamp
         if want & WANT_TIMESTAMP_TYPE:
-            o.timestamp_type.data[rows] = <uint8_t> c.append_time
-        if want & WANT_HEADERS:
-            o.rows = rows
-            if put_headers(o, &item):
-                status = NO_MEMORY
-                break
-        if rows == 0:
+            o.timestamp_type.data[o.rows] = <uint8_t> c.append_time
+        if want & WANT_HEADERS and put_headers(o, &item):
+            return NO_MEMORY
+        if o.rows == 0:
             o.first_offset = item.offset
-        rows += 1
+        o.rows += 1
         o.last_offset = item.offset
         c.position = item.offset + 1
-    o.rows = rows
-    o.raw = raw
-    if status == FINE and c.p != c.end:
-        return BAD_END
-    return status
+    return FINE if c.p == c.end else BAD_END
+
+
+cdef bint next_plain(
+    const uint8_t *data, Py_ssize_t end, Py_ssize_t *at, Py_ssize_t *size, Cursor *c, Piece *o,
+    bint check_crc,
+) noexcept nogil:
+    """Moves from the batch at `at`, read to its end, to the next one, if that is sound and plain.
+
+    Else False, and nothing has moved: `Chunk` finds out what it is.
+    """
+    cdef Py_ssize_t there = at[0] + size[0]
+    cdef const uint8_t *batch = data + there
+    cdef int64_t base, after = c.base_offset + c.last_delta + 1
+    cdef int32_t length, count, last_delta
+    cdef int16_t attributes
+    if o.raw >= o.max_bytes or o.rows >= o.max_rows or end - there < HEADER:
+        return False
+    base = be64(batch)
+    length = <int32_t> be32(batch + 8)
+    attributes = be16(batch + 21)
+    last_delta = <int32_t> be32(batch + 23)
+    count = <int32_t> be32(batch + 57)
+    if batch[16] != 2 or length < HEADER - PREFIX or length > end - there - PREFIX:
+        return False
+    if attributes & 0x27 or base < after or base >= c.end_offset:
+        return False
+    if last_delta < 0 or base > MOST_OFFSET - last_delta or count > <int64_t> last_delta + 1:
+        return False
+    if count < 1 or <int64_t> count * MIN_RECORD > length - (HEADER - PREFIX):
+        return False
+    if base + last_delta < c.position:
+        return False
+    if check_crc and kh_crc32c(0, batch + CRC_FROM, length + PREFIX - CRC_FROM) != be32(batch + 17):
+        return False
+    at[0] = there
+    size[0] = length + PREFIX
+    c.position = after if after > c.position else c.position
+    c.base_offset = base
+    c.append_time = attributes & 0x08 != 0
+    c.last_delta = last_delta
+    c.base_timestamp = be64(batch + 27)
+    c.max_timestamp = be64(batch + 35)
+    c.p = batch + HEADER
+    c.end = batch + size[0]
+    c.left = count
+    c.last_seen = -1
+    return True
 
 
 cdef object binary_of(Binary *column, Py_ssize_t rows):

@@ -107,11 +107,7 @@ cdef class Chunk:
                 if piece.room == 0:
                     self._draw_room(&piece)
                 before = piece.rows
-                if self.cursor.end - self.cursor.p >= UNLOCK_BYTES:
-                    with nogil:
-                        status = take_columns(&self.cursor, &piece)
-                else:
-                    status = take_columns(&self.cursor, &piece)
+                status = self._run_columns(&piece)
                 if status == NO_MEMORY:
                     raise MemoryError
                 if piece.rows > before:
@@ -125,6 +121,29 @@ cdef class Chunk:
         finally:
             self.busy = False
             free_piece(&piece)
+
+    cdef int _run_columns(self, Piece *piece) except -1:
+        """Reads the open batch and, in the same breath, the plain ones behind it.
+
+        What is not plain (compressed, control, perhaps aborted, damaged) is left to `_open`.
+        """
+        cdef int status
+        cdef Py_ssize_t at = self.at, size = self.batch_size
+        cdef Py_ssize_t end = self.size
+        if self.unpacked or self.aborted or self.aborting:
+            end = 0  # go no further than the open batch
+        if self.cursor.end - self.cursor.p >= UNLOCK_BYTES or end - at >= UNLOCK_BYTES:
+            with nogil:
+                status = take_columns(&self.cursor, piece)
+                while status == FINE and next_plain(
+                        self.data, end, &at, &size, &self.cursor, piece, self.check_crc):
+                    status = take_columns(&self.cursor, piece)
+        else:
+            status = take_columns(&self.cursor, piece)
+        if at != self.at:
+            self.at, self.batch_size = at, size
+            self._new_page(self.source)
+        return status
 
     def skip_batch(self):
         cdef int64_t after
@@ -259,10 +278,15 @@ cdef class Chunk:
                 "bytes"
             )
         self.cursor.last_seen = -1
-        self.page = new_page(source, self.topic, self.partition, <int32_t> be32(batch + 12))
-        self.page.timestamp_type = LOG_APPEND_TIME if self.cursor.append_time else CREATE_TIME
+        self._new_page(source)
         self.opened = True
         return True
+
+    cdef void _new_page(self, Source source):
+        """The page of the open batch, whose records stand in `source`."""
+        cdef int32_t epoch = <int32_t> be32(self.data + self.at + 12)
+        self.page = new_page(source, self.topic, self.partition, epoch)
+        self.page.timestamp_type = LOG_APPEND_TIME if self.cursor.append_time else CREATE_TIME
 
     cdef object _decompressed(self, int codec):
         part = memoryview(self.view)[self.at + HEADER : self.at + self.batch_size]

@@ -80,6 +80,8 @@ cdef enum:
     # Below this many bytes the work is shorter than a hand-over of the interpreter's lock.
     UNLOCK_BYTES = 65536
 
+cdef int64_t MOST_OFFSET = 0x7FFFFFFFFFFFFFFE
+
 CRC_PATH = (<bytes> kh_crc_init()).decode()
 cdef object CREATE_TIME = TimestampType.CREATE_TIME
 cdef object LOG_APPEND_TIME = TimestampType.LOG_APPEND_TIME
@@ -103,6 +105,23 @@ cdef extern from "_columns.h":
     int put_row "kh_put_row" (
         Binary *column, Py_ssize_t row, const uint8_t *start, int32_t size, Py_ssize_t readable
     ) nogil
+
+
+cdef extern from "_usual.h":
+    ctypedef struct Table "kh_table":
+        Binary *keys
+        Binary *values
+        int64_t *offsets
+        int64_t *times
+        uint8_t *types
+        int32_t *lists
+        int32_t header_rows
+        Py_ssize_t rows
+        Py_ssize_t max_rows
+        Py_ssize_t raw
+        Py_ssize_t max_raw
+
+    void kh_take_usual(Cursor *cursor, Table *table) nogil
 
 
 # Fresh memory costs more than the decoding that fills it (a page fault is about a microsecond), so

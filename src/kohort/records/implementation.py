@@ -20,6 +20,7 @@ if _compiled:
         BatchBuilder,
         Chunk,
         Record,
+        allocate,
         check_records,
         crc32c,
     )
@@ -32,7 +33,17 @@ else:
         check_records,
         crc32c,
     )
+    from kohort.records.pure_columns import allocate
 
 KERNEL = "cython" if _compiled else "python"
 
-__all__ = ["CRC_PATH", "KERNEL", "BatchBuilder", "Chunk", "Record", "check_records", "crc32c"]
+__all__ = [
+    "CRC_PATH",
+    "KERNEL",
+    "BatchBuilder",
+    "Chunk",
+    "Record",
+    "allocate",
+    "check_records",
+    "crc32c",
+]

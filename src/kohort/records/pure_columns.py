@@ -8,6 +8,11 @@ from collections.abc import Collection
 from kohort.records.columns import BinaryColumn, Columns, HeaderColumn, sound_keys
 
 
+def allocate(size: int) -> memoryview:
+    """A writable buffer of `size` bytes. The kernel's is not zeroed, and from a pool of its own."""
+    return memoryview(bytearray(size))
+
+
 class BinaryWriter:
     """One column of byte strings."""
 
