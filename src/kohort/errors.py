@@ -333,6 +333,14 @@ class CommitFailedError(GroupError):
     """Offsets were not committed: the partitions now belong to another member or generation."""
 
 
+class AbortableTransactionError(KohortError):
+    """The open transaction cannot be committed. Call `abort_transaction()`, and do it again."""
+
+
+class TransactionAbortedError(KohortError):
+    """A record or offset was dropped because its transaction was aborted. That was asked for."""
+
+
 class NoOffsetForPartitionError(KohortError):
     """`auto_offset_reset="none"` and a partition has no committed offset, or it is out of range."""
 

@@ -170,6 +170,11 @@ class ClusterClient:
         """The address of a node, from metadata or learned otherwise."""
         return self.metadata.nodes.get(node_id) or self._learned.get(node_id)
 
+    def feature(self, node_id: int, name: str) -> int:
+        """The level of a feature, as a node said when it was connected; 0 when it did not."""
+        found = [p.features.get(name, 0) for (n, _), p in self._peers.items() if n == node_id]
+        return max(found, default=0)
+
     def learn_node(self, node: Node) -> None:
         """Remember an address that an answer named (FindCoordinator), until metadata has it."""
         self._learned[node.node_id] = node

@@ -168,7 +168,8 @@ class ConsumerConfig(ClientConfig):
     """Data fetched and not yet handed out, paused partitions' too; beyond it fetching stops."""
     check_crcs: bool = True
     isolation_level: str = "read_uncommitted"
-    """`read_uncommitted` only, in this version."""
+    """`read_committed`: nothing of a transaction before it has committed, nothing of aborted ones
+    ever, and nothing behind the first one that is open (KIP-98)."""
     exclude_internal_topics: bool = True
     """A pattern never matches internal topics."""
     allow_auto_create_topics: bool = True
@@ -191,7 +192,7 @@ class ConsumerConfig(ClientConfig):
         object.__setattr__(self, "group_protocol", self.group_protocol.lower())
         self._one_of("group_protocol", (CLASSIC_PROTOCOL, CONSUMER_PROTOCOL))
         self._fits_protocol([n for n in _CLASSIC_ONLY if getattr(self, n) != _DEFAULTS[n]])
-        self._one_of("isolation_level", ("read_uncommitted",))
+        self._one_of("isolation_level", ("read_uncommitted", "read_committed"))
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise self._refuse(
                 "heartbeat_interval_ms",
@@ -272,6 +273,10 @@ class ProducerConfig(ClientConfig):
     """1 to 12; None for the fast compressor (1)."""
     compression_zstd_level: int | None = None
     """1 to 22; None for the codec's own default (3)."""
+    transactional_id: str | None = None
+    """Records and offsets go in transactions; a new producer of this name fences the old one."""
+    transaction_timeout_ms: int = 60_000
+    """The coordinator aborts a transaction that is open for so long."""
     partitioner: str | Partitioner = "default"
     """`default`: murmur2 of the key as Java does, sticky without a key (KIP-794); or a function."""
 
@@ -298,6 +303,15 @@ class ProducerConfig(ClientConfig):
         if isinstance(self.partitioner, str) and self.partitioner != "default":
             raise self._refuse("partitioner", "must be 'default' or a function")
         self._settle_idempotence()
+        if self.transactional_id == "":
+            raise self._refuse("transactional_id", "must not be empty; leave it out instead")
+        if self.transactional_id is not None and not self.enable_idempotence:
+            raise self._refuse(
+                "transactional_id",
+                "needs enable_idempotence, and so acks=all, retries above 0 and at most 5 "
+                "max_in_flight_requests_per_connection",
+            )
+        self._at_least(1, "transaction_timeout_ms")
 
     def _settle_idempotence(self) -> None:
         """Kafka's rule: on by default, off when something else that was set excludes it."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from kohort.client.cluster import ClusterClient
 from kohort.client.config import CONSUMER_PROTOCOL, ConsumerConfig
@@ -23,7 +23,7 @@ from kohort.client.network import NetworkThread
 from kohort.client.positions import OffsetReset
 from kohort.client.reset_policy import EARLIEST, LATEST
 from kohort.client.subscription import SubscriptionPattern, Topics, by_partitions, by_topics
-from kohort.client.types import OffsetAndMetadata, TopicPartition
+from kohort.client.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from kohort.errors import ConcurrentUseError, ConfigError, KohortError, UsageError
 from kohort.group.assignors import make_assignors
 from kohort.records import COLUMN_NAMES, Record
@@ -32,18 +32,6 @@ DEFAULT_ARROW_ROWS = 65_536
 ENOUGH_ROWS = 8_192
 ARROW_COLUMNS = COLUMN_NAMES
 Offsets = Mapping[TopicPartition, "OffsetAndMetadata | int"]
-
-
-class GroupMetadata(NamedTuple):
-    """Who this consumer is in its group; without membership generation -1 and no member id.
-
-    With `group_protocol=consumer` the generation is the member epoch.
-    """
-
-    group_id: str
-    generation: int
-    member_id: str
-    group_instance_id: str | None
 
 
 class Gate:

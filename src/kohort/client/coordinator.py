@@ -10,15 +10,16 @@ from kohort.wire.messages.find_coordinator_request import FindCoordinatorRequest
 from kohort.wire.messages.find_coordinator_response import FindCoordinatorResponse
 
 _KEYS_FROM = 4
+GROUP, TRANSACTION = 0, 1
 
 
-def find_coordinator(group_id: str) -> Versioned:
-    """The request for the coordinator of a group; any broker answers it."""
+def find_coordinator(key: str, kind: int = GROUP) -> Versioned:
+    """The request for the coordinator of a group or transactional id; any broker answers it."""
 
     def build(version: int) -> Message:
         if version >= _KEYS_FROM:
-            return FindCoordinatorRequest(coordinator_keys=[group_id])
-        return FindCoordinatorRequest(key=group_id)
+            return FindCoordinatorRequest(coordinator_keys=[key], key_type=kind)
+        return FindCoordinatorRequest(key=key, key_type=kind)
 
     return Versioned(FindCoordinatorRequest, build)
 

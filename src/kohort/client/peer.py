@@ -18,7 +18,7 @@ import kohort
 from kohort.client.backoff import Backoff
 from kohort.client.config import ClientConfig
 from kohort.client.pipeline import PendingRequest, Pipeline
-from kohort.client.versions import pick, ranges_of
+from kohort.client.versions import features_of, pick, ranges_of
 from kohort.errors import (
     BrokerError,
     ClosedError,
@@ -83,6 +83,8 @@ class Peer:
         self.retry_at_ms = 0
         """The end of the present back-off."""
         self.ranges: dict[int, tuple[int, int]] = {}
+        self.features: dict[str, int] = {}
+        """The levels that hold in the cluster (KIP-584), as it said when it was connected."""
         self._backoff = Backoff(
             config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, uniform
         )
@@ -209,6 +211,7 @@ class Peer:
             self._lose(BrokerError(answer.message.error_code, f"ApiVersions from {self.name}"))
             return
         self.ranges = ranges_of(answer.message)
+        self.features = features_of(answer.message)
         self._backoff.succeeded()
         self.state = PeerState.READY
         self._used_ms = self._loop.now_ms()

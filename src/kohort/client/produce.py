@@ -32,14 +32,17 @@ _CRC_AT: Final = 17
 _CRC_FROM: Final = 21
 
 
-def seal(batch: Batch) -> bool:
+def seal(batch: Batch, *, transactional: bool = False) -> bool:
     """Make the payload carry the batch's identity; True when the builder is free again."""
     producer_id, epoch = batch.queue.identity or (-1, -1)
     stamp = (producer_id, epoch, batch.sequence)
     builder = batch.builder
     if builder is not None:
         batch.payload = builder.build(
-            producer_id=producer_id, producer_epoch=epoch, base_sequence=batch.sequence
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=batch.sequence,
+            transactional=transactional,
         )
     elif batch.stamp != stamp:
         fresh = bytearray(batch.payload)
@@ -51,7 +54,11 @@ def seal(batch: Batch) -> bool:
 
 
 def produce_request(
-    batches: Sequence[Batch], metadata: ClusterMetadata, acks: int, timeout_ms: int
+    batches: Sequence[Batch],
+    metadata: ClusterMetadata,
+    acks: int,
+    timeout_ms: int,
+    transactional_id: str | None = None,
 ) -> ProduceRequest:
     """The request that carries sealed batches."""
     topics: dict[str, TopicProduceData] = {}
@@ -65,7 +72,12 @@ def produce_request(
         data.partition_data.append(
             PartitionProduceData(index=batch.queue.partition, records=batch.payload)
         )
-    return ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=list(topics.values()))
+    return ProduceRequest(
+        transactional_id=transactional_id,
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=list(topics.values()),
+    )
 
 
 def answers_in(

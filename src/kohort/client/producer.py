@@ -22,12 +22,13 @@ from kohort.client.front import Headers
 from kohort.client.front_implementation import Front, RecordFuture, for_key
 from kohort.client.future import Future
 from kohort.client.producer_core import ProducerCore
+from kohort.client.producer_transactions import AsyncTransacting, Transacting
 from kohort.errors import KafkaTimeoutError
 from kohort.net import monotonic_ms
 from kohort.records import BatchBuilder
 
 
-class Producer(Front):
+class Producer(Front, Transacting):
     """Sends records. Make one for a process and share it; close it, or use it in a `with` block.
 
     Takes `ProducerConfig`'s keys as keyword arguments, or a ready `ProducerConfig`. The brokers are
@@ -220,7 +221,7 @@ class Producer(Front):
                 raise self._core.blocked_error(topic)
 
 
-class AsyncProducer:
+class AsyncProducer(AsyncTransacting):
     """The same for asyncio: what may wait is awaited. Made inside or outside of a running loop."""
 
     def __init__(self, config: ProducerConfig | None = None, /, **settings: Any) -> None:

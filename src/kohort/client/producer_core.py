@@ -19,7 +19,7 @@ from collections import deque
 from typing import Any, Final
 
 from kohort.client.accumulator import Accumulator, Add, Batch, PartitionQueue
-from kohort.client.cluster import ANY, ClusterClient
+from kohort.client.cluster import ANY, ClusterClient, Versioned
 from kohort.client.config import ProducerConfig
 from kohort.client.delivery import Delivery
 from kohort.client.front_implementation import Guard, RecordFuture, TopicSlots, for_key
@@ -29,6 +29,8 @@ from kohort.client.network import NetworkThread
 from kohort.client.partitioner import Sticky
 from kohort.client.produce import answers_in, leader_hints, nodes_in, produce_request, seal
 from kohort.client.sender import IdState, Outcome, ProducePlan, Sender
+from kohort.client.transactional import Transactional, tell
+from kohort.client.transactions import Settled
 from kohort.errors import (
     BrokerError,
     ClosedError,
@@ -37,12 +39,14 @@ from kohort.errors import (
     KafkaTimeoutError,
     KohortError,
     ProtocolError,
+    TransactionAbortedError,
     UsageError,
 )
 from kohort.net import Timer, monotonic_ms
 from kohort.wire import Message
 from kohort.wire.messages.init_producer_id_request import InitProducerIdRequest
 from kohort.wire.messages.init_producer_id_response import InitProducerIdResponse
+from kohort.wire.messages.produce_request import ProduceRequest
 from kohort.wire.messages.produce_response import ProduceResponse
 
 _FAILURES_KEPT_MAX: Final = 1_000
@@ -109,6 +113,11 @@ class ProducerCore:
         self._loop = self.thread.loop
         self._cluster = ClusterClient(self._loop, config, auto_create_topics=True)
         self._cluster.add_listener(self._metadata_changed)
+        self.transactional: Transactional | None = None
+        if config.transactional_id is not None:
+            self.transactional = Transactional(
+                config, self._cluster, self.lock, self._sender, self._wake
+            )
         _cores.add(self)
 
     def forget_after_fork(self) -> None:
@@ -186,6 +195,8 @@ class ProducerCore:
         """Add when perhaps a new batch must be opened; or what to wait for."""
         if self.closed:
             raise ClosedError("this producer was closed; make a new one")
+        if self.transactional is not None:
+            self.transactional.check_may_write()
         before = queue.open
         added = self._accumulator.add(queue, add, monotonic_ms())
         if queue.open is not before:
@@ -265,6 +276,11 @@ class ProducerCore:
         with self.lock:
             self._flushing -= 1
 
+    def forget_failures(self) -> None:
+        """Of a transaction that ends: its end tells of them."""
+        with self.lock:
+            self._failures, self._failed_uncounted = [], 0
+
     def raise_failures(self) -> None:
         """Raise what has failed since the last call and was not seen through a future."""
         with self.lock:
@@ -320,7 +336,11 @@ class ProducerCore:
             for queue in self._accumulator.close_due(now_ms, everything=self._flushing > 0):
                 self.routes[queue.topic].move_on(queue.partition)
             expired = self._sender.expire(now_ms)
+            if self.transactional is not None:
+                expired += self.transactional.drop_unsent()
             plans = self._sender.plan(now_ms, self._cluster.metadata.leader)
+            if plans and self.transactional is not None:
+                self.transactional.sent()
             wants_id = self._sender.id_state is IdState.WANTED and bool(self._accumulator.ready)
             if wants_id:
                 self._sender.id_state = IdState.ASKED
@@ -335,6 +355,8 @@ class ProducerCore:
             self._complete(expired)
         if wants_id:
             self._ask_producer_id()
+        if self.transactional is not None:
+            self.transactional.pump()
         if leader_missing:
             self._cluster.refresh_soon()
         self._arm(min((d for d in deadlines if d is not None), default=None))
@@ -360,9 +382,10 @@ class ProducerCore:
         self._send(plan)
 
     def _send(self, plan: ProducePlan) -> None:
+        tx = self.transactional
         try:
             for batch in plan.batches:
-                if seal(batch):
+                if seal(batch, transactional=tx is not None):
                     self._accumulator.sealed(batch)
         except KohortError as error:
             self._loop.call_soon(self._answered, plan, error)
@@ -370,9 +393,17 @@ class ProducerCore:
         now_ms = self._loop.now_ms()
         wait_ms = max(1, min(self.config.request_timeout_ms, plan.deadline_ms - now_ms))
         acks = int(self.config.acks)
+        request = produce_request(
+            plan.batches,
+            self._cluster.metadata,
+            acks,
+            wait_ms,
+            None if tx is None else tx.transactional_id,
+        )
+        at_most = None if tx is None else tx.produce_at_most
         self._cluster.request(
             plan.node_id,
-            produce_request(plan.batches, self._cluster.metadata, acks, wait_ms),
+            Versioned(ProduceRequest, lambda _: request, at_most=at_most),
             lambda answer: self._answered(plan, answer),
             timeout_ms=wait_ms,
             lane="produce",
@@ -405,19 +436,25 @@ class ProducerCore:
     def _complete(self, outcomes: list[Outcome]) -> None:
         """Give memory back, tell the futures, wake who waits for room."""
         room: list[Future[None]] = []
+        settled: list[Settled] = []
         with self.lock:
             for outcome in outcomes:
                 self._accumulator.release(outcome.batch)
                 if outcome.error is not None:
                     self._count_failure(outcome.batch, outcome.error)
+                    if self.transactional is not None:
+                        settled += self.transactional.failed(outcome.error)
             if self._room and not self._accumulator.full:
                 room, self._room = self._room, []
         for batch, error, base_offset, append_time_ms in outcomes:
             batch.delivery.complete(error, base_offset, append_time_ms)
         for future in room:
             future.set_result(None)
+        tell(settled)
 
     def _count_failure(self, batch: Batch, error: KohortError) -> None:
+        if isinstance(error, TransactionAbortedError):
+            return
         if len(self._failures) < _FAILURES_KEPT_MAX:
             self._failures.append((batch.delivery, error, batch.count))
         else:
@@ -458,6 +495,8 @@ class ProducerCore:
             outcomes = self._sender.abort(error)
             waiting = self._room + self._news
             self._room, self._news = [], []
+        if self.transactional is not None:
+            self.transactional.close(ClosedError("the producer was closed"))
         self._cluster.close()
         if self._timer is not None:
             self._timer.cancel()

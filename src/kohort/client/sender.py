@@ -8,6 +8,8 @@ Rules (KIP-98, KIP-360, KIP-679):
 - Sequences belong to a partition. When the broker does not expect the oldest batch's sequence, or a
   batch was refused for good, this partition goes on under the next epoch, with sequences from 0.
   That cannot store anything twice: a batch behind one that was not stored was not stored either.
+- Of a transactional producer, identities come from the coordinator alone: what is refused fails,
+  and its transaction with it.
 - Every batch gets exactly one outcome.
 """
 
@@ -86,8 +88,14 @@ class Sender:
         self.producer_id = -1
         self.producer_epoch = -1
         self._next_ms: int | None = None
+        self._gate: Callable[[str, int], bool] | None = None
         self.leader_missing = False
         """True when the last `plan` held batches back because their partition has no leader."""
+
+    def become_transactional(self, gate: Callable[[str, int], bool]) -> None:
+        """Identities come from `take_identity` alone; `gate(topic, partition)` lets batches out."""
+        self._gate = gate
+        self.id_state = IdState.ASKED
 
     # -- going out
 
@@ -127,7 +135,9 @@ class Sender:
             self._note(head.retry_at_ms)
             return False
         # A retry goes alone, so that what follows it cannot be stored before it is.
-        return not (queue.in_flight and (head.attempts or queue.in_flight[0].attempts > 1))
+        if queue.in_flight and (head.attempts or queue.in_flight[0].attempts > 1):
+            return False
+        return self._gate is None or self._gate(queue.topic, queue.partition)
 
     def _one_request(self, node_id: int, queues: list[PartitionQueue]) -> ProducePlan:
         batches: list[Batch] = []
@@ -211,7 +221,7 @@ class Sender:
         code, queue = answer.code, batch.queue
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and _has_predecessor(batch):
             self._retry(batch, now_ms)  # its predecessor failed and will go first
-        elif code in _UNEXPECTED and queue.identity is not None:
+        elif code in _UNEXPECTED and queue.identity is not None and self._gate is None:
             queue.bump = True
             self._retry(batch, now_ms)
         elif code == ErrorCode.PRODUCER_FENCED:
@@ -263,7 +273,7 @@ class Sender:
         queue = batch.queue
         if batch in queue.in_flight:
             queue.in_flight.remove(batch)
-        if refused and batch.sequence != NO_SEQUENCE:
+        if refused and batch.sequence != NO_SEQUENCE and self._gate is None:
             queue.bump = True
         outcomes.append(Outcome(batch, error))
 
@@ -284,14 +294,26 @@ class Sender:
         """Give up everything that is not done, because the producer is closed."""
         outcomes: list[Outcome] = []
         for queue in self._accumulator.queues.values():
+            outcomes.extend(Outcome(batch, error) for batch in queue.in_flight)
+            queue.in_flight.clear()
+        return outcomes + self.drop_unsent(error)
+
+    def drop_unsent(self, error: KohortError) -> list[Outcome]:
+        """Give up everything that is not under way just now."""
+        outcomes: list[Outcome] = []
+        for queue in self._accumulator.queues.values():
             if queue.open is not None:
                 self._accumulator.close_batch(queue.open)
-            outcomes.extend(Outcome(batch, error) for batch in queue.in_flight)
             outcomes.extend(Outcome(batch, error) for batch in queue.closed)
-            queue.in_flight.clear()
             queue.closed.clear()
         self._accumulator.ready.clear()
         return outcomes
+
+    def take_identity(self, producer_id: int, epoch: int) -> None:
+        """The coordinator has given another identity; nothing is under way."""
+        self.producer_id_given(producer_id, epoch)
+        for queue in self._accumulator.queues.values():
+            queue.identity, queue.next_sequence, queue.bump = None, 0, False
 
     def producer_id_given(self, producer_id: int, epoch: int) -> None:
         """InitProducerId was answered."""

@@ -39,6 +39,18 @@ class OffsetAndTimestamp(NamedTuple):
     leader_epoch: int = -1
 
 
+class GroupMetadata(NamedTuple):
+    """Who this consumer is in its group; without membership generation -1 and no member id.
+
+    With `group_protocol=consumer` the generation is the member epoch.
+    """
+
+    group_id: str
+    generation: int
+    member_id: str
+    group_instance_id: str | None
+
+
 class RecordMetadata(NamedTuple):
     """Where a produced record was stored.
 

@@ -23,6 +23,11 @@ def ranges_of(response: ApiVersionsResponse) -> dict[int, tuple[int, int]]:
     return {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
 
 
+def features_of(response: ApiVersionsResponse) -> dict[str, int]:
+    """The finalized levels of features that an ApiVersions answer names (KIP-584)."""
+    return {feature.name: feature.max_version_level for feature in response.finalized_features}
+
+
 def pick(api: type[Message], theirs: Ranges, broker: str, at_most: int | None = None) -> int:
     """The version to send a request of class `api` in; raises UnsupportedVersionError.
 

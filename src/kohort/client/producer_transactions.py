@@ -1,0 +1,238 @@
+"""Transactions as users call them, for both faces of the producer (KIP-98, KIP-447, KIP-890).
+
+    producer = Producer(bootstrap_servers=..., transactional_id="copier-1")
+    producer.init_transactions()
+    with producer.transaction():
+        producer.send("out", value)
+        producer.send_offsets_to_transaction(consumer.positions(), consumer.group_metadata())
+
+Rules:
+- An AbortableTransactionError ends the transaction, not the producer: abort, and do it again.
+- Every other error than a KafkaTimeoutError is final: make a new producer.
+- After a KafkaTimeoutError of an end it is not known whether it was one: the same call again waits
+  for the answer.
+
+Shell: the clock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from kohort.client.delivery import Delivery
+from kohort.client.future import Future
+from kohort.client.producer_core import ProducerCore
+from kohort.client.transactional import Transactional
+from kohort.client.types import GroupMetadata, OffsetAndMetadata, TopicPartition
+from kohort.errors import AbortableTransactionError, KafkaTimeoutError, KohortError, UsageError
+
+Offsets = Mapping[TopicPartition, "OffsetAndMetadata | int"]
+
+
+class Transacting:
+    """The transactional calls of `Producer`: they block, at most `max_block_ms` by default."""
+
+    _core: ProducerCore
+
+    def init_transactions(self, timeout_s: float | None = None) -> None:
+        """Take over the transactional id: fence its old producer, abort what that had open.
+
+        Once, before the first transaction. Raises KafkaTimeoutError (call again), BrokerError.
+        """
+        _wait(transactional(self._core).init(), self._time_s(timeout_s), "init_transactions")
+
+    def begin_transaction(self) -> None:
+        """Open a transaction: records and offsets belong to it until it is ended."""
+        transactional(self._core).begin()
+
+    def commit_transaction(self, timeout_s: float | None = None) -> None:
+        """Send everything, then commit: all of it becomes visible, or nothing of it.
+
+        Raises AbortableTransactionError, FencedError, and KafkaTimeoutError: call it again then.
+        """
+        self._end(commit=True, timeout_s=timeout_s)
+
+    def abort_transaction(self, timeout_s: float | None = None) -> None:
+        """Drop what was not sent and abort: nobody who reads committed records will see any."""
+        self._end(commit=False, timeout_s=timeout_s)
+
+    def _end(self, *, commit: bool, timeout_s: float | None) -> None:
+        tx = transactional(self._core)
+        deadline = time.monotonic() + self._time_s(timeout_s)
+        what = "commit_transaction" if commit else "abort_transaction"
+        tx.start_end(commit=commit)
+        pending = self._core.begin_flush()
+        try:
+            for delivery in pending:
+                if not delivery.wait(deadline - time.monotonic()):
+                    raise _too_late(what)
+        finally:
+            self._core.end_flush()
+        self._core.forget_failures()
+        _wait(tx.finish_end(), deadline - time.monotonic(), what)
+
+    def send_offsets_to_transaction(
+        self, offsets: Offsets, group_metadata: GroupMetadata, timeout_s: float | None = None
+    ) -> None:
+        """Commit a group's offsets with the transaction: `consumer.positions()`, say.
+
+        `group_metadata` is `consumer.group_metadata()`, asked for just now: a member that its group
+        has left behind is refused with AbortableTransactionError (KIP-447).
+        """
+        tx = transactional(self._core)
+        future = tx.commit_offsets(group_metadata, whole(offsets))
+        _wait(future, self._time_s(timeout_s), "send_offsets_to_transaction")
+
+    @contextmanager
+    def transaction(self) -> Generator[None]:
+        """A transaction for the length of a `with` block: committed at its end, or aborted.
+
+        An error inside aborts it and is raised. When the commit is refused, the transaction is
+        aborted and AbortableTransactionError raised: do its work again.
+        """
+        self.begin_transaction()
+        try:
+            yield
+        except BaseException as error:  # whatever it is, half a transaction must not be committed
+            self._abort_after(error)
+            raise
+        try:
+            self.commit_transaction()
+        except AbortableTransactionError as error:
+            self._abort_after(error)
+            raise
+
+    def _abort_after(self, cause: BaseException) -> None:
+        if transactional(self._core).is_open:
+            try:
+                self.abort_transaction()
+            except KohortError as error:
+                cause.add_note(f"and the transaction could not be aborted: {error}")
+
+    def _time_s(self, timeout_s: float | None) -> float:
+        return self._core.config.max_block_ms / 1000 if timeout_s is None else timeout_s
+
+
+class AsyncTransacting:
+    """The transactional calls of `AsyncProducer`."""
+
+    _core: ProducerCore
+
+    async def init_transactions(self, timeout_s: float | None = None) -> None:
+        """As `Producer.init_transactions`."""
+        future = transactional(self._core).init()
+        await _await(future, self._time_s(timeout_s), "init_transactions")
+
+    def begin_transaction(self) -> None:
+        """As `Producer.begin_transaction`; it does not wait."""
+        transactional(self._core).begin()
+
+    async def commit_transaction(self, timeout_s: float | None = None) -> None:
+        """As `Producer.commit_transaction`."""
+        await self._end(commit=True, timeout_s=timeout_s)
+
+    async def abort_transaction(self, timeout_s: float | None = None) -> None:
+        """As `Producer.abort_transaction`."""
+        await self._end(commit=False, timeout_s=timeout_s)
+
+    async def _end(self, *, commit: bool, timeout_s: float | None) -> None:
+        tx = transactional(self._core)
+        deadline = time.monotonic() + self._time_s(timeout_s)
+        what = "commit_transaction" if commit else "abort_transaction"
+        tx.start_end(commit=commit)
+        pending = self._core.begin_flush()
+        try:
+            for delivery in pending:
+                await _await(_done(delivery), deadline - time.monotonic(), what)
+        finally:
+            self._core.end_flush()
+        self._core.forget_failures()
+        await _await(tx.finish_end(), deadline - time.monotonic(), what)
+
+    async def send_offsets_to_transaction(
+        self, offsets: Offsets, group_metadata: GroupMetadata, timeout_s: float | None = None
+    ) -> None:
+        """As `Producer.send_offsets_to_transaction`."""
+        tx = transactional(self._core)
+        future = tx.commit_offsets(group_metadata, whole(offsets))
+        await _await(future, self._time_s(timeout_s), "send_offsets_to_transaction")
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncGenerator[None]:
+        """As `Producer.transaction`, in an `async with` block."""
+        self.begin_transaction()
+        try:
+            yield
+        except BaseException as error:  # whatever it is, half a transaction must not be committed
+            await self._abort_after(error)
+            raise
+        try:
+            await self.commit_transaction()
+        except AbortableTransactionError as error:
+            await self._abort_after(error)
+            raise
+
+    async def _abort_after(self, cause: BaseException) -> None:
+        if transactional(self._core).is_open:
+            try:
+                await self.abort_transaction()
+            except KohortError as error:
+                cause.add_note(f"and the transaction could not be aborted: {error}")
+
+    def _time_s(self, timeout_s: float | None) -> float:
+        return self._core.config.max_block_ms / 1000 if timeout_s is None else timeout_s
+
+
+def transactional(core: ProducerCore) -> Transactional:
+    """What has the producer's transactions. Raises UsageError when it has none."""
+    core.check_may_wait()
+    core.thread.check()
+    if core.transactional is None:
+        raise UsageError("this producer has no transactional_id; give it one to use transactions")
+    return core.transactional
+
+
+def whole(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Offsets in their full form. Raises UsageError for one that is negative."""
+    found: dict[TopicPartition, OffsetAndMetadata] = {}
+    for tp, offset in offsets.items():
+        value = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
+        if value.offset < 0:
+            raise UsageError(f"cannot commit offset {value.offset} for {tp}: offsets are >= 0")
+        found[TopicPartition(*tp)] = value
+    return found
+
+
+def _wait(future: Future[None], timeout_s: float, what: str) -> None:
+    if not future.wait(timeout_s):
+        raise _too_late(what)
+    future.result()
+
+
+async def _await(future: Future[Any], timeout_s: float, what: str) -> None:
+    import asyncio  # only tasks need it, and they have it
+
+    async def suspended() -> None:
+        await future
+
+    try:
+        await asyncio.wait_for(suspended(), max(0.0, timeout_s))
+    except TimeoutError as error:
+        if isinstance(error, KohortError):
+            raise
+        raise _too_late(what) from None
+
+
+def _done(delivery: Delivery) -> Future[None]:
+    future: Future[None] = Future()
+    delivery.add_callback(lambda: future.set_result(None))
+    return future
+
+
+def _too_late(what: str) -> KafkaTimeoutError:
+    return KafkaTimeoutError(
+        f"{what} had no answer in time and goes on; the same call again waits for its outcome"
+    )
