@@ -62,7 +62,7 @@ def test_a_bad_address_is_refused(text):
         (ConsumerConfig, {**KIP_848, "session_timeout_ms": 6_000}, "group.consumer.session"),
         (ConsumerConfig, {**KIP_848, "heartbeat_interval_ms": 50}, "group.consumer.heartbeat"),
         (ConsumerConfig, {**KIP_848, "partition_assignment_strategy": "sticky"}, "remote_assignor"),
-        (ConsumerConfig, {"isolation_level": "read_committed"}, "isolation_level"),
+        (ConsumerConfig, {"isolation_level": "committed"}, "isolation_level"),
         (ConsumerConfig, {"group_instance_id": "i"}, "group_instance_id"),
         (ConsumerConfig, {"group_id": ""}, "group_id"),
         (ConsumerConfig, {"max_poll_records": 0}, "max_poll_records"),

@@ -1,0 +1,377 @@
+"""A transactional producer's table and its dealings with coordinators, without a network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kohort.client.backoff import Backoff
+from kohort.client.cluster import ANY, Versioned
+from kohort.client.transaction_requests import Kind
+from kohort.client.transaction_table import TRANSITIONS, TxEvent, TxState
+from kohort.client.transactions import Ask, Settled, Transactions
+from kohort.client.types import GroupMetadata, OffsetAndMetadata, TopicPartition
+from kohort.errors import (
+    AbortableTransactionError,
+    BrokerError,
+    ClosedError,
+    ConnectionFailedError,
+    ErrorCode,
+    FencedError,
+    KohortError,
+    TransactionAbortedError,
+    UsageError,
+)
+from kohort.wire.messages.add_offsets_to_txn_response import AddOffsetsToTxnResponse
+from kohort.wire.messages.add_partitions_to_txn_response import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopicResult,
+)
+from kohort.wire.messages.end_txn_response import EndTxnResponse
+from kohort.wire.messages.find_coordinator_response import Coordinator, FindCoordinatorResponse
+from kohort.wire.messages.init_producer_id_response import InitProducerIdResponse
+from kohort.wire.messages.txn_offset_commit_response import (
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+E, K, S = ErrorCode, Kind, TxState
+NODE, GROUP_NODE = 3, 4
+GROUP = GroupMetadata("g", 5, "m", None)
+OFFSETS = {TopicPartition("t", 0): OffsetAndMetadata(7)}
+FOUND = FindCoordinatorResponse(coordinators=[Coordinator(node_id=NODE, host="h", port=1)])
+FOUND_GROUP = FindCoordinatorResponse(
+    coordinators=[Coordinator(node_id=GROUP_NODE, host="h", port=2)]
+)
+
+
+def added(code: int = 0) -> AddPartitionsToTxnResponse:
+    part = AddPartitionsToTxnPartitionResult(partition_index=0, partition_error_code=code)
+    topic = AddPartitionsToTxnTopicResult(name="t", results_by_partition=[part])
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=[topic])
+
+
+def stored(code: int = 0) -> TxnOffsetCommitResponse:
+    part = TxnOffsetCommitResponsePartition(partition_index=0, error_code=code)
+    return TxnOffsetCommitResponse(topics=[TxnOffsetCommitResponseTopic(partitions=[part])])
+
+
+class Driver:
+    """A `Transactions` with its clock, and what became of each token."""
+
+    def __init__(self, *, kip_890: bool = True, ready: bool = True) -> None:
+        self.now_ms = 0
+        self.tx = Transactions(
+            "tx", 60_000, Backoff(100, 1_000, lambda: 0.5), lambda node, name: 2 * kip_890
+        )
+        self.ends: dict[str, KohortError | None] = {}
+        if ready:
+            self.tx.init("init")
+            self.asked(K.FIND_TRANSACTIONS, FOUND)
+            self.asked(K.INIT, InitProducerIdResponse(producer_id=9, producer_epoch=1))
+            assert self.ends == {"init": None}
+
+    def take(self, settled: list[Settled]) -> None:
+        for token, error in settled:
+            assert token not in self.ends, "a token is settled once"
+            self.ends[token] = error
+
+    def asked(self, kind: Kind, answer: Any) -> Ask:
+        """It asks just this now, and gets this answer."""
+        ask = self.tx.next_request(self.now_ms)
+        assert ask is not None
+        assert ask.kind is kind
+        self.take(self.tx.answered(ask, answer, self.now_ms))
+        return ask
+
+    def idle(self) -> bool:
+        return self.tx.next_request(self.now_ms) is None
+
+    def later(self) -> None:
+        deadline = self.tx.next_deadline()
+        assert deadline is not None
+        assert self.idle()
+        self.now_ms = deadline
+
+    def end(self, *, commit: bool, token: str = "end") -> None:
+        self.tx.end(commit=commit)
+        self.take(self.tx.flushed(token))
+
+    def write(self) -> None:
+        """A record goes out."""
+        if not self.tx.admits("t", 0):
+            self.asked(K.ADD_PARTITIONS, added())
+            assert self.tx.admits("t", 0)
+        self.tx.sent()
+
+
+def body(ask: Ask, version: int = 5) -> Any:
+    return ask.message.build(version) if isinstance(ask.message, Versioned) else ask.message
+
+
+def test_every_state_refuses_what_its_table_lacks() -> None:
+    """A call that the table does not have raises and changes nothing."""
+    calls = {
+        TxEvent.INIT_CALLED: lambda tx: tx.init("x"),
+        TxEvent.BEGIN_CALLED: lambda tx: tx.begin(),
+        TxEvent.COMMIT_CALLED: lambda tx: tx.end(commit=True),
+        TxEvent.ABORT_CALLED: lambda tx: tx.end(commit=False),
+    }
+    for state in TxState:
+        for event, call in calls.items():
+            tx = Driver().tx
+            tx.state, tx.error = state, BrokerError(E.UNKNOWN_SERVER_ERROR)
+            target = TRANSITIONS.get((state, event))
+            if target is not None:
+                call(tx)
+                assert tx.state is target
+                continue
+            with pytest.raises(KohortError):
+                call(tx)
+            assert tx.state is state
+
+
+def test_every_state_can_be_reached_and_left() -> None:
+    reached = set(TRANSITIONS.values())
+    assert reached == set(TxState) - {S.NEW}
+    for state in TxState:
+        assert {s for s, _ in TRANSITIONS} >= {state}
+        assert (state, TxEvent.FATAL) in TRANSITIONS
+
+
+def test_a_transaction_with_kip_890() -> None:
+    """No partition is added by request; the end gives the next epoch."""
+    d = Driver()
+    d.tx.begin()
+    assert d.idle()
+    d.write()
+    d.end(commit=True)
+    ask = d.asked(K.END, EndTxnResponse(producer_id=9, producer_epoch=2))
+    assert (ask.target, body(ask).committed) == (NODE, True)
+    assert isinstance(ask.message, Versioned)
+    assert ask.message.at_most is None
+    assert d.ends["end"] is None
+    assert d.tx.identity[1:] == (9, 2)
+    assert d.tx.state is S.READY
+
+
+def test_a_transaction_before_kip_890() -> None:
+    d = Driver(kip_890=False)
+    d.tx.begin()
+    assert not d.tx.admits("t", 0)
+    assert not d.tx.admits("t", 1)
+    ask = d.tx.next_request(0)
+    assert ask is not None
+    assert not d.tx.admits("u", 0)  # while the first two are asked for
+    d.take(d.tx.answered(ask, added(), 0))
+    assert d.tx.admits("t", 0)
+    assert d.tx.admits("t", 1)
+    ask = d.asked(K.ADD_PARTITIONS, added())
+    assert [t.name for t in body(ask, 3).v3_and_below_topics] == ["u"]
+    d.tx.sent()
+    d.end(commit=True)
+    ask = d.asked(K.END, EndTxnResponse(producer_id=-1, producer_epoch=-1))
+    assert isinstance(ask.message, Versioned)
+    assert ask.message.at_most == 4
+    assert d.tx.identity[1:] == (9, 1)
+    assert d.ends["end"] is None
+
+
+@pytest.mark.parametrize("kip_890", [True, False])
+def test_offsets_go_with_the_member_that_read_them(kip_890: bool) -> None:
+    """KIP-447."""
+    d = Driver(kip_890=kip_890)
+    d.tx.begin()
+    d.tx.commit_offsets(GROUP, OFFSETS, "offsets")
+    if not kip_890:
+        d.asked(K.ADD_OFFSETS, AddOffsetsToTxnResponse())
+    assert d.asked(K.FIND_GROUP, FOUND_GROUP).target == ANY
+    ask = d.asked(K.OFFSETS, stored())
+    request = body(ask)
+    assert ask.target == GROUP_NODE
+    assert (request.generation_id, request.member_id) == (5, "m")
+    assert body(ask, 2).generation_id == -1
+    assert d.ends["offsets"] is None
+    d.end(commit=True)
+    d.asked(K.END, EndTxnResponse(producer_id=9, producer_epoch=2))
+    assert d.ends["end"] is None
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_empty_transaction_asks_nobody(commit: bool) -> None:
+    d = Driver()
+    d.tx.begin()
+    d.end(commit=commit)
+    assert d.ends["end"] is None
+    assert d.idle()
+    assert d.tx.state is S.READY
+
+
+def test_what_is_lost_is_asked_again() -> None:
+    d = Driver()
+    d.tx.begin()
+    d.write()
+    d.end(commit=True)
+    d.asked(K.END, ConnectionFailedError("cut"))
+    d.later()
+    d.asked(K.FIND_TRANSACTIONS, FOUND)
+    d.asked(K.END, EndTxnResponse(error_code=E.NOT_COORDINATOR))
+    d.later()
+    d.asked(K.FIND_TRANSACTIONS, FindCoordinatorResponse(error_code=15))
+    d.later()
+    d.asked(K.FIND_TRANSACTIONS, FOUND)
+    d.asked(K.END, EndTxnResponse(error_code=E.COORDINATOR_LOAD_IN_PROGRESS))
+    d.later()
+    d.asked(K.END, EndTxnResponse(error_code=E.CONCURRENT_TRANSACTIONS))
+    assert d.tx.next_deadline() == d.now_ms + 10  # markers do not take long
+    d.later()
+    d.asked(K.END, EndTxnResponse(producer_id=9, producer_epoch=2))
+    assert d.ends["end"] is None
+
+
+@pytest.mark.parametrize("code", [E.UNKNOWN_SERVER_ERROR, E.INVALID_TXN_STATE, 999])
+def test_a_commit_is_never_reported_that_was_refused(code: int) -> None:
+    """B57: EndTxn refused with an unknown error ends the producer, not with a success."""
+    d = Driver()
+    d.tx.begin()
+    d.write()
+    d.end(commit=True)
+    d.asked(K.END, EndTxnResponse(error_code=code))
+    assert isinstance(d.ends["end"], BrokerError)
+    assert d.tx.state is S.DEAD
+    with pytest.raises(BrokerError):
+        d.tx.begin()
+
+
+@pytest.mark.parametrize("code", [E.PRODUCER_FENCED, E.INVALID_PRODUCER_EPOCH])
+def test_a_fenced_producer_is_of_no_more_use(code: int) -> None:
+    d = Driver()
+    d.tx.begin()
+    d.write()
+    d.end(commit=True)
+    d.asked(K.END, EndTxnResponse(error_code=code))
+    assert isinstance(d.ends["end"], FencedError)
+    for call in (d.tx.begin, d.tx.check_may_write, lambda: d.tx.end(commit=False)):
+        with pytest.raises(FencedError):
+            call()
+
+
+@pytest.mark.parametrize("kip_890", [True, False])
+def test_a_failed_record_leaves_only_an_abort(kip_890: bool) -> None:
+    """And sequences that are in doubt begin anew under the next epoch (KIP-360)."""
+    d = Driver(kip_890=kip_890)
+    d.tx.begin()
+    d.write()
+    d.take(d.tx.failed(BrokerError(E.OUT_OF_ORDER_SEQUENCE_NUMBER)))
+    for call in (d.tx.check_may_write, d.tx.begin, lambda: d.tx.end(commit=True)):
+        with pytest.raises(AbortableTransactionError, match="abort_transaction"):
+            call()
+    assert not d.tx.admits("t", 0)
+    d.end(commit=False)
+    assert not body(d.asked(K.END, EndTxnResponse(producer_id=9, producer_epoch=2))).committed
+    if not kip_890:
+        assert "end" not in d.ends
+        ask = d.asked(K.INIT, InitProducerIdResponse(producer_id=9, producer_epoch=2))
+        assert (body(ask).producer_id, body(ask).producer_epoch) == (9, 1)
+    assert d.ends["end"] is None
+    assert d.tx.identity[1:] == (9, 2)
+    d.tx.begin()
+    d.write()
+
+
+def test_a_record_that_fails_during_the_commit() -> None:
+    d = Driver()
+    d.tx.begin()
+    d.write()
+    d.tx.end(commit=True)
+    d.take(d.tx.failed(BrokerError(E.MESSAGE_TOO_LARGE)))
+    with pytest.raises(AbortableTransactionError):
+        d.tx.flushed("end")
+    d.end(commit=False, token="abort")
+    d.asked(K.END, EndTxnResponse(producer_id=9, producer_epoch=2))
+    assert d.ends == {"init": None, "abort": None}
+
+
+@pytest.mark.parametrize("code", [E.ILLEGAL_GENERATION, E.UNKNOWN_MEMBER_ID, E.FENCED_INSTANCE_ID])
+def test_offsets_of_a_member_that_was_left_behind(code: int) -> None:
+    d = Driver()
+    d.tx.begin()
+    d.tx.commit_offsets(GROUP, OFFSETS, "offsets")
+    d.asked(K.FIND_GROUP, FOUND_GROUP)
+    d.asked(K.OFFSETS, stored(code))
+    assert isinstance(d.ends["offsets"], AbortableTransactionError)
+    d.end(commit=False)
+    d.asked(K.END, EndTxnResponse(producer_id=9, producer_epoch=2))
+    assert d.ends["end"] is None
+
+
+def test_the_coordinator_never_heard_of_what_is_aborted() -> None:
+    """Before KIP-890 an abort of nothing is refused; whether it was nothing we need not know."""
+    d = Driver(kip_890=False)
+    d.tx.begin()
+    assert not d.tx.admits("t", 0)
+    d.asked(K.ADD_PARTITIONS, ConnectionFailedError("cut"))
+    d.end(commit=False)
+    d.later()
+    d.asked(K.FIND_TRANSACTIONS, FOUND)
+    d.asked(K.END, EndTxnResponse(error_code=E.INVALID_TXN_STATE))
+    assert d.ends["end"] is None
+    assert d.tx.state is S.READY
+
+
+def test_offsets_that_wait_when_the_transaction_is_aborted() -> None:
+    d = Driver()
+    d.tx.begin()
+    d.tx.commit_offsets(GROUP, OFFSETS, "offsets")
+    d.asked(K.FIND_GROUP, FOUND_GROUP)
+    d.end(commit=False)
+    d.asked(K.END, EndTxnResponse(producer_id=9, producer_epoch=2))
+    assert isinstance(d.ends["offsets"], TransactionAbortedError)
+    assert d.ends["end"] is None
+
+
+def test_an_end_may_be_called_again_after_a_timeout() -> None:
+    d = Driver()
+    d.tx.begin()
+    d.write()
+    d.end(commit=True, token="first")
+    ask = d.tx.next_request(0)
+    assert ask is not None
+    d.end(commit=True, token="second")
+    with pytest.raises(UsageError):
+        d.tx.end(commit=False)
+    d.take(d.tx.answered(ask, EndTxnResponse(producer_id=9, producer_epoch=2), 0))
+    assert (d.ends["first"], d.ends["second"]) == (None, None)
+
+
+def test_an_answer_that_nobody_waits_for_is_dropped() -> None:
+    d = Driver()
+    d.tx.begin()
+    d.write()
+    d.end(commit=True)
+    ask = d.tx.next_request(0)
+    assert ask is not None
+    d.take(d.tx.answered(ask, EndTxnResponse(producer_id=9, producer_epoch=2), 0))
+    assert d.tx.answered(ask, EndTxnResponse(error_code=90), 0) == []
+    assert d.tx.state is S.READY
+
+
+@pytest.mark.parametrize("code", [E.INVALID_TRANSACTION_TIMEOUT, E.INVALID_PRODUCER_ID_MAPPING])
+def test_an_initialization_that_is_refused(code: int) -> None:
+    d = Driver(ready=False)
+    d.tx.init("init")
+    d.asked(K.FIND_TRANSACTIONS, FOUND)
+    d.asked(K.INIT, InitProducerIdResponse(error_code=code))
+    assert isinstance(d.ends["init"], BrokerError)
+    assert d.tx.state is S.DEAD
+
+
+def test_closing_ends_every_wait() -> None:
+    d = Driver()
+    d.tx.begin()
+    d.tx.commit_offsets(GROUP, OFFSETS, "offsets")
+    d.take(d.tx.close(ClosedError("closed")))
+    assert isinstance(d.ends["offsets"], ClosedError)

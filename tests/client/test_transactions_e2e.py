@@ -1,0 +1,262 @@
+"""Transactions of our producers and consumers on the embedded broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from kohort import AsyncProducer, Consumer, Producer, TopicPartition
+from kohort.broker.apis import api_versions
+from kohort.errors import (
+    AbortableTransactionError,
+    BrokerError,
+    ConfigError,
+    FencedError,
+    TransactionAbortedError,
+    UsageError,
+)
+from kohort.testing import Cluster
+
+WAIT_S = 20
+T0 = TopicPartition("t", 0)
+PARTITIONS = {"t": 1, "out": 2}
+
+
+@pytest.fixture(params=["before KIP-890", "KIP-890"])
+def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    if request.param == "before KIP-890":
+        monkeypatch.setattr(api_versions, "FEATURES", ())
+    with Cluster() as made:
+        for name, partitions in PARTITIONS.items():
+            made.create_topic(name, partitions)
+        yield made
+
+
+def producer(cluster: Cluster, name: str = "tx", **settings: object) -> Producer:
+    made = Producer(bootstrap_servers=cluster.bootstrap, transactional_id=name, **settings)
+    made.init_transactions(WAIT_S)
+    return made
+
+
+def fail(p: Producer, value: bytes) -> None:
+    """A transaction whose record is stored, and which then fails."""
+    with p.transaction():
+        p.send("t", value)
+        p.flush()
+        raise ZeroDivisionError
+
+
+def read(cluster: Cluster, topic: str = "t", *, committed: bool = True) -> list[bytes]:
+    """Every record that is there now, as far as it may be seen."""
+    level = "read_committed" if committed else "read_uncommitted"
+    with Consumer(bootstrap_servers=cluster.bootstrap, isolation_level=level) as consumer:
+        tps = [TopicPartition(topic, p) for p in range(PARTITIONS[topic])]
+        consumer.assign(tps)
+        consumer.seek_to_beginning()
+        ends = consumer.end_offsets(tps)
+        found: list[bytes] = []
+        while any(consumer.position(tp) < ends[tp] for tp in tps):
+            found += [record.value for record in consumer.poll(WAIT_S)]
+        return found
+
+
+def test_nothing_of_an_aborted_transaction_is_ever_seen(cluster: Cluster) -> None:
+    """F2, with our own consumer: it reads to what is stable and leaves out what was aborted."""
+    with producer(cluster) as p:
+        with p.transaction():
+            p.send("t", b"a")
+        with pytest.raises(ZeroDivisionError):
+            fail(p, b"b")
+        with p.transaction():
+            p.send("t", b"c")
+        p.begin_transaction()
+        p.send("t", b"open")
+        p.flush()
+        assert read(cluster) == [b"a", b"c"]
+        assert read(cluster, committed=False) == [b"a", b"b", b"c", b"open"]
+        p.commit_transaction()
+        assert read(cluster) == [b"a", b"c", b"open"]
+
+
+def test_records_that_were_not_sent_are_dropped_by_an_abort(cluster: Cluster) -> None:
+    with producer(cluster, linger_ms=60_000, delivery_timeout_ms=120_000) as p:
+        p.begin_transaction()
+        future = p.send("t", b"a")
+        p.abort_transaction()
+        assert isinstance(future.error(WAIT_S), TransactionAbortedError)
+        with p.transaction():
+            p.send("t", b"b")
+        p.flush()
+    assert read(cluster, committed=False) == [b"b"]
+
+
+def test_writing_outside_of_a_transaction_is_refused(cluster: Cluster) -> None:
+    with producer(cluster) as p:
+        with pytest.raises(UsageError, match="begin_transaction"):
+            p.send("t", b"x")
+        with pytest.raises(UsageError, match="begin_transaction"):
+            p.send_many("t", [b"x"])
+        with p.transaction():
+            p.send("t", b"y")
+        with pytest.raises(UsageError, match="begin_transaction"):
+            p.send("t", b"x")
+        with pytest.raises(UsageError):
+            p.init_transactions()
+    plain = Producer(bootstrap_servers=cluster.bootstrap)
+    with plain, pytest.raises(UsageError, match="transactional_id"):
+        plain.begin_transaction()
+    assert read(cluster, committed=False) == [b"y"]
+
+
+def test_configurations_that_cannot_work() -> None:
+    with pytest.raises(ConfigError, match="enable_idempotence"):
+        Producer(transactional_id="tx", enable_idempotence=False)
+    with pytest.raises(ConfigError, match="transactional_id"):
+        Producer(transactional_id="")
+
+
+def test_a_timeout_that_the_broker_does_not_allow(cluster: Cluster) -> None:
+    made = Producer(
+        bootstrap_servers=cluster.bootstrap, transactional_id="tx", transaction_timeout_ms=900_001
+    )
+    with pytest.raises(BrokerError, match="INVALID_TRANSACTION_TIMEOUT"):
+        made.init_transactions(WAIT_S)
+    made.close()
+
+
+def test_a_second_producer_fences_the_first(cluster: Cluster) -> None:
+    old = producer(cluster)
+    old.begin_transaction()
+    old.send("t", b"old")
+    old.flush()
+    with producer(cluster) as new:
+        error = old.send("t", b"more").error(WAIT_S)
+        assert isinstance(error, BrokerError)
+        assert error.name == "INVALID_PRODUCER_EPOCH"
+        with pytest.raises(AbortableTransactionError):
+            old.commit_transaction()
+        with pytest.raises(FencedError):
+            old.abort_transaction()
+        with pytest.raises(FencedError):
+            old.begin_transaction()
+        with new.transaction():
+            new.send("t", b"new")
+    old.close()
+    assert read(cluster) == [b"new"]
+
+
+def test_consume_transform_produce(cluster: Cluster) -> None:
+    """Records and the offsets they were made from go together (KIP-447)."""
+    with Producer(bootstrap_servers=cluster.bootstrap) as plain:
+        plain.send_many("t", [b"%d" % n for n in range(100)])
+    settings = {
+        "bootstrap_servers": cluster.bootstrap, "group_id": "g", "enable_auto_commit": False,
+        "auto_offset_reset": "earliest", "isolation_level": "read_committed",
+        "max_poll_records": 10,
+    }  # fmt: skip
+    with producer(cluster) as p, Consumer(**settings) as consumer:
+        consumer.subscribe(["t"])
+        done, failed = 0, 0
+        while done < 100:
+            records = consumer.poll(WAIT_S)
+            try:
+                with p.transaction():
+                    for record in records:
+                        p.send("out", record.value, record.value)
+                    p.send_offsets_to_transaction(consumer.positions(), consumer.group_metadata())
+                    if records and failed < 3:
+                        failed += 1
+                        raise InterruptedError
+            except InterruptedError:
+                found = consumer.committed([T0])[T0]
+                consumer.seek(T0, 0 if found is None else found.offset)
+                continue
+            done += len(records)
+        found = consumer.committed([T0])[T0]
+        assert found is not None
+        assert found.offset == 100
+    assert sorted(read(cluster, "out"), key=int) == [b"%d" % n for n in range(100)]
+
+
+def test_a_member_left_behind_cannot_commit_its_transaction(cluster: Cluster) -> None:
+    with Producer(bootstrap_servers=cluster.bootstrap) as plain:
+        plain.send("t", b"x").result(WAIT_S)
+    settings = {
+        "bootstrap_servers": cluster.bootstrap, "group_id": "g", "enable_auto_commit": False,
+        "auto_offset_reset": "earliest",
+    }  # fmt: skip
+    with producer(cluster) as p:
+        with Consumer(**settings) as consumer:
+            consumer.subscribe(["t"])
+            while not consumer.poll(WAIT_S):
+                continue
+            positions, who = consumer.positions(), consumer.group_metadata()
+        p.begin_transaction()
+        p.send("out", b"x")
+        with pytest.raises(AbortableTransactionError):
+            p.send_offsets_to_transaction(positions, who)
+        p.abort_transaction()
+        with p.transaction():
+            p.send("out", b"y")
+    assert read(cluster, "out") == [b"y"]
+
+
+def test_a_transaction_that_its_broker_gave_up(cluster: Cluster) -> None:
+    """It took longer than transaction_timeout_ms: the producer learns it at commit."""
+    with producer(cluster, transaction_timeout_ms=100) as p:
+        p.begin_transaction()
+        p.send("t", b"x")
+        p.flush()
+        with producer(cluster, "other") as other, other.transaction():
+            other.send("t", b"y")
+        with Consumer(
+            bootstrap_servers=cluster.bootstrap, isolation_level="read_committed"
+        ) as consumer:
+            consumer.assign([T0])
+            consumer.seek_to_beginning()
+            seen = [r.value for r in consumer.poll(WAIT_S)]
+        assert seen == [b"y"]
+        with pytest.raises(FencedError):
+            p.commit_transaction()
+
+
+def test_the_broker_restarts_within_a_transaction(cluster: Cluster) -> None:
+    with producer(cluster) as p:
+        with p.transaction():
+            p.send("t", b"a")
+            p.flush()
+            cluster.restart()
+            p.send("t", b"b")
+        with p.transaction():
+            p.send("t", b"c")
+    assert read(cluster) == [b"a", b"b", b"c"]
+
+
+async def fail_slowly(p: AsyncProducer) -> None:
+    async with p.transaction():
+        await (await p.send("t", b"b"))
+        raise ZeroDivisionError
+
+
+def test_with_asyncio(cluster: Cluster) -> None:
+    async def run() -> None:
+        async with AsyncProducer(bootstrap_servers=cluster.bootstrap, transactional_id="tx") as p:
+            await p.init_transactions(WAIT_S)
+            async with p.transaction():
+                await p.send("t", b"a")
+            with pytest.raises(ZeroDivisionError):
+                await fail_slowly(p)
+            async with p.transaction():
+                await p.send("t", b"c")
+                who = Consumer(bootstrap_servers=cluster.bootstrap, group_id="g")
+                await p.send_offsets_to_transaction({T0: 5}, who.group_metadata())
+                who.close()
+
+    asyncio.run(run())
+    assert read(cluster) == [b"a", b"c"]
+    with Consumer(bootstrap_servers=cluster.bootstrap, group_id="g") as consumer:
+        found = consumer.committed([T0])[T0]
+        assert found is not None
+        assert found.offset == 5
