@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from kohort.client import positions  # noqa: E402
+from kohort.client import positions, transaction_table  # noqa: E402
 from kohort.errors import ErrorCode  # noqa: E402
 from kohort.group import consumer_member_table, member_table, states  # noqa: E402
 from kohort.transactions import states as transaction_states  # noqa: E402
@@ -141,6 +141,22 @@ def partition() -> str:
     )
 
 
+def producer() -> str:
+    """A transactional producer."""
+    arrows = [(s, e, t) for (s, e), t in transaction_table.TRANSITIONS.items()]
+    return "\n".join(
+        [
+            "# A transactional producer",
+            "",
+            "Drawn by `make diagrams` from `kohort/client/transaction_table.py`.",
+            "",
+            *diagram(transaction_table.TxState.NEW, arrows, "States"),
+            *legend("state", transaction_table.TxState),
+            *legend("event", transaction_table.TxEvent),
+        ]
+    )
+
+
 def transaction() -> str:
     """A transaction, seen by its coordinator."""
     arrows = [(s, e, t) for (s, e), t in transaction_states.TRANSITIONS.items()]
@@ -174,6 +190,7 @@ PAGES = {
     "member.md": member,
     "consumer-member.md": consumer_member,
     "partition.md": partition,
+    "producer.md": producer,
     "transaction.md": transaction,
 }
 
