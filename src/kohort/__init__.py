@@ -29,13 +29,18 @@ if TYPE_CHECKING:
     from kohort.group.assignors import MemberView as MemberView
     from kohort.group.assignors import Plan as Plan
     from kohort.group.assignors import TopicView as TopicView
+    from kohort.processing.app import App as App
     from kohort.records import Record as Record
+    from kohort.retry.classify import Permanent as Permanent
+    from kohort.retry.classify import RetryAfter as RetryAfter
+    from kohort.retry.classify import Temporary as Temporary
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Admin": "kohort.client.admin",
     "AdminConfig": "kohort.client.config",
+    "App": "kohort.processing.app",
     "Assignor": "kohort.group.assignors",
     "AssignorError": "kohort.group.assignors",
     "AsyncConsumer": "kohort.client.async_consumer",
@@ -47,12 +52,15 @@ _HOMES = {
     "NewTopic": "kohort.client.admin_types",
     "OffsetAndMetadata": "kohort.client.types",
     "OffsetAndTimestamp": "kohort.client.types",
+    "Permanent": "kohort.retry.classify",
     "Plan": "kohort.group.assignors",
     "Producer": "kohort.client.producer",
     "ProducerConfig": "kohort.client.config",
     "RebalanceListener": "kohort.client.listener",
     "Record": "kohort.records",
     "RecordMetadata": "kohort.client.types",
+    "RetryAfter": "kohort.retry.classify",
+    "Temporary": "kohort.retry.classify",
     "SubscriptionPattern": "kohort.client.subscription",
     "TopicPartition": "kohort.client.types",
     "TopicView": "kohort.group.assignors",

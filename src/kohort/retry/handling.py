@@ -257,7 +257,7 @@ def decode_all(decode: Decode, values: Sequence[bytes | None]) -> list[Any]:
     """Each value decoded; None stays None (a tombstone), a bad one becomes Undecodable."""
     if decode is None:
         return list(values)
-    function: Decoder = _decoder(decode)
+    function: Decoder = decoder_of(decode)
     found: list[Any] = []
     for value in values:
         try:
@@ -303,7 +303,8 @@ def _run_batch(spec: HandlerSpec, records: Sequence[Record], lookup: Lookup) -> 
     return batch.decided()
 
 
-def _decoder(decode: Literal["json", "text"] | Decoder) -> Decoder:
+def decoder_of(decode: Literal["json", "text"] | Decoder) -> Decoder:
+    """The function that decodes one value."""
     if decode == "json":
         return _json_loads()
     if decode == "text":

@@ -1,0 +1,367 @@
+"""`App`: functions that handle the records of topics, with workers, retries and safe commits.
+
+    from kohort import App
+
+    app = App("billing", bootstrap_servers="localhost:9092", retries="5m 30m 1h")
+
+    @app.handler("orders", order="key", decode="json")
+    def bill(record):
+        if record.data["amount"] < 0:
+            raise Permanent("negative_amount")      # to the failed topic at once
+        charge(record.data)                         # whatever else it raises is retried by tiers
+
+    app.run()                                       # until SIGTERM or Ctrl-C
+
+Rules:
+- At least once: a record is committed when its handler succeeded, or when its copy is safe in a
+  tier or in the failed topic. What was finished beyond the committed offset is remembered beside
+  the commit, so that a crash repeats little.
+- Functions run in threads, coroutine functions in tasks, and with `workers="processes"` in
+  processes. Polling and heartbeats never wait for any of them.
+- A group without a committed offset starts at the earliest record: nothing is passed over in
+  silence. `client={"auto_offset_reset": "latest"}` chooses otherwise.
+- Nothing is connected before `run`, and what can never work is refused before that.
+
+Shell: threads, signals.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+from kohort.client.config import ConsumerConfig
+from kohort.client.consumer import Consumer
+from kohort.client.producer import Producer
+from kohort.config import parse_duration_ms
+from kohort.errors import ConfigError, UsageError
+from kohort.processing.blocking import Blocking
+from kohort.processing.circuit import CircuitConfig
+from kohort.processing.dispatch import Order
+from kohort.processing.engine import Engine
+from kohort.processing.engine_core import Limits
+from kohort.processing.gatekeeper import Gatekeeper
+from kohort.processing.handlers import HandlerSpec, Invoker, Kind
+from kohort.processing.partition import OnFailure, Route
+from kohort.processing.pools import Pool, ProcessPool, ThreadPool
+from kohort.processing.publishing import Publisher
+from kohort.processing.runner import Runner, Timing, wall_ms
+from kohort.retry.classify import Classifier
+from kohort.retry.cluster_port import ClusterPort
+from kohort.retry.handling import Decode
+from kohort.retry.policy import DEFAULT_RETRIES, RetryPolicy, RetryTopics
+from kohort.retry.preparing import ensure_topics
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+DEFAULT_THREADS: Final = 8
+DEFAULT_TASKS: Final = 100
+MAX_POLL_RECORDS: Final = 2_000
+MAX_COPY_BYTES: Final = 16 << 20
+_OURS: Final = frozenset({"enable_auto_commit", "group_id", "bootstrap_servers"})
+
+
+class App:
+    """Handlers of topics, one consumer group, one process. Start more processes for more.
+
+    Args:
+        group: the consumer group, and part of the retry topics' names.
+        bootstrap_servers: default `$KOHORT_BOOTSTRAP_SERVERS`, then localhost:9092.
+        retries: delays of the retries in order, or "none"; each handler may say otherwise.
+        threads, tasks, processes: how many workers of each kind run when a handler needs them;
+            processes: as many as there are processors by default.
+        max_records, max_bytes: the most that is read and not done.
+        commit_interval, drain: how often finished work is committed; how long a partition that is
+            taken away waits for its records in flight.
+        head_timeout: send a record that alone holds up its partition's commit for so long to its
+            first tier; 0 never does.
+        progress_timeout: end with StuckError when workers finish nothing for so long; 0 never does.
+        clock_skew: how far broker and this machine may differ; due records wait that longer.
+        client: further configuration of the consumer, in Kafka's names. What the producer knows too
+            (servers, security) goes to both.
+
+    Raises ConfigError for what can never work.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        *,
+        bootstrap_servers: str | None = None,
+        retries: str | RetryPolicy = DEFAULT_RETRIES,
+        threads: int = DEFAULT_THREADS,
+        tasks: int = DEFAULT_TASKS,
+        processes: int | None = None,
+        max_records: int = 10_000,
+        max_bytes: int = 64 << 20,
+        commit_interval: str | int = "1s",
+        drain: str | int = "10s",
+        head_timeout: str | int = 0,
+        progress_timeout: str | int = 0,
+        clock_skew: str | int = "1s",
+        crash_guard: bool = True,
+        client: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.group = group
+        servers = bootstrap_servers or os.environ.get("KOHORT_BOOTSTRAP_SERVERS")
+        self.servers = servers or "localhost:9092"
+        self.policy = retries if isinstance(retries, RetryPolicy) else RetryPolicy.parse(retries)
+        workers = {"threads": threads, "tasks": tasks, "processes": processes or _processors()}
+        for kind, number in workers.items():
+            if number < 1:
+                raise ConfigError(f"{kind}={number}: at least one worker is needed")
+        self._workers = workers
+        self._limits = Limits(max_records, max_bytes, parse_duration_ms(head_timeout))
+        self._timing = Timing(
+            parse_duration_ms(commit_interval),
+            parse_duration_ms(drain),
+            parse_duration_ms(progress_timeout),
+        )
+        self._skew_ms = parse_duration_ms(clock_skew)
+        self._crash_guard = crash_guard
+        self._client = _checked_client(client or {})
+        self._specs: dict[str, HandlerSpec] = {}
+        self._routes: dict[str, Route] = {}
+        self._runner: Runner | None = None
+        self._stopped = threading.Event()
+
+    # -- handlers --------------------------------------------------------------------------------
+
+    def handler(
+        self,
+        topic: str,
+        *,
+        order: str = "key",
+        workers: str | None = None,
+        batch: bool = False,
+        arrow: bool = False,
+        max_batch: int = 500,
+        decode: Decode = None,
+        retries: str | RetryPolicy | None = None,
+        blocking: str | Blocking = "none",
+        on_failure: str = "pass",
+        circuit: CircuitConfig | None = None,
+        timeout: str | int = 0,
+        permanent: Iterable[type[BaseException]] = (),
+        temporary: Iterable[type[BaseException]] = (),
+    ) -> Callable[[Function], Function]:
+        """Register a function for the records of a topic, and of that topic's tiers.
+
+        Args:
+            order: "key", "partition" or "none": what keeps its order among parallel workers.
+            workers: "threads", "tasks" or "processes"; tasks for coroutine functions, else threads.
+            batch, arrow: call it with a `ReceivedBatch`, or with a `pyarrow.RecordBatch`.
+            decode: "json", "text", a function of the bytes, or None for the bytes.
+            retries: this topic's delays; the app's by default.
+            blocking: tries in place before that, such as "200ms 1s" or "5s ..." (for ever).
+            on_failure: "pass", "hold_key" or "stop_partition": what becomes of the order.
+            circuit: when too many failures stop a partition for a while.
+            timeout: of one call; coroutine functions and processes only.
+            permanent, temporary: exception classes beside `Permanent` and `Temporary`.
+        """
+
+        def register(function: Function) -> Function:
+            kind = _kind(function, batch=batch, arrow=arrow)
+            pool = _pool(topic, kind, workers, parse_duration_ms(timeout))
+            if topic in self._specs:
+                raise ConfigError(f"topic {topic!r} has a handler already; one topic, one handler")
+            policy = self.policy if retries is None else retries
+            policy = policy if isinstance(policy, RetryPolicy) else RetryPolicy.parse(policy)
+            route = Route(
+                RetryTopics(topic, self.group, policy),
+                _choice(Order, "order", order),
+                blocking if isinstance(blocking, Blocking) else Blocking.parse(blocking),
+                _choice(OnFailure, "on_failure", on_failure),
+                circuit or CircuitConfig(),
+                pool,
+            )
+            spec = HandlerSpec(
+                topic, function, kind, decode, Classifier(tuple(permanent), tuple(temporary)),
+                parse_duration_ms(timeout), max_batch,
+            )  # fmt: skip
+            self._specs[topic], self._routes[topic] = spec, route
+            return function
+
+        return register
+
+    @property
+    def topics(self) -> Mapping[str, RetryTopics]:
+        """The retry topics of every source topic that has a handler."""
+        return {topic: route.topics for topic, route in self._routes.items()}
+
+    # -- running ---------------------------------------------------------------------------------
+
+    def run(self, *, signals: bool = True) -> None:
+        """Handle records until `stop`, SIGTERM or Ctrl-C; then end cleanly.
+
+        `signals` False leaves signal handlers alone. Raises ConfigError for unfit retry topics
+        (with the commands that mend them), BrokerError for a source topic that does not exist,
+        StuckError, and what a worker itself was ended by.
+        """
+        if not self._specs:
+            raise UsageError("the app has no handler; register one with @app.handler(TOPIC)")
+        if self._runner is not None:
+            raise UsageError("the app is running already; start another process for more")
+        port = ClusterPort({**_shared(self._client), "bootstrap_servers": self.servers})
+        try:
+            ensure_topics(f"app {self.group}", self.topics, port, bootstrap=self.servers)
+            counts = {name: view.partitions for name, view in port.topics().items()}
+            self._run(port, counts, signals=signals)
+        finally:
+            port.close()
+            self._runner = None
+
+    def _run(self, port: ClusterPort, counts: Mapping[str, int], *, signals: bool) -> None:
+        engine = Engine(
+            self._routes.values(), self._limits, skew_ms=self._skew_ms,
+            crash_guard=self._crash_guard,
+        )  # fmt: skip
+        with self._consumer() as consumer, self._producer() as producer:
+            runner = Runner(engine, consumer, self._pools(), self._timing)
+            publisher = Publisher(producer, lambda topic: counts[topic], runner.tell)
+            gatekeeper = Gatekeeper(engine.delays_ms, self._skew_ms, port, wall_ms, runner.opened)
+            self._runner = runner
+            if self._stopped.is_set():
+                return
+            with self._signals() if signals else contextlib.nullcontext():
+                runner.run(publisher, gatekeeper)
+
+    def stop(self) -> None:
+        """End `run` soon and cleanly. Any thread; before `run` it keeps it from beginning."""
+        self._stopped.set()
+        if self._runner is not None:
+            self._runner.stop()
+
+    def resume(self, topic: str, partition: int) -> None:
+        """Try the record again that stopped this partition (`on_failure="stop_partition"`)."""
+        if self._runner is not None:
+            self._runner.resume((topic, partition))
+
+    def status(self) -> dict[tuple[str, int], str]:
+        """Why each partition stands still, in words; "" for those that do not. Any thread."""
+        return {} if self._runner is None else self._runner.status()
+
+    def counts(self) -> dict[str, int]:
+        """What has happened since the start, by name. Any thread."""
+        return {} if self._runner is None else dict(self._runner.engine.counts)
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _consumer(self) -> Consumer:
+        ours = {
+            "max_poll_records": MAX_POLL_RECORDS,
+            "auto_offset_reset": "earliest",
+            **self._client,
+            "bootstrap_servers": self.servers,
+            "group_id": self.group,
+            "enable_auto_commit": False,
+        }
+        return Consumer(ConsumerConfig.from_mapping(ours))
+
+    def _producer(self) -> Producer:
+        return Producer(
+            **{
+                "max_request_size": MAX_COPY_BYTES,
+                **_shared(self._client),
+                "bootstrap_servers": self.servers,
+                "acks": "all",
+            }
+        )
+
+    def _pools(self) -> list[Pool]:
+        invoker, pools = Invoker(self._specs), list[Pool]()
+        for kind in sorted({route.pool for route in self._routes.values()}):
+            workers = self._workers[kind]
+            if kind == "threads":
+                pools.append(ThreadPool(invoker, workers))
+            elif kind == "processes":
+                chosen = {t: s for t, s in self._specs.items() if self._routes[t].pool == kind}
+                pools.append(ProcessPool(chosen, workers))
+            else:
+                from kohort.processing.tasks import TaskPool  # asyncio, for those who use it
+
+                pools.append(TaskPool(invoker, workers))
+        return pools
+
+    @contextlib.contextmanager
+    def _signals(self) -> Generator[None]:
+        """SIGTERM and SIGINT stop the app, on the main thread; elsewhere nothing is changed."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def ended(number: int, frame: object) -> None:
+            del number, frame
+            self.stop()
+
+        old = {number: signal.signal(number, ended) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in old.items():
+                signal.signal(number, handler)
+
+
+def _checked_client(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Client configuration in snake case, without what the app itself decides."""
+    known = ConsumerConfig.field_names()
+    client = {key.replace(".", "_").replace("-", "_"): value for key, value in given.items()}
+    if taken := sorted(_OURS & client.keys()):
+        raise ConfigError(f"client: {', '.join(taken)} is decided by the app itself; leave it out")
+    ConsumerConfig.from_mapping({key: value for key, value in client.items() if key in known})
+    unknown = client.keys() - known
+    if unknown:
+        ConsumerConfig.from_mapping({key: client[key] for key in unknown})  # names the nearest
+    return client
+
+
+def _shared(client: Mapping[str, Any]) -> dict[str, Any]:
+    """What producer and admin take of the client's configuration too: the way to the cluster."""
+    names = ("security_", "sasl_", "ssl_", "client_id", "request_timeout", "reconnect_")
+    return {key: value for key, value in client.items() if key.startswith(names)}
+
+
+def _kind(function: Callable[..., Any], *, batch: bool, arrow: bool) -> Kind:
+    if inspect.iscoroutinefunction(function):
+        if batch or arrow:
+            raise ConfigError(
+                "a coroutine function takes one record; batch=, arrow= need a plain one"
+            )
+        return Kind.ASYNC
+    if batch and arrow:
+        raise ConfigError("batch=True or arrow=True, not both")
+    return Kind.ARROW if arrow else Kind.BATCH if batch else Kind.SYNC
+
+
+def _pool(topic: str, kind: Kind, workers: str | None, timeout_ms: int) -> str:
+    pool = workers or ("tasks" if kind is Kind.ASYNC else "threads")
+    if pool not in ("threads", "tasks", "processes"):
+        raise ConfigError(f"workers={pool!r} for {topic!r}; use threads, tasks or processes")
+    if (pool == "tasks") != (kind is Kind.ASYNC):
+        raise ConfigError(
+            f"the handler of {topic!r}: tasks are for coroutine functions, threads and processes "
+            "for plain ones"
+        )
+    if timeout_ms and pool == "threads":
+        raise ConfigError(
+            f"the handler of {topic!r} has a timeout, but a thread cannot be stopped; make it a "
+            'coroutine function, or use workers="processes"'
+        )
+    return pool
+
+
+def _choice(kind: Any, name: str, value: str) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(each.value for each in kind)
+        raise ConfigError(f"{name}={value!r} is not one of {known}") from None
+
+
+def _processors() -> int:
+    return os.cpu_count() or 1

@@ -1,0 +1,118 @@
+"""Keeps asking how far the tiers may be read, so that the one who polls never waits for it.
+
+Rules (retry reference D2, D3):
+- A thread of its own with clients of its own. It is told where the readers stand and answers with
+  offsets that they may read up to; the gate itself lives here and nowhere else.
+- It sleeps until the next answer runs out: when the next record falls due, at most 30 s.
+- An error of the cluster closes nothing and opens nothing: it is asked again a little later.
+
+Shell: threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+
+from kohort.errors import KohortError
+from kohort.retry.asking import OffsetPort, TopicPartition, ask
+from kohort.retry.gate import TierGate
+
+log = logging.getLogger("kohort.processing")
+
+PAUSE_AFTER_ERROR_MS = 1_000
+
+
+class Gatekeeper:
+    """Asks for the tiers of one program. `opened` is called on its thread, with new ends only."""
+
+    def __init__(
+        self,
+        delays_ms: Mapping[str, int],
+        skew_ms: int,
+        port: OffsetPort,
+        now_ms: Callable[[], int],
+        opened: Callable[[dict[TopicPartition, int]], None],
+    ) -> None:
+        self._gate = TierGate(dict(delays_ms), skew_ms=skew_ms)
+        self._port = port
+        self._now_ms = now_ms
+        self._opened = opened
+        self._changed = threading.Condition()
+        self._starts: dict[TopicPartition, int] = {}
+        self._new: set[TopicPartition] = set()
+        self._ends: dict[TopicPartition, int] = {}
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="kohort-gate", daemon=True)
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._thread.start()
+
+    def watch(self, starts: Mapping[TopicPartition, int]) -> None:
+        """These partitions are ours from now on, to be read from these offsets."""
+        with self._changed:
+            self._starts.update(starts)
+            self._new.update(starts)
+            self._changed.notify()
+
+    def moved(self, positions: Iterable[tuple[TopicPartition, int]]) -> None:
+        """How far they have been read; partitions that are not watched are passed over."""
+        with self._changed:
+            for at, position in positions:
+                if at in self._starts:
+                    self._starts[at] = position
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """These are no longer ours."""
+        with self._changed:
+            for at in partitions:
+                self._starts.pop(at, None)
+                self._new.discard(at)
+                self._ends.pop(at, None)
+
+    def stop(self) -> None:
+        """End the thread and wait for it."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if self._stopped:
+                    return
+                if self._new:
+                    self._gate.forget()
+                    self._new.clear()
+                starts = dict(self._starts)
+            wait_ms = self._ask(starts)
+            with self._changed:
+                if not (self._stopped or self._new):
+                    self._changed.wait(wait_ms / 1_000)
+
+    def _ask(self, starts: dict[TopicPartition, int]) -> int:
+        """Ask once; how long to wait until the next time."""
+        if not starts:
+            return PAUSE_AFTER_ERROR_MS * 30
+        now_ms = self._now_ms()
+        try:
+            ask(self._gate, self._port, starts, now_ms)
+        except KohortError as error:
+            log.warning("the tiers' due offsets could not be asked for (%s); asked again", error)
+            return PAUSE_AFTER_ERROR_MS
+        with self._changed:
+            found = {
+                at: opened.end
+                for at in starts
+                if at in self._starts and (opened := self._gate.opened(at)) is not None
+            }
+            news = {at: end for at, end in found.items() if self._ends.get(at) != end}
+            self._ends.update(news)
+        if news:
+            self._opened(news)
+        next_ms = self._gate.next_check_ms()
+        return max(1, (next_ms or now_ms) - self._now_ms())

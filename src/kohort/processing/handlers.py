@@ -1,0 +1,339 @@
+"""The boundary to the user's code: records in, outcomes out.
+
+Rules:
+- Decoding happens inside the boundary: a value that does not decode is that record's permanent
+  failure, its bytes untouched, and its handler is never called.
+- Whatever a handler raises is classified and belongs to its record alone. What it sent counts only
+  when it succeeds (B7).
+- A batch handler that raises is run again on halves, until the record that raises stands alone.
+- Behind a failed record of a lane that must keep its order, nothing more of that lane is begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, overload
+
+from kohort.errors import UsageError
+from kohort.processing.dispatch import Item
+from kohort.processing.engine import NOT_BEGUN, Done, Outcome
+from kohort.processing.outbox import Output
+from kohort.records import Record
+from kohort.retry.classify import Classifier, Disposition, Failure, describe, stated
+from kohort.retry.copies import Attempt
+from kohort.retry.handling import UNDECODABLE, Decode, decoder_of
+from kohort.retry.headers import Header, Origin
+
+TIMED_OUT = "handler_timed_out"
+
+
+class Kind(StrEnum):
+    """What a handler is called with, and how."""
+
+    SYNC = "sync"
+    ASYNC = "async"
+    BATCH = "batch"
+    ARROW = "arrow"
+
+
+@dataclass(frozen=True)
+class HandlerSpec:
+    """One handler as it was registered.
+
+    Args:
+        topic: the source topic whose records it gets, from that topic's tiers too.
+        function: the user's.
+        decode: "json", "text", a function of the bytes, or None: `data` is the bytes.
+        timeout_ms: how long one call may take; 0 for ever. Async handlers and processes only.
+        max_batch: the most records of one call of a batch handler.
+    """
+
+    topic: str
+    function: Callable[..., Any]
+    kind: Kind = Kind.SYNC
+    decode: Decode = None
+    classifier: Classifier = field(default_factory=Classifier)
+    timeout_ms: int = 0
+    max_batch: int = 500
+
+
+class Received:
+    """One record as a handler sees it; a retried record shows the place where it stood first.
+
+    Attributes:
+        topic, partition, offset: where the record stood first, also when it is tried again.
+        timestamp_ms: its first timestamp, milliseconds since the epoch.
+        key, value: the bytes as they were produced; None for null.
+        data: the decoded value (see `decode` of the handler), else the bytes.
+        attempt: 0 for the first try, 1 for the first retry, and so on.
+        headers: pairs of name and bytes, ours included when it is a retry.
+    """
+
+    __slots__ = ("_attempt", "_record", "data", "outputs")
+
+    def __init__(self, record: Record, attempt: Attempt | None = None) -> None:
+        self._record = record
+        self._attempt = attempt
+        self.data: Any = None
+        self.outputs: list[Output] | None = None
+
+    @property
+    def _origin(self) -> Origin | Record:
+        return self._record if self._attempt is None else self._attempt.origin
+
+    @property
+    def topic(self) -> str:
+        return self._origin.topic
+
+    @property
+    def partition(self) -> int:
+        return self._origin.partition
+
+    @property
+    def offset(self) -> int:
+        return self._origin.offset
+
+    @property
+    def timestamp_ms(self) -> int:
+        return self._record.timestamp if self._attempt is None else self._attempt.origin[3]
+
+    @property
+    def key(self) -> bytes | None:
+        return self._record.key
+
+    @property
+    def value(self) -> bytes | None:
+        return self._record.value
+
+    @property
+    def headers(self) -> Sequence[Header]:
+        return self._record.headers
+
+    @property
+    def attempt(self) -> int:
+        return 0 if self._attempt is None else self._attempt.number
+
+    @property
+    def id(self) -> str:
+        """`TOPIC/PARTITION/OFFSET` of the first place: an idempotency key for other systems."""
+        return f"{self.topic}/{self.partition}/{self.offset}"
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        headers: Sequence[Header] = (),
+    ) -> None:
+        """Produce a record when the handler has succeeded; this one is done when that one is safe.
+
+        Nothing is produced when the handler fails, so a retry produces nothing twice.
+        """
+        if self.outputs is None:
+            self.outputs = []
+        self.outputs.append(Output(topic, value, key, partition, headers))
+
+    def __repr__(self) -> str:
+        return f"Received({self.id}, attempt={self.attempt})"
+
+
+class ReceivedBatch(Sequence[Received]):
+    """Records of one topic. Those that are not marked `retry` or `fail` are done."""
+
+    def __init__(self, records: Sequence[Received]) -> None:
+        self._records = records
+        self.failures: dict[int, Failure] = {}
+
+    @overload
+    def __getitem__(self, index: int) -> Received: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Received]: ...
+    def __getitem__(self, index: int | slice) -> Received | Sequence[Received]:
+        return self._records[index]
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @property
+    def data(self) -> list[Any]:
+        """The decoded values, in order."""
+        return [record.data for record in self._records]
+
+    def retry(self, index: int, reason: str, message: str = "", *, min_delay_ms: int = 0) -> None:
+        """This record failed for now: on to its next try."""
+        self.failures[self._checked(index)] = stated(
+            reason, permanent=False, message=message, min_delay_ms=min_delay_ms
+        )
+
+    def fail(self, index: int, reason: str, message: str = "") -> None:
+        """This record failed for good: to the failed topic."""
+        self.failures[self._checked(index)] = stated(reason, permanent=True, message=message)
+
+    def to_arrow(self) -> Any:
+        """The records as a `pyarrow.RecordBatch`: topic, partition, offset, timestamp, key, value,
+        attempt. Needs the extra `kohort[arrow]`.
+        """
+        import pyarrow as pa  # an extra
+
+        rows = self._records
+        arrow: Any = pa
+        return arrow.record_batch(
+            {
+                "topic": arrow.array([r.topic for r in rows], arrow.string()),
+                "partition": arrow.array([r.partition for r in rows], arrow.int32()),
+                "offset": arrow.array([r.offset for r in rows], arrow.int64()),
+                "timestamp": arrow.array([r.timestamp_ms for r in rows], arrow.timestamp("ms")),
+                "key": arrow.array([r.key for r in rows], arrow.binary()),
+                "value": arrow.array([r.value for r in rows], arrow.binary()),
+                "attempt": arrow.array([r.attempt for r in rows], arrow.int32()),
+            }
+        )
+
+    def _checked(self, index: int) -> int:
+        if not 0 <= index < len(self._records):
+            raise UsageError(f"there is no record {index}; the batch has {len(self._records)}")
+        return index
+
+
+class Invoker:
+    """Runs the handlers of one app over what a worker took. Has no state but the handlers."""
+
+    def __init__(self, specs: Mapping[str, HandlerSpec]) -> None:
+        self.specs = dict(specs)
+        """By source topic."""
+        self._decoders = {
+            spec.topic: None if spec.decode is None else decoder_of(spec.decode)
+            for spec in specs.values()
+        }
+
+    def run(self, items: Sequence[Item]) -> list[Outcome] | None:
+        """All of them, in order, on this thread; None when every one succeeded."""
+        spec = self.specs[items[0].partition.route.topic]
+        if spec.kind in (Kind.BATCH, Kind.ARROW):
+            return self._run_batches(items)
+        found: list[Outcome] | None = None
+        failed: set[Hashable] = set()
+        for index, item in enumerate(items):
+            if failed and item.lane in failed:
+                outcome: Outcome = NOT_BEGUN
+            else:
+                outcome = self._run_one(item)
+            if outcome is not None:
+                found = found or nothing_said(items)
+                found[index] = outcome
+                note_lane(item, outcome, failed)
+        return found
+
+    def _run_one(self, item: Item) -> Outcome:
+        spec = self.specs[item.partition.route.topic]
+        received = self.received(spec, item)
+        if isinstance(received, Failure):
+            return received
+        try:
+            spec.function(received)
+        except Exception as error:  # the handler is the user's, and may raise anything
+            return spec.classifier.classify(error)
+        return None if received.outputs is None else Done(received.outputs)
+
+    def received(self, spec: HandlerSpec, item: Item) -> Received | Failure:
+        """A record as its handler is to see it, or why it does not decode."""
+        received = Received(item.record, item.attempt)
+        decoder, value = self._decoders[spec.topic], item.record.value
+        if decoder is None or value is None:
+            received.data = value
+            return received
+        try:
+            received.data = decoder(value)
+        except Exception as error:  # the decoder is the user's, and may raise anything
+            return describe(
+                error, permanent=True, reason=UNDECODABLE, disposition=Disposition.DESERIALIZE
+            )
+        return received
+
+    def _run_batches(self, items: Sequence[Item]) -> list[Outcome] | None:
+        """Calls of neighbours of one topic, at most `max_batch` at once."""
+        found: list[Outcome] = []
+        start = 0
+        while start < len(items):
+            spec = self.specs[items[start].partition.route.topic]
+            end = start + 1
+            while (
+                end < len(items)
+                and end - start < spec.max_batch
+                and items[end].partition.route.topic == spec.topic
+            ):
+                end += 1
+            found += self._run_batch(spec, items[start:end])
+            start = end
+        _hold_back(items, found)
+        return found if any(outcome is not None for outcome in found) else None
+
+    def _run_batch(self, spec: HandlerSpec, items: Sequence[Item]) -> list[Outcome]:
+        received = [self.received(spec, item) for item in items]
+        good = [each for each in received if isinstance(each, Received)]
+        decided = iter(self._run_good(spec, good))
+        return [each if isinstance(each, Failure) else next(decided) for each in received]
+
+    def _run_good(self, spec: HandlerSpec, records: Sequence[Received]) -> list[Outcome]:
+        if not records:
+            return []
+        batch = ReceivedBatch(records)
+        try:
+            if spec.kind is Kind.ARROW:
+                _mark(batch, spec.function(batch.to_arrow()))
+            else:
+                spec.function(batch)
+        except Exception as error:  # the handler is the user's, and may raise anything
+            if len(records) == 1:
+                return [spec.classifier.classify(error)]
+            for record in records:
+                record.outputs = None  # what a failed call sent does not count
+            half = len(records) // 2
+            return [*self._run_good(spec, records[:half]), *self._run_good(spec, records[half:])]
+        failures = batch.failures
+        return [
+            failures.get(index) or (None if r.outputs is None else Done(r.outputs))
+            for index, r in enumerate(records)
+        ]
+
+
+def _mark(batch: ReceivedBatch, returned: Any) -> None:
+    """What an Arrow handler returned: None, or for each row None (done) or a reason to retry."""
+    if returned is None:
+        return
+    reasons: list[Any] = returned.to_pylist() if hasattr(returned, "to_pylist") else list(returned)
+    if len(reasons) != len(batch):
+        raise UsageError(
+            f"the Arrow handler returned {len(reasons)} outcomes for {len(batch)} rows; return "
+            "None when all are done, else for each row None (done), a failure's reason (retry), "
+            "or an exception"
+        )
+    for index, reason in enumerate(reasons):
+        if isinstance(reason, Exception):
+            batch.failures[index] = Classifier().classify(reason)
+        elif reason is not None and reason is not True:
+            batch.retry(index, "failed" if reason is False else str(reason))
+
+
+def nothing_said(items: Sequence[Item]) -> list[Outcome]:
+    """An outcome for each record: done."""
+    return [None for _ in items]
+
+
+def note_lane(item: Item, outcome: Outcome, failed: set[Hashable]) -> None:
+    """Remember a lane that must not go on behind this failure."""
+    if isinstance(outcome, Failure) and item.lane is not None and item.partition.route.stops_lane:
+        failed.add(item.lane)
+
+
+def _hold_back(items: Sequence[Item], outcomes: list[Outcome]) -> None:
+    """A batch has run as a whole: what succeeded behind a failure of its lane stays done."""
+    failed: set[Hashable] = set()
+    for index, (item, outcome) in enumerate(zip(items, outcomes, strict=True)):
+        if isinstance(outcome, Failure) and item.lane is not None and item.lane in failed:
+            outcomes[index] = NOT_BEGUN
+        note_lane(item, outcome, failed)

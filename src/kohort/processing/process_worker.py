@@ -1,0 +1,93 @@
+"""The far side of a process pool: what goes through the pipe, and the loop that runs there.
+
+Rules:
+- The handlers are found again by module and name, as pickle does it: define them at the top of a
+  module. Nothing else of the program is there: no consumer, no producer, no connection.
+- What goes through the pipe is between this program and its own children only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from kohort.processing.dispatch import Item
+from kohort.processing.engine import NOT_BEGUN, Done, Outcome
+from kohort.processing.handlers import HandlerSpec, Invoker
+from kohort.processing.outbox import Output
+from kohort.records import Record
+from kohort.retry.classify import Failure
+from kohort.retry.copies import Attempt
+
+
+class _Route(NamedTuple):
+    """As much of a route as the boundary to the user's code looks at."""
+
+    topic: str
+    stops_lane: bool
+
+
+class _Place(NamedTuple):
+    route: _Route
+
+
+class Parcel(NamedTuple):
+    """One record on its way to a process."""
+
+    record: Record
+    attempt: Attempt | None
+    lane: Any
+    topic: str
+    stops_lane: bool
+
+
+Task = tuple[str, Any]
+"""One outcome on its way back: its kind and what belongs to it."""
+
+
+def pack(item: Item) -> Parcel:
+    """A record for the pipe."""
+    route = item.partition.route
+    return Parcel(item.record, item.attempt, item.lane, route.topic, route.stops_lane)
+
+
+def child_main(pipe: Any, specs: Mapping[str, HandlerSpec]) -> None:
+    """What the child runs, until the pipe is closed."""
+    invoker = Invoker(specs)
+    while True:
+        try:
+            parcels: list[Parcel] = pipe.recv()
+        except (EOFError, OSError):
+            return
+        items: list[Any] = [_item(parcel) for parcel in parcels]
+        outcomes = invoker.run(items)
+        pipe.send(None if outcomes is None else [_packed(outcome) for outcome in outcomes])
+
+
+def _item(parcel: Parcel) -> Item:
+    place: Any = _Place(_Route(parcel.topic, parcel.stops_lane))
+    return Item(parcel.record, place, parcel.lane, parcel.attempt)
+
+
+def _packed(outcome: Outcome) -> Task:
+    if outcome is None:
+        return ("done", None)
+    if isinstance(outcome, Failure):
+        return ("failed", outcome)
+    if isinstance(outcome, Done):
+        return ("sent", [tuple(output) for output in outcome.outputs])
+    return ("not begun", None)
+
+
+def unpack(tasks: list[Task] | None) -> list[Outcome] | None:
+    """What came back, as the engine wants it."""
+    return None if tasks is None else [_unpacked(kind, value) for kind, value in tasks]
+
+
+def _unpacked(kind: str, value: Any) -> Outcome:
+    if kind == "failed":
+        failure: Failure = value
+        return failure
+    if kind == "sent":
+        return Done([Output(*fields) for fields in value])
+    return NOT_BEGUN if kind == "not begun" else None

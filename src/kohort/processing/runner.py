@@ -1,0 +1,386 @@
+"""The shell around the engine: one thread that polls, feeds workers, publishes and commits.
+
+Rules (retry reference C2):
+- One owner. Workers, the producer and the gatekeeper put what they have to say into one queue and
+  nudge the poll; nobody but this thread touches the engine.
+- Polling never stops while partitions are ours: what may not be read is paused or bounded instead.
+- Revoked: begin nothing more, let what is in flight end within `drain_ms`, commit, then give up.
+  Lost: drop everything, commit nothing.
+- The end of the program is a revocation of everything, and says that it was on purpose.
+
+Shell: threads, the clock.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+
+from kohort.client.consumer import Consumer
+from kohort.client.listener import RebalanceListener
+from kohort.client.types import OffsetAndMetadata, TopicPartition
+from kohort.errors import BrokerError, ErrorCode, KohortError
+from kohort.processing.engine import Engine
+from kohort.processing.gatekeeper import Gatekeeper
+from kohort.processing.pools import QUEUED_PER_WORKER, Finished, Pool, Portions
+from kohort.processing.publishing import Published, Publisher
+from kohort.processing.tracker import Commit
+from kohort.records import Record
+
+log = logging.getLogger("kohort.processing")
+
+LONGEST_POLL_S = 1.0
+LOOK_FOR_GAPS_MS = 100
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The gatekeeper's word: tiers may be read up to here."""
+
+    ends: Mapping[tuple[str, int], int]
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """Somebody says that a stopped partition may go on."""
+
+    key: tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How the runner paces itself; all in milliseconds.
+
+    Args:
+        commit_interval_ms: how often finished work is committed.
+        drain_ms: how long a partition that is taken away may keep its records in flight.
+        progress_timeout_ms: end the program when workers hold records and none has been finished
+            for so long; 0: never.
+    """
+
+    commit_interval_ms: int = 1_000
+    drain_ms: int = 10_000
+    progress_timeout_ms: int = 0
+
+
+class StuckError(KohortError):
+    """Workers hold records and have finished none of them for longer than allowed."""
+
+
+def wall_ms() -> int:
+    """The wall clock, in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass
+class _Feed:
+    """A pool, how much its workers get at once, and how many lists they have."""
+
+    pool: Pool
+    portions: Portions
+    lists: int = 0
+
+
+@dataclass
+class Runner(RebalanceListener):
+    """Runs one engine until `stop`."""
+
+    engine: Engine
+    consumer: Consumer
+    pools: Sequence[Pool]
+    timing: Timing = field(default_factory=Timing)
+
+    def __post_init__(self) -> None:
+        self._inbox: SimpleQueue[Finished | Published | Opened | Resumed] = SimpleQueue()
+        self._feeds = {p.name: _Feed(p, Portions(p.workers)) for p in self.pools}
+        self._publisher: Publisher | None = None
+        self._gatekeeper: Gatekeeper | None = None
+        self._epoch = 0
+        self._committing = False
+        self._commit_due_ms = 0
+        self._gaps_due_ms = 0
+        self._progress_ms = 0
+        self._stopping = False
+
+    # -- from other threads ------------------------------------------------------------------
+
+    def tell(self, said: Finished | Published | Opened | Resumed) -> None:
+        """Hand something to the owner. Any thread."""
+        self._inbox.put(said)
+        self.consumer.nudge()
+
+    def opened(self, ends: Mapping[tuple[str, int], int]) -> None:
+        """What the gatekeeper reports."""
+        self.tell(Opened(ends))
+
+    def stop(self) -> None:
+        """End the run soon. Any thread, and from a signal handler."""
+        self._stopping = True
+        self.consumer.nudge()
+
+    def resume(self, key: tuple[str, int]) -> None:
+        """Try the record again that stopped a partition. Any thread."""
+        self.tell(Resumed(key))
+
+    def status(self) -> dict[tuple[str, int], str]:
+        """Why each partition stands still, in words; "" for those that do not. Any thread."""
+        now_ms = wall_ms()
+        return {key: p.why_standing(now_ms) for key, p in list(self.engine.partitions.items())}
+
+    # -- the owner -----------------------------------------------------------------------------
+
+    def run(self, publisher: Publisher, gatekeeper: Gatekeeper | None) -> None:
+        """Work until `stop`. Raises what ends a worker, and what only the user can mend."""
+        self._publisher, self._gatekeeper = publisher, gatekeeper
+        for pool in self.pools:
+            pool.start(self.tell)
+        if gatekeeper is not None:
+            gatekeeper.start()
+        self._progress_ms = wall_ms()
+        try:
+            self.consumer.subscribe(self.engine.topics, self)
+            while not self._stopping:
+                self._turn()
+            self._end()
+        finally:
+            if gatekeeper is not None:
+                gatekeeper.stop()
+            for pool in self.pools:
+                pool.stop(self.timing.drain_ms / 1_000)
+
+    def _turn(self) -> None:
+        """Once around: poll, take in, hand out, publish, commit."""
+        now_ms = wall_ms()
+        self.engine.tick(now_ms)
+        self._feed(now_ms)
+        self._publish()
+        self._pause(now_ms)
+        records = self.consumer.poll(self._wait_s(now_ms))
+        now_ms = wall_ms()
+        if records:
+            self._take_in(records, now_ms)
+        self._hear(now_ms)
+        if now_ms >= self._gaps_due_ms:
+            self._see_gaps(now_ms)
+        self._feed(now_ms)
+        self._publish()
+        if now_ms >= self._commit_due_ms or self.engine.commit_urgent:
+            self._commit(now_ms)
+        self._look_at_progress(now_ms)
+
+    def _wait_s(self, now_ms: int) -> float:
+        due = self.engine.next_deadline()
+        until = self._commit_due_ms if due is None else min(due, self._commit_due_ms)
+        return min(max(0.0, (until - now_ms) / 1_000), LONGEST_POLL_S)
+
+    def _take_in(self, records: Sequence[Record], now_ms: int) -> None:
+        """Give the engine what was read, partition by partition."""
+        positions = self.consumer.positions()
+        runs = _runs(records)
+        last = {key: end for key, _, end in runs}
+        for key, start, end in runs:
+            next_fetch = records[end - 1].offset + 1
+            if last[key] == end:  # the position is past the last that was handed out
+                next_fetch = max(next_fetch, positions.get(TopicPartition(*key), 0))
+            self.engine.polled(key, records[start:end], next_fetch, now_ms)
+
+    def _see_gaps(self, now_ms: int) -> None:
+        """Positions also pass what holds no records (markers, compaction): the commit follows."""
+        self._gaps_due_ms = now_ms + LOOK_FOR_GAPS_MS
+        positions = self.consumer.positions()
+        for key, partition in self.engine.partitions.items():
+            position = positions.get(TopicPartition(*key))
+            if position is not None and position > partition.tracker.next_fetch:
+                self.engine.polled(key, (), position, now_ms)
+        if self._gatekeeper is not None:
+            self._gatekeeper.moved(positions.items())
+
+    def _hear(self, now_ms: int) -> None:
+        """Everything that others have said meanwhile."""
+        while True:
+            try:
+                said = self._inbox.get_nowait()
+            except Empty:
+                return
+            if isinstance(said, Finished):
+                self._finished(said, now_ms)
+            elif isinstance(said, Published):
+                if said.error is not None:
+                    log.warning("publishing for %r failed: %s", said.publication.item, said.error)
+                ok = said.error is None
+                self.engine.published(
+                    said.publication, now_ms, ok=ok, too_large=not ok and said.too_large
+                )
+            elif isinstance(said, Resumed):
+                self.engine.resume(said.key, now_ms)
+            else:
+                self._limit(said.ends)
+
+    def _finished(self, said: Finished, now_ms: int) -> None:
+        if said.error is not None:
+            raise said.error
+        feed = self._feeds[said.pool]
+        feed.lists -= 1
+        feed.portions.learn(len(said.items), said.seconds)
+        self._progress_ms = now_ms
+        self.engine.finished(said.items, said.outcomes, now_ms)
+
+    def _limit(self, ends: Mapping[tuple[str, int], int]) -> None:
+        mine = self.consumer.assignment()
+        for key, end in ends.items():
+            if key in self.engine.partitions and TopicPartition(*key) in mine:
+                self.consumer.limit(key, end)
+
+    def _feed(self, now_ms: int) -> None:
+        """Keep every worker in work, with one list in hand and one on the table."""
+        for name, feed in self._feeds.items():
+            most = feed.pool.workers * QUEUED_PER_WORKER
+            while feed.lists < most and (ready := self.engine.ready(name)):
+                items = self.engine.take(name, feed.portions.size(ready), now_ms)
+                if not items:
+                    break
+                if not self.engine.in_flight - len(items):
+                    self._progress_ms = now_ms
+                feed.lists += 1
+                feed.pool.submit(items)
+
+    def _publish(self) -> None:
+        assert self._publisher is not None, "set by run"
+        for publication in self.engine.publications():
+            self._publisher.publish(publication)
+
+    def _pause(self, now_ms: int) -> None:
+        """Pauses follow from what is true now; the consumer's own flags are only compared."""
+        wanted = {TopicPartition(*key) for key in self.engine.paused(now_ms)}
+        paused = self.consumer.paused()
+        if new := (wanted - paused) & self.consumer.assignment():
+            self.consumer.pause(*new)
+        if over := paused - wanted:
+            self.consumer.resume(*over)
+
+    def _look_at_progress(self, now_ms: int) -> None:
+        limit_ms = self.timing.progress_timeout_ms
+        if limit_ms and self.engine.in_flight and now_ms - self._progress_ms > limit_ms:
+            raise StuckError(
+                f"{self.engine.in_flight} records are with workers and none was finished for "
+                f"{(now_ms - self._progress_ms) / 1_000:.0f} s (progress_timeout); the program "
+                "ends so that another member takes them over. Give handlers a timeout"
+            )
+
+    # -- committing ------------------------------------------------------------------------------
+
+    def _commit(self, now_ms: int) -> None:
+        if self._committing:
+            return
+        self._commit_due_ms = now_ms + self.timing.commit_interval_ms
+        commits = self.engine.commits()
+        if not commits:
+            return
+        self._committing = True
+
+        def told(_: object, error: KohortError | None) -> None:
+            self._committing = False
+            self._committed(commits, error)
+
+        self.consumer.commit_async(_offsets(commits), told)
+
+    def _committed(
+        self, commits: Mapping[tuple[str, int], Commit], error: KohortError | None
+    ) -> None:
+        now_ms = wall_ms()
+        if error is None:
+            self.engine.committed(commits, now_ms)
+        elif isinstance(error, BrokerError) and error.code == ErrorCode.OFFSET_METADATA_TOO_LARGE:
+            self.engine.metadata_refused(commits)
+            self._commit_due_ms = now_ms
+        else:
+            log.warning("a commit failed: %s; it is made again", error)
+
+    # -- rebalances (on the owner's thread, inside poll) ---------------------------------------
+
+    def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """Take over what the group has committed, and close the tiers until they are asked for."""
+        if not partitions:
+            return
+        now_ms = wall_ms()
+        committed = self.consumer.committed(partitions)
+        starts: dict[tuple[str, int], int] = {}
+        for tp in partitions:
+            self._epoch += 1
+            known = committed.get(tp)
+            offset, metadata = (None, "") if known is None else (known.offset, known.metadata)
+            delay_ms = self.engine.delays_ms.get(tp.topic)
+            if delay_ms is not None:
+                starts[tp] = offset or 0
+                if offset is None:
+                    self.consumer.seek_to_beginning(tp)
+                self.consumer.limit(tp, offset or 0)
+            self.engine.assigned(tp, self._epoch, offset, metadata, now_ms=now_ms)
+        if self._gatekeeper is not None and starts:
+            self._gatekeeper.watch(starts)
+
+    def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """The last chance: let work in flight end, and commit."""
+        self._give_up(partitions)
+
+    def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """Somebody else may own them already: nothing is committed."""
+        self._remove(partitions)
+
+    def _give_up(self, partitions: Iterable[TopicPartition]) -> None:
+        keys = list(partitions)
+        self.engine.draining(keys)
+        until_ms = wall_ms() + self.timing.drain_ms
+        while self.engine.in_flight_of(keys) and (left_ms := until_ms - wall_ms()) > 0:
+            self._publish()
+            try:
+                self._inbox_first(left_ms)
+            except Empty:
+                break
+            self._hear(wall_ms())
+        commits = {key: c for key, c in self.engine.commits().items() if key in set(keys)}
+        if commits:
+            try:
+                self.consumer.commit(_offsets(commits))
+            except KohortError as error:
+                log.warning("the last commit of revoked partitions failed: %s", error)
+        self._remove(partitions)
+
+    def _inbox_first(self, left_ms: int) -> None:
+        """Wait until there is something to hear."""
+        said = self._inbox.get(timeout=left_ms / 1_000)
+        self._inbox.put(said)
+
+    def _remove(self, partitions: Iterable[TopicPartition]) -> None:
+        keys = list(partitions)
+        self.engine.removed(keys)
+        if self._gatekeeper is not None:
+            self._gatekeeper.forget(keys)
+
+    def _end(self) -> None:
+        """Everything is given up, on purpose."""
+        keys = list(self.engine.partitions)
+        self.engine.clean_end()
+        self._give_up(TopicPartition(*key) for key in keys)
+
+
+def _offsets(commits: Mapping[tuple[str, int], Commit]) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {
+        TopicPartition(*key): OffsetAndMetadata(commit.offset, commit.metadata)
+        for key, commit in commits.items()
+    }
+
+
+def _runs(records: Sequence[Record]) -> list[tuple[tuple[str, int], int, int]]:
+    """Neighbours of one partition: (topic, number), start, end."""
+    found: list[tuple[tuple[str, int], int, int]] = []
+    topic, number, start = records[0].topic, records[0].partition, 0
+    for index, record in enumerate(records):
+        if record.partition != number or record.topic != topic:
+            found.append(((topic, number), start, index))
+            topic, number, start = record.topic, record.partition, index
+    found.append(((topic, number), start, len(records)))
+    return found

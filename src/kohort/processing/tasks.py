@@ -1,0 +1,120 @@
+"""Tasks of one asyncio loop, in a thread of its own, for async handlers.
+
+Rules:
+- As many tasks as workers, each with a list of records of its own; never a task for each record.
+- A handler that takes longer than its time is cancelled, and its record is tried again later.
+
+Shell: threads, asyncio, the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Awaitable, Hashable, Sequence
+from typing import Any
+
+from kohort.processing.dispatch import Item
+from kohort.processing.engine import NOT_BEGUN, Done, Outcome
+from kohort.processing.handlers import TIMED_OUT, Invoker, note_lane, nothing_said
+from kohort.processing.pools import Finished, Report
+from kohort.retry.classify import Failure, describe
+
+
+async def run_async(invoker: Invoker, items: Sequence[Item]) -> list[Outcome] | None:
+    """All of them, in order, in this task; None when every one succeeded."""
+    found: list[Outcome] | None = None
+    failed: set[Hashable] = set()
+    for index, item in enumerate(items):
+        if failed and item.lane in failed:
+            outcome: Outcome = NOT_BEGUN
+        else:
+            outcome = await _run_one(invoker, item)
+        if outcome is not None:
+            found = found or nothing_said(items)
+            found[index] = outcome
+            note_lane(item, outcome, failed)
+    return found
+
+
+async def _run_one(invoker: Invoker, item: Item) -> Outcome:
+    spec = invoker.specs[item.partition.route.topic]
+    received = invoker.received(spec, item)
+    if isinstance(received, Failure):
+        return received
+    try:
+        call: Awaitable[Any] = spec.function(received)
+        if spec.timeout_ms:
+            async with asyncio.timeout(spec.timeout_ms / 1_000):
+                await call
+        else:
+            await call
+    except TimeoutError as error:
+        if not spec.timeout_ms:
+            return spec.classifier.classify(error)
+        return describe(error, permanent=False, reason=TIMED_OUT)
+    except Exception as error:  # the handler is the user's, and may raise anything
+        return spec.classifier.classify(error)
+    return None if received.outputs is None else Done(received.outputs)
+
+
+class TaskPool:
+    """Tasks of one asyncio loop in a thread of its own: for async handlers."""
+
+    name = "tasks"
+
+    def __init__(self, invoker: Invoker, workers: int) -> None:
+        self.workers = workers
+        self._invoker = invoker
+        self._loop = asyncio.new_event_loop()
+        self._inbox: asyncio.Queue[list[Item]] = asyncio.Queue()
+        self._thread: threading.Thread | None = None
+
+    def start(self, report: Report) -> None:
+        """Start the loop; `report` is called on its thread."""
+
+        def run() -> None:
+            asyncio.set_event_loop(self._loop)
+            with contextlib.suppress(asyncio.CancelledError):
+                self._loop.run_until_complete(self._main(report))
+            self._loop.close()
+
+        self._thread = threading.Thread(target=run, name="kohort-tasks", daemon=True)
+        self._thread.start()
+
+    async def _main(self, report: Report) -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self.workers):
+                group.create_task(self._work(report))
+
+    async def _work(self, report: Report) -> None:
+        while True:
+            items = await self._inbox.get()
+            started = time.perf_counter()
+            try:
+                outcomes = await run_async(self._invoker, items)
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:  # SystemExit and the like: the program is to end
+                report(Finished(self.name, items, None, 0.0, error))
+                return
+            report(Finished(self.name, items, outcomes, time.perf_counter() - started))
+
+    def submit(self, items: list[Item]) -> None:
+        """Give some task something to do."""
+        self._loop.call_soon_threadsafe(self._inbox.put_nowait, items)
+
+    def stop(self, timeout_s: float) -> bool:
+        """Cancel the tasks and end the loop; False when that took too long."""
+        if self._thread is None:
+            return True
+        with contextlib.suppress(RuntimeError):  # it may have ended by itself
+            self._loop.call_soon_threadsafe(self._cancel)
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _cancel(self) -> None:
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()

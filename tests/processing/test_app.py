@@ -1,0 +1,315 @@
+"""The app against the embedded broker: every kind of worker, retries, rebalances, clean ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import Counter, defaultdict
+
+import pytest
+
+from kohort import Admin, Consumer
+from kohort.errors import BrokerError, ConfigError, UsageError
+from kohort.processing.app import App
+from kohort.retry import Permanent, Temporary
+from kohort.retry import headers as h
+from tests.processing.conftest import Until
+
+
+def committed(cluster, app):
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        found = admin.list_group_offsets(app.group)
+    return {tuple(tp): offset.offset for tp, offset in found.items()}
+
+
+def ends(cluster, names):
+    with Consumer(bootstrap_servers=cluster.bootstrap) as consumer:
+        tps = [(name, number) for name in names for number in range(3)]
+        return {tuple(tp): end for tp, end in consumer.end_offsets(tps).items()}
+
+
+def drain(cluster, name):
+    found = []
+    with Consumer(bootstrap_servers=cluster.bootstrap) as consumer:
+        tps = [(name, number) for number in range(3)]
+        consumer.assign(tps)
+        consumer.seek_to_beginning()
+        left = sum(consumer.end_offsets(tps).values())
+        while len(found) < left:
+            found += consumer.poll(5)
+    return found
+
+
+def settled(cluster, app, topic):
+    """Everything that stands in the topic and its tiers is committed."""
+    names = [topic, *app.topics[topic].delays_ms]
+    at = committed(cluster, app)
+    return all(at.get(tp, 0) == end for tp, end in ends(cluster, names).items())
+
+
+def test_threads_retry_and_fail_and_commit_cleanly(cluster, topic, produce, app, start) -> None:
+    """Spec 4.12, 5.1, 5.3: each input done once or failed once; a clean end commits all of it."""
+    produce(500)
+    done, ended = Counter(), Until(500)
+    program = app()
+
+    @program.handler(topic)
+    def handle(record):
+        number = int(record.value)
+        if number % 100 == 7 and record.attempt < 2:
+            raise Temporary("down")
+        if number % 100 == 9:
+            ended.count()
+            raise Permanent("bad")
+        done[number] += 1
+        ended.count()
+
+    running = start(program)
+    ended.wait()
+    running.stop()
+    assert running.error is None
+    assert sorted(done) == [n for n in range(500) if n % 100 != 9]
+    assert set(done.values()) == {1}
+    failed = drain(cluster, program.topics[topic].failed)
+    assert sorted(int(r.value) for r in failed) == [9, 109, 209, 309, 409]
+    assert {h.parse(r.headers).reason for r in failed} == {"bad"}
+    assert settled(cluster, program, topic)
+
+
+def test_order_within_a_key(topic, produce, app, start) -> None:
+    """Spec 4.12: order is kept per key, whatever the workers do."""
+    produce(2_000, keys=50)
+    seen, lock, until = defaultdict(list), threading.Lock(), Until(2_000)
+    program = app(threads=8)
+
+    @program.handler(topic)
+    def handle(record):
+        with lock:
+            seen[record.key].append(int(record.value))
+        until.count()
+
+    start(program)
+    until.wait()
+    assert all(numbers == sorted(numbers) for numbers in seen.values())
+
+
+def test_tasks(topic, produce, app, start) -> None:
+    produce(300)
+    until, at_once, most = Until(300), 0, 0
+    program = app(tasks=20)
+
+    @program.handler(topic, order="none", timeout="5s")
+    async def handle(record):
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0)
+        at_once -= 1
+        until.count()
+
+    start(program)
+    until.wait()
+    assert most > 1
+
+
+def test_a_task_that_takes_too_long_is_cancelled_and_retried(topic, produce, app, start) -> None:
+    produce(1)
+    until = Until(1)
+    program = app()
+
+    @program.handler(topic, timeout="50ms")
+    async def handle(record):
+        if not record.attempt:
+            await asyncio.Event().wait()
+        until.count()
+
+    start(program)
+    until.wait()
+
+
+def test_batches_mark_what_failed(cluster, topic, produce, app, start) -> None:
+    produce(100)
+    until, sizes = Until(99), []
+    program = app(retries="none")
+
+    @program.handler(topic, order="partition", batch=True, decode="json")
+    def handle(batch):
+        sizes.append(len(batch))
+        for index, number in enumerate(batch.data):
+            if number == 42:
+                batch.fail(index, "forty_two")
+            else:
+                until.count()
+
+    running = start(program)
+    until.wait()
+    running.stop()
+    assert max(sizes) > 1
+    assert [r.value for r in drain(cluster, program.topics[topic].failed)] == [b"42"]
+
+
+def test_a_batch_that_raises_is_halved_until_the_bad_one_is_alone(
+    cluster, topic, produce, app, start
+) -> None:
+    """B20: one bad record never fails its neighbours."""
+    produce(64)
+    done = set()
+    until = Until(63)
+    program = app(retries="none")
+
+    @program.handler(topic, order="none", batch=True)
+    def handle(batch):
+        numbers = [int(r.value) for r in batch]
+        if 13 in numbers:
+            raise ValueError("unlucky")
+        for number in set(numbers) - done:
+            done.add(number)
+            until.count()
+
+    running = start(program)
+    until.wait()
+    running.stop()
+    (failed,) = drain(cluster, program.topics[topic].failed)
+    assert (failed.value, h.parse(failed.headers).reason) == (b"13", "ValueError")
+
+
+def test_arrow(topic, produce, app, start) -> None:
+    pytest.importorskip("pyarrow")
+    produce(100)
+    until = Until(101)
+    program = app()
+
+    @program.handler(topic, order="none", arrow=True)
+    def handle(batch):
+        outcomes = []
+        for value, attempt in zip(
+            batch.column("value").to_pylist(), batch.column("attempt").to_pylist(), strict=True
+        ):
+            outcomes.append("later" if value == b"5" and not attempt else None)
+            until.count()
+        return outcomes
+
+    start(program)
+    until.wait()
+
+
+def in_a_process(record):
+    if record.value == b"3":
+        os._exit(9)
+    record.send(record.headers[0][1].decode(), b"%d" % os.getpid(), record.key)
+
+
+def test_processes_and_one_record_that_kills_them(cluster, topic, app, start) -> None:
+    """C3: a process that dies is replaced, and the record that kills it twice, alone, fails."""
+    from kohort import Producer
+
+    out = f"{topic}-out"
+    cluster.create_topic(out, partitions=3)
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        for n in range(40):
+            producer.send(topic, b"%d" % n, b"k%d" % (n % 5), headers=[("out", out.encode())])
+    program = app(retries="none", processes=2)
+    program.handler(topic, workers="processes")(in_a_process)
+    running = start(program)
+    with Consumer(
+        bootstrap_servers=cluster.bootstrap, group_id="out", auto_offset_reset="earliest"
+    ) as consumer:
+        consumer.assign([(out, n) for n in range(3)])
+        pids = Counter()
+        while sum(pids.values()) < 39:
+            pids.update(r.value for r in consumer.poll(5))
+    while not (failed := drain(cluster, program.topics[topic].failed)):
+        pass
+    running.stop()
+    assert os.getpid() not in {int(pid) for pid in pids}
+    assert [(r.value, h.parse(r.headers).disposition) for r in failed] == [(b"3", "crash")]
+
+
+def test_outputs_are_sent_only_by_what_succeeds(cluster, topic, produce, app, start) -> None:
+    """B7: what a failed try sent does not count."""
+    out = f"{topic}-out"
+    cluster.create_topic(out, partitions=3)
+    produce(50)
+    until = Until(50)
+    program = app()
+
+    @program.handler(topic)
+    def handle(record):
+        record.send(out, record.value, record.key)
+        if not record.attempt and int(record.value) % 10 == 0:
+            raise Temporary("later")
+        until.count()
+
+    running = start(program)
+    until.wait()
+    running.stop()
+    sent = Counter(int(r.value) for r in drain(cluster, out))
+    assert sent == Counter(range(50))
+
+
+def test_what_does_not_decode_fails_with_its_bytes(cluster, topic, app, start) -> None:
+    from kohort import Producer
+
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        producer.send(topic, b"\xff{", b"k")
+        producer.send(topic, b'{"a": 1}', b"k")
+    until, program = Until(1), app()
+
+    @program.handler(topic, decode="json")
+    def handle(record):
+        assert record.data == {"a": 1}
+        until.count()
+
+    running = start(program)
+    until.wait()
+    running.stop()
+    (failed,) = drain(cluster, program.topics[topic].failed)
+    assert (failed.value, h.parse(failed.headers).disposition) == (b"\xff{", "deserialize")
+
+
+def test_a_second_member_takes_over_without_loss(cluster, topic, produce, app, start) -> None:
+    """Revocation drains what is in flight and commits it before it is given up."""
+    produce(3_000, keys=100)
+    done, until = Counter(), Until(3_000)
+    joined, waiting = threading.Event(), threading.Event()
+    programs = [app(drain="200ms"), app()]
+    for number, program in enumerate(programs):
+
+        @program.handler(topic, order="key")
+        def handle(record, number=number):
+            if number:
+                joined.set()
+            elif int(record.value) > 1_500:
+                waiting.set()
+                joined.wait()
+            if not done[int(record.value)]:
+                until.count()
+            done[int(record.value)] += 1
+
+    start(programs[0])
+    assert waiting.wait(10)
+    start(programs[1])
+    until.wait()
+    assert sorted(done) == list(range(3_000))
+
+
+def test_refusals(cluster, topic, app) -> None:
+    program = app()
+    with pytest.raises(UsageError, match="no handler"):
+        program.run()
+    with pytest.raises(ConfigError, match="order='keys' is not one of partition, key, none"):
+        program.handler(topic, order="keys")(lambda record: None)
+    with pytest.raises(ConfigError, match="a thread cannot be stopped"):
+        program.handler(topic, timeout="1s")(lambda record: None)
+    program.handler(topic)(lambda record: None)
+    with pytest.raises(ConfigError, match="has a handler already"):
+        program.handler(topic)(lambda record: None)
+    with pytest.raises(ConfigError, match="did you mean 'fetch_max_wait_ms'"):
+        app(client={"fetch.max.wait": 3})
+    with pytest.raises(ConfigError, match="decided by the app"):
+        app(client={"group.id": "other"})
+    wrong = App("g", bootstrap_servers=cluster.bootstrap)
+    wrong.handler("no-such-topic")(lambda record: None)
+    with pytest.raises(BrokerError, match="does not exist; nothing was started"):
+        wrong.run()
