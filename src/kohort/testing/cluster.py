@@ -214,7 +214,8 @@ class Cluster:
     ) -> Generator[Tap]:
         """Within it, the `count`-th event that `matches` is waited for, and answered by `verdict`.
 
-        `matches` is called on the broker's thread. See `kohort.broker.taps`.
+        `matches` is called on the broker's thread; what it raises is raised at the end. See
+        `kohort.broker.taps`.
         """
         tap = Tap(moment, matches, count=count, verdict=verdict)
         self._ask(lambda commons: commons.taps.add(tap))
@@ -222,6 +223,8 @@ class Cluster:
             yield tap
         finally:
             self._ask(lambda commons: commons.taps.remove(tap))
+        if tap.error is not None:
+            raise tap.error
 
     # -- requests
 

@@ -1,0 +1,165 @@
+"""The coordinator dies at each step of a rebalance, with four makes of client in it (spec 2.12).
+
+The five steps, and a sixth: the assignment is written, and some have been told of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kohort.broker.taps import Event, Moment, Verdict
+from kohort.errors import ErrorCode
+from kohort.group.records import GroupEntry, StoredGroup, decode_record
+from kohort.testing import Cluster
+from kohort.wire import decode_versioned
+from kohort.wire.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
+from kohort.wire.messages.heartbeat_response import HeartbeatResponse
+from kohort.wire.messages.join_group_request import JoinGroupRequest
+from kohort.wire.messages.join_group_response import JoinGroupResponse
+from kohort.wire.messages.sync_group_response import SyncGroupResponse
+
+from .conftest import SESSIONS
+from .group_run import GroupRun
+from .makes import CONFLUENT, MAKES
+
+PARTITIONS = 8
+GROUP = "crashing"
+JOINER = "joiner"
+
+
+class Generations:
+    """Every generation of the group as it was written, and who owns what in it (G4, spec 2.6)."""
+
+    def __init__(self) -> None:
+        self.latest = 0
+        self._owners: dict[int, dict[str, frozenset[int]]] = {}
+        self.wrong: list[str] = []
+
+    def look(self, event: Event) -> bool:
+        """Take in what a shard has appended; waits for nothing."""
+        for group in written(event):
+            if group.generation < self.latest:
+                self.wrong.append(f"generation {group.generation} came after {self.latest}")
+            self.latest = max(self.latest, group.generation)
+            owned = {m.member_id: owned_by(m.assignment) for m in group.members.values()}
+            if any(owned.values()):
+                self._take(group.generation, owned)
+        return False
+
+    def _take(self, generation: int, owned: dict[str, frozenset[int]]) -> None:
+        everything = sorted(p for partitions in owned.values() for p in partitions)
+        if len(everything) != len(set(everything)):
+            self.wrong.append(f"generation {generation} gives a partition twice: {owned}")
+        before = self._owners.setdefault(generation, owned)
+        for member, partitions in owned.items():
+            others = [p for m, ps in before.items() if m != member for p in ps]
+            if partitions & set(others):
+                self.wrong.append(f"generation {generation} was given out twice")
+
+
+def written(event: Event) -> list[StoredGroup]:
+    """The group as it stands in what was appended."""
+    decoded = [decode_record(record, 0) for record in event.records]
+    return [
+        entry.value
+        for entry in decoded
+        if isinstance(entry, GroupEntry) and entry.group_id == GROUP and entry.value is not None
+    ]
+
+
+def owned_by(assignment: bytes) -> frozenset[int]:
+    if not assignment:
+        return frozenset()
+    topics = decode_versioned(ConsumerProtocolAssignment, assignment)[1].assigned_partitions
+    return frozenset(p for topic in topics for p in topic.partitions)
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Cluster]:
+    with Cluster(nodes=3, broker_session_timeout_ms=100, **SESSIONS) as cluster:
+        cluster.create_topic("t", PARTITIONS)
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def run(nodes: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GroupRun]:
+    """A group of one member of each make, which lives through all of it."""
+    directory = Path(tmp_path_factory.mktemp("members"))
+    with GroupRun(nodes.bootstrap, "t", GROUP, "range", PARTITIONS, directory) as run:
+        for make in MAKES:
+            run.start(make, make)
+        run.await_stable()
+        yield run
+
+
+def noticed(event: Event) -> bool:
+    """(1) The join that would begin the rebalance has come."""
+    return is_join(event) and event.client_id == JOINER
+
+
+def is_join(event: Event) -> bool:
+    return isinstance(event.message, JoinGroupRequest) and event.message.member_id != ""
+
+
+def told(event: Event) -> bool:
+    """(2) A member is told by its heartbeat."""
+    message = event.message
+    rebalancing = ErrorCode.REBALANCE_IN_PROGRESS
+    return isinstance(message, HeartbeatResponse) and message.error_code == rebalancing
+
+
+def generation_written(event: Event) -> bool:
+    """(4) The new generation stands in the log, without its assignment."""
+    return any(group.lacks_assignment() for group in written(event))
+
+
+def answered(event: Event) -> bool:
+    """(5) A join is answered with the new generation."""
+    return isinstance(event.message, JoinGroupResponse) and event.message.error_code == 0
+
+
+def assigned(event: Event) -> bool:
+    """(6) A member is told what it owns."""
+    return isinstance(event.message, SyncGroupResponse) and event.message.error_code == 0
+
+
+POINTS: dict[str, tuple[Moment, Callable[[Event], bool], int]] = {
+    "1 trigger noticed, nothing done": (Moment.RECEIVED, noticed, 1),
+    "2 some members told, not all": (Moment.ANSWERING, told, 2),
+    "3 some joins received": (Moment.RECEIVED, is_join, 3),
+    "4 generation written, nobody answered": (Moment.APPENDED, generation_written, 1),
+    "5 some answered": (Moment.ANSWERING, answered, 2),
+    "6 some told what they own": (Moment.ANSWERING, assigned, 2),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", POINTS)
+def test_the_coordinator_dies(nodes: Cluster, run: GroupRun, point: str) -> None:
+    """Spec 2.12: Stable again, one owner for each partition, no commit lost or back."""
+    moment, matches, count = POINTS[point]
+    run.produce(20)
+    run.await_stable()
+    run.await_consumed()
+    generations = Generations()
+    with (
+        nodes.tap(Moment.APPENDED, generations.look),
+        nodes.tap(moment, matches, count=count, verdict=Verdict.KILL) as tap,
+    ):
+        before = nodes.coordinator_of(GROUP)
+        run.start(CONFLUENT, JOINER)
+        run.produce(20)
+        dead = tap.wait(30).node_id
+        assert dead == before
+        run.produce(20)
+        run.await_stable()
+        assert nodes.coordinator_of(GROUP) != dead
+        run.await_consumed()
+        run.stop(JOINER)
+        run.await_stable()
+        nodes.restart_node(dead)
+    assert generations.wrong == []
+    assert generations.latest > 0
