@@ -10,16 +10,19 @@ from typing import Any
 
 from kohort.errors import ErrorCode
 from kohort.group.consumer_group import ConsumerGroup
-from kohort.group.consumer_records import Current, MemberMetadata
+from kohort.group.consumer_records import ConsumerEntry, Current, Field, MemberMetadata
 from kohort.group.consumer_states import ConsumerState, MemberState
 from kohort.group.effects import Effects, GroupRecord
+from kohort.group.records import GroupEntry, OffsetEntry, decode_record
 from kohort.group.topics import TopicImage, TopicsImage
+from kohort.wire import Message
 from kohort.wire.messages.consumer_group_describe_request import ConsumerGroupDescribeRequest
 from kohort.wire.messages.consumer_group_heartbeat_request import (
     ConsumerGroupHeartbeatRequest,
     TopicPartitions,
 )
 from kohort.wire.messages.consumer_group_heartbeat_response import ConsumerGroupHeartbeatResponse
+from kohort.wire.messages.join_group_response import JoinGroupResponse
 from tests.group.harness import GROUP, Bench
 
 REBALANCE_MS, SESSION_MS, INTERVAL_MS = 60_000, 45_000, 5_000
@@ -134,17 +137,26 @@ class ConsumerBench(Bench):
     def metadata(self, member_id: str) -> MemberMetadata:
         return self.consumers.members[member_id]
 
-    def named(self, held: Mapping[bytes, Iterable[int]]) -> Held:
-        return {i.rstrip(b"-").decode(): sorted(numbers) for i, numbers in held.items()}
-
     def assigned(self, member_id: str) -> Held:
-        return self.named(self.current(member_id).assigned)
+        return named(self.current(member_id).assigned)
 
     def pending(self, member_id: str) -> Held:
-        return self.named(self.current(member_id).pending)
+        return named(self.current(member_id).pending)
 
     def target(self, member_id: str) -> Held:
-        return self.named(self.consumers.target(member_id))
+        return named(self.consumers.target(member_id))
+
+    def _check_told(self, answer: Message) -> None:
+        """Spec 2.6 for classic members of consumer groups: their generation is in the log."""
+        if not self.shard.consumer_groups:
+            super()._check_told(answer)
+        elif isinstance(answer, JoinGroupResponse) and not answer.error_code:
+            epochs = {
+                group.current(answer.member_id).epoch
+                for group in self.shard.consumer_groups.values()
+                if answer.member_id in group.members
+            }
+            assert epochs == {answer.generation_id}
 
     def took(self, effects: Effects) -> Effects:
         super().took(effects)
@@ -153,9 +165,52 @@ class ConsumerBench(Bench):
                 check_consumer_group(group)
         return effects
 
-    def wrote(self) -> list[GroupRecord]:
-        """The records of the last event."""
-        return self.last.records
+    def wrote(self) -> list[tuple[Any, ...]]:
+        """The records of the last event, in short."""
+        return said(self.last.records)
+
+    def meta(self, *topics: str, **changes: Any) -> MemberMetadata:
+        """What a member's record says, as `enter` makes it."""
+        member = MemberMetadata(
+            None, None, "c", "/127.0.0.1", tuple(topics or ("t",)), "", REBALANCE_MS, None
+        )
+        return member._replace(**changes)
+
+
+def said(records: Iterable[GroupRecord]) -> list[tuple[Any, ...]]:
+    """Records in short: (type, key, value); topics by name, current assignments as
+    (epoch, previous epoch, state, assigned with their epochs, pending)."""
+    shown: list[tuple[Any, ...]] = []
+    for record in records:
+        entry = decode_record(record, 0)
+        if isinstance(entry, ConsumerEntry):
+            shown.append((entry.field.value, entry.key, _short(entry.field, entry.value)))
+        elif isinstance(entry, GroupEntry):
+            shown.append((2, entry.group_id, entry.value))
+        elif isinstance(entry, OffsetEntry):
+            shown.append((1, entry.partition, entry.value))
+    return shown
+
+
+def _short(field: Field, value: Any) -> Any:
+    if value is None or field in (Field.MEMBER, Field.TARGET_EPOCH):
+        return value
+    if field is Field.GROUP:
+        return value.epoch
+    if field is Field.TARGET:
+        return named(value)
+    if field is Field.REGEX:
+        return list(value.topics)
+    held = [
+        {t.rstrip(b"-").decode(): dict(n) for t, n in part.items()}
+        for part in (value.assigned, value.pending)
+    ]
+    return (value.epoch, value.previous_epoch, value.state.name, *held)
+
+
+def named(held: Mapping[bytes, Iterable[int]]) -> Held:
+    """Partitions by name of topic."""
+    return {i.rstrip(b"-").decode(): sorted(numbers) for i, numbers in held.items()}
 
 
 def given(response: ConsumerGroupHeartbeatResponse) -> Held | None:

@@ -6,7 +6,9 @@ Rules:
 - A member says in its JoinGroup what it owns, so each join is one step towards the target, as a
   heartbeat is for the others. When there is a next step to take, its heartbeat is answered
   REBALANCE_IN_PROGRESS; it then has its rebalance timeout to join, and after that to sync.
-- The ids that MEMBER_ID_REQUIRED gives are not remembered: whoever brings one is taken in.
+- The ids that MEMBER_ID_REQUIRED gives are not remembered: whoever brings one is taken in, unless
+  it says that it owns something. Such a member was fenced and does not know yet; UNKNOWN_MEMBER_ID
+  makes it drop what others may have by now (G1). Apache Kafka takes it in.
 - A static member that takes the place of the last one of the newer protocol turns the group into a
   classic one (downgrade). Nothing has moved by that, so nobody else is asked to join again.
 """
@@ -24,7 +26,7 @@ from kohort.group.consumer_leave import fence, static_member, unknown_member
 from kohort.group.consumer_records import ClassicMetadata, Current, MemberMetadata
 from kohort.group.consumer_states import MemberState
 from kohort.group.consumer_target import accept, by_name, retarget
-from kohort.group.downgrade import convert, may_downgrade, protocol_version
+from kohort.group.downgrade import convert, held_by, may_downgrade, protocol_version
 from kohort.group.effects import Effects, Reply, RequestContext
 from kohort.group.live import Protocols
 from kohort.group.rebalance import CONSUMER_PROTOCOL_TYPE, start_rebalance
@@ -82,14 +84,12 @@ def _join(
         static_member(group, instance_id, member_id)
     view = _subscription(member_id, protocols)
     draft = Draft(group, Effects())
+    owned = _owned(ws, view)
     if holder is not None and holder != member_id:
-        # It starts in the target's epoch: a generation of 0 would be none to its client.
-        current = group.current(holder)
-        draft.replace(
-            holder,
-            member_id,
-            current._replace(epoch=group.target_epoch, previous_epoch=group.target_epoch),
-        )
+        # Kafka lets it start in the target's epoch, and then it would not be led to the target.
+        draft.replace(holder, member_id, group.current(holder)._replace(epoch=0, previous_epoch=0))
+    if member_id not in group.members and not _covers(draft.current(member_id), owned):
+        raise unknown_member(member_id)
     old = draft.member(member_id)
     member = _described(old, view, request, context, protocols)
     changed = take_word(ws, draft, member_id, old, member, now_ms)
@@ -97,7 +97,7 @@ def _join(
         generation = _downgrade(ws, draft, holder, member_id, changed, now_ms, out)
     else:
         retarget(ws, draft)
-        step_on(ws, draft, member_id, member, _owned(ws, view))
+        step_on(ws, draft, member_id, member, owned)
         accept(ws, draft, out)
         _arm_joined(ws, group.group_id, member_id, member, now_ms)
         generation = draft.current(member_id).epoch
@@ -162,6 +162,15 @@ def _owned(ws: Workspace, view: MemberView) -> Owned:
     return by_id
 
 
+def _covers(current: Current, owned: Owned) -> bool:
+    """Whether everything that is owned is what the member has, as far as is known here."""
+    return all(
+        number in current.assigned.get(topic_id, ()) or number in current.pending.get(topic_id, ())
+        for topic_id, numbers in owned.items()
+        for number in numbers
+    )
+
+
 def _arm_joined(
     ws: Workspace, group_id: str, member_id: str, member: MemberMetadata, now_ms: int
 ) -> None:
@@ -185,8 +194,8 @@ def _downgrade(
     settled = not changed and draft.epoch == group.epoch and _had_settled(group, holder)
     consumer_timers.dissolve(ws, group, out)
     members = dict(draft.members())
-    targets = {m: draft.target(m) for m in members} if settled else {}
-    classic = convert(ws, group.group_id, draft.epoch, members, targets, now_ms, out)
+    held = {m: draft.target(m) if settled else held_by(draft.current(m)) for m in members}
+    classic = convert(ws, group.group_id, draft.epoch, members, held, now_ms, out, settled=settled)
     if not settled:
         start_rebalance(ws, classic, now_ms, out)
     return draft.epoch

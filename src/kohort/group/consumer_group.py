@@ -28,7 +28,7 @@ NO_PARTITIONS: Partitions = {}
 
 
 class ConsumerGroup:
-    """One consumer group."""
+    """One consumer group. One that is to take another's place starts from that one's epoch."""
 
     __slots__ = (
         "classic_members",
@@ -44,9 +44,9 @@ class ConsumerGroup:
         "targets",
     )
 
-    def __init__(self, group_id: str) -> None:
+    def __init__(self, group_id: str, epoch: int = 0) -> None:
         self.group_id = group_id
-        self.metadata: GroupMetadata | None = None
+        self.metadata: GroupMetadata | None = GroupMetadata(epoch, 0) if epoch else None
         self.target_epoch_stored: int | None = None
         self.members: dict[str, MemberMetadata] = {}
         self.targets: dict[str, Partitions] = {}

@@ -193,7 +193,8 @@ def _group_for(ws: Workspace, group_id: str, step: Step, out: Effects) -> Consum
             return upgrade.upgraded(ws, ws.groups[group_id], out)
         case Step.REPLACE:
             out.records.append(group_tombstone(group_id))
-            return ConsumerGroup(group_id)
+            # Kafka starts again from 0; then a member of before could pass for one of now (G3).
+            return ConsumerGroup(group_id, ws.generation(ws.groups[group_id]))
         case Step.CREATE:
             ws.check_room_for_group()
             return ConsumerGroup(group_id)
@@ -321,7 +322,8 @@ def take_word(
     changed = member.topics != old_topics
     if member.regex or old_regex:
         changed = take_regex(ws, draft, old_regex, member.regex, now_ms) or changed
-    refresh(ws, draft, now_ms, changed=changed or draft.epoch == 0)
+    is_first = draft.group.target_epoch_stored is None
+    refresh(ws, draft, now_ms, changed=changed or is_first)
     return changed
 
 

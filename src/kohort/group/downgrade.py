@@ -4,8 +4,9 @@ Rules:
 - The members keep their ids; the generation is the group's epoch. Its record follows the
   tombstones of the consumer group in the same batch.
 - Where somebody left, its partitions have to find an owner: the members are asked to join again.
-  The generation is then stored without an assignment, so that a coordinator that takes over here
-  asks them as well (spec 2.12). Apache Kafka stores the assignment, and would forget to ask.
+  The generation is then stored without a leader, so that a coordinator that takes over here asks
+  them as well (spec 2.12); Apache Kafka would forget to. What is stored as assigned is what each
+  member still holds, for the case that the group is converted back meanwhile (G1).
 - Where a static member that speaks the classic protocol took its own place again in a group that
   had settled, nothing has moved: the assignment is the target, and nobody is asked.
 """
@@ -13,11 +14,12 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from kohort.group import consumer_timers
 from kohort.group.assignors.protocol import VERSION, encode_assignment
 from kohort.group.consumer_group import ConsumerGroup
-from kohort.group.consumer_records import MemberMetadata, Partitions
+from kohort.group.consumer_records import Current, MemberMetadata, Partitions
 from kohort.group.consumer_target import by_name
 from kohort.group.effects import Effects
 from kohort.group.live import Group, Member
@@ -47,8 +49,19 @@ def downgrade(
     """Convert the group, without `gone`, and ask the others to join again."""
     consumer_timers.dissolve(ws, group, out)
     left = {m: member for m, member in group.members.items() if m not in gone}
-    classic = convert(ws, group.group_id, group.epoch, left, {}, now_ms, out)
+    held = {m: held_by(group.current(m)) for m in left}
+    classic = convert(ws, group.group_id, group.epoch, left, held, now_ms, out, settled=False)
     start_rebalance(ws, classic, now_ms, out)
+
+
+def held_by(current: Current) -> Partitions:
+    """Everything that a member has, or has not given up yet."""
+    return {
+        topic_id: tuple(
+            sorted({*current.assigned.get(topic_id, ()), *current.pending.get(topic_id, ())})
+        )
+        for topic_id in current.assigned.keys() | current.pending.keys()
+    }
 
 
 def convert(
@@ -56,22 +69,26 @@ def convert(
     group_id: str,
     generation: int,
     members: Mapping[str, MemberMetadata],
-    targets: Mapping[str, Partitions],
+    assigned: Mapping[str, Partitions],
     now_ms: int,
     out: Effects,
+    *,
+    settled: bool,
 ) -> Group:
-    """The classic group of these members, Stable, with its record."""
+    """The classic group of these members, Stable, with its record. One that is not settled has no
+    leader there, and its members are to be asked to join again."""
     group = ws.groups[group_id] = Group(group_id)
     group.protocol_type = CONSUMER_PROTOCOL_TYPE
     for member_id, member in members.items():
         group.add(classic_member(group_id, member_id, member))
     group.state = GroupState.STABLE
     assignments = {
-        member.member_id: assignment_bytes(ws.topics, targets[member.member_id], member)
+        member.member_id: assignment_bytes(ws.topics, assigned[member.member_id], member)
         for member in group.members.values()
-        if member.member_id in targets
     }
     stored = ws.snapshot(group, generation, group.vote(), assignments, ws.wall_ms(now_ms))
+    if not settled:
+        stored = replace(stored, leader=None)
     out.records.append(group_record(group_id, stored))
     group.subscribed_topics = topics_of(stored)
     for member in group.members.values():

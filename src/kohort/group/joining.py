@@ -163,10 +163,11 @@ def _join_missing_group(
     if group is None:
         refuse_join(out, context, "", ErrorCode.POLICY_VIOLATION)
         return
-    empty = ws.durable.consumer_groups.get(request.group_id)
+    empty, generation = ws.durable.consumer_groups.get(request.group_id), 0
     if empty is not None:
         consumer_timers.dissolve(ws, empty, out)
-    born = StoredGroup(None, 0, None, None, ws.wall_ms(now_ms))
+        generation = empty.epoch  # it goes on rising (G3)
+    born = StoredGroup(None, generation, None, None, ws.wall_ms(now_ms))
     out.records.append(group_record(group.group_id, born))
     _join_new(ws, group, request, context, now_ms, out)
 

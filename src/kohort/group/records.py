@@ -69,8 +69,13 @@ class StoredGroup:
     members: dict[str, StoredMember] = field(default_factory=dict[str, StoredMember])
 
     def lacks_assignment(self) -> bool:
-        """True for a generation that was written and whose assignment was not (spec 2.6)."""
-        return bool(self.members) and not any(m.assignment for m in self.members.values())
+        """True for a generation that was written and whose leader's assignment was not (spec 2.6).
+
+        One without a leader is what a consumer group was converted to.
+        """
+        return bool(self.members) and (
+            self.leader is None or not any(m.assignment for m in self.members.values())
+        )
 
 
 class GroupEntry(NamedTuple):
