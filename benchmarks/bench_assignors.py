@@ -2,22 +2,35 @@
 
 `assign` is the assignor alone, `leader` from the members' bytes in the join answer to everybody's
 bytes in the sync (read, assign, check, hold back, write). Each is shown for a fresh group and for
-the same group after one member has left. The peers hold members x partitions objects, so they are
-only run where they end in a few seconds; `--peers` runs them one size further (20 s each).
-`--large` adds the size of Kafka's own scale tests (2,000 members, a million partitions) for ours.
+the same group after one member has left; the ratios are the peers' fresh `assign` over ours. The
+peers hold members x partitions objects, so they are only run where they end in a few seconds;
+`--peers` runs them one size further (20 s each). `--large` adds the size of Kafka's own scale tests
+(2,000 members, a million partitions) for ours. The second table has groups that no peer knows:
+members that read halves of the topics each, racks, weights.
 Times are CPU time, the best of three (the peers: of one).
 """
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from time import process_time
 from types import SimpleNamespace
 from typing import Any
 
-from kohort.group.assignors import Assignor, GroupView, Plan, TopicView, make_assignors
+from kohort.group.assignors import (
+    Assignor,
+    GroupView,
+    MemberView,
+    Plan,
+    TopicView,
+    WeightedAssignor,
+    make_assignors,
+)
 from kohort.group.assignors.base import freeze
+from kohort.group.assignors.loops_implementation import LOOPS
 from kohort.group.assignors.protocol import encode_subscription
 from kohort.group.assignors.user_data import encode_previous
 from kohort.group.member_plan import encode_plan, make_plan, read_members
@@ -127,27 +140,67 @@ def aiokafka(name: str, members: int, partitions: int, topics: int) -> float:
     return timed(lambda: cls.assign(Cluster(names), group), 1)[0]
 
 
-def peer(run: Callable[..., float], name: str, size: tuple[int, int, int], limit: int) -> str:
-    if name == "cooperative-sticky" or (name == "sticky" and size[1] > limit):
+def peer(
+    run: Callable[..., float], name: str, size: tuple[int, int, int], limit: int, mine: float
+) -> str:
+    """The peer's time and how many times ours that is."""
+    if name not in ("range", "roundrobin", "sticky") or (name == "sticky" and size[1] > limit):
         return "-"
     if size[1] > 100_000:
         return "-"
-    return f"{run(name, *size):.1f}"
+    theirs = run(name, *size)
+    return f"{theirs:,.1f} ({theirs / mine:,.1f}x)"
+
+
+def uneven(kind: str, members: int, partitions: int, topics: int) -> tuple[str, float, float]:
+    """The assignor for a kind of group; fresh, and after one member left, ms."""
+    chance = random.Random(1)
+    size = partitions // topics
+    racks = [f"rack-{k}" for k in range(3)]
+    views: dict[str, TopicView] = {}
+    for k in range(topics):
+        replicas = tuple(frozenset(chance.sample(racks, 2)) for _ in range(size))
+        views[f"topic-{k:04}"] = TopicView(size, replicas if "racks" in kind else ())
+    joined: dict[str, MemberView] = {}
+    for k in range(members):
+        reads = frozenset(t for t in views if "halves" not in kind or chance.random() < 0.5)
+        joined[f"consumer-{k:05}"] = MemberView(
+            f"consumer-{k:05}",
+            reads,
+            rack=racks[k % 3] if "racks" in kind else None,
+            user_data=WeightedAssignor(1 + k % 8).subscription(reads),
+        )
+    name = "weighted" if "weights" in kind else "cooperative-sticky"
+    [assignor] = make_assignors(name)
+    fresh, plan = timed(lambda: assignor.assign(GroupView(joined, views)), 2)
+    for member_id in list(joined):
+        owned = freeze(plan.assignments[member_id])
+        joined[member_id] = replace(joined[member_id], owned=owned, generation=1)
+    del joined["consumer-00007"]
+    left, _ = timed(lambda: assignor.assign(GroupView(joined, views)), 2)
+    return name, fresh, left
 
 
 def main() -> None:
     limit = PEERS_SLOW if "--peers" in sys.argv else PEERS_UP_TO
-    print("CPU ms, uniform subscriptions; fresh / one member left; peers: fresh")
+    print(f"CPU ms, uniform subscriptions; fresh / one member left; peers: fresh; loops: {LOOPS}")
     head = f"{'assignor':20}{'members x partitions':>22}{'assign':>18}{'leader':>18}"
-    print(f"{head}{'kafka-python':>14}{'aiokafka':>12}")
+    print(f"{head}{'kafka-python':>22}{'aiokafka':>22}")
     for name in ("range", "roundrobin", "sticky", "cooperative-sticky"):
         for size in [*SIZES, LARGE] if "--large" in sys.argv else SIZES:
             fresh, left, whole, whole_left = ours(name, *size)
             print(
                 f"{name:20}{f'{size[0]} x {size[1]}':>22}{f'{fresh:.1f} / {left:.1f}':>18}"
                 f"{f'{whole:.1f} / {whole_left:.1f}':>18}"
-                f"{peer(kafka_python, name, size, limit):>14}"
-                f"{peer(aiokafka, name, size, limit):>12}"
+                f"{peer(kafka_python, name, size, limit, fresh):>22}"
+                f"{peer(aiokafka, name, size, limit, fresh):>22}"
+            )
+    print(f"\n{'group':20}{'members x partitions':>22}{'assign':>18}  assignor")
+    for kind in ("halves", "racks", "halves, racks", "weights", "halves, weights"):
+        for size in SIZES:
+            name, fresh, left = uneven(kind, *size)
+            print(
+                f"{kind:20}{f'{size[0]} x {size[1]}':>22}{f'{fresh:.1f} / {left:.1f}':>18}  {name}"
             )
 
 

@@ -164,26 +164,26 @@ def hand_out(row, spans, shares):
         PyMem_Free(made)
 
 
+cdef bint all_may_stay(int[::1] owners, Py_ssize_t start, int who, tuple numbers) except -1:
+    cdef int owner
+    for number in numbers:
+        owner = owners[start + <Py_ssize_t> number]
+        if owner != FREE and owner != who:
+            return False
+    return True
+
+
 def held(row, spans, int who, partitions):
     cdef int[::1] owners = row
     cdef Py_ssize_t start
-    cdef bint mine, changed = False
-    cdef int owner
-    rest = {}
+    cdef dict rest = {}
     for topic, numbers in partitions.items():
-        start = spans[topic][0]
-        mine = True
-        for number in numbers:
-            owner = owners[start + <Py_ssize_t> number]
-            if owner != FREE and owner != who:
-                mine = False
-                break
-        if mine:
-            rest[topic] = numbers
-            continue
-        changed = True
-        rest[topic] = tuple([n for n in numbers if owners[start + <Py_ssize_t> n] in (FREE, who)])
-    return rest if changed else partitions
+        start = (<tuple> spans[topic])[0]
+        if not all_may_stay(owners, start, who, tuple(numbers)):
+            rest[topic] = tuple(
+                [n for n in numbers if owners[start + <Py_ssize_t> n] in (FREE, who)]
+            )
+    return {**partitions, **rest} if rest else partitions
 
 
 cdef inline int32_t int32_at(const uint8_t *data) noexcept nogil:
