@@ -429,7 +429,8 @@ def _as_text(planned: Planned, rows: list[dict[str, Any]]) -> list[str]:
         "\n".join(words),
     ]
     if moves:
-        parts.append(as_table([_move_row(m) for m in moves[:MOST_MOVES_SHOWN]], MOVE_COLUMNS))
+        shown = [_move_row(m) | {"needed": "yes" if m.needed else "no"} for m in moves]
+        parts.append(as_table(shown[:MOST_MOVES_SHOWN], MOVE_COLUMNS))
     if len(moves) > MOST_MOVES_SHOWN:
         parts.append(f"and {len(moves) - MOST_MOVES_SHOWN} more; -o json shows all")
     return parts
@@ -500,7 +501,8 @@ def _moved_in_words(moves: Sequence[Move]) -> str:
         parts.append(f"{needed} that had to")
     if new:
         parts.append(f"{new} that nobody had")
-    return f"moves: {len(moves)} partitions ({', '.join(parts)})"
+    what = "partition" if len(moves) == 1 else "partitions"
+    return f"moves: {len(moves)} {what} ({', '.join(parts)})"
 
 
 def _move_row(move: Move) -> dict[str, Any]:
