@@ -80,12 +80,12 @@ def test_a_node_that_returns_leads_again_only_when_asked() -> None:
     assert made.prefer() == []
 
 
-def test_preferred_leaders_of_some_topics_alone() -> None:
+def test_preferred_leaders_of_some_partitions_alone() -> None:
     made = table()
-    made.add("u", 6)
+    mine = [p for p, leader in enumerate(leaders(made)) if leader == 1]
     made.failed(1)
     made.returned(1)
-    assert {change.topic for change in made.prefer(["u"])} == {"u"}
+    assert [change.partition for change in made.prefer([("t", mine[0])])] == mine[:1]
 
 
 def test_a_move_goes_to_a_living_replica_or_nowhere() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kohort.errors import ErrorCode
+from kohort.errors import ConfigError, ErrorCode
 from kohort.wire.messages.create_partitions_request import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -25,8 +25,10 @@ from kohort.wire.messages.delete_records_request import (
 from kohort.wire.messages.delete_records_response import DeleteRecordsResponse
 from kohort.wire.messages.describe_cluster_request import DescribeClusterRequest
 from kohort.wire.messages.describe_cluster_response import DescribeClusterResponse
+from kohort.wire.messages.elect_leaders_request import ElectLeadersRequest, TopicPartitions
+from kohort.wire.messages.elect_leaders_response import ElectLeadersResponse
 from kohort.wire.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
-from kohort.wire.messages.fetch_response import FetchResponse
+from kohort.wire.messages.fetch_response import FetchResponse, PartitionData
 from kohort.wire.messages.list_offsets_request import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -304,7 +306,91 @@ def test_racks_are_told(nodes: Nodes) -> None:
     assert nodes.commons.topics.image.by_name["t"].racks == ()
 
 
+def rack_fetch(nodes: Nodes, node: int, rack: str, version: int = 12) -> PartitionData:
+    request = fetch_request("t", 0, max_wait_ms=60_000)
+    request.rack_id = rack
+    answer = nodes.send(request, version, node)
+    return nodes.read(answer, FetchResponse, version).responses[0].partitions[0]
+
+
+def test_a_consumer_is_sent_to_the_replica_of_its_rack() -> None:
+    """KIP-392, with RackAwareReplicaSelector: the leader sends it there, and there it is served."""
+    nodes = Nodes(
+        broker_rack=("a", "b", "c"),
+        replica_selector_class="org.apache.kafka.common.replica.RackAwareReplicaSelector",
+    )
+    racks = nodes.config.racks()
+    nodes.put(b"a")
+    near = nodes.others[0]
+    sent = rack_fetch(nodes, nodes.leader, racks[near])
+    assert (sent.error_code, sent.preferred_read_replica, sent.records) == (0, near, b"")
+    assert sent.high_watermark == 1
+    served = rack_fetch(nodes, near, racks[near])
+    assert (served.preferred_read_replica, records_of(served)) == (-1, [(0, b"a")])
+    for rack in (racks[nodes.leader], "elsewhere", ""):
+        assert records_of(rack_fetch(nodes, nodes.leader, rack)) == [(0, b"a")]
+    assert nodes.get(near, version=10).responses[0].partitions[0].error_code == (
+        E.NOT_LEADER_OR_FOLLOWER
+    )
+    nodes.commons.nodes.kill(near)
+    nodes.env.advance(100)
+    assert records_of(rack_fetch(nodes, nodes.leader, racks[near])) == [(0, b"a")]
+    with pytest.raises(ConfigError, match="RackAware"):
+        Nodes(replica_selector_class="Nearest")
+
+
+def elect(
+    nodes: Nodes, partitions: list[int] | None, kind: int = 0, node: int | None = None
+) -> dict[int, int] | int:
+    topics = None
+    if partitions is not None:
+        topics = [TopicPartitions(topic="t", partitions=partitions)]
+    request = ElectLeadersRequest(election_type=kind, topic_partitions=topics)
+    answer = nodes.ask(request, ElectLeadersResponse, None, node)
+    found = {
+        result.partition_id: result.error_code
+        for topic in answer.replica_election_results
+        for result in topic.partition_result
+    }
+    return answer.error_code or found
+
+
+def test_elections_on_demand(nodes: Nodes) -> None:
+    """ElectLeaders, KIP-183 and KIP-460."""
+    assert elect(nodes, [0, 7]) == {0: E.ELECTION_NOT_NEEDED, 7: E.UNKNOWN_TOPIC_OR_PARTITION}
+    assert elect(nodes, None) == {}
+    first = nodes.leader
+    nodes.move()
+    assert elect(nodes, [0]) == {0: 0}
+    assert nodes.leader == first
+    nodes.move()
+    assert elect(nodes, None) == {0: 0}
+    assert elect(nodes, [0], kind=1) == {0: E.ELECTION_NOT_NEEDED}
+    assert elect(nodes, [0], kind=2) == E.INVALID_REQUEST
+
+
+def test_an_election_needs_somebody_alive(nodes: Nodes) -> None:
+    preferred, *others = nodes.commons.leadership.at("t", 0).replicas
+    nodes.commons.nodes.stop(preferred)
+    assert elect(nodes, [0], node=others[0]) == {0: E.PREFERRED_LEADER_NOT_AVAILABLE}
+
+
 # -- deaths and restarts
+
+
+def test_a_topic_made_while_its_preferred_leader_was_dead_keeps_its_leader(nodes: Nodes) -> None:
+    """Spec L11: after a restart nobody else leads in epoch 0."""
+    preferred = nodes.commons.leadership.replicas("u", 0)[0]
+    nodes.commons.nodes.stop(preferred)
+    asked = next(n for n in nodes.config.node_ids() if n != preferred)
+    request = CreateTopicsRequest(
+        topics=[CreatableTopic(name="u", num_partitions=1, replication_factor=-1)]
+    )
+    assert nodes.ask(request, CreateTopicsResponse, None, asked).topics[0].error_code == 0
+    led = nodes.commons.leadership.at("u", 0)
+    assert (led.leader != preferred, led.epoch) == (True, 0)
+    again = nodes.restarted(clean=True)
+    assert again.commons.leadership.at("u", 0) == led
 
 
 def test_epochs_are_in_the_log_and_survive(nodes: Nodes) -> None:

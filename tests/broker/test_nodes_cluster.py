@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from kohort.broker.taps import Moment, Verdict
 from kohort.errors import ClosedError, ConfigError, ErrorCode, UsageError
 from kohort.testing import Cluster
+from kohort.wire import decode_response
+from kohort.wire.messages.api_versions_request import ApiVersionsRequest
+from kohort.wire.messages.fetch_request import FetchRequest
+from kohort.wire.messages.fetch_response import FetchResponse
 from kohort.wire.messages.find_coordinator_request import FindCoordinatorRequest
 from kohort.wire.messages.find_coordinator_response import FindCoordinatorResponse
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
@@ -20,7 +26,8 @@ from kohort.wire.messages.offset_fetch_request import OffsetFetchRequest, Offset
 from kohort.wire.messages.offset_fetch_response import OffsetFetchResponse
 from kohort.wire.messages.produce_response import ProduceResponse
 
-from .harness import batch_of, produce_request
+from .harness import batch_of, fetch_request, produce_request
+from .test_server import Wire
 
 
 def until(met: Callable[[], bool], what: str, seconds: float = 10.0) -> None:
@@ -159,3 +166,83 @@ def test_what_cannot_be_is_refused(cluster: Cluster) -> None:
         Cluster(nodes=0)
     with pytest.raises(ClosedError):
         _ = Cluster(nodes=3).bootstrap
+
+
+# -- connections
+
+
+def test_a_death_cuts_every_connection_at_once(cluster: Cluster) -> None:
+    """What it had not answered stays unanswered (G10)."""
+    leader = cluster.leader_of("t", 0)
+    with Wire(cluster.address_of(leader)) as parked, Wire(cluster.address_of(leader)) as idle:
+        parked.send(fetch_request("t", 0, max_wait_ms=60_000), 12)
+        idle.send(ApiVersionsRequest(), 0)
+        assert idle.receive()
+        cluster.kill_node(leader)
+        for wire in (parked, idle):
+            with pytest.raises(EOFError):
+                wire.receive()
+
+
+def test_a_node_that_is_stopped_answers_what_waits(cluster: Cluster) -> None:
+    """A parked fetch hears that the leader has moved, then the connection ends."""
+    leader = cluster.leader_of("t", 0)
+    with Wire(cluster.address_of(leader)) as wire:
+        with cluster.tap(Moment.RECEIVED, lambda e: isinstance(e.message, FetchRequest)) as tap:
+            wire.send(fetch_request("t", 0, max_wait_ms=60_000), 12)
+            tap.wait()
+        cluster.stop_node(leader)
+        data = decode_response(FetchResponse, 12, wire.receive())[1].responses[0].partitions[0]
+        assert data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        with pytest.raises(EOFError):
+            wire.receive()
+
+
+def test_a_node_that_is_stopped_answers_what_waits_for_the_disk() -> None:
+    with Cluster(nodes=3, durability="fsync") as cluster:
+        cluster.create_topic("t")
+        leader = cluster.leader_of("t", 0)
+        with Wire(cluster.address_of(leader)) as wire:
+            with cluster.tap(Moment.RECEIVED) as tap:
+                wire.send(produce_request("t", batch_of([b"x"])), 11)
+                tap.wait()
+            cluster.stop_node(leader)
+            answer = decode_response(ProduceResponse, 11, wire.receive())[1]
+            assert answer.responses[0].partition_responses[0].error_code == 0
+            with pytest.raises(EOFError):
+                wire.receive()
+
+
+def test_a_tap_sees_each_moment_of_a_request(cluster: Cluster) -> None:
+    """And a node can be killed at any of them: here before it answers."""
+    node = cluster.nodes[0]
+    with (
+        cluster.tap(Moment.ANSWERING, verdict=Verdict.KILL) as tap,
+        Wire(cluster.address_of(node)) as wire,
+    ):
+        wire.send(ApiVersionsRequest(), 0)
+        with pytest.raises(EOFError):
+            wire.receive()
+        event = tap.wait()
+    assert (event.node_id, event.client_id) == (node, "raw")
+    assert node not in cluster.running
+
+
+def test_what_a_taps_condition_raises_is_raised_at_its_end(cluster: Cluster) -> None:
+    with pytest.raises(ZeroDivisionError), cluster.tap(Moment.RECEIVED, lambda e: bool(1 // 0)):
+        heartbeat(cluster, "g", 1)
+
+
+def test_ports_in_a_row() -> None:
+    """With a fixed port the nodes take it and those after it."""
+    for _ in range(20):
+        with Cluster() as free:
+            first = free.broker.port
+        cluster = Cluster(nodes=2, port=first)
+        with contextlib.suppress(ConfigError):  # somebody else has the second one
+            cluster.start()
+            break
+    try:
+        assert cluster.bootstrap == f"127.0.0.1:{first},127.0.0.1:{first + 1}"
+    finally:
+        cluster.stop()

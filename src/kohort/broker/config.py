@@ -25,6 +25,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 MAX_NODES = 64
+RACK_AWARE_SELECTOR = "RackAwareReplicaSelector"
 
 
 class Durability(StrEnum):
@@ -58,6 +59,9 @@ class BrokerConfig(Config):
     """Nodes in this process, over one set of logs; with a `port` they take it and those after."""
     broker_rack: tuple[str, ...] = ()
     """The rack of each node."""
+    replica_selector_class: str | None = None
+    """`RackAwareReplicaSelector` (its full name too): a consumer is sent to a replica of its rack
+    (KIP-392), and every replica answers fetches."""
     broker_session_timeout_ms: int = 200
     """Kafka: 9000. How long a killed node is still believed to lead what it led."""
     auto_create_topics_enable: bool = True
@@ -142,6 +146,11 @@ class BrokerConfig(Config):
             raise ConfigError(
                 f"broker_rack names {len(self.broker_rack)} racks, there are {self.nodes} nodes; "
                 "name one for each node, or none"
+            )
+        selector = self.replica_selector_class
+        if selector and selector.rpartition(".")[2] != RACK_AWARE_SELECTOR:
+            raise ConfigError(
+                f"replica_selector_class={selector!r}; {RACK_AWARE_SELECTOR} is the one there is"
             )
         if self.port and self.port + self.nodes - 1 > 65_535:
             raise ConfigError(f"port={self.port} leaves no room for {self.nodes} nodes after it")

@@ -148,13 +148,13 @@ class Leadership:
             if led.leader == NOBODY and node in led.replicas
         ]
 
-    def prefer(self, topics: Iterable[str] | None = None) -> list[Change]:
-        """Every partition goes back to its preferred leader, where that one lives."""
-        wanted = None if topics is None else set(topics)
+    def prefer(self, partitions: Iterable[tuple[str, int]] | None = None) -> list[Change]:
+        """Partitions (None: all) go back to their preferred leader, where that one lives."""
+        wanted = None if partitions is None else set(partitions)
         return [
             self._lead(topic, index, led.replicas[0])
             for topic, index, led in self._each()
-            if (wanted is None or topic in wanted)
+            if (wanted is None or (topic, index) in wanted)
             and led.leader != led.replicas[0]
             and led.replicas[0] in self.alive
         ]

@@ -177,9 +177,9 @@ class Nodes:
         self._apply([change])
         return change.leader
 
-    def elect_preferred(self, topics: Iterable[str] | None = None) -> list[Change]:
-        """Let preferred leaders lead again, where they live; of these topics, or of all."""
-        changes = self._commons.leadership.prefer(topics)
+    def elect_preferred(self, partitions: Iterable[tuple[str, int]] | None = None) -> list[Change]:
+        """Let preferred leaders lead again, where they live; of some partitions, or of all."""
+        changes = self._commons.leadership.prefer(partitions)
         self._apply(changes)
         return changes
 

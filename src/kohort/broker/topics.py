@@ -157,6 +157,7 @@ class Topics:
         )
         leadership = self._commons.leadership
         leadership.add(name, partitions, record.replicas)
+        record.leaders = leadership.unlike_new(name)  # the preferred ones may be dead just now
         topic = Topic(self._commons, record)
         registry = self._directory.registry
         registry.topics[name] = record
@@ -223,7 +224,7 @@ class Topics:
         if validate_only:
             return
         leadership, record = self._commons.leadership, topic.record
-        kept = record.replicas
+        kept, led = record.replicas, record.leaders
         if replicas or kept:
             new = replicas or [
                 leadership.replicas(topic.name, i, len(kept[0])) for i in range(before, count)
@@ -232,10 +233,11 @@ class Topics:
             record.replicas = [list(nodes) for nodes in (*old, *new)]
         leadership.grow(topic.name, count, record.replicas)
         record.partitions = count
+        record.leaders = leadership.unlike_new(topic.name)
         try:
             self._save()
         except BrokerError:
-            record.partitions, record.replicas = before, kept
+            record.partitions, record.replicas, record.leaders = before, kept, led
             leadership.shrink(topic.name, before)
             raise
         leds = leadership.of(topic.name)

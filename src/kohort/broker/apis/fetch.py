@@ -1,5 +1,5 @@
-"""Fetch (1), v4-18. KIP-74 (max_bytes), KIP-227, KIP-320 (leader epochs), KIP-516 (topic ids),
-KIP-951 (leader hints).
+"""Fetch (1), v4-18. KIP-74 (max_bytes), KIP-227, KIP-320 (leader epochs), KIP-392 (racks), KIP-516
+(topic ids), KIP-951 (leader hints).
 
 Waits until `min_bytes` are there or `max_wait_ms` is over, and hands out stored bytes: whole
 batches, at least one of them however large (of the first partition that has any).
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from kohort.broker.apis._leaders import HINTED, Leaders
 from kohort.broker.calls import Call, serve
 from kohort.broker.env import Cancellable
+from kohort.broker.leadership import NOBODY
 from kohort.broker.log.log import Span
 from kohort.broker.log.txn_index import AbortedTransaction
 from kohort.broker.partition import Partition
@@ -36,7 +37,7 @@ from kohort.wire.messages.fetch_response import (
 if TYPE_CHECKING:
     from kohort.broker.node import Node
 
-_TOPIC_IDS_FROM, _HINTS_FROM = 13, 16
+_RACKS_FROM, _TOPIC_IDS_FROM, _HINTS_FROM = 11, 13, 16
 _READ_COMMITTED = 1
 
 
@@ -54,7 +55,7 @@ def handle(node: Node, request: FetchRequest, call: Call) -> None:
 class _Wanted:
     """One partition of a fetch, and what was found."""
 
-    __slots__ = ("aborted", "error", "partition", "request", "span")
+    __slots__ = ("aborted", "error", "nearer", "partition", "request", "span")
 
     def __init__(self, request: FetchPartition, partition: Partition | None) -> None:
         self.request = request
@@ -62,6 +63,8 @@ class _Wanted:
         self.error = 0
         self.span: Span | None = None
         self.aborted: list[AbortedTransaction] | None = None
+        self.nearer = NOBODY
+        """The replica that is to be asked instead."""
 
 
 class _Fetch:
@@ -73,6 +76,9 @@ class _Fetch:
         self._call = call
         self._committed = request.isolation_level == _READ_COMMITTED
         self._by_id = call.api_version >= _TOPIC_IDS_FROM
+        selects = node.config.replica_selector_class is not None
+        self._any_replica = selects and call.api_version >= _RACKS_FROM
+        self._rack = request.rack_id if self._any_replica else ""
         self._hints = call.api_version >= _HINTS_FROM
         self._topics = [(topic, self._resolve(topic)) for topic in request.topics]
         self._timer: Cancellable | None = None
@@ -135,7 +141,9 @@ class _Fetch:
         total, failed = 0, False
         for wanted in self._all():
             wanted.span, wanted.error = None, self._fault(wanted)
-            if wanted.error:
+            if self._rack:
+                wanted.nearer = self._nearer(wanted)
+            if wanted.error or wanted.nearer != NOBODY:
                 failed = True
                 continue
             span = self._locate(wanted, max(0, min(wanted.request.partition_max_bytes, room)))
@@ -155,7 +163,24 @@ class _Fetch:
         if partition is None or self._node.topics.partition(*partition.key) is not partition:
             unknown = ErrorCode.UNKNOWN_TOPIC_ID if self._by_id else None
             return unknown or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return partition.refusal(self._node.node_id, wanted.request.current_leader_epoch) or 0
+        fault = partition.refusal(self._node.node_id, wanted.request.current_leader_epoch) or 0
+        if fault == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._any_replica:
+            replicas = self._node.commons.leadership.at(*partition.key).replicas
+            return 0 if self._node.node_id in replicas else fault
+        return fault
+
+    def _nearer(self, wanted: _Wanted) -> int:
+        """The replica in the consumer's rack, when this is the leader and not in that rack."""
+        partition, commons = wanted.partition, self._node.commons
+        if partition is None or wanted.error or not self._node.leads(partition):
+            return NOBODY
+        racks, leadership = self._node.config.racks(), commons.leadership
+        near = [
+            n
+            for n in leadership.at(*partition.key).replicas
+            if n in leadership.alive and racks.get(n) == self._rack
+        ]
+        return NOBODY if not near or self._node.node_id in near else near[0]
 
     def _locate(self, wanted: _Wanted, max_bytes: int) -> Span | None:
         assert wanted.partition is not None
@@ -221,6 +246,7 @@ class _Fetch:
             high_watermark=partition.end_offset,
             last_stable_offset=stable,
             log_start_offset=partition.start_offset,
+            preferred_read_replica=wanted.nearer,
             aborted_transactions=_listed(wanted.aborted) if self._committed else None,
             records=wanted.span.views() if wanted.span is not None else b"",
         )
