@@ -52,6 +52,7 @@ from kohort.wire.messages.describe_configs_request import (
 from kohort.wire.messages.describe_configs_response import DescribeConfigsResponse
 from kohort.wire.messages.describe_groups_request import DescribeGroupsRequest
 from kohort.wire.messages.describe_groups_response import DescribeGroupsResponse
+from kohort.wire.messages.elect_leaders_request import ElectLeadersRequest
 from kohort.wire.messages.find_coordinator_request import FindCoordinatorRequest
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
 from kohort.wire.messages.incremental_alter_configs_request import (
@@ -188,6 +189,7 @@ REQUESTS: dict[str, Make] = {
     "Produce": lambda v, tid: named(produce_request("t", batch_of([b"x"])), v, tid),
     "Fetch": lambda v, tid: named(fetch_request("t", 0), v, tid),
     "ListOffsets": lambda v, tid: list_offsets(-1, -2),
+    "ElectLeaders": lambda v, tid: ElectLeadersRequest(topic_partitions=None),
     "Metadata": lambda v, tid: metadata(v),
     "OffsetCommit": commit_request,
     "OffsetFetch": offset_fetch,
