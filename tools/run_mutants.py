@@ -152,7 +152,9 @@ def main() -> int:
         unmutated = {tuple(command) for m in chosen for command in m.commands()}
         with ThreadPoolExecutor(given.jobs) as pool:
             without = pool.map(lambda command: holds(list(command)), sorted(unmutated))
-            wrong = {"-": error for error in without if error is not None}
+            wrong: dict[str, str | None] = {}
+            for command, error in zip(sorted(unmutated), without, strict=True):
+                wrong[" ".join(command)] = error
             for mutant, error in zip(chosen, pool.map(kill, chosen), strict=True):
                 print(f"{mutant.name:<40} {mutant.bug:<6} {error or 'killed'}", flush=True)
                 wrong[mutant.name] = error

@@ -25,6 +25,7 @@ from kohort.errors import (
     BrokerError,
     CommitFailedError,
     ConnectionFailedError,
+    ErrorCode,
     FencedError,
     KafkaTimeoutError,
     KohortError,
@@ -40,6 +41,7 @@ from kohort.simulator.schedule import Handle
 if TYPE_CHECKING:
     from kohort.simulator.world import World
 
+SERVER_ASSIGNORS = ("uniform", "range")
 MAY_FAIL = (KafkaTimeoutError, ConnectionFailedError, CommitFailedError, BrokerError)
 """What a commit or a question may end with while things go wrong."""
 
@@ -222,10 +224,7 @@ class Application:
             client_id=plan.name,
             group_id=plan.group,
             group_instance_id=plan.instance,
-            group_protocol=plan.protocol,
-            partition_assignment_strategy=tuple(plan.assignor.split(",")),
-            session_timeout_ms=times.session_ms,
-            heartbeat_interval_ms=times.heartbeat_ms,
+            **self._protocol(),
             max_poll_interval_ms=times.max_poll_ms,
             request_timeout_ms=times.request_ms,
             default_api_timeout_ms=times.call_ms,
@@ -238,6 +237,18 @@ class Application:
             max_poll_records=plan.records,
             allow_auto_create_topics=False,
         )
+
+    def _protocol(self) -> dict[str, Any]:
+        """What is set for the protocol that it speaks; the broker decides the rest of KIP-848."""
+        plan, times = self.plan, self.world.settings
+        if plan.protocol == "consumer":
+            named = plan.assignor if plan.assignor in SERVER_ASSIGNORS else None
+            return {"group_protocol": "consumer", "group_remote_assignor": named}
+        return {
+            "partition_assignment_strategy": tuple(plan.assignor.split(",")),
+            "session_timeout_ms": times.session_ms,
+            "heartbeat_interval_ms": times.heartbeat_ms,
+        }
 
     # -- what the plan may ask -------------------------------------------------------------------
 
@@ -279,6 +290,12 @@ class Application:
                 self.world.journal.tell(f"{self.name} is fenced: {error}")
                 self.fenced = True
                 yield from self._close()
+                return
+            except BrokerError as error:
+                if error.code != ErrorCode.UNRELEASED_INSTANCE_ID:
+                    raise
+                yield from self._close()
+                self.world.refused(self)
                 return
             self.read += len(records)
             checks.polled(self, records, self.machine.now_ms() - began_ms)

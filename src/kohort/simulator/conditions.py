@@ -80,17 +80,20 @@ def assignment_written(world: World, generation: int) -> Met:
     """The group's log has the assignment of this generation, or a later one."""
 
     def met() -> bool:
-        stored = world.stored_group()
-        if stored is None or stored.generation < generation:
+        stored, group = world.stored_group(), world.look()
+        if group is None or group.epoch < generation:
             return False
-        return stored.generation > generation or not stored.lacks_assignment()
+        if stored is None or group.consumer or group.epoch > generation:
+            return True
+        return not stored.lacks_assignment()
 
     return met
 
 
 @_asks("the group is {state}")
 def group_is(world: World, state: str) -> Met:
-    """The coordinator's state of the group: empty, preparing, completing, stable."""
+    """The coordinator's state of the group: empty, preparing, completing, stable; under KIP-848
+    empty, assigning, reconciling, stable."""
     return lambda: world.group_state() == state
 
 
@@ -145,8 +148,8 @@ def expect_generation(world: World, most: int) -> bool:
 @_expects("the group has {n} members")
 def expect_members(world: World, count: int) -> bool:
     """At the end the coordinator counts so many."""
-    stored = world.stored_group()
-    return (0 if stored is None else len(stored.members)) == count
+    group = world.look()
+    return (0 if group is None else len(group.members)) == count
 
 
 @_expects("{tp} is committed at {n}")

@@ -18,7 +18,7 @@ NAMES = "abcdefghij"
 ASSIGNORS = (
     "range", "roundrobin", "sticky", "cooperative-sticky", "range,cooperative-sticky",
 )  # fmt: skip
-PROTOCOLS = ("classic",)
+PROTOCOLS = ("classic", "consumer")
 APIS = ("JoinGroup", "SyncGroup", "Heartbeat", "OffsetCommit", "OffsetFetch", "LeaveGroup", "Fetch")
 MAX_MEMBERS = len(NAMES)
 

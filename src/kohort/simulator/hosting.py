@@ -23,6 +23,7 @@ from kohort.simulator.logs import GroupLog
 from kohort.simulator.machine import WALL_MS
 from kohort.simulator.network import Channel
 from kohort.simulator.schedule import Handle
+from kohort.simulator.views import group_ids, look_at
 from kohort.wire import Message
 
 if TYPE_CHECKING:
@@ -128,11 +129,10 @@ class ShardHost:
         self._timer = None
         if self.shard is None or not self.loaded:
             return
-        before = {
-            group.group_id: (group.state.value, frozenset(group.members))
-            for group in self.shard.groups.values()
-        }
         shard = self.shard
+        before = {
+            name: group for name in group_ids(shard) if (group := look_at(shard, name)) is not None
+        }
         self.run(shard.tick(self.node.machine.now_ms()))
         if self.shard is shard:
             self.node.world.checks.ticked(self, before)

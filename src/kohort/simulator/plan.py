@@ -44,6 +44,11 @@ class Settings:
             group_initial_rebalance_delay_ms=self.initial_delay_ms,
             group_new_member_join_timeout_ms=4 * self.max_poll_ms,
             group_max_size=self.max_size,
+            group_consumer_session_timeout_ms=self.session_ms,
+            group_consumer_min_session_timeout_ms=1,
+            group_consumer_heartbeat_interval_ms=self.heartbeat_ms,
+            group_consumer_min_heartbeat_interval_ms=1,
+            group_consumer_max_size=self.max_size,
         )
 
 

@@ -25,11 +25,12 @@ from kohort.simulator.node import SimNode
 from kohort.simulator.plan import Plan
 from kohort.simulator.schedule import Schedule
 from kohort.simulator.script import Script
+from kohort.simulator.views import GroupLook, look_at
 
 if TYPE_CHECKING:
-    from kohort.group.live import Group
     from kohort.group.records import StoredGroup
 
+RESTART_MS = 500
 MAX_EVENTS = 600_000
 """A small world that has not come to its end by then runs in circles."""
 
@@ -198,6 +199,18 @@ class World:
         self.apps[who] = app = Application(self, plan, len(self.all_apps))
         self.all_apps.append(app)
 
+    def refused(self, app: Application) -> None:
+        """Its instance id is another's: a twin ends, a successor is started again until it is in.
+
+        (KIP-848 refuses a static member while the one before it may still come back.)
+        """
+        self.journal.tell(f"{app.name} is refused: its instance id is not released yet")
+        other = next((a for a in self.all_apps if a.name == app.name and a.alive), None)
+        if other is not None:
+            self.apps[app.name] = other
+        else:
+            self.schedule.after(RESTART_MS, self.start, app.name)
+
     def app(self, who: str) -> Application | None:
         """A consumer's living process."""
         found = self.apps.get(who)
@@ -261,28 +274,28 @@ class World:
     # -- what conditions and checks ask ----------------------------------------------------------
 
     def stored_group(self) -> StoredGroup | None:
-        """The group as the coordinator in charge has it in its log."""
+        """The classic group as the coordinator in charge has it in its log."""
         host = self.cluster.coordinator(self.group)
         if host is None or host.shard is None or not host.loaded:
             return None
         return host.shard.durable.groups.get(self.group)
 
-    def live_group(self) -> Group | None:
-        """The group as it lives in the memory of the coordinator in charge."""
+    def look(self) -> GroupLook | None:
+        """The group as the coordinator in charge has it."""
         host = self.cluster.coordinator(self.group)
         if host is None or host.shard is None or not host.loaded:
             return None
-        return host.shard.groups.get(self.group)
+        return look_at(host.shard, self.group)
 
     def generation(self) -> int:
-        """The group's generation in the log, -1 without a group or coordinator."""
-        stored = self.stored_group()
-        return -1 if stored is None else stored.generation
+        """The group's generation or epoch, -1 without a group or coordinator."""
+        group = self.look()
+        return -1 if group is None else group.epoch
 
     def group_state(self) -> str | None:
         """The coordinator's state of the group, as one word."""
-        group = self.live_group()
-        return None if group is None else group.state.name.lower()
+        group = self.look()
+        return None if group is None else group.state
 
     def committed(self, tp: TopicPartition) -> int | None:
         """The group's committed offset, as the coordinator in charge has it."""

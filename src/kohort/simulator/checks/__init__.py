@@ -19,6 +19,7 @@ from kohort.simulator.checks.coordinator import CoordinatorChecks
 from kohort.simulator.checks.liveness import Liveness
 from kohort.simulator.checks.offsets import OffsetChecks
 from kohort.simulator.checks.violation import Violation
+from kohort.simulator.views import GroupLook
 from kohort.wire import Message
 from kohort.wire.messages.offset_commit_request import OffsetCommitRequest
 
@@ -67,8 +68,8 @@ class Checks:
         self.coordinator.answered(host, asked, response)
         self.offsets.answered(host, asked, response)
 
-    def ticked(self, host: ShardHost, before: dict[str, tuple[str, frozenset[str]]]) -> None:
-        """A shard's timers have fired; `before` has each group's state and members until then."""
+    def ticked(self, host: ShardHost, before: dict[str, GroupLook]) -> None:
+        """A shard's timers have fired; `before` has each group as it was until then."""
         self.coordinator.ticked(host, before)
 
     def lost(self, log: GroupLog) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from kohort.client.types import TopicPartition
 from kohort.records import Record
 from kohort.simulator.checks.violation import demand
+from kohort.simulator.views import look_at
 from kohort.wire.messages.offset_commit_request import OffsetCommitRequest
 
 if TYPE_CHECKING:
@@ -242,9 +243,8 @@ class ConsumerChecks:
         host = self._world.cluster.coordinator(group_id)
         if host is None or host.shard is None or not host.loaded:
             return
-        group = host.shard.groups.get(group_id)
-        stored = host.shard.durable.groups.get(group_id)
-        if group is None or stored is None:
+        group = look_at(host.shard, group_id)
+        if group is None:
             return
         holder: dict[TopicPartition, str] = {}
         for app in self._world.all_apps:
@@ -252,9 +252,11 @@ class ConsumerChecks:
             member = None if session is None else session.member
             if not app.alive or app.plan.group != group_id or member is None:
                 continue
-            if member.generation < 0 or member.member_id not in group.members:
+            known = group.members.get(member.member_id or "")
+            if member.generation < 0 or known is None:
                 continue
-            if app.plan.instance is not None and member.generation != stored.generation:
+            fenced = member.generation not in known.epochs
+            if fenced and (group.consumer or app.plan.instance is not None):
                 # Kafka keeps a static member that misses a rebalance; its generation fences it.
                 continue
             for tp in app.consumer.core.positions.partitions:

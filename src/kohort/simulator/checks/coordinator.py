@@ -11,13 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from kohort.group.consumer_records import ConsumerEntry, Current, Field, GroupMetadata
 from kohort.group.durable import DurableState
 from kohort.group.live import Group
 from kohort.group.records import GroupEntry, StoredGroup, decode_record
 from kohort.group.states import GroupState
+from kohort.simulator.checks import consumer_group
 from kohort.simulator.checks.violation import demand
 from kohort.simulator.schedule import Random
+from kohort.simulator.views import GroupLook, MemberLook, look_at
 from kohort.wire import Message, decode_versioned
+from kohort.wire.messages.consumer_group_heartbeat_request import ConsumerGroupHeartbeatRequest
+from kohort.wire.messages.consumer_group_heartbeat_response import ConsumerGroupHeartbeatResponse
 from kohort.wire.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
 from kohort.wire.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
@@ -46,6 +51,7 @@ def replayed(entries: Iterable[Entry]) -> DurableState:
             state.apply_marker(entry.producer_id, entry.committed)
         else:
             state.apply(entry.record, entry.offset, entry.producer_id)
+    state.settle()
     return state
 
 
@@ -177,8 +183,10 @@ class CoordinatorChecks:
         self._replaced: set[str] = set()
         self._touched: dict[int, ShardHost] = {}
         self._moved = False
-        self.highest: dict[str, int] = {}
-        """The highest generation that was told to anybody, by group."""
+        self._written: dict[tuple[str, str, int], int] = {}
+        """Where (group, member, epoch) stands in the log; member "" for a generation."""
+        self._asker: dict[int, tuple[GroupLook | None, MemberLook | None]] = {}
+        """By request: its group and its member as the coordinator had them when it came."""
 
     def take_moved(self) -> bool:
         """Whether a group may have changed since the last time this was asked."""
@@ -228,7 +236,12 @@ class CoordinatorChecks:
                 if decoded.value.protocol_type == "consumer":
                     g2_plan_is_legal(decoded.group_id, decoded.value)
                 self._tell(decoded.group_id, before, decoded.value)
+                key = decoded.group_id, "", decoded.value.generation
+                self._written.setdefault(key, entry.offset)
                 self._note_instances(decoded.group_id, decoded.value)
+            if isinstance(decoded, ConsumerEntry):
+                consumer_group.g3_epochs_rise(decoded, shadow.consumer_groups.get(decoded.group_id))
+                self._note_current(decoded, entry.offset)
             shadow.apply(entry.record, entry.offset, entry.producer_id)
             self._world.journal.note("append", log.partition, entry.offset, entry.record.key)
         assert host.shard is not None, "it has just appended"
@@ -241,6 +254,13 @@ class CoordinatorChecks:
         if self._appends % FULL_REPLAY_EVERY == 0:
             g9_replay_is_the_state(host.shard.durable, log, self._chance)
         self._touch(host)
+
+    def _note_current(self, entry: ConsumerEntry, offset: int) -> None:
+        """Where a member's epoch stands in the log, and what it means in words."""
+        if entry.field is Field.GROUP and isinstance(entry.value, GroupMetadata):
+            self._world.journal.tell(f"group {entry.group_id}: epoch {entry.value.epoch}")
+        if entry.field is Field.CURRENT and isinstance(entry.value, Current):
+            self._written[entry.group_id, entry.key, entry.value.epoch] = offset
 
     def _note_instances(self, group_id: str, stored: StoredGroup) -> None:
         for member in stored.members.values():
@@ -264,22 +284,32 @@ class CoordinatorChecks:
     def arrived(self, host: ShardHost, asked: Asked) -> None:
         """Remember when each member was heard last, by its coordinator's clock."""
         request: Any = asked.request
-        if isinstance(request, HeartbeatRequest | JoinGroupRequest | SyncGroupRequest):
-            if isinstance(request, HeartbeatRequest) and not self._is_current(host, request):
-                return
-            key = host.node.number, request.group_id, request.member_id
+        group_id = getattr(request, "group_id", "")
+        assert host.shard is not None, "it answers"
+        group = look_at(host.shard, group_id)
+        known = None if group is None else group.members.get(getattr(request, "member_id", ""))
+        heard = isinstance(request, JoinGroupRequest | SyncGroupRequest)
+        if isinstance(request, HeartbeatRequest | ConsumerGroupHeartbeatRequest):
+            self._asker[asked.number] = group, known
+            epoch = (
+                request.generation_id
+                if isinstance(request, HeartbeatRequest)
+                else request.member_epoch
+            )
+            heard = known is not None and epoch in known.epochs
+        elif isinstance(request, OffsetCommitRequest):
+            self._asker[asked.number] = group, known
+        if heard:
+            key = host.node.number, group_id, request.member_id
             self._heard[key] = host.node.machine.now_ms()
         if not isinstance(request, HeartbeatRequest | OffsetCommitRequest):
             self._touch(host)
 
     def takes(self, host: ShardHost, request: OffsetCommitRequest) -> bool:
         """Whether a commit comes from the present generation, so that it will be taken."""
-        stored = self._stored(host, request.group_id)
-        return stored is not None and stored.generation == request.generation_id_or_member_epoch
-
-    def _is_current(self, host: ShardHost, request: HeartbeatRequest) -> bool:
-        stored = self._stored(host, request.group_id)
-        return stored is not None and stored.generation == request.generation_id
+        group = None if host.shard is None else look_at(host.shard, request.group_id)
+        known = None if group is None else group.members.get(request.member_id)
+        return known is not None and request.generation_id_or_member_epoch == known.epochs[0]
 
     def answered(self, host: ShardHost, asked: Asked, response: Message) -> None:
         """G6, G7, G8, G10 on what leaves the node."""
@@ -288,14 +318,33 @@ class CoordinatorChecks:
             self._join_answered(host, request, response)
         elif isinstance(response, SyncGroupResponse) and not response.error_code:
             self._sync_answered(host, request, response)
+        elif isinstance(response, ConsumerGroupHeartbeatResponse):
+            self._heartbeat_answered(host, asked, request, response)
         elif isinstance(response, HeartbeatResponse) and not response.error_code:
-            self._g6_member_is_current(host, request, request.generation_id)
+            self._g6_is_current(asked, request, request.generation_id)
+            self._g8_not_replaced(request.group_id, request.member_id)
         elif isinstance(response, OffsetCommitResponse):
             accepted = any(not p.error_code for t in response.topics for p in t.partitions)
-            if accepted and host.shard is not None and host.loaded:
-                generation = request.generation_id_or_member_epoch
-                if generation >= 0:
-                    self._g6_member_is_current(host, request, generation, during=True)
+            epoch = request.generation_id_or_member_epoch
+            if accepted and epoch >= 0:
+                self._g6_is_current(asked, request, epoch)
+        self._asker.pop(asked.number, None)
+
+    def _heartbeat_answered(
+        self,
+        host: ShardHost,
+        asked: Asked,
+        request: ConsumerGroupHeartbeatRequest,
+        response: ConsumerGroupHeartbeatResponse,
+    ) -> None:
+        """G6, G10 of KIP-848."""
+        _, known = self._asker.get(asked.number, (None, None))
+        epoch = consumer_group.told_epoch(response)
+        if epoch is None:
+            return
+        consumer_group.g6_epoch_is_current(request.group_id, request, known)
+        member_id = response.member_id or request.member_id
+        self._g10_was_durable(host, request.group_id, member_id, epoch, member_id)
 
     def _join_answered(
         self, host: ShardHost, request: JoinGroupRequest, response: JoinGroupResponse
@@ -312,14 +361,17 @@ class CoordinatorChecks:
                 f"group {group_id}: generation {generation} was handed out twice: "
                 f"leader and protocol {known} and {first}",
             )
-        self.highest[group_id] = max(self.highest.get(group_id, -1), generation)
-        durable = replayed(e for e in host.log.entries if e.offset < host.log.flushed)
-        stored = durable.groups.get(group_id)
+        self._g10_was_durable(host, group_id, "", generation, response.member_id)
+
+    def _g10_was_durable(
+        self, host: ShardHost, group_id: str, written_as: str, epoch: int, who: str
+    ) -> None:
+        """G10: an epoch is told when its record is on disk."""
+        at = self._written.get((group_id, written_as, epoch))
         demand(
-            stored is not None and stored.generation >= generation,
+            at is not None and at < host.log.flushed,
             "G10",
-            f"group {group_id}: {response.member_id} was told generation {generation} before it "
-            "was durable",
+            f"group {group_id}: {who} was told epoch {epoch} before it was durable",
         )
 
     def _sync_answered(
@@ -344,24 +396,23 @@ class CoordinatorChecks:
             )
         self._g8_not_replaced(request.group_id, request.member_id)
 
-    def _g6_member_is_current(
-        self, host: ShardHost, request: Any, generation: int, *, during: bool = False
-    ) -> None:
-        """G6: heartbeats and commits are accepted from a current member and generation only."""
-        if host.shard is None or not host.loaded or host.epoch != host.log.epoch:
-            return
-        stored = self._stored(host, request.group_id)
-        group = host.shard.groups.get(request.group_id)
-        what = "a commit" if during else "a heartbeat"
-        who = f"group {request.group_id}: {what} of {request.member_id}, generation {generation}"
-        demand(group is not None and stored is not None, "G6", f"{who}: accepted without a group")
+    def _g6_is_current(self, asked: Asked, request: Any, epoch: int) -> None:
+        """G6: heartbeats and commits are accepted from members, in no epoch but the present one.
+
+        (Under KIP-848 a commit may name an older one, see B11.)
+        """
+        if asked.number not in self._asker:
+            return  # it came while the shard was loading
+        group, known = self._asker[asked.number]
+        who = f"group {request.group_id}: {type(request).__name__} of {request.member_id}"
+        demand(
+            group is not None and known is not None,
+            "G6",
+            f"{who}, generation {epoch}, was accepted from a stranger",
+        )
         assert group is not None
-        assert stored is not None
-        if not during:
-            demand(request.member_id in group.members, "G6", f"{who}: accepted from a stranger")
-        demand(generation <= stored.generation, "G6", f"{who}: the group has {stored.generation}")
-        if not during:
-            self._g8_not_replaced(request.group_id, request.member_id)
+        right = epoch <= group.epoch if group.consumer else epoch == group.epoch
+        demand(right, "G6", f"{who}, generation {epoch}, was accepted; the group has {group.epoch}")
 
     def _g8_not_replaced(self, group_id: str, member_id: str) -> None:
         """G8: an id that gave way to another of the same instance is answered no more."""
@@ -373,18 +424,18 @@ class CoordinatorChecks:
 
     # -- time ------------------------------------------------------------------------------------
 
-    def ticked(self, host: ShardHost, before: dict[str, tuple[str, frozenset[str]]]) -> None:
+    def ticked(self, host: ShardHost, before: dict[str, GroupLook]) -> None:
         """G13: nobody is expelled from a stable group who was heard within the session timeout."""
         self._touch(host)
         assert host.shard is not None, "it has just ticked"
         now_ms, session_ms = host.node.machine.now_ms(), self._world.settings.session_ms
-        for group_id, (state, members) in before.items():
-            group = host.shard.groups.get(group_id)
-            left = frozenset(group.members) if group is not None else frozenset[str]()
-            for member_id in sorted(members - left):
+        for group_id, group in before.items():
+            after = look_at(host.shard, group_id)
+            left = frozenset[str]() if after is None else frozenset(after.members)
+            for member_id in [name for name in group.members if name not in left]:
                 self._world.journal.tell(f"group {group_id}: {member_id} is expelled")
                 heard_ms = self._heard.get((host.node.number, group_id, member_id))
-                if state != GroupState.STABLE.value or heard_ms is None:
+                if group.state != "stable" or heard_ms is None:
                     continue
                 demand(
                     now_ms - heard_ms >= session_ms,
@@ -402,6 +453,8 @@ class CoordinatorChecks:
             shard = host.shard
             if shard is None or not host.loaded:
                 continue
+            for consumers in shard.consumer_groups.values():
+                consumer_group.check_group(consumers, self._world.cluster.names)
             for group in shard.groups.values():
                 g5_memory_agrees(group, shard.durable.groups.get(group.group_id))
                 g8_one_per_instance(group)

@@ -121,8 +121,9 @@ class OffsetChecks:
                 tp = TopicPartition(name, part.partition_index)
                 key = request.group_id, tp
                 same = [c for c in self.history.get(key, ()) if c.offset == wanted[tp]]
-                o7_success_is_durable(key, same[-1].record_offset if same else -1, host.log.flushed)
-                self._told[key] = same[-1]
+                at = min((c.record_offset for c in same if c.record_offset >= 0), default=-1)
+                o7_success_is_durable(key, at, host.log.flushed)
+                self._told[key] = [c for c in same if c.record_offset < host.log.flushed][-1]
 
     def in_effect(self, key: Key, from_ms: int) -> set[int | None]:
         """Every committed offset that held at some time since `from_ms`; None: none."""

@@ -1,0 +1,71 @@
+"""One look at a group of either protocol, for conditions and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kohort.group.consumer_group import ConsumerGroup
+from kohort.group.durable import DurableState
+from kohort.group.shard import GroupShard
+
+
+class MemberLook(NamedTuple):
+    """A member as its coordinator has it."""
+
+    client_id: str
+    instance_id: str | None
+    epochs: tuple[int, int]
+    """The present and the previous member epoch; twice the generation in a classic group."""
+
+
+class GroupLook(NamedTuple):
+    """A group as its coordinator has it."""
+
+    consumer: bool
+    """Whether it is a consumer group (KIP-848)."""
+    epoch: int
+    """The generation, or the group epoch."""
+    state: str
+    """empty, preparing, completing, assigning, reconciling, stable."""
+    members: Mapping[str, MemberLook]
+
+
+def look_at(shard: GroupShard, group_id: str) -> GroupLook | None:
+    """A group in a shard's memory; None when it has none of this id."""
+    group = shard.durable.consumer_groups.get(group_id)
+    if group is not None:
+        return _consumer_group(group)
+    live = shard.groups.get(group_id)
+    if live is None:
+        return None
+    stored = shard.durable.groups.get(group_id)
+    epoch = -1 if stored is None else stored.generation
+    members = {
+        member.member_id: MemberLook(member.client_id, member.instance_id, (epoch, epoch))
+        for member in live.members.values()
+    }
+    return GroupLook(False, epoch, live.state.name.lower(), members)
+
+
+def _consumer_group(group: ConsumerGroup) -> GroupLook:
+    members: dict[str, MemberLook] = {}
+    for member_id, member in group.members.items():
+        current = group.current(member_id)
+        epochs = (current.epoch, current.previous_epoch)
+        members[member_id] = MemberLook(member.client_id, member.instance_id, epochs)
+    return GroupLook(True, group.epoch, group.state().name.lower(), members)
+
+
+def group_ids(shard: GroupShard) -> list[str]:
+    """Every group of a shard, of either protocol."""
+    return sorted({*shard.groups, *shard.durable.consumer_groups})
+
+
+def stored_epoch(state: DurableState, group_id: str) -> int:
+    """The generation or epoch that a log gives a group; -1 without a group."""
+    group = state.consumer_groups.get(group_id)
+    if group is not None:
+        return group.epoch
+    stored = state.groups.get(group_id)
+    return -1 if stored is None else stored.generation
