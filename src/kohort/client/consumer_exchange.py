@@ -9,7 +9,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from kohort.client import consumer_requests as requests
@@ -94,7 +94,7 @@ class Exchange:
 
     def fetch(self, order: FetchOrder) -> None:
         """Send a Fetch."""
-        named = any(self._id(part.tp.topic) == ZERO_UUID for part in order.parts)
+        ids = self._ids(part.tp for part in order.parts)
 
         def done(answer: Message | KohortError) -> None:
             if isinstance(answer, KohortError):
@@ -105,14 +105,14 @@ class Exchange:
                 error = BrokerError(answer.error_code, f"fetching from node {order.node}")
                 self._answers.fetched(order.token, error)
             else:
-                self._answers.fetched(order.token, list(requests.fetched(answer, self._name)))
+                self._answers.fetched(order.token, list(requests.fetched(answer, ids.name)))
 
         self._cluster.request(
             order.node,
             Versioned(
                 FetchRequest,
-                lambda _: requests.fetch(order, self._terms, self._id),
-                at_most=LAST_FETCH_BY_NAME if named else None,
+                lambda _: requests.fetch(order, self._terms, ids.id),
+                at_most=LAST_FETCH_BY_NAME if ids.lacking else None,
             ),
             done,
             timeout_ms=order.max_wait_ms + self._config.request_timeout_ms,
@@ -170,11 +170,11 @@ class Exchange:
 
     def commit(self, send: CommitSend, coordinator: int) -> None:
         """Send an OffsetCommit."""
-        named = any(self._id(tp.topic) == ZERO_UUID for tp in send.offsets)
+        ids = self._ids(send.offsets)
 
         def done(answer: Message | KohortError) -> None:
             if isinstance(answer, OffsetCommitResponse):
-                codes = requests.committed_codes(answer, self._name)
+                codes = requests.committed_codes(answer, ids.name)
                 self._answers.commit_answered(send.token, codes)
             else:
                 assert isinstance(answer, KohortError)
@@ -184,8 +184,8 @@ class Exchange:
             coordinator,
             Versioned(
                 OffsetCommitRequest,
-                lambda _: requests.offset_commit(self._group, send, self._id),
-                at_most=LAST_OFFSETS_BY_NAME if named else None,
+                lambda _: requests.offset_commit(self._group, send, ids.id),
+                at_most=LAST_OFFSETS_BY_NAME if ids.lacking else None,
             ),
             done,
             lane="group",
@@ -194,11 +194,11 @@ class Exchange:
     def _offset_fetch(
         self, coordinator: int, tps: tuple[TopicPartition, ...], asker: Identity, told: LookedUp
     ) -> None:
-        named = any(self._id(tp.topic) == ZERO_UUID for tp in tps)
+        ids = self._ids(tps)
 
         def done(answer: Message | KohortError) -> None:
             if isinstance(answer, OffsetFetchResponse):
-                found = requests.offsets_fetched(answer, self._name)
+                found = requests.offsets_fetched(answer, ids.name)
                 if found[0] in EPOCH_CODES:
                     self._answers.stale_epoch()
                 told(found)
@@ -210,21 +210,39 @@ class Exchange:
             coordinator,
             Versioned(
                 OffsetFetchRequest,
-                lambda version: requests.offset_fetch(self._group, asker, tps, self._id, version),
-                at_most=LAST_OFFSETS_BY_NAME if named else None,
+                lambda version: requests.offset_fetch(self._group, asker, tps, ids.id, version),
+                at_most=LAST_OFFSETS_BY_NAME if ids.lacking else None,
             ),
             done,
             lane="group",
         )
 
-    # -- names and ids ---------------------------------------------------------------------------
+    def _ids(self, tps: Iterable[TopicPartition]) -> _TopicIds:
+        known = self._cluster.metadata.topics
+        names = dict.fromkeys(tp.topic for tp in tps)
+        return _TopicIds({n: t.topic_id if (t := known.get(n)) else ZERO_UUID for n in names})
 
-    def _id(self, topic: str) -> bytes:
-        known = self._cluster.metadata.topics.get(topic)
-        return ZERO_UUID if known is None else known.topic_id
 
-    def _name(self, topic_id: bytes) -> str | None:
-        return self._cluster.metadata.names_by_id.get(bytes(topic_id))
+class _TopicIds:
+    """The ids of a request's topics as they were when it was made.
+
+    It may be sent and answered when metadata no longer has them: a topic that is not subscribed to
+    any more is dropped from there, and its last commit is still to be understood.
+    """
+
+    def __init__(self, ids: dict[str, bytes]) -> None:
+        self._ids = ids
+        self._names = {bytes(topic_id): name for name, topic_id in ids.items()}
+        self.lacking = ZERO_UUID in ids.values()
+        """Whether some topic's id is not known, so that names have to go on the wire."""
+
+    def id(self, topic: str) -> bytes:
+        """The id of a topic of the request."""
+        return self._ids[topic]
+
+    def name(self, topic_id: bytes) -> str | None:
+        """The topic of the request that has this id."""
+        return self._names.get(bytes(topic_id))
 
 
 def _for_resolver(

@@ -1,0 +1,58 @@
+"""Requests on their way: what metadata forgets meanwhile does not make them senseless."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+from kohort.client.commit_lane import CommitSend, Identity
+from kohort.client.config import ConsumerConfig
+from kohort.client.consumer_exchange import Exchange
+from kohort.client.metadata import ClusterMetadata, TopicMetadata
+from kohort.client.types import OffsetAndMetadata, TopicPartition
+from kohort.wire.messages.offset_commit_response import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+
+ID = bytes(range(16))
+
+
+class Cluster:
+    """Keeps what was asked."""
+
+    def __init__(self) -> None:
+        topic = TopicMetadata("orders", ID, False, MappingProxyType({}))
+        self.metadata = ClusterMetadata(topics=MappingProxyType({"orders": topic}))
+        self.asked: list[Any] = []
+
+    def request(self, target, message, done, **how) -> None:
+        self.asked.append((message, done))
+
+
+class Answers:
+    """Keeps what was answered."""
+
+    def __init__(self) -> None:
+        self.codes: Any = None
+
+    def commit_answered(self, token, answer) -> None:
+        self.codes = answer
+
+
+def test_a_commit_outlives_its_topic_in_metadata() -> None:
+    """The last commit before `unsubscribe` goes out, and is answered, when nobody watches its topic
+    any more: it still names the topic's id, and its answer is understood (O7).
+    """
+    cluster, answers = Cluster(), Answers()
+    exchange = Exchange(ConsumerConfig(group_id="g"), cluster, answers)
+    tp = TopicPartition("orders", 0)
+    exchange.commit(CommitSend(1, {tp: OffsetAndMetadata(7)}, Identity(1, "m")), coordinator=1)
+    cluster.metadata = ClusterMetadata()
+    [(versioned, done)] = cluster.asked
+    request = versioned.build(10)
+    assert request.topics[0].topic_id == ID
+    part = OffsetCommitResponsePartition(partition_index=0, error_code=0)
+    done(OffsetCommitResponse(topics=[OffsetCommitResponseTopic(topic_id=ID, partitions=[part])]))
+    assert answers.codes == {tp: 0}
