@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kohort.errors import ErrorCode
 from kohort.group.effects import RequestContext
+from kohort.group.refusals import refusal_of
 from kohort.group.routing import coordinator_partition
 from kohort.group.shard import REQUESTS
 from kohort.simulator.hosting import Asked, ShardHost
@@ -196,12 +197,19 @@ class SimNode:
     def _coordinate(self, asked: Asked, client_id: str) -> None:
         request: Any = asked.request
         names = self.world.cluster.names
-        if isinstance(request, OffsetCommitRequest) and asked.api_version >= _BY_ID_FROM:
-            for topic in request.topics:
-                topic.name = names[bytes(topic.topic_id)]
-        if isinstance(request, OffsetFetchRequest) and asked.api_version >= _BY_ID_FROM:
-            for topic in [t for g in request.groups for t in g.topics or ()]:
-                topic.name = names[bytes(topic.topic_id)]
+        if asked.api_version >= _BY_ID_FROM:
+            topics: list[Any] = []
+            if isinstance(request, OffsetCommitRequest):
+                topics = list(request.topics)
+            elif isinstance(request, OffsetFetchRequest):
+                topics = [topic for group in request.groups for topic in group.topics or ()]
+            for topic in topics:
+                topic.name = names.get(bytes(topic.topic_id), "")
+            if any(not topic.name for topic in topics):
+                context = RequestContext(asked, asked.api_version, client_id, "")
+                code = int(ErrorCode.UNKNOWN_TOPIC_ID)
+                self.answer(asked, refusal_of(request, context, code))
+                return
         groups = getattr(request, "groups", None)
         first = groups[0] if groups else request
         group_id = first if isinstance(first, str) else first.group_id

@@ -162,10 +162,13 @@ class ConsumerChecks:
 
     def sought(self, app: Application, tp: TopicPartition, offset: int) -> None:
         """The application has moved its position."""
+        key = app.plan.group, tp
+        self.read[key] = max(self.read.get(key, 0), offset)  # what it passes over is its own choice
         owned = self._of(app).owned.get(tp)
         if owned is not None:
             owned.expect, owned.handed = offset, offset
-            owned.settled = owned.committed = -1
+            owned.settled = max(owned.settled, offset)
+            owned.committed = -1
             self._offsets.excused.add(tp)
 
     # -- rebalances ------------------------------------------------------------------------------
