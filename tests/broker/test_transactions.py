@@ -593,3 +593,42 @@ def test_nobody_writes_to_the_internal_topics(harness: Harness) -> None:
     begun(harness).commit_offsets("g", {("t", 0): 1})
     for topic in (OFFSETS_TOPIC, "__transaction_state"):
         assert harness.produce(topic, batch_of([b"x"])).error_code == E.INVALID_TOPIC_EXCEPTION
+
+
+# -- batches that are on their way together
+
+
+@KINDS
+def test_no_batch_passes_one_that_has_to_be_sent_again(harness: Harness, kind: str) -> None:
+    """KIP-890: the first batch of a transaction is put off, those behind it are on their way."""
+    tx = begun(harness, kind)
+    if kind == BEFORE:
+        assert tx.add(("t", 0)) == 0
+    assert tx.produce("t", b"warm", partition=1) == (0 if kind == KIP_890 else 48)
+    host = harness.node.transactions.host_of("tx")
+    loading = harness.node.transactions.host_of("tx").shard
+    host.shard = host.new_shard()  # as after a move: it is being loaded
+    later = {0: E.NOT_ENOUGH_REPLICAS}
+    assert tx.produce("t", b"0", base_sequence=0) == later[0]
+    host.shard = loading
+    assert tx.produce("t", b"1", base_sequence=1) == E.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert tx.produce("t", b"0", base_sequence=0) == 0
+    assert tx.produce("t", b"1", base_sequence=1) == 0
+    assert tx.commit() == 0
+    assert read(harness) == [b"0", b"1"]
+
+
+def test_the_fetch_that_ends_within_a_batch(harness: Harness) -> None:
+    """A fetch may end anywhere; its list of aborted transactions covers its whole batches."""
+    tx = begun(harness)
+    for n in range(30):
+        tx.send("t", b"%d" % n * 20)
+        tx.end(commit=n % 2 == 0)
+    request = transacting.fetch_request("t", 0, max_bytes=400)
+    request.isolation_level = 1
+    answer = harness.ask(request, transacting.FetchResponse, 12)
+    data = answer.responses[0].partitions[0]
+    assert data.error_code == 0
+    assert data.aborted_transactions is not None
+    assert [a.first_offset for a in data.aborted_transactions] == [2]
+    assert read(harness) == [b"%d" % n * 20 for n in range(0, 30, 2)]

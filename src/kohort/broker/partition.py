@@ -141,9 +141,12 @@ class Partition:
     def aborted(self, span: Span, offset: int) -> list[AbortedTransaction]:
         """The aborted transactions with records in what was located from `offset` on."""
         assert self.log is not None
-        end = next(headers(span.segment.file.read, span.end, span.segment.size), None)
-        upto = span.segment.next_offset if end is None else end.base_offset
-        return self.log.aborted(offset, upto)
+        if not any(segment.has_aborted for segment in self.log.segments_from(offset)):
+            return []
+        end = offset
+        for header in headers(span.segment.file.read, span.start, span.end):
+            end = header.next_offset
+        return self.log.aborted(offset, end)
 
     # -- writing
 

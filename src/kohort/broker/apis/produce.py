@@ -42,6 +42,7 @@ _ZSTD_FROM, _HINTS_FROM, _TOPIC_IDS_FROM = 7, 10, 13
 _ABORTABLE_FROM, _ADDS_FROM = 11, 12
 _E = ErrorCode
 _WAIT = {_E.COORDINATOR_LOAD_IN_PROGRESS, _E.COORDINATOR_NOT_AVAILABLE, _E.NOT_COORDINATOR}
+_LATER = {*_WAIT, _E.CONCURRENT_TRANSACTIONS}
 _REFUSED = "the transaction coordinator did not let the batch in"
 
 
@@ -154,17 +155,28 @@ class _Pending:
             try:
                 code = codes[partition.key]
                 if code:
+                    if partition.log is not None and code in _LATER:
+                        partition.log.producers.hold_back(arrival.header)
                     raise BrokerError(_shown(code, self._call.api_version), _REFUSED)
                 if self._node.topics.partition(*partition.key) is not partition:
                     raise BrokerError(_E.UNKNOWN_TOPIC_OR_PARTITION)
                 if not self._node.leads(partition):  # it has moved, or this node has died
                     raise BrokerError(_E.NOT_LEADER_OR_FOLLOWER)
+                self._check_first(arrival)
                 self._append(arrival)
             except BrokerError as error:
                 _refuse(arrival.response, error)
                 if error.code == _E.NOT_LEADER_OR_FOLLOWER:
                     self.hint(partition, arrival.response)
         self.all_begun()
+
+    def _check_first(self, arrival: _Arrival) -> None:
+        """With KIP-890 each transaction has an epoch of its own, which begins at sequence 0: one
+        that begins later has lost its first batch. Raises BrokerError.
+        """
+        later = self._call.api_version >= _ADDS_FROM and arrival.header.base_sequence != 0
+        if later and not arrival.is_admitted():
+            raise BrokerError(_E.OUT_OF_ORDER_SEQUENCE_NUMBER, "the first batch is missing")
 
     def _append(self, arrival: _Arrival) -> None:
         partition, response = arrival.partition, arrival.response

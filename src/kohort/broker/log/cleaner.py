@@ -4,7 +4,8 @@ Rules:
 - Only sealed segments that lie below what is stable are rewritten, from the log's start on, as
   far as a bounded map of keys reaches. Records keep their offsets, batches their base offset.
 - The last batch of what is rewritten stays, if only as an empty header, so that a segment reaches
-  up to the next one and recovery can tell a gap from a loss.
+  up to the next one and recovery can tell a gap from a loss. So does the last batch of each
+  producer that is still known: its sequence goes on from there (as in Kafka).
 - A tombstone stays for `delete.retention.ms` after it was written.
 - Nothing at or behind the first open transaction is looked at. Records of aborted transactions go,
   and never count as the last one of their key. A marker stays as long as any batch of its
@@ -65,7 +66,7 @@ def clean(
     sealed = _sealed(log)
     limit_ms = now_ms - log.config.delete_retention_ms
     end = sealed[-1].next_offset if sealed else 0
-    ended = _Ended(log.aborted(log.segments[0].base_offset, end), limit_ms)
+    ended = _Ended(log, end, limit_ms)
     kept = Kept({}, [])
     for _ in _map_keys(sealed, kept, ended):
         yield 0
@@ -91,12 +92,17 @@ def _sealed(log: PartitionLog) -> list[Segment]:
 
 
 class _Ended:
-    """The transactions that a pass meets, all of which have ended."""
+    """The transactions that a pass meets, all of which have ended, and who else writes."""
 
-    def __init__(self, aborted: list[AbortedTransaction], markers_before_ms: int) -> None:
+    def __init__(self, log: PartitionLog, end: int, markers_before_ms: int) -> None:
         self._aborted: dict[int, list[AbortedTransaction]] = {}
-        for entry in aborted:
+        for entry in log.aborted(log.segments[0].base_offset, end):
             self._aborted.setdefault(entry.producer_id, []).append(entry)
+        self._last_batches = {
+            (producer_id, producer.batches[-1].base_offset)
+            for producer_id, producer in log.producers.items()
+            if producer.batches
+        }
         self._markers_before_ms = markers_before_ms
         self._has_batches: set[int] = set()
 
@@ -108,6 +114,10 @@ class _Ended:
             entry.first_offset <= header.base_offset <= entry.last_offset
             for entry in self._aborted.get(header.producer_id, ())
         )
+
+    def is_last(self, header: BatchHeader) -> bool:
+        """Whether a batch is the last one of its producer."""
+        return (header.producer_id, header.base_offset) in self._last_batches
 
     def wrote(self, header: BatchHeader) -> None:
         """A batch, or what is left of it, stays."""
@@ -204,7 +214,8 @@ class _Rewriting:
                 self._file.append([batch])
             return
         stays = _none if self._ended.is_aborted(header) else self._stays
-        found = filtered(header, batch, stays, keep_empty=last)
+        keep_empty = last or self._ended.is_last(header)
+        found = filtered(header, batch, stays, keep_empty=keep_empty)
         if found is not None:
             self._ended.wrote(header)
             self._file.append([found])

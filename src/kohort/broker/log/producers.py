@@ -4,7 +4,8 @@ Rules (KIP-98, KIP-360, KIP-890):
 - A batch whose sequence is among the last five of its producer is a duplicate: it is answered with
   the offset it got the first time and not appended again.
 - A batch that does not follow the last one of its producer's epoch is out of order; a new epoch
-  begins at sequence 0; an older epoch is refused. A producer nobody knows may begin anywhere.
+  begins at sequence 0; an older epoch is refused. A producer of whom no batch is known may begin
+  anywhere, but not behind a batch of its own that has to be sent again (`hold_back`).
 - Batches of a coordinator (committed offsets of a transaction) have no sequence: only their epoch
   is looked at.
 - A transaction is open from its first batch to its marker. The marker's epoch is the producer's
@@ -31,6 +32,7 @@ from kohort.errors import ErrorCode
 from kohort.records import BatchHeader
 
 MAX_PRODUCERS = 10_000
+MAX_HELD_BACK = 1_000
 WINDOW_BATCHES = 5
 NO_TRANSACTION = -1
 _SEQUENCES = 1 << 31
@@ -78,6 +80,7 @@ class Producers:
     def __init__(self) -> None:
         self._by_id: OrderedDict[int, Producer] = OrderedDict()
         self._open: OrderedDict[int, int] = OrderedDict()  # first offsets, rising
+        self._held_back: OrderedDict[tuple[int, int], int] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -100,11 +103,11 @@ class Producers:
     def check(self, batch: BatchHeader) -> AppendedBatch | ErrorCode | None:
         """None: append it. An AppendedBatch: it is a duplicate of that. A code: refuse it."""
         known = self._by_id.get(batch.producer_id)
+        first, last = batch.base_sequence, batch.last_sequence
         if known is None:
-            return None
+            return self._check_held_back(batch)
         if batch.producer_epoch < known.epoch:
             return ErrorCode.INVALID_PRODUCER_EPOCH
-        first, last = batch.base_sequence, batch.last_sequence
         if first < 0:
             return None
         if known.first_offset != NO_TRANSACTION and not batch.is_transactional:
@@ -114,8 +117,23 @@ class Producers:
         for old in known.batches:
             if old.first_sequence == first and old.last_sequence == last:
                 return old
-        follows = known.batches[-1].last_sequence + 1 if known.batches else 0
-        return None if first == follows % _SEQUENCES else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        if not known.batches:
+            return self._check_held_back(batch)
+        follows = (known.batches[-1].last_sequence + 1) % _SEQUENCES
+        return None if first == follows else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+    def hold_back(self, batch: BatchHeader) -> None:
+        """A batch was refused for now: those behind it, which are on their way, may not pass it."""
+        key = (batch.producer_id, batch.producer_epoch)
+        lowest = self._held_back.pop(key, batch.base_sequence)
+        self._held_back[key] = min(lowest, batch.base_sequence)
+        if len(self._held_back) > MAX_HELD_BACK:
+            self._held_back.popitem(last=False)
+
+    def _check_held_back(self, batch: BatchHeader) -> ErrorCode | None:
+        lowest = self._held_back.get((batch.producer_id, batch.producer_epoch))
+        passes = lowest is not None and batch.base_sequence > lowest
+        return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if passes else None
 
     def check_marker(self, batch: BatchHeader, marker: Marker) -> ErrorCode | None:
         """A code when the marker comes from the past: of its producer, or of its coordinator."""
@@ -157,6 +175,8 @@ class Producers:
         return completed
 
     def _add(self, producer_id: int, known: Producer, batch: BatchHeader, base_offset: int) -> None:
+        if self._held_back:
+            self._held_back.pop((producer_id, batch.producer_epoch), None)
         if batch.base_sequence >= 0:
             known.batches.append(
                 AppendedBatch(
