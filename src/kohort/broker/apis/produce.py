@@ -155,8 +155,8 @@ class _Pending:
             try:
                 code = codes[partition.key]
                 if code:
-                    if partition.log is not None and code in _LATER:
-                        partition.log.producers.hold_back(arrival.header)
+                    if code in _LATER:
+                        partition.open().producers.hold_back(arrival.header)
                     raise BrokerError(_shown(code, self._call.api_version), _REFUSED)
                 if self._node.topics.partition(*partition.key) is not partition:
                     raise BrokerError(_E.UNKNOWN_TOPIC_OR_PARTITION)
