@@ -7,12 +7,14 @@ coordinator counts in holds nothing that the coordinator takes for free or for a
 
 from __future__ import annotations
 
+from kohort.errors import ErrorCode
 from kohort.group.assignors import TopicView, make_assignors
 from kohort.group.config import GroupConfig
 from kohort.group.consumer_member import ConsumerMember
 from kohort.group.consumer_member_table import State
 from kohort.group.member import ClassicMember
 from kohort.group.member_config import MemberConfig
+from kohort.group.member_effects import Effect, Fatal, WatchTopics
 from kohort.group.shard import GroupShard
 from kohort.group.topics import TopicImage, TopicsImage
 from tests.group.member_world import BEAT_MS, POLL_MS, SESSION_MS, Caller, World, flat
@@ -20,15 +22,19 @@ from tests.group.member_world import BEAT_MS, POLL_MS, SESSION_MS, Caller, World
 CONSUMER = "consumer"
 
 
-def topic_id(name: str) -> bytes:
-    return name.encode().rjust(16, b"\1")
-
-
 class ConsumerWorld(World):
     """Members of `protocol` ("consumer", or a classic assignor's name for classic ones)."""
 
+    def __init__(self, seed: int, protocol: str, *, static: bool = False) -> None:
+        self.made: dict[str, int] = {}
+        super().__init__(seed, protocol, static=static)
+
+    def topic_id(self, name: str) -> bytes:
+        """A topic made anew has another id."""
+        return f"{name}{self.made.get(name, 0)}".encode().rjust(16, b"\1")
+
     def image(self) -> TopicsImage:
-        return TopicsImage.of(TopicImage(topic_id(t), t, n) for t, n in self.topics.items())
+        return TopicsImage.of(TopicImage(self.topic_id(t), t, n) for t, n in self.topics.items())
 
     def load(self) -> GroupShard:
         config = GroupConfig(
@@ -48,10 +54,48 @@ class ConsumerWorld(World):
 
     def grow(self) -> None:
         super().grow()
+        self.spread()
+
+    def remake(self) -> None:
+        """A topic is deleted and made anew with fewer or more partitions, or a new one is made."""
+        topic = self.chance.choice(["b", "c"])
+        self.made[topic] = self.made.get(topic, 0) + 1
+        self.topics[topic] = self.chance.randint(1, 4)
+        self.spread()
+
+    def spread(self) -> None:
+        """The coordinator knows at once, the members sooner or later."""
         self.took(self.shard, self.shard.topics_changed(self.image(), self.now))
+        for caller in self.callers:
+            if caller.alive:
+                self.at(self.chance.randint(0, 3_000), lambda c=caller: self.look(c))
+
+    def look(self, caller: Caller) -> None:
+        if caller.alive:
+            super().look(caller)
+
+    def subscribe(self, caller: Caller) -> None:
+        """Other topics, by name or, under the consumer protocol, by a pattern of the broker."""
+        member = caller.member
+        caller.topics = set(self.chance.choice(["a", "b", "ab", "abc"]))
+        if isinstance(member, ConsumerMember) and self.chance.random() < 0.5:
+            pattern = f"[{''.join(sorted(caller.topics))}]"
+            self.do(caller, member.subscribe_pattern(pattern, self.now))
+        else:
+            self.do(caller, member.subscribe(caller.topics, self.now))
+
+    def do(self, caller: Caller, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, WatchTopics) and effect.ids:
+                self.at(self.chance.randint(1, 500), lambda: self.look(caller))
+            if isinstance(effect, Fatal) and effect.error.code == ErrorCode.UNRELEASED_INSTANCE_ID:
+                # Its supervisor starts it again, until the session of the old one is over.
+                self.crash(caller)
+                self.at(1_000, lambda: self.start(caller.member.group_instance_id))
+        super().do(caller, [e for e in effects if caller.alive or not isinstance(e, Fatal)])
 
     def seen(self) -> dict[str, TopicView | None]:
-        return {t: TopicView(size, topic_id=topic_id(t)) for t, size in self.topics.items()}
+        return {t: TopicView(size, topic_id=self.topic_id(t)) for t, size in self.topics.items()}
 
     def start(self, instance_id: str | None = None, protocol: str | None = None) -> Caller:
         name, protocol = f"c{len(self.callers)}", protocol or self.protocol
@@ -79,7 +123,7 @@ class ConsumerWorld(World):
         group = self.shard.consumer_groups.get("g")
         if group is None:
             return
-        holder: dict[tuple[str, int], str] = {}
+        holder: dict[tuple[bytes, int], str] = {}
         for caller in self.callers:
             member = caller.member
             if not caller.alive or member.member_id not in group.members or member.generation < 0:
@@ -88,13 +132,14 @@ class ConsumerWorld(World):
             if given.epoch < member.generation:
                 continue  # it has left, or was fenced and has not heard of it
             mine = {
-                (name, n)
+                (i, n)
                 for held in (given.assigned, given.pending)
-                for name in self.topics
-                for n in held.get(topic_id(name), ())
+                for i, numbers in held.items()
+                for n in numbers
             }
             if isinstance(member, ConsumerMember):
-                assert caller.holds <= mine, (self.now, caller.name, caller.holds - mine)
+                named = {(chr(i.lstrip(b"\1")[0]), n) for i, n in mine}
+                assert caller.holds <= named, (self.now, caller.name, caller.holds - named)
             for partition in mine:
                 other = holder.setdefault(partition, caller.name)
                 assert other == caller.name, (self.now, partition, other, caller.name)
@@ -105,11 +150,31 @@ class ConsumerWorld(World):
         for caller in live:
             assert caller.member.state.name == State.STABLE.name, (caller.name, caller.member.state)
         owned = [partition for caller in live for partition in caller.holds]
-        wanted = {(topic, n) for topic, size in self.topics.items() for n in range(size)}
-        assert sorted(owned) == sorted(wanted if live else [])
+        read = {topic for caller in live for topic in caller.topics}
+        wanted = {(t, n) for t, size in self.topics.items() if t in read for n in range(size)}
+        assert sorted(owned) == sorted(wanted)
         assert len({caller.member.generation for caller in live}) <= 1
         for caller in live:
             assert flat(caller.member.assignment) == caller.holds
+            assert {topic for topic, _ in caller.holds} <= caller.topics
+
+
+def change(world: ConsumerWorld) -> None:
+    """One random thing changes under the members, or a static one comes back."""
+    live = [c for c in world.callers if c.alive and c.member.state.name != "LEFT"]
+    kind = world.chance.choice(["subscribe", "subscribe", "remake", "leave and be back", "back"])
+    if kind == "remake":
+        world.remake()
+    elif live:
+        caller = world.chance.choice(live)
+        if kind == "subscribe":
+            world.subscribe(caller)
+        elif kind == "leave and be back":
+            world.do(caller, caller.member.unsubscribe(world.now))
+            world.at(world.chance.randint(0, 2_000), lambda: world.subscribe(caller))
+        elif world.static and caller.member.state.name == "STABLE":
+            world.crash(caller) if world.chance.random() < 0.5 else world.close(caller)
+            world.start(caller.member.group_instance_id)
 
 
 def migrate(world: ConsumerWorld, to: str) -> None:

@@ -145,10 +145,10 @@ def test_partitions_change_hands_step_by_step() -> None:
     d.reply(epoch=2)
     d.call("revoked", revoke.token)
     assert owned(d.sent_beat) == {"t": [1]}
+    d.none(Assign)
+    d.reply(epoch=2)
     assign = d.only(Assign)
     assert (assign.added, assign.assignment) == ({"t": (2,)}, {"t": (1, 2)})
-    d.reply(epoch=2)
-    assert d.effects == []
     d.call("assigned", assign.token)
     assert owned(d.sent_beat) == {"t": [1, 2]}
     d.reply(epoch=2)
@@ -162,9 +162,10 @@ def test_a_revocation_alone_ends_with_an_empty_assignment_step() -> None:
     d.reply({"t": [1]}, 1)
     d.steps()
     assert owned(d.sent_beat) == {"t": [1]}
+    assert d.member.state is State.ACKNOWLEDGING
+    d.reply(epoch=2)
     assign = d.only(Assign)
     assert (assign.added, assign.assignment) == ({}, {"t": (1,)})
-    d.reply(epoch=2)
     d.call("assigned", assign.token)
     assert (d.effects, d.member.state) == ([], State.STABLE)
 
@@ -195,8 +196,7 @@ def test_an_assignment_that_comes_during_a_step_is_reached_after_it() -> None:
     d.call("assigned", first.token)
     revoke = d.only(Revoke)
     assert (revoke.partitions, revoke.lost) == ({"t": (1,)}, False)
-    assert owned(d.sent_beat) == {"t": [0, 1, 2]}
-    d.reply(epoch=2)
+    assert d.beats == []
     d.call("revoked", revoke.token)
     assert owned(d.sent_beat) == {"t": [0, 2]}
     d.reply(epoch=2)
@@ -215,9 +215,10 @@ def test_a_partition_given_back_during_its_revocation_is_taken_again() -> None:
     d.reply({"t": [0, 1]}, 2)
     assert d.effects == []
     d.call("revoked", revoke.token)
+    assert owned(d.sent_beat) == {"t": [0]}
+    d.reply(epoch=2)
     assign = d.only(Assign)
     assert (assign.added, assign.assignment) == ({"t": (1,)}, {"t": (0, 1)})
-    assert owned(d.sent_beat) == {"t": [0]}
 
 
 def test_an_empty_assignment_is_one() -> None:
@@ -246,18 +247,27 @@ def test_a_full_heartbeat_in_the_middle_of_a_revocation_names_what_is_still_held
     assert d.member.state is State.RECONCILING
 
 
-def test_a_full_heartbeat_in_the_middle_of_an_assignment_names_what_has_been_taken() -> None:
+def test_a_heartbeat_in_the_middle_of_an_assignment_says_nothing_of_it() -> None:
     """B8: what waits for the caller is not acknowledged."""
+    d = ConsumerDriver().stable({"t": [0]})
+    d.later(INTERVAL_MS)
+    d.reply({"t": [0, 1]}, 2)
+    d.later(INTERVAL_MS)
+    assert is_bare(d.sent_beat)
+
+
+def test_a_full_heartbeat_in_the_middle_of_an_assignment_names_what_may_be_taken() -> None:
+    """G1: told that P1 is not owned, the coordinator gives it to another while we take it."""
     d = ConsumerDriver().stable({"t": [0]})
     d.later(INTERVAL_MS)
     d.reply({"t": [0, 1]}, 2)
     d.call("coordinator_lost")
     d.call("coordinator_found", 8)
-    assert owned(d.sent_beat) == {"t": [0]}
-    d.reply({"t": [0, 1]}, 2)
-    assert d.effects == []
-    d.call("assigned", max(e.token for e in d.log if isinstance(e, Assign)))
     assert owned(d.sent_beat) == {"t": [0, 1]}
+    d.call("assigned", max(e.token for e in d.log if isinstance(e, Assign)))
+    assert (d.effects, d.member.state) == ([], State.ACKNOWLEDGING)
+    d.reply({"t": [0]}, 3)
+    assert d.only(Revoke).partitions == {"t": (1,)}
 
 
 # -- lost answers ----------------------------------------------------------------------------------
@@ -437,6 +447,8 @@ def test_a_topic_made_anew_is_given_up_and_taken_again() -> None:
     d.reply(ids={new: [0]}, epoch=2)
     assert d.only(Revoke).partitions == {"t": (0,)}
     d.steps()
+    assert owned(d.sent_beat) == {}
+    d.reply(epoch=2)
     assert d.only(Assign).added == {"t": (0,)}
 
 

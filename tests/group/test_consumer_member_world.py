@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.group.consumer_member_world import CONSUMER, ConsumerWorld, migrate
+from tests.group.consumer_member_world import CONSUMER, ConsumerWorld, change, migrate
 from tests.group.member_world import POLL_MS, SESSION_MS, fault
 
 
@@ -20,9 +20,13 @@ def trouble(world: ConsumerWorld, faults: int) -> None:
         fault(world)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_a_world_of_faults_comes_to_rest(seed: int) -> None:
     """No two owners at any time; afterwards everybody is in and every partition is owned."""
+    faults(seed)
+
+
+def faults(seed: int) -> None:
     world = ConsumerWorld(seed, CONSUMER)
     for _ in range(world.chance.randint(1, 4)):
         world.start()
@@ -30,10 +34,32 @@ def test_a_world_of_faults_comes_to_rest(seed: int) -> None:
     rest(world)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_world_that_changes_comes_to_rest(seed: int, static: bool) -> None:
+    """B7, B12, KIP-345: topics made anew, patterns, subscriptions, members that come back."""
+    changes(seed, static)
+
+
+def changes(seed: int, static: bool) -> None:
+    world = ConsumerWorld(seed, CONSUMER, static=static)
+    for n in range(world.chance.randint(1, 4)):
+        world.start(f"i{n}" if static else None)
+    for _ in range(12):
+        trouble(world, 1)
+        world.run(world.now + world.chance.choice([10, 300, 2_000]))
+        change(world)
+    rest(world)
+
+
+@pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_a_group_migrates_online_there_and_back(seed: int, strategy: str) -> None:
     """Spec 2.14: classic to consumer and back, member by member, with faults in between."""
+    migration(seed, strategy)
+
+
+def migration(seed: int, strategy: str) -> None:
     world = ConsumerWorld(seed, strategy)
     for _ in range(world.chance.randint(1, 4)):
         world.start()
@@ -55,3 +81,13 @@ def test_a_change_of_members_is_soon_over() -> None:
     world.start()
     world.run(34_000)
     world.settled()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("hundred", range(10))
+def test_a_thousand_worlds(hundred: int) -> None:
+    """All of the above, by many seeds."""
+    for seed in range(100 * hundred, 100 * (hundred + 1)):
+        faults(seed)
+        changes(seed, seed % 2 == 0)
+        migration(seed, "range" if seed % 2 else "cooperative-sticky")

@@ -8,7 +8,7 @@ Rules:
   is the member epoch, -1 while it is not in the group.
 - At most one heartbeat is under way. It is full when the member joins and after any error or answer
   that did not come, for then nobody knows what the coordinator has heard (B5); else it carries what
-  has changed. It tells what the caller holds at that moment, never what it is to hold (B2, B8).
+  has changed. What is owned is told when the caller has confirmed it (B8), and never less (B2).
 - An assignment is reached step by step on the caller's thread: give up, tell the coordinator, take,
   tell the coordinator. The next step is computed when the last one is confirmed, against the latest
   assignment (B3). An empty assignment is one, a missing one means no change (B4).

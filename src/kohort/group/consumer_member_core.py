@@ -7,7 +7,8 @@ Rules:
 - Passing through a state without waiting there (DISCOVERING with a known coordinator, FENCED with
   nothing to give up, STABLE with a new assignment) is done by the step that leads into it.
 - `_owned` is what the caller owns once it has run every step that was emitted; `_held` is what it
-  owns now, by the steps it has confirmed. Only `_held` is ever told to the coordinator (B2, B8).
+  owns now, by the steps it has confirmed. The coordinator is told of `_held` (B2, B8), and by a
+  full request that goes out while a step is open, also of what that step may add (`_now_told`).
 """
 
 from __future__ import annotations
@@ -155,8 +156,6 @@ class ConsumerMemberCore:
             return
         if self.state is State.RECONCILING:
             self._settle()
-            if self._known is not None and self._known.owned != self._held:
-                self._heartbeat_soon()  # what was given up is free for others from now on
         elif self.state is State.FENCED:
             self._move(Event.REVOKED)
             self._enter()
@@ -188,10 +187,11 @@ class ConsumerMemberCore:
     # -- after what was assigned ---------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Bring the caller to what was assigned: give up, then take, then tell the coordinator.
+        """Bring the caller to what was assigned: give up, tell the coordinator, take, tell it.
 
         One step at a time, each computed from what the caller really owns then; so an assignment
-        that comes meanwhile is never compared with a set that is on its way out (B3).
+        that comes meanwhile is never compared with a set that is on its way out (B3). Nothing is
+        taken before the coordinator has noted what is owned: what it then assigns is the latest.
         """
         if self.state not in SETTLING or self._steps:
             return
@@ -206,15 +206,18 @@ class ConsumerMemberCore:
             self._announce = True
             self.last_reason = f"reassigned in epoch {self.generation}"
             self._revoke(gone, False, self.last_reason)
+        elif self._known is None or self._known.owned != self._held:
+            self._move(Event.TAKEN)
+            if self.coordinator is None:
+                self._move(Event.COORDINATOR_LOST)
+            elif self._known is not None:
+                self._heartbeat_soon()
         elif added or (self._announce and (ready or not unknown)):
             self._move(Event.TARGET)
             self._take(added, ready)
-        elif self._move(Event.TAKEN) and self.coordinator is None:
-            self._move(Event.COORDINATOR_LOST)
-        elif self._known is not None and self._known.owned == self._held:
+        else:
+            self._move(Event.TAKEN)
             self._move(Event.UNRESOLVED if unknown else Event.SETTLED)
-        elif self._known is not None:
-            self._heartbeat_soon()
 
     def _take(self, added: Owned, whole: Owned) -> None:
         self._announce = False
@@ -418,7 +421,7 @@ class ConsumerMemberCore:
             self._heartbeat_at_ms = max(self._now_ms, self._sent_ms + self._interval_ms)
         if call is Call.JOIN:
             self.member_id = answer.member_id or self.member_id
-            self._target, self._announce = {}, True
+            self._announce = True
             self._move(Event.JOINED)
         if target is not None:
             self._target = target
@@ -427,7 +430,20 @@ class ConsumerMemberCore:
             self._heartbeat_soon()
 
     def _now_told(self) -> Told:
-        return Told(self._topics, self._pattern, self._held)
+        """What a heartbeat says now. While a step is open, what is owned is left as it was told.
+
+        If it must be told all the same (in full), what the caller may yet take by an open step is
+        in it: told that it is not owned, the coordinator could give it away at the very moment at
+        which the caller takes it (G1).
+        """
+        if self._known is not None and self._steps:
+            return Told(self._topics, self._pattern, self._known.owned)
+        owned = {topic: set(numbers) for topic, numbers in self._held.items()}
+        for step in self._steps:
+            for topic, numbers in step.held.items():
+                owned.setdefault(topic, set()).update(numbers)
+        whole = {topic: tuple(sorted(numbers)) for topic, numbers in owned.items()}
+        return Told(self._topics, self._pattern, whole)
 
     # -- time ----------------------------------------------------------------------------------
 

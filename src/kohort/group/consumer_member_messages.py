@@ -5,8 +5,8 @@ Rules:
   (an empty list, never null). It is answered with the whole assignment.
 - An incremental one leaves out (null) what the coordinator is known to have. Names and expression
   go together: the one that is not used is empty, which clears what it was before.
-- What is owned is what the caller holds at this moment, with what it is still giving up and without
-  what it has not taken yet; anything else would free a partition that is still being read (B2).
+- What is owned is what the caller may be reading at this moment, with what it is still giving up:
+  anything less would free a partition that is still being read (B2).
 """
 
 from __future__ import annotations
