@@ -16,7 +16,12 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from kohort.client import positions, transaction_table  # noqa: E402
 from kohort.errors import ErrorCode  # noqa: E402
-from kohort.group import consumer_member_table, member_table, states  # noqa: E402
+from kohort.group import (  # noqa: E402
+    consumer_member_table,
+    consumer_states,
+    member_table,
+    states,
+)
 from kohort.transactions import states as transaction_states  # noqa: E402
 
 TARGET = ROOT / "docs" / "diagrams"
@@ -72,13 +77,13 @@ def coordinator() -> str:
     )
 
 
-def _shown(answer: states.Answer | transaction_states.Answer) -> str:
+def _shown(answer: ErrorCode | Enum) -> str:
     if isinstance(answer, ErrorCode):
         return f"{answer.name} ({answer.value})" if answer else "ok"
     return f"*{answer.name.lower().replace('_', ' ')}*"
 
 
-def _doc(step: states.Step | transaction_states.Step) -> str:
+def _doc(step: Enum) -> str:
     """The sentence that follows a step in the source."""
     source = Path(sys.modules[type(step).__module__].__file__ or "").read_text()
     after = source[source.index(f"    {step.name} = auto()") :]
@@ -121,6 +126,37 @@ def consumer_member() -> str:
             *diagram(consumer_member_table.State.DOWN, arrows, "States"),
             *legend("state", consumer_member_table.State),
             *legend("event", consumer_member_table.Event),
+        ]
+    )
+
+
+def consumer_group() -> str:
+    """A consumer group (KIP-848) and its members, seen by the coordinator."""
+    members = [(s, e, t) for (s, e), t in consumer_states.MEMBER_TRANSITIONS.items()]
+    groups = [(s, e, t) for (s, e), t in consumer_states.GROUP_TRANSITIONS.items()]
+    words = [(f"`{s.name}`", [w]) for s, w in consumer_states.MEMBER_STATE_WORDS.items()]
+    answers = [
+        (asked.value, [_shown(a) for a in row.values()])
+        for asked, row in consumer_states.ANSWERS.items()
+    ]
+    steps = [(f"*{s.name.lower().replace('_', ' ')}*", [_doc(s)]) for s in consumer_states.Step]
+    return "\n".join(
+        [
+            "# A consumer group (KIP-848), seen by its coordinator",
+            "",
+            "Drawn by `make diagrams` from `kohort/group/consumer_states.py`.",
+            "",
+            *diagram(consumer_states.MemberState.STABLE, members, "A member"),
+            *table("state", ["what it means"], words),
+            *legend("event", consumer_states.MemberEvent),
+            *diagram(consumer_states.ConsumerState.EMPTY, groups, "The group"),
+            *legend("event", consumer_states.ConsumerEvent),
+            "## What each request is answered",
+            "",
+            "By what the group id stands for. In italics: what is done.",
+            "",
+            *table("request", [h.value for h in consumer_states.Holder], answers),
+            *table("step", ["what it means"], steps),
         ]
     )
 
@@ -187,6 +223,7 @@ def transaction() -> str:
 
 PAGES = {
     "coordinator.md": coordinator,
+    "consumer-group.md": consumer_group,
     "member.md": member,
     "consumer-member.md": consumer_member,
     "partition.md": partition,

@@ -160,7 +160,8 @@ def _heartbeat(
     owned = _owned(request)
     _check_epoch(request, before, owned)
     old, member = _described(draft, member_id, request, context)
-    take_word(ws, draft, member_id, old, member, now_ms)
+    # What it was upgraded from may have lost a member, and its partitions have to find an owner.
+    take_word(ws, draft, member_id, old, member, now_ms, anew=step is Step.UPGRADE)
     retarget(ws, draft)
     step_on(ws, draft, member_id, member, _reliable(request, before, owned))
     accept(ws, draft, out)
@@ -314,16 +315,21 @@ def take_word(
     old: MemberMetadata | None,
     member: MemberMetadata,
     now_ms: int,
+    *,
+    anew: bool = False,
 ) -> bool:
-    """Take what a member says of itself; True when what it reads has changed."""
+    """Take what a member says of itself; True when what it reads has changed.
+
+    `anew`: the group's epoch rises in any case.
+    """
     if member != old:
         draft.set_member(member_id, member)
     old_topics, old_regex = (old.topics, old.regex) if old is not None else ((), "")
     changed = member.topics != old_topics
     if member.regex or old_regex:
         changed = take_regex(ws, draft, old_regex, member.regex, now_ms) or changed
-    is_first = draft.group.target_epoch_stored is None
-    refresh(ws, draft, now_ms, changed=changed or is_first)
+    anew = anew or draft.group.target_epoch_stored is None
+    refresh(ws, draft, now_ms, changed=changed or anew)
     return changed
 
 
