@@ -110,6 +110,8 @@ def kohort_iterate(bootstrap: str, topic: str) -> Iterator[int]:
 
 
 def kohort_arrow(bootstrap: str, topic: str) -> Iterator[int]:
+    import pyarrow  # noqa: F401  (numpy's BLAS threads spin for a while when they are made)
+
     from kohort import Consumer
 
     columns = ("offset", "timestamp", "key", "value")
@@ -120,6 +122,8 @@ def kohort_arrow(bootstrap: str, topic: str) -> Iterator[int]:
 
 
 def kohort_arrow_all(bootstrap: str, topic: str) -> Iterator[int]:
+    import pyarrow  # noqa: F401  (as above)
+
     from kohort import Consumer
 
     with Consumer(bootstrap_servers=bootstrap) as consumer:

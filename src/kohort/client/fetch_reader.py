@@ -64,15 +64,15 @@ class FetchReader:
 
     @property
     def wants_more(self) -> bool:
-        """True when it is time to ask for more: all has been read, or much and half of it.
+        """True when it is time to ask for more: all has been read, or much and a third of it.
 
-        Half, because each order costs the same Python on both sides however much it brings, and
-        then one half is on its way while the other is read.
+        A third, because each order costs the same Python on both sides however much it brings; and
+        then one third is read while another is on its way and one is being ordered.
         """
         if not self._ready:
             return self._drained_bytes > 0
         much = self._drained_bytes >= ENOUGH_DRAINED_BYTES
-        return much and self._drained_sets >= len(self._ready)
+        return much and 2 * self._drained_sets >= len(self._ready)
 
     def told(self) -> None:
         """The network thread has been told that there is room."""
