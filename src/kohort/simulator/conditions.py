@@ -75,6 +75,35 @@ def generation_written(world: World, generation: int) -> Met:
     return lambda: world.generation() >= generation
 
 
+@_asks("a new generation is written")
+def new_generation(world: World) -> Met:
+    """The group's log has a later generation (or epoch) than when this step's turn came."""
+    before = world.generation()
+    return lambda: world.generation() > before
+
+
+@_asks("a new assignment is written")
+def new_assignment(world: World) -> Met:
+    """The group's log has the assignment of a later generation than when this step's turn came."""
+    before = world.generation()
+
+    def met() -> bool:
+        return world.generation() > before and assignment_written(world, world.generation())()
+
+    return met
+
+
+@_asks("the group has {n} members")
+def has_members(world: World, count: int) -> Met:
+    """The coordinator counts so many."""
+
+    def met() -> bool:
+        group = world.look()
+        return group is not None and len(group.members) == count
+
+    return met
+
+
 @_asks("the assignment of generation {n} is written")
 def assignment_written(world: World, generation: int) -> Met:
     """The group's log has the assignment of this generation, or a later one."""
