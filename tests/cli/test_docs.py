@@ -92,19 +92,19 @@ class Shell:
         return line
 
     def directive(self, text: str) -> None:
-        """`before: member GROUP TOPIC` joins a member for the next block, `after` lets it go."""
+        """`before: member GROUP TOPIC [PROTOCOL]` joins for the next block, `after` leaves."""
         name, _, rest = text.partition(":")
         if name == "before":
-            _, group, topic = rest.split()
-            self.members.enter_context(self.member(group, topic))
+            _, group, topic, *protocol = rest.split()
+            self.members.enter_context(self.member(group, topic, *protocol))
         elif name == "after":
             self.members.close()
 
     @contextmanager
-    def member(self, group: str, topic: str) -> Iterator[None]:
+    def member(self, group: str, topic: str, protocol: str = "classic") -> Iterator[None]:
         with Consumer(
             bootstrap_servers=self.cluster.bootstrap, group_id=group, client_id="audit-1",
-            auto_offset_reset="earliest", enable_auto_commit=False,
+            auto_offset_reset="earliest", enable_auto_commit=False, group_protocol=protocol,
         ) as consumer:  # fmt: skip
             consumer.subscribe([topic])
             while len(consumer.assignment()) < 3:
