@@ -52,8 +52,15 @@ bench: setup  ## every benchmark, ratios side by side
 nightly: setup  ## what is too long for `make test`
 	@$(PYTEST) -q -m nightly
 
-interop: setup  ## confluent-kafka, aiokafka and kafka-python against the embedded broker
+interop: setup  ## Apache Kafka's clients, tools and broker beside ours (Maven, Java)
 	@$(PYTEST) -q tests/e2e -k interop
+	@if $(BIN)/python tools/java_tools.py; then \
+	  echo "==> Apache Kafka's clients and console tools against the embedded broker"; \
+	  $(PYTEST) -q tests/interop && \
+	  echo "==> our clients against Apache Kafka, alone and in groups with the Java client" && \
+	  KOHORT_TEST_CLUSTER=apache $(PYTEST) -q tests/client tests/processing/test_app.py \
+	    tests/interop/test_java_groups.py; \
+	else echo "==> SKIPPED: everything that needs Apache Kafka's jars, for the reason above"; fi
 
 diagrams: setup  ## draw the state diagrams again from the tables
 	@$(BIN)/python tools/draw_diagrams.py

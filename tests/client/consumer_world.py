@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from kohort import Consumer, Producer, RebalanceListener, TopicPartition
-from kohort.testing import Cluster
+from tests.clusters import Cluster
 
 PATIENCE_S = 20.0
 _numbers = itertools.count()

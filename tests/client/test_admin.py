@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from kohort import Admin, NewTopic, OffsetAndMetadata, Producer, TopicPartition
@@ -12,8 +14,8 @@ from kohort.errors import (
     GroupError,
     UsageError,
 )
-from kohort.testing import Cluster
 from kohort.wire.messages.create_topics_response import CreatableTopicResult, CreateTopicsResponse
+from tests.clusters import Cluster
 
 from .scripted import CLOSE
 
@@ -43,6 +45,13 @@ def fill(cluster, topic: str, count: int = 10, partition: int = 0) -> None:
             producer.send(topic, b"%d" % n, partition=partition, timestamp_ms=1_000 + n)
 
 
+def soon(check) -> None:
+    """Apache Kafka's brokers learn of topics a little after the controller has answered."""
+    end = time.monotonic() + 10
+    while not check():
+        assert time.monotonic() < end
+
+
 def test_topics_are_created_listed_described_extended_deleted(admin):
     made = admin.create_topics([NewTopic("a", 3, configs={"retention.ms": "1000"}), "b"])
     assert made["a"].partition_count == 3
@@ -51,9 +60,9 @@ def test_topics_are_created_listed_described_extended_deleted(admin):
     assert [p.partition for p in described.partitions] == [0, 1, 2]
     assert all(p.leader >= 0 for p in described.partitions)
     admin.create_partitions({"a": 5})
-    assert len(admin.describe_topics(["a"])["a"].partitions) == 5
+    soon(lambda: len(admin.describe_topics(["a"])["a"].partitions) == 5)
     admin.delete_topics(["a", "b"])
-    assert not {t.name for t in admin.list_topics()} & {"a", "b"}
+    soon(lambda: not {t.name for t in admin.list_topics()} & {"a", "b"})
 
 
 def test_errors_name_every_object_that_failed(admin, topic):
@@ -61,7 +70,7 @@ def test_errors_name_every_object_that_failed(admin, topic):
         admin.create_topics([topic, "fresh"])
     assert topic in str(caught.value)
     assert "1 of 2" in str(caught.value) or caught.value.code == 36
-    assert "fresh" in {t.name for t in admin.list_topics()}
+    soon(lambda: "fresh" in {t.name for t in admin.list_topics()})
     for call in (
         lambda: admin.describe_topics(["missing"]),
         lambda: admin.delete_topics(["missing"]),

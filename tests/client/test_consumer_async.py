@@ -10,7 +10,7 @@ import pytest
 
 from kohort import AsyncConsumer, RebalanceListener, TopicPartition
 from kohort.errors import ClosedError, ConcurrentUseError, WakeupError
-from kohort.testing import Cluster
+from tests.clusters import Cluster
 
 from .consumer_world import PATIENCE_S, World, values
 

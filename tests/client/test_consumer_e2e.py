@@ -26,7 +26,7 @@ from kohort.errors import (
     UsageError,
     WakeupError,
 )
-from kohort.testing import Cluster
+from tests.clusters import Cluster
 
 from .consumer_world import PATIENCE_S, World, take, until, values
 

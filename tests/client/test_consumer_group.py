@@ -10,7 +10,7 @@ import pytest
 
 from kohort import TopicPartition
 from kohort.errors import CommitFailedError, ConfigError, FencedError
-from kohort.testing import Cluster
+from tests.clusters import Cluster
 
 from .consumer_world import PATIENCE_S, Listener, World, take, until, values
 

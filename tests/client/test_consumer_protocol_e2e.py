@@ -11,7 +11,7 @@ import pytest
 
 from kohort import Admin, AsyncConsumer, SubscriptionPattern, TopicPartition
 from kohort.errors import GroupError
-from kohort.testing import Cluster
+from tests.clusters import APACHE, Cluster
 
 from .consumer_world import PATIENCE_S, Listener, World, take, until, values
 
@@ -273,5 +273,6 @@ def test_the_coordinator_restarts(kill: bool) -> None:
         consumer.commit()
         assert consumer.group_metadata().member_id == who.member_id
         assert sorted(seen, key=int) == values(range(80))
-        assert [what for what, _ in heard.calls] == ["assigned"]
+        if not (APACHE and kill):  # Apache Kafka takes longer to start again than a session lasts
+            assert [what for what, _ in heard.calls] == ["assigned"]
         world.close()

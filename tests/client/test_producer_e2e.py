@@ -9,7 +9,7 @@ from confluent_kafka import Consumer as TheirConsumer
 
 from kohort import Admin, NewTopic, Producer, TopicPartition
 from kohort.client.front_implementation import for_key
-from kohort.testing import Cluster
+from tests.clusters import Cluster
 
 WAIT_S = 20
 

@@ -38,6 +38,7 @@ class Reporter:
         self.stopping = threading.Event()
         self.next: dict[int, int] = {}
         self._owned: list[int] | None = None
+        self._to_commit: dict[int, int] = {}
         threading.Thread(target=self._await_end, daemon=True).start()
 
     def _await_end(self) -> None:
@@ -56,6 +57,7 @@ class Reporter:
         """From here on, a record of these is a gap: somebody else may have it."""
         for partition in partitions:
             self.next.pop(partition, None)
+            self._to_commit.pop(partition, None)
 
     def owns(self, partitions: Iterable[int]) -> None:
         owned = sorted(partitions)
@@ -64,7 +66,7 @@ class Reporter:
             self.say("owns", owned)
 
     def records(self, records: Iterable[tuple[int, int]]) -> dict[int, int]:
-        """(partition, offset) of what was handed out; returns what to commit."""
+        """(partition, offset) of what was handed out; returns what to commit, again if refused."""
         spans: dict[int, list[int]] = {}
         for partition, offset in records:
             if self.next.get(partition) != offset:
@@ -73,9 +75,13 @@ class Reporter:
             spans.setdefault(partition, [offset, offset])[1] = offset
         if spans:
             self.say("records", spans)
-        return {p: last + 1 for p, (_, last) in spans.items()}
+        self._to_commit.update({p: last + 1 for p, (_, last) in spans.items()})
+        return dict(self._to_commit)
 
     def committed(self, offsets: dict[int, int]) -> None:
+        for partition, offset in offsets.items():
+            if self._to_commit.get(partition) == offset:
+                del self._to_commit[partition]
         self.say("committed", offsets)
 
     def refused(self, error: object) -> None:
@@ -270,11 +276,18 @@ def run_kohort(me: Reporter, servers: str, group: str, topic: str, options: dict
                     me.refused(error)
 
 
+def run_java(me: Reporter, servers: str, group: str, topic: str, options: dict) -> None:
+    from tests.interop.java_member import run_java
+
+    run_java(me, servers, group, topic, options)
+
+
 RUN = {
     CONFLUENT: run_confluent,
     AIOKAFKA: run_aiokafka,
     KAFKA_PYTHON: run_kafka_python,
     KOHORT: run_kohort,
+    "java": run_java,
 }
 
 if __name__ == "__main__":

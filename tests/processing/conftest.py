@@ -9,7 +9,7 @@ import pytest
 
 from kohort import Producer
 from kohort.processing.app import App
-from kohort.testing import Cluster
+from tests.clusters import Cluster
 
 PATIENCE_S = 30.0
 
