@@ -24,7 +24,7 @@ from kohort.group.assignors import (
     make_assignors,
     make_server_assignors,
 )
-from kohort.group.assignors.base import checked
+from kohort.group.assignors.base import checked, freeze
 from kohort.group.assignors.rack_aware import LeaderRacks
 from kohort.group.assignors.user_data import encode_previous
 from kohort.group.assignors.weighted import weight_of
@@ -256,6 +256,27 @@ def test_only_what_must_move_moves(
     had = [sum(map(len, m.owned.values())) for m in rest.members.values()]
     needed = sum(max(0, h - floor) for h in had) - min(extra, sum(h > floor for h in had))
     assert moves(rest, after) == needed
+
+
+@pytest.mark.parametrize("name", KEEPING)
+@given(st.integers(0, 1 << 16))
+@settings(max_examples=30, deadline=None)
+def test_a_plan_that_was_carried_out_stays(name: str, seed: int) -> None:
+    """G14: a rebalance for nothing moves nothing, whatever the subscriptions, racks and weights."""
+    chance = random.Random(seed)
+    view = random_group(chance, 40, racks=True)
+    members = {
+        m: replace(each, user_data=WeightedAssignor(chance.randint(1, 9)).subscription(each.topics))
+        for m, each in view.members.items()
+    }
+    view = GroupView(members, view.topics)
+    plan = made(name).assign(view if name != "client sticky" else telling(name, view))
+    members = {
+        m: replace(each, owned=freeze(plan.assignments.get(m, {})), generation=4)
+        for m, each in members.items()
+    }
+    after = GroupView(members, view.topics)
+    assert moves(after, made(name).assign(telling(name, after))) == 0
 
 
 @pytest.mark.parametrize("name", KEEPING)

@@ -43,14 +43,18 @@ def check_python() -> Finding:
 
 def check_kernel() -> Finding:
     """The compiled kernel is in use; the pure-Python twin is right but 50 times slower."""
-    import kohort.records
+    from kohort.client.front_implementation import FRONT
+    from kohort.group.assignors.loops_implementation import LOOPS
+    from kohort.records import KERNEL
 
-    kernel = kohort.records.KERNEL
-    if kernel == "cython":
-        return Finding("kernel", OK, f"{kernel} (kohort {__version__})")
+    parts = {"records": KERNEL, "producer": FRONT, "assignors": LOOPS}
+    pure = [name for name, kernel in parts.items() if kernel != "cython"]
+    if not pure:
+        return Finding("kernel", OK, f"cython (kohort {__version__})")
     asked = bool(os.environ.get("KOHORT_PURE"))
     cure = "unset KOHORT_PURE" if asked else "install a C compiler and reinstall kohort"
-    return Finding("kernel", WARNING, f"{kernel}: correct, but far slower", cure)
+    said = "python" if len(pure) == len(parts) else f"python for {', '.join(pure)}"
+    return Finding("kernel", WARNING, f"{said}: correct, but far slower", cure)
 
 
 def check_extra(module: str, extra: str, purpose: str) -> Finding:

@@ -2,7 +2,7 @@
 """The loops over single partitions, compiled. Their contract is `loops.py`'s, line by line."""
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Malloc
 from cpython.object cimport PyObject
 from libc.stdint cimport int32_t, uint8_t
@@ -229,7 +229,7 @@ cdef class PartitionReader:
         cdef str name
         if turn < len(self.raws):
             guess = <bytes> self.raws[turn]
-            if len(guess) == size and memcmp(PyBytes_AS_STRING(guess), raw, size) == 0:
+            if len(guess) == size and memcmp(PyBytes_AsString(guess), raw, size) == 0:
                 return <str> self.names[turn]
         made = PyBytes_FromStringAndSize(<char *> raw, size)
         found = self.known.get(made)
@@ -248,7 +248,7 @@ cdef class PartitionReader:
         return name
 
     def read(self, bytes data not None, Py_ssize_t at):
-        cdef const uint8_t *raw = <const uint8_t *> PyBytes_AS_STRING(data)
+        cdef const uint8_t *raw = <const uint8_t *> PyBytes_AsString(data)
         cdef Py_ssize_t end = len(data), start, length, size, turn, k
         cdef Py_ssize_t last_start = 0, last_length = 0
         cdef Py_ssize_t topics = array_size(raw, at, end, 6)
@@ -337,11 +337,11 @@ cdef class PartitionWriter:
         if not tidy:
             return self.write({topic: partitions[topic] for topic in sorted(partitions)})
         out = PyBytes_FromStringAndSize(NULL, size)
-        raw = <uint8_t *> PyBytes_AS_STRING(out)
+        raw = <uint8_t *> PyBytes_AsString(out)
         put_int32(raw, <int32_t> len(topics))
         for k in range(len(topics)):
             name, each = <bytes> topics[k], numbers[k]
-            memcpy(raw + at, PyBytes_AS_STRING(name), len(name))
+            memcpy(raw + at, PyBytes_AsString(name), len(name))
             at += len(name)
             count = len(each)
             put_int32(raw + at, <int32_t> count)

@@ -38,6 +38,8 @@ class Bundle:
     own: dict[int, int]
     far: Mapping[int, int] = field(default_factory=dict[int, int])
     got: dict[int, int] = field(default_factory=dict[int, int])
+    near: Sequence[int] = ()
+    """The subscribers for whom a unit is cheapest; filled in where it is asked for."""
 
 
 def balance(bundles: Sequence[Bundle], members: int, weights: Sequence[int] | None = None) -> None:
@@ -158,6 +160,7 @@ class _Chains:
         self.bundles = sorted(bundles, key=lambda bundle: len(bundle.subscribers))
         self.reads: dict[int, list[int]] = {}
         for number, bundle in enumerate(self.bundles):
+            bundle.near = _near(bundle)
             for member in bundle.subscribers:
                 self.reads.setdefault(member, []).append(number)
         self.loads = dict.fromkeys(sorted(self.reads), 0)
@@ -192,22 +195,20 @@ class _Chains:
     def _start(self) -> None:
         loads = self.loads
         for bundle in self.bundles:
-            near = _near(bundle)
-            for member in bundle.subscribers:
-                bundle.got[member] = 0
-            for member in near:
+            bundle.got = dict.fromkeys(bundle.subscribers, 0)
+            for member in bundle.near:
                 bundle.got[member] = owned = bundle.own.get(member, 0)
                 loads[member] += owned
         for bundle in self.bundles:
             units = bundle.size - sum(bundle.got.values())
-            at = {member: loads[member] for member in _near(bundle)}
+            at = {member: loads[member] for member in bundle.near}
             for member, more in fill(at, units, self.weights).items():
                 bundle.got[member] += more
                 loads[member] += more
 
     def _smooth(self, bundle: Bundle) -> bool:
         """Level within one bundle what nobody near owned: it costs nothing, so no search."""
-        loads, got, own, near = self.loads, bundle.got, bundle.own, _near(bundle)
+        loads, got, own, near = self.loads, bundle.got, bundle.own, bundle.near
         lowest = min(map(self.up, near))
         givers = [m for m in near if self.down(m) > lowest and got[m] > own.get(m, 0)]
         if not givers:
@@ -427,6 +428,6 @@ def _near(bundle: Bundle) -> Sequence[int]:
 
 def _is_cheapest(bundle: Bundle) -> bool:
     """Whether every unit is near, and nobody near gave anything up: as `_start` had it."""
-    near = _near(bundle)
+    near = bundle.near
     kept = all(bundle.got[member] >= bundle.own.get(member, 0) for member in near)
     return kept and (near is bundle.subscribers or sum(bundle.got[m] for m in near) == bundle.size)

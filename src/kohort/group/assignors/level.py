@@ -37,11 +37,11 @@ def assign_level(
     owned = Ownership(group.topics, claims, members)
     sharing = _sharing(group, members)
     if racks is None or not racks.matter:
-        parts = {(readers, None): [owned.spans[t] for t in topics] for readers, topics in sharing}
+        parts = [(readers, None, [owned.spans[t] for t in topics]) for readers, topics in sharing]
     else:
         parts = _split(group, sharing, owned.spans, racks)
     bundles: list[Bundle] = []
-    for (readers, kind), stretches in parts.items():
+    for readers, kind, stretches in parts:
         counts = array("i", [0]) * len(members)
         tally(owned.row, stretches, counts)
         own = {place: counts[place] for place in readers if counts[place]}
@@ -49,7 +49,7 @@ def assign_level(
         far = racks.far(kind, readers) if racks is not None and kind is not None else None
         bundles.append(Bundle(size, readers, own, far or {}))
     balance(bundles, len(members), weights)
-    for stretches, bundle in zip(parts.values(), bundles, strict=True):
+    for (_, _, stretches), bundle in zip(parts, bundles, strict=True):
         _place(owned.row, stretches, bundle, len(members))
     shares: list[dict[str, Sequence[int]]] = [{} for _ in members]
     hand_out(owned.row, owned.spans, shares)
@@ -73,19 +73,21 @@ def _split(
     sharing: Iterable[tuple[tuple[int, ...], list[str]]],
     spans: Mapping[str, tuple[int, int]],
     racks: Racks,
-) -> dict[tuple[tuple[int, ...], Kind | None], Stretches]:
+) -> list[tuple[tuple[int, ...], Kind | None, Stretches]]:
     """The partitions of each set of topics, by how far they are from whom."""
-    parts: dict[tuple[tuple[int, ...], Kind | None], Stretches] = {}
+    parts: list[tuple[tuple[int, ...], Kind | None, Stretches]] = []
     for readers, topics in sharing:
+        by_kind: dict[Kind, Stretches] = {}
         for topic in topics:
-            start = spans[topic][0]
-            for number, kind in enumerate(racks.kinds(group.topics[topic])):
-                stretches = parts.setdefault((readers, kind), [])
-                at = start + number
-                if stretches and stretches[-1][1] == at:
+            for at, kind in enumerate(racks.kinds(group.topics[topic]), spans[topic][0]):
+                stretches = by_kind.get(kind)
+                if stretches is None:
+                    by_kind[kind] = [(at, at + 1)]
+                elif stretches[-1][1] == at:
                     stretches[-1] = stretches[-1][0], at + 1
                 else:
                     stretches.append((at, at + 1))
+        parts.extend((readers, kind, stretches) for kind, stretches in by_kind.items())
     return parts
 
 
