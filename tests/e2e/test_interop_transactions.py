@@ -10,13 +10,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from kohort import Admin, Consumer, NewTopic, Producer, TopicPartition
+from kohort.broker.config import TRANSACTIONS_TOPIC
+from kohort.broker.taps import Event, Moment, Verdict
 from kohort.testing import Cluster
+from kohort.transactions.records import decode_record
+from kohort.transactions.states import TransactionState
 
 from .broker_process import ROOT, BrokerProcess
 from .conftest import SESSIONS
@@ -318,3 +322,76 @@ def test_consume_transform_produce_exactly_once(make: str, tmp_path: Path) -> No
         broker.stop()
     assert sorted(out.values, key=int) == [b"%d" % n for n in range(sent)]
     assert broker.complaints() == []
+
+
+# -- the coordinator dies
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Cluster]:
+    with Cluster(nodes=3, broker_session_timeout_ms=50) as cluster:
+        yield cluster
+
+
+def at(state: TransactionState) -> Callable[[Event], bool]:
+    """When the record of a state stands in the coordinator's log, and nobody knows of it yet."""
+
+    def matches(event: Event) -> bool:
+        if event.topic != TRANSACTIONS_TOPIC:
+            return False
+        stored = [decode_record(record) for record in event.records]
+        return any(s is not None and s[1] is not None and s[1].state is state for s in stored)
+
+    return matches
+
+
+def transact_by_kohort(servers: str, topic: str, name: str, *, commit: bool) -> None:
+    with Producer(bootstrap_servers=servers, transactional_id=name) as producer:
+        producer.init_transactions(WAIT_S)
+        producer.begin_transaction()
+        producer.send(topic, b"%d" % commit)
+        producer.flush()
+        if commit:
+            producer.commit_transaction(WAIT_S)
+        else:
+            producer.abort_transaction(WAIT_S)
+
+
+def transact_by_confluent(servers: str, topic: str, name: str, *, commit: bool) -> None:
+    import confluent_kafka as ck
+
+    producer = ck.Producer({"bootstrap.servers": servers, "transactional.id": name, "log_level": 0})
+    producer.init_transactions(WAIT_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"%d" % commit)
+    assert producer.flush(WAIT_S) == 0
+    (producer.commit_transaction if commit else producer.abort_transaction)(WAIT_S)
+
+
+@pytest.mark.parametrize("transact", [transact_by_kohort, transact_by_confluent])
+@pytest.mark.parametrize(
+    ("state", "commit"),
+    [
+        (TransactionState.EMPTY, True),
+        (TransactionState.ONGOING, True),
+        (TransactionState.PREPARE_COMMIT, True),
+        (TransactionState.COMPLETE_COMMIT, True),
+        (TransactionState.PREPARE_ABORT, False),
+        (TransactionState.COMPLETE_ABORT, False),
+    ],
+)
+def test_the_coordinator_dies_at_each_step(
+    nodes: Cluster, transact: Callable[..., None], state: TransactionState, commit: bool
+) -> None:
+    """Whatever it had decided stands; whatever it had not is done again (spec 2.12)."""
+    topic, name = fresh("t"), fresh("tx")
+    nodes.create_topic(topic)
+    with nodes.tap(Moment.APPENDED, at(state), verdict=Verdict.KILL) as tap:
+        transact(nodes.bootstrap, topic, name, commit=commit)
+        dead = tap.wait(1).node_id
+    nodes.restart_node(dead)
+    transact_by_kohort(nodes.bootstrap, topic, fresh("tx"), commit=True)
+    seen = read_by_kohort(nodes.bootstrap, topic, "read_committed", b"1")
+    while len(seen) < 1 + commit:
+        seen = read_by_kohort(nodes.bootstrap, topic, "read_committed", b"1")
+    assert seen == [b"1"] * (1 + commit)
