@@ -240,6 +240,17 @@ async def fail_slowly(p: AsyncProducer) -> None:
         raise ZeroDivisionError
 
 
+def test_closing_aborts_what_is_open(cluster: Cluster) -> None:
+    """Else those who read committed records would wait for it until its time is over."""
+    p = producer(cluster)
+    p.begin_transaction()
+    p.send("t", b"a").result(WAIT_S)
+    p.close()
+    with producer(cluster, "other") as other, other.transaction():
+        other.send("t", b"b")
+    assert read(cluster) == [b"b"]
+
+
 def test_with_asyncio(cluster: Cluster) -> None:
     async def run() -> None:
         async with AsyncProducer(bootstrap_servers=cluster.bootstrap, transactional_id="tx") as p:

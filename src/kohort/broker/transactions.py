@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("kohort.broker")
 
 TopicPartition = tuple[str, int]
-_RETRY_MS = 50
+_RETRY_MS, _RETRY_MAX_MS = 50, 1_000
 _NEEDS_NONE = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.TRANSACTION_COORDINATOR_FENCED,
@@ -89,6 +89,7 @@ class _Writing:
         self._shard = host.shard
         self._markers = markers
         self._missing = set(markers.partitions)
+        self._retry_ms = _RETRY_MS
         self._marker = Marker(markers.committed, host.partition.leader_epoch)
 
     def begin(self) -> None:
@@ -113,7 +114,8 @@ class _Writing:
     def _told(self, partition: TopicPartition, result: Appended | BrokerError) -> None:
         if isinstance(result, BrokerError) and result.code not in _NEEDS_NONE:
             env = self._node.env
-            env.call_at(env.now_ms() + _RETRY_MS, self._write, partition)
+            env.call_at(env.now_ms() + self._retry_ms, self._write, partition)
+            self._retry_ms = min(self._retry_ms * 2, _RETRY_MAX_MS)
             return
         self._missing.discard(partition)
         if not self._missing:

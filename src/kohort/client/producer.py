@@ -138,8 +138,8 @@ class Producer(Front, Transacting):
     def close(self, timeout_s: float | None = None) -> None:
         """Flush, then close the connections; records without an outcome by then fail.
 
-        Raises as `flush` does, after everything has been closed. A second call does nothing, nor
-        does one in the child of a fork.
+        A transaction that is open is aborted. Raises as `flush` does, after everything has been
+        closed. A second call does nothing, nor does one in the child of a fork.
         """
         if self._core.closed:
             return
@@ -147,6 +147,7 @@ class Producer(Front, Transacting):
             self._shut_down()
             return
         try:
+            self._abort_open(timeout_s)
             self.flush(timeout_s)
         finally:
             self._shut_down()
@@ -266,6 +267,7 @@ class AsyncProducer(AsyncTransacting):
         if self._core.closed:
             return
         try:
+            await self._abort_open(timeout_s)
             await self.flush(timeout_s)
         finally:
             await self._shut_down()

@@ -112,6 +112,11 @@ class Transacting:
             except KohortError as error:
                 cause.add_note(f"and the transaction could not be aborted: {error}")
 
+    def _abort_open(self, timeout_s: float | None) -> None:
+        """Before the producer is closed: readers would wait for what nobody will end."""
+        if self._core.transactional is not None and self._core.transactional.is_open:
+            self.abort_transaction(timeout_s)
+
     def _time_s(self, timeout_s: float | None) -> float:
         return self._core.config.max_block_ms / 1000 if timeout_s is None else timeout_s
 
@@ -181,6 +186,11 @@ class AsyncTransacting:
                 await self.abort_transaction()
             except KohortError as error:
                 cause.add_note(f"and the transaction could not be aborted: {error}")
+
+    async def _abort_open(self, timeout_s: float | None) -> None:
+        """As `Producer._abort_open`."""
+        if self._core.transactional is not None and self._core.transactional.is_open:
+            await self.abort_transaction(timeout_s)
 
     def _time_s(self, timeout_s: float | None) -> float:
         return self._core.config.max_block_ms / 1000 if timeout_s is None else timeout_s
