@@ -80,7 +80,8 @@ def test_both_makes_in_one_group_with_churn(group: GroupRun) -> None:
     [
         (KOHORT, "cooperative-sticky"),
         (KOHORT, "range"),
-        (CONFLUENT, "range"),  # its leader writes data of its own into cooperative assignments
+        (CONFLUENT, "range"),
+        (CONFLUENT, "cooperative-sticky"),
     ],
 )
 def test_a_rolling_upgrade_there_and_back(group: GroupRun, make: str, strategy: str) -> None:

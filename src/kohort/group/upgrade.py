@@ -8,13 +8,16 @@ Rules:
 - Whoever waits for an answer of the classic group is told to join again.
 - Refused with GROUP_ID_NOT_FOUND and the reason, as in Kafka: by the configuration's
   `group.consumer.migration.policy`, a group that is no consumer's, one that is too large, and one
-  whose assignments carry data of an assignor of its own, which the broker cannot continue.
+  whose assignments carry data of an assignor of its own, which the broker cannot continue. With
+  one of Kafka's four such data means nothing (librdkafka's leaders send them back what they said);
+  Apache Kafka refuses that too.
 """
 
 from __future__ import annotations
 
 from kohort.errors import BrokerError, DecodeError, ErrorCode
 from kohort.group import consumer_timers
+from kohort.group.assignors import BUILT_IN
 from kohort.group.assignors.base import MemberView
 from kohort.group.assignors.protocol import decode_assignment, decode_subscription
 from kohort.group.consumer_group import ConsumerGroup
@@ -124,7 +127,7 @@ def _holdings(
             view = decode_subscription(member.member_id, _subscription(member, stored.protocol))
             kept = stored.members.get(member.member_id)
             assigned, user_data = decode_assignment(kept.assignment if kept else b"")
-            if user_data:
+            if user_data and stored.protocol not in BUILT_IN:
                 raise _refused(classic, "its assignor has data of its own in the assignments")
             if classic.state is GroupState.PREPARING and member.parked_join is not None:
                 assigned = {}  # it has joined again: what it still has is in its subscription
