@@ -188,3 +188,47 @@ def test_an_empty_live_group(kohort: Run, cluster: Cluster) -> None:
         "a:topics=later,b:topics=later", "-o", "json",
     )  # fmt: skip
     assert [row["assignment"] for row in ran.json["members"]] == ["later(0-1)", "later(2-3)"]
+
+
+def test_a_live_group_of_the_consumer_protocol(kohort: Run, cluster: Cluster) -> None:
+    """KIP-848: the broker's assignor on the members' targets; a client's can be tried as well."""
+    kohort("topic", "create", "modern", "-p", "6")
+    with Consumer(
+        bootstrap_servers=cluster.bootstrap, group_id="modern", group_protocol="consumer"
+    ) as one:
+        one.subscribe(["modern"])
+        while len(one.assignment()) < 6:
+            one.poll(0.2)
+        found = kohort("group", "plan", "--group", "modern", "--with", "two", "-o", "json").json
+        assert found["assignor"] == "uniform"
+        assert [(row["partitions"], row["kept"]) for row in found["members"]] == [(3, 3), (3, 0)]
+        ran = kohort("group", "plan", "--group", "modern", "--assignor", "sticky", "--with", "two")
+        assert "sticky: 3 to 3 partitions a member" in ran.out
+        assert "moves: 3 partitions (3 between members that stay)" in ran.out
+
+
+def test_a_live_group_over_racks(bare: Run) -> None:
+    """`rack-aware` over real nodes: each member reads what is led where it is."""
+    with Cluster(nodes=2, broker_rack=("east", "west")) as two:
+        where = ("-b", two.bootstrap)
+        bare("topic", "create", "spread", "-p", "6", *where)
+        settings = {
+            "bootstrap_servers": two.bootstrap, "group_id": "racks",
+            "partition_assignment_strategy": "rack-aware",
+        }  # fmt: skip
+        with Consumer(**settings, client_rack="west") as one:
+            one.subscribe(["spread"])
+            while len(one.assignment()) < 6:
+                one.poll(0.2)
+            ran = bare(
+                "group", "plan", "--group", "racks", "--with", "two:rack=east", "-o", "json", *where
+            )
+            assert ran.json["racks"] == {"partitions": 6, "replica": 6, "leader": 6}
+            with Consumer(**settings, client_rack="east") as two_:
+                two_.subscribe(["spread"])
+                while (len(one.assignment()), len(two_.assignment())) != (3, 3):
+                    one.poll(0.1)
+                    two_.poll(0.1)
+                ran = bare("group", "plan", "--group", "racks", "-o", "json", *where)
+                assert ran.json["racks"] == {"partitions": 6, "replica": 6, "leader": 6}
+                assert ran.json["moves"] == []

@@ -203,6 +203,8 @@ def _participants(text: str, topics: Iterable[str]) -> list[Participant]:
 def _live(
     name: str, assignor: str | None, joining: Sequence[str], server_side: bool, client: Client
 ) -> Scene:
+    from kohort.group.assignors import SERVER_SIDE
+
     new = [p for each in joining for p in _participants(each, ())]
     with open_admin(settings(client)) as admin:
         [described] = existing(admin, [name])
@@ -218,8 +220,8 @@ def _live(
         m.member_id: _by_topic(m.assignment if m.target is None else m.target)
         for m in described.members
     }
-    kip_848 = described.group_type.lower() == CONSUMER
-    return Scene(members, topics, today, chosen, server_side or kip_848)
+    brokers = described.group_type.lower() == CONSUMER and chosen in SERVER_SIDE
+    return Scene(members, topics, today, chosen, server_side or brokers)
 
 
 def _participant(member: MemberDescription, same: bool) -> Participant:
