@@ -163,3 +163,40 @@ def test_the_coordinator_dies(nodes: Cluster, run: GroupRun, point: str) -> None
         nodes.restart_node(dead)
     assert generations.wrong == []
     assert generations.latest > 0
+
+
+class Told:
+    """What heartbeats are answered, by member."""
+
+    def __init__(self) -> None:
+        self.codes: dict[str, set[int]] = {}
+
+    def look(self, event: Event) -> bool:
+        """Take in an answer; true once every member has had one."""
+        if isinstance(event.message, HeartbeatResponse):
+            self.codes.setdefault(event.client_id, set()).add(event.message.error_code)
+        return set(MAKES) <= set(self.codes)
+
+
+@pytest.mark.slow
+def test_members_that_come_before_the_load_is_done_are_told_to_wait(
+    nodes: Cluster, run: GroupRun
+) -> None:
+    """Spec 2.12: heartbeats are answered without an error, and nobody's generation ends."""
+    run.await_stable()
+    generations, told_waiting, told_later = Generations(), Told(), Told()
+    dead = nodes.coordinator_of(GROUP)
+    with nodes.tap(Moment.APPENDED, generations.look):
+        with nodes.hold_loading():
+            nodes.kill_node(dead)
+            with nodes.tap(Moment.ANSWERING, told_waiting.look) as everybody:
+                everybody.wait(20)
+        with nodes.tap(Moment.ANSWERING, told_later.look) as everybody:
+            everybody.wait(20)
+        run.produce(20)
+        run.await_stable()
+        run.await_consumed()
+        nodes.restart_node(dead)
+    assert told_waiting.codes == dict.fromkeys(MAKES, {0})
+    assert told_later.codes == dict.fromkeys(MAKES, {0})
+    assert generations.latest == 0
