@@ -15,6 +15,8 @@ from kohort.errors import ErrorCode
 from kohort.group.records import GroupEntry, StoredGroup, decode_record
 from kohort.testing import Cluster
 from kohort.wire import decode_versioned
+from kohort.wire.messages.consumer_group_heartbeat_request import ConsumerGroupHeartbeatRequest
+from kohort.wire.messages.consumer_group_heartbeat_response import ConsumerGroupHeartbeatResponse
 from kohort.wire.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
 from kohort.wire.messages.heartbeat_response import HeartbeatResponse
 from kohort.wire.messages.join_group_request import JoinGroupRequest
@@ -23,7 +25,7 @@ from kohort.wire.messages.sync_group_response import SyncGroupResponse
 
 from .conftest import SESSIONS
 from .group_run import GroupRun
-from .makes import CONFLUENT, MAKES
+from .makes import CONFLUENT, KOHORT, MAKES
 
 PARTITIONS = 8
 GROUP = "crashing"
@@ -165,6 +167,99 @@ def test_the_coordinator_dies(nodes: Cluster, run: GroupRun, point: str) -> None
     assert generations.latest > 0
 
 
+# -- the consumer protocol (KIP-848)
+
+
+PROTOCOL = "consumer"
+SETTINGS = {
+    "group_consumer_session_timeout_ms": 3_000,
+    "group_consumer_min_session_timeout_ms": 3_000,
+    "group_consumer_heartbeat_interval_ms": 100,
+    "group_consumer_min_heartbeat_interval_ms": 100,
+}
+
+
+@pytest.fixture(scope="module")
+def run_848(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, GroupRun]]:
+    """A group of the makes that speak the consumer protocol, two members of each."""
+    directory = Path(tmp_path_factory.mktemp("members-848"))
+    with Cluster(nodes=3, broker_session_timeout_ms=100, **SETTINGS) as nodes:
+        nodes.create_topic("t", PARTITIONS)
+        with GroupRun(nodes.bootstrap, "t", GROUP, "", PARTITIONS, directory) as run:
+            for n in range(2):
+                for make in (CONFLUENT, KOHORT):
+                    run.start(make, f"{make}-{n}", PROTOCOL)
+            run.await_stable()
+            yield nodes, run
+
+
+def beat(event: Event) -> ConsumerGroupHeartbeatRequest | None:
+    return event.message if isinstance(event.message, ConsumerGroupHeartbeatRequest) else None
+
+
+def joining(event: Event) -> bool:
+    """A new member has come."""
+    return beat(event) is not None and event.client_id == JOINER
+
+
+def target_written(event: Event) -> bool:
+    """The new target assignment stands in the log."""
+    return any(record.key[:2] == TARGET_MEMBER for record in event.records)
+
+
+def told_assignment(event: Event) -> bool:
+    """A member is told what to have, or to give up."""
+    message = event.message
+    return isinstance(message, ConsumerGroupHeartbeatResponse) and message.assignment is not None
+
+
+def given_up(event: Event) -> bool:
+    """A member reports what it owns now, having given something up."""
+    request = beat(event)
+    return (
+        request is not None
+        and event.client_id != JOINER
+        and request.member_epoch > 0
+        and request.topic_partitions is not None
+    )
+
+
+TARGET_MEMBER = (7).to_bytes(2, "big")
+POINTS_848: dict[str, tuple[Moment, Callable[[Event], bool], int]] = {
+    "join received": (Moment.RECEIVED, joining, 1),
+    "target written, nobody told": (Moment.APPENDED, target_written, 1),
+    "some told": (Moment.ANSWERING, told_assignment, 2),
+    "something given up": (Moment.RECEIVED, given_up, 1),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("point", POINTS_848)
+def test_the_coordinator_of_a_consumer_group_dies(
+    run_848: tuple[Cluster, GroupRun], point: str
+) -> None:
+    """Spec 2.12 and 2.14: epochs and targets are in the log, so reconciliation goes on."""
+    moment, matches, count = POINTS_848[point]
+    nodes, run = run_848
+    run.produce(20)
+    run.await_stable()
+    run.await_consumed()
+    with nodes.tap(moment, matches, count=count, verdict=Verdict.KILL) as tap:
+        before = nodes.coordinator_of(GROUP)
+        run.start(KOHORT, JOINER, PROTOCOL)
+        run.produce(20)
+        assert tap.wait(30).node_id == before
+        run.produce(20)
+        run.await_stable()
+        run.await_consumed()
+        run.stop(JOINER)
+        run.await_stable()
+        nodes.restart_node(before)
+
+
+# -- loading
+
+
 class Told:
     """What heartbeats are answered, by member."""
 
@@ -197,6 +292,6 @@ def test_members_that_come_before_the_load_is_done_are_told_to_wait(
         run.await_stable()
         run.await_consumed()
         nodes.restart_node(dead)
-    assert told_waiting.codes == dict.fromkeys(MAKES, {0})
-    assert told_later.codes == dict.fromkeys(MAKES, {0})
+    assert told_waiting.codes == {make: {0} for make in MAKES}
+    assert told_later.codes == told_waiting.codes
     assert generations.latest == 0

@@ -90,8 +90,8 @@ class LoadingGate:
         self._holders += 1
 
     def release(self) -> None:
-        """What waits is loaded."""
-        self._holders -= 1
+        """What waits is loaded, unless somebody else holds it. Once too often is nothing."""
+        self._holders = max(0, self._holders - 1)
         if self._holders == 0:
             waiting, self._waiting = self._waiting, []
             for load in waiting:

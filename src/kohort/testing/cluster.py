@@ -201,7 +201,8 @@ class Cluster:
         try:
             yield
         finally:
-            self._ask(lambda commons: commons.nodes.loading.release())
+            with contextlib.suppress(ClosedError):  # stopped within
+                self._ask(lambda commons: commons.nodes.loading.release())
 
     @contextlib.contextmanager
     def tap(
@@ -222,7 +223,8 @@ class Cluster:
         try:
             yield tap
         finally:
-            self._ask(lambda commons: commons.taps.remove(tap))
+            with contextlib.suppress(ClosedError):  # stopped within
+                self._ask(lambda commons: commons.taps.remove(tap))
         if tap.error is not None:
             raise tap.error
 

@@ -9,6 +9,7 @@ LEADER_NOT_AVAILABLE; authorised operations are never computed (nobody is asked 
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from kohort.broker.calls import Call, serve
@@ -28,6 +29,8 @@ from kohort.wire.messages.metadata_response import (
 if TYPE_CHECKING:
     from kohort.broker.node import Node
 
+Shown = tuple[list[int], list[int], list[int]]
+"""Replicas, those that live, those that do not; partitions that have the same share the lists."""
 _AUTO_CREATION_FROM = 4
 
 
@@ -57,24 +60,31 @@ def handle(node: Node, request: MetadataRequest, call: Call) -> None:
 def describe(node: Node, topic: Topic) -> MetadataResponseTopic:
     """One topic."""
     leadership = node.commons.leadership
-    leds = leadership.of(topic.name)
+    leds, alive = leadership.of(topic.name), leadership.alive
+
+    @cache
+    def shown(replicas: tuple[int, ...]) -> Shown:
+        live = [n for n in replicas if n in alive]
+        return list(replicas), live, [n for n in replicas if n not in alive]
+
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
-        partitions=[_partition(index, led, leadership.alive) for index, led in enumerate(leds)],
+        partitions=[_partition(index, led, shown(led.replicas)) for index, led in enumerate(leds)],
     )
 
 
-def _partition(index: int, led: Led, alive: set[int]) -> MetadataResponsePartition:
+def _partition(index: int, led: Led, shown: Shown) -> MetadataResponsePartition:
+    replicas, live, offline = shown
     return MetadataResponsePartition(
         error_code=ErrorCode.LEADER_NOT_AVAILABLE if led.leader == NOBODY else 0,
         partition_index=index,
         leader_id=led.leader,
         leader_epoch=led.epoch,
-        replica_nodes=list(led.replicas),
-        isr_nodes=[n for n in led.replicas if n in alive],
-        offline_replicas=[n for n in led.replicas if n not in alive],
+        replica_nodes=replicas,
+        isr_nodes=live,
+        offline_replicas=offline,
     )
 
 
