@@ -324,19 +324,22 @@ class Engine(EngineCore):
                 partition.dispatcher.put_back((item,))
 
     def _all_done(self, items: Sequence[Item], now_ms: int) -> None:
+        self.counts["succeeded"] += len(items)
+        first = items[0].partition
+        if all(item.partition is first for item in items):
+            self._done_in(first, items, now_ms)
+            return
         by: dict[Partition, list[Item]] = {}
         for item in items:
-            of = by.get(item.partition)
-            if of is None:
-                by[item.partition] = [item]
-            else:
-                of.append(item)
-        self.counts["succeeded"] += len(items)
+            by.setdefault(item.partition, []).append(item)
         for partition, done in by.items():
-            self._circuit_succeeded(partition, len(done))
-            if not partition.is_source or len(self.holds):
-                self._no_longer_held(done)
-            self._complete(partition, done, now_ms)
+            self._done_in(partition, done, now_ms)
+
+    def _done_in(self, partition: Partition, done: Sequence[Item], now_ms: int) -> None:
+        self._circuit_succeeded(partition, len(done))
+        if not partition.is_source or len(self.holds):
+            self._no_longer_held(done)
+        self._complete(partition, done, now_ms)
 
     def _circuit_succeeded(self, partition: Partition, count: int) -> None:
         if partition.is_source and partition.circuit.succeeded(count):

@@ -148,7 +148,7 @@ class EngineCore:
 
     def _drop(self, partition: Partition, items: Sequence[Item]) -> None:
         """Records that will be read again by whoever owns the partition next."""
-        size = sum(item.record.size for item in items)
+        size = sum([item.record.size for item in items])
         partition.outstanding -= len(items)
         partition.outstanding_bytes -= size
         self.outstanding -= len(items)

@@ -28,7 +28,7 @@ from kohort.processing.process_worker import Task, child_main, pack, unpack
 from kohort.retry.classify import Disposition, Failure, stated
 
 MOST_AT_ONCE: Final = 256
-AIM_S: Final = 0.004
+AIM_S: Final = 0.016
 """How long one list should keep a worker busy, about."""
 QUEUED_PER_WORKER: Final = 2
 
