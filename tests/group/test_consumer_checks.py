@@ -54,6 +54,14 @@ def test_before_v1_the_coordinator_makes_the_id() -> None:
     assert code(bench.enter("mine", version=0)) is C.NONE
 
 
+def test_what_a_member_says_of_itself_is_bounded() -> None:
+    bench = ConsumerBench(group_record_max_bytes=100)
+    assert "group_record_max_bytes" in (bench.enter("m1", ["t" * 101]).error_message or "")
+    assert code(bench.enter("m1")) is C.NONE
+    large = bench.join("c1", protocols=[("range", b"x" * 101)])
+    assert bench.code(large) is C.GROUP_MAX_SIZE_REACHED
+
+
 def test_only_a_join_makes_a_group_or_a_member() -> None:
     bench = ConsumerBench()
     for epoch in (1, -1):

@@ -73,6 +73,8 @@ def _join(
     if request.member_id not in group.members and holder is None:
         check_size(ws, group)
     protocols = tuple((p.name, p.metadata) for p in request.protocols)
+    if sum(len(name) + len(data) for name, data in protocols) > ws.config.group_record_max_bytes:
+        raise BrokerError(ErrorCode.GROUP_MAX_SIZE_REACHED)
     _check_protocols(group, request, protocols)
     member_id = request.member_id
     if not member_id:

@@ -99,6 +99,12 @@ def _check(ws: Workspace, request: ConsumerGroupHeartbeatRequest, api_version: i
     texts = (request.group_id, request.member_id, request.instance_id, request.rack_id)
     for text in texts:
         _need(text is None or len(text.encode()) <= MAX_ID_BYTES, "An id or rack is too long.")
+    names_bytes = sum(map(len, request.subscribed_topic_names or ()))
+    _need(
+        names_bytes <= ws.config.group_record_max_bytes,
+        f"SubscribedTopicNames has {names_bytes} characters; at most "
+        f"{ws.config.group_record_max_bytes} are stored (group_record_max_bytes).",
+    )
     known = [assignor.name for assignor in ws.config.consumer_assignors]
     if request.server_assignor is not None and request.server_assignor not in known:
         raise BrokerError(

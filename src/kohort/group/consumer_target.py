@@ -149,10 +149,12 @@ def by_name(topics: TopicsImage, partitions: Partitions) -> dict[str, tuple[int,
     found: dict[str, tuple[int, ...]] = {}
     for topic_id, numbers in partitions.items():
         topic = topics.by_id.get(topic_id)
-        if topic is not None:
-            there = tuple(n for n in numbers if n < topic.partitions)
-            if there:
-                found[topic.name] = there
+        if topic is None:
+            continue
+        if numbers[-1] < topic.partitions:
+            found[topic.name] = numbers  # the common case; a thousand members pass here at once
+        elif there := tuple(n for n in numbers if n < topic.partitions):
+            found[topic.name] = there
     return found
 
 
