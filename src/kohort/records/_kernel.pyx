@@ -128,12 +128,21 @@ cdef extern from "_usual.h":
 # large buffers come back here when their last reference is gone. The lock guards this pool.
 cdef enum:
     POOL_SLOTS = 48
-    POOL_BYTES = 24 * 1024 * 1024
+    POOL_BYTES = 48 * 1024 * 1024
     POOL_LEAST = 32 * 1024
 
 cdef Vec pool[POOL_SLOTS]
 cdef int pooled = 0
+cdef int drop_next = 0
 cdef size_t pooled_bytes = 0
+
+
+cdef size_t size_class(size_t room) noexcept nogil:
+    """The next of four steps to each power of two, so that frames of about a size share buffers."""
+    cdef size_t step = 1
+    while step * 8 <= room:
+        step *= 2
+    return (room + step - 1) // step * step
 
 
 cdef int draw(Vec *vec, size_t room) except -1:
@@ -141,10 +150,11 @@ cdef int draw(Vec *vec, size_t room) except -1:
     global pooled, pooled_bytes
     cdef int i, best = -1
     if room >= POOL_LEAST:
+        room = size_class(room)
         for i in range(pooled):
             if pool[i].room >= room and (best < 0 or pool[i].room < pool[best].room):
                 best = i
-    if best >= 0 and pool[best].room <= 2 * room + POOL_LEAST:
+    if best >= 0 and pool[best].room <= room + room // 4 + POOL_LEAST:
         vec[0] = pool[best]
         pooled -= 1
         pooled_bytes -= vec.room
@@ -158,10 +168,9 @@ cdef int draw(Vec *vec, size_t room) except -1:
 cdef void release(Vec *vec) noexcept:
     """Gives the memory of `vec` to the pool, or back to the system."""
     global pooled, pooled_bytes
-    if (
-        vec.room >= POOL_LEAST and pooled < POOL_SLOTS
-        and pooled_bytes + vec.room <= POOL_BYTES
-    ):
+    if POOL_LEAST <= vec.room <= POOL_BYTES // 2:
+        while pooled == POOL_SLOTS or pooled_bytes + vec.room > POOL_BYTES:
+            drop_one()
         pool[pooled] = vec[0]
         pool[pooled].size = 0
         pooled += 1
@@ -170,6 +179,16 @@ cdef void release(Vec *vec) noexcept:
         free(vec.data)
     vec.data = NULL
     vec.size = vec.room = 0
+
+
+cdef void drop_one() noexcept:
+    """Frees one buffer of the pool, each in turn, so that sizes no longer asked for go."""
+    global pooled, pooled_bytes, drop_next
+    drop_next = (drop_next + 1) % pooled
+    pooled -= 1
+    pooled_bytes -= pool[drop_next].room
+    free(pool[drop_next].data)
+    pool[drop_next] = pool[pooled]
 
 
 @cython.final
