@@ -9,6 +9,7 @@ Shell: the clock (for seeds a second), processes (`--jobs`).
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -49,6 +50,9 @@ Example:
 @click.group()
 def simulate() -> None:
     """Run groups in a simulated world and check that all promises hold."""
+    # What simulated consumers would write to a log is part of their stories, not of ours.
+    logging.getLogger("kohort.client").addHandler(logging.NullHandler())
+    logging.getLogger("kohort.client").propagate = False
 
 
 simulate.add_command(compare)

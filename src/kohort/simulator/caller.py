@@ -279,7 +279,10 @@ class Application:
                 if what[0] == "close":
                     yield from self._close()
                     return
-                yield from self._fulfil(what)
+                try:
+                    yield from self._fulfil(what)
+                except WakeupError:  # "nothing is lost, call again"
+                    self.wishes.appendleft(what)
             began_ms = self.machine.now_ms()
             checks.polls(self)
             try:
