@@ -618,6 +618,40 @@ def test_no_batch_passes_one_that_has_to_be_sent_again(harness: Harness, kind: s
     assert read(harness) == [b"0", b"1"]
 
 
+def test_a_batch_waits_behind_those_that_wait_longer() -> None:
+    """Each request brings another partition into the transaction, so each waits for its own record;
+    none may be stored before one that came earlier.
+    """
+    harness = Harness(durability="fsync")
+    harness.create("t", 2)
+    tx = begun(harness)
+    env = harness.env
+    env.hold_flushes = True
+    answers = [tx.start("t", [b"0"])]
+    both = transacting.produce_request("t", tx.batch(b"1"))
+    both.topic_data[0].partition_data += (
+        transacting.produce_request("t", tx.batch(b"other", partition=1), 1)
+        .topic_data[0]
+        .partition_data
+    )
+    both.transactional_id = "tx"
+    answers.append(harness.send(both, 12))
+    first, second = env.flushes
+    env.flushes = [first]
+    env.run_flushes()  # the first record is durable, the second one is not
+    answers.append(tx.start("t", [b"2"]))
+    env.flushes.insert(0, second)
+    env.hold_flushes = False
+    env.run_flushes()
+    env.settle()
+    for answer in answers:
+        response = harness.read(answer, ProduceResponse, 12)
+        codes = [p.error_code for p in response.responses[0].partition_responses]
+        assert not any(codes), codes
+    assert tx.commit() == 0
+    assert read(harness) == [b"0", b"1", b"2"]
+
+
 def test_the_fetch_that_ends_within_a_batch(harness: Harness) -> None:
     """A fetch may end anywhere; its list of aborted transactions covers its whole batches."""
     tx = begun(harness)

@@ -87,6 +87,13 @@ class Tx:
 
     def start(self, topic: str, values: list[bytes], partition: int = 0, **changes: Any) -> Answer:
         """A Produce request without waiting for its answer."""
+        batch = self.batch(*values, topic=topic, partition=partition, **changes)
+        request = produce_request(topic, batch, partition)
+        request.transactional_id = self.name
+        return self.harness.send(request, self._v_produce)
+
+    def batch(self, *values: bytes, topic: str = "t", partition: int = 0, **changes: Any) -> bytes:
+        """The next batch to a partition."""
         first = self.sequences.get((topic, partition), 0)
         stamp = {
             "producer_id": self.producer_id,
@@ -96,11 +103,7 @@ class Tx:
         }
         self.sequences[topic, partition] = first + len(values)
         keys: list[bytes | None] = list(values)
-        request = produce_request(
-            topic, batch_of(values, keys=keys, **{**stamp, **changes}), partition
-        )
-        request.transactional_id = self.name
-        return self.harness.send(request, self._v_produce)
+        return batch_of(list(values), keys=keys, **{**stamp, **changes})
 
     def send(self, topic: str, *values: bytes, partition: int = 0, **changes: Any) -> int:
         """Add the partition where the client does that, and produce."""

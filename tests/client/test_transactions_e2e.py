@@ -14,6 +14,7 @@ from kohort.errors import (
     BrokerError,
     ConfigError,
     FencedError,
+    RecordTooLargeError,
     TransactionAbortedError,
     UsageError,
 )
@@ -238,6 +239,22 @@ async def fail_slowly(p: AsyncProducer) -> None:
     async with p.transaction():
         await (await p.send("t", b"b"))
         raise ZeroDivisionError
+
+
+def test_a_broken_transaction_is_told_at_once(cluster: Cluster) -> None:
+    """Nothing more of it is sent, and nobody waits for what was not."""
+    cluster.create_topic("small", 1, {"max.message.bytes": "1000"})
+    with producer(cluster, max_in_flight_requests_per_connection=1) as p:
+        p.begin_transaction()
+        refused = p.send("small", b"x" * 2_000)
+        p.send_many("t", [b"x" * 1_000] * 2_000)
+        with pytest.raises(AbortableTransactionError, match="too large"):
+            p.commit_transaction(WAIT_S)
+        assert isinstance(refused.error(0), RecordTooLargeError)
+        p.abort_transaction(WAIT_S)
+        with p.transaction():
+            p.send("t", b"z")
+    assert read(cluster) == [b"z"]
 
 
 def test_closing_aborts_what_is_open(cluster: Cluster) -> None:

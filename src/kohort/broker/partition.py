@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -38,7 +39,7 @@ class Waiter(Protocol):
 class Partition:
     """One partition of a topic."""
 
-    __slots__ = ("_epoch", "index", "leader", "log", "topic", "waiters")
+    __slots__ = ("_epoch", "awaited", "index", "leader", "log", "topic", "waiters")
 
     def __init__(self, topic: Topic, index: int, led: Led) -> None:
         self.topic = topic
@@ -48,6 +49,8 @@ class Partition:
         self._epoch = led.epoch
         self.log: PartitionLog | None = None
         self.waiters: set[Waiter] = set()
+        self.awaited: Counter[int] = Counter()
+        """Batches by producer id that wait until their transaction was asked for."""
 
     @property
     def key(self) -> tuple[str, int]:

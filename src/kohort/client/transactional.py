@@ -118,13 +118,16 @@ class Transactional:
         return self._tx.failed(error)
 
     def drop_unsent(self) -> list[Outcome]:
-        """In an abort, what was not sent or came back; the lock is held."""
+        """Of a transaction that cannot be committed, what was not sent or came back; the lock is
+        held.
+        """
         if self._tx.state is TxState.DEAD:
             assert self._tx.error is not None
             return self._sender.drop_unsent(self._tx.error)
-        if self._tx.state is not TxState.ABORTING:
+        if self._tx.state not in (TxState.ABORTING, TxState.BROKEN):
             return []
-        error = TransactionAbortedError("its transaction was aborted before the record was stored")
+        cause = "was aborted" if self._tx.error is None else f"has failed: {self._tx.error}"
+        error = TransactionAbortedError(f"its transaction {cause}; the record was not stored")
         outcomes = self._sender.drop_unsent(error)
         if any(outcome.batch.attempts for outcome in outcomes):
             self._tx.dropped_in_doubt()

@@ -85,13 +85,22 @@ class _Arrival(NamedTuple):
     response: PartitionProduceResponse
 
     def is_admitted(self) -> bool:
-        """Whether its transaction is open in the partition, or it is there already."""
+        """Whether its transaction is open in the partition, or it is there already; not while a
+        batch before it waits.
+        """
         opened, header = self.partition.log, self.header
-        if opened is None:
+        if opened is None or header.producer_id in self.partition.awaited:
             return False
         if opened.producers.is_open(header.producer_id, header.producer_epoch):
             return True
         return isinstance(opened.producers.check(header), AppendedBatch)
+
+    def arrived(self) -> None:
+        """It waits no longer."""
+        awaited, producer_id = self.partition.awaited, self.header.producer_id
+        awaited[producer_id] -= 1
+        if not awaited[producer_id]:
+            del awaited[producer_id]
 
 
 def _shown(code: ErrorCode, version: int) -> ErrorCode:
@@ -130,6 +139,7 @@ class _Pending:
             if not arrival.is_admitted():
                 producer = header.producer_id, header.producer_epoch
                 self._unknown.setdefault(producer, []).append(arrival)
+                arrival.partition.awaited[header.producer_id] += 1
                 return
         self._append(arrival)
 
@@ -152,6 +162,7 @@ class _Pending:
     def _admitted(self, arrivals: list[_Arrival], codes: dict[tuple[str, int], ErrorCode]) -> None:
         for arrival in arrivals:
             partition = arrival.partition
+            arrival.arrived()
             try:
                 code = codes[partition.key]
                 if code:
@@ -174,8 +185,9 @@ class _Pending:
         """With KIP-890 each transaction has an epoch of its own, which begins at sequence 0: one
         that begins later has lost its first batch. Raises BrokerError.
         """
-        later = self._call.api_version >= _ADDS_FROM and arrival.header.base_sequence != 0
-        if later and not arrival.is_admitted():
+        header, opened = arrival.header, arrival.partition.open()
+        later = self._call.api_version >= _ADDS_FROM and header.base_sequence != 0
+        if later and not opened.producers.is_open(header.producer_id, header.producer_epoch):
             raise BrokerError(_E.OUT_OF_ORDER_SEQUENCE_NUMBER, "the first batch is missing")
 
     def _append(self, arrival: _Arrival) -> None:
