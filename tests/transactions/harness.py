@@ -104,6 +104,7 @@ class Bench:
         """Every marker on its way has arrived."""
         markers, self.markers = self.markers, []
         for each in markers:
+            self.took(self.shard.ended(each))
             self.took(self.shard.markers_written(each, self.now_ms))
 
     def advance(self, ms: int) -> None:

@@ -96,7 +96,7 @@ def test_the_life_of_a_transaction_in_records() -> None:
     bench.write_markers()
     complete = decided.but(state=S.COMPLETE_COMMIT, partitions=frozenset(), updated_ms=NOW + 40)
     assert records(bench) == [complete]
-    assert bench.last.replies[0].response.producer_epoch == 1  # type: ignore[attr-defined]
+    assert bench.answers[bench.token].producer_epoch == 1
 
 
 def test_records_bit_for_bit() -> None:
@@ -408,5 +408,6 @@ def test_late_news_of_markers_change_nothing() -> None:
     following = Given(given.producer_id, given.epoch + 1)
     bench.add(following, T0)
     bench.end(following, commit=True)
+    assert not bench.shard.ended(stale).replies
     assert not bench.shard.markers_written(stale, bench.now_ms).records
     assert bench.state().state is S.PREPARE_COMMIT

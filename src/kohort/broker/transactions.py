@@ -76,7 +76,8 @@ class TransactionHost(ShardHost[TransactionShard]):
         return self.loaded and not self._closed and self.shard is shard
 
     def markers_written(self, markers: Markers) -> None:
-        """Every partition of a transaction has its marker."""
+        """Every partition of a transaction has its marker: who waits need not wait for more."""
+        self.run(self.shard.ended(markers))
         self.run(self.shard.markers_written(markers, self._node.env.now_ms()))
 
 

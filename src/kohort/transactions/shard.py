@@ -179,13 +179,21 @@ class TransactionShard:
                 raise TypeError(f"{name} is not a transaction coordinator's request")
         return out
 
-    def markers_written(self, markers: Markers, now_ms: int) -> TransactionEffects:
-        """Every partition has its marker, or is gone: the transaction is complete."""
+    def ended(self, markers: Markers) -> TransactionEffects:
+        """Every partition has its marker, or is gone: who waits for the end is answered. What they
+        are told stands in the decision, so it need not wait for the record of the completion.
+        """
         out = TransactionEffects()
-        known = self._durable.get(markers.transactional_id)
-        if self._state or known is None or known.state not in ENDING:
-            return out
-        if (known.producer_id, known.epoch) != (markers.producer_id, markers.epoch):
+        if self._ending(markers) is not None:
+            self._timers.cancel((_WAIT, markers.transactional_id, ""))
+            out.replies += self._waiting.pop(markers.transactional_id, [])
+        return out
+
+    def markers_written(self, markers: Markers, now_ms: int) -> TransactionEffects:
+        """After `ended`: the transaction is complete."""
+        out = TransactionEffects()
+        known = self._ending(markers)
+        if known is None:
             return out
         rotated = known.next_producer_id != NO_PRODUCER_ID
         self._propose(
@@ -200,9 +208,15 @@ class TransactionShard:
             next_producer_id=NO_PRODUCER_ID,
             partitions=NO_PARTITIONS,
         )
-        self._timers.cancel((_WAIT, markers.transactional_id, ""))
-        out.replies += self._waiting.pop(markers.transactional_id, [])
         return out
+
+    def _ending(self, markers: Markers) -> Transaction | None:
+        """The transaction that waits for these markers, if there is one."""
+        known = self._durable.get(markers.transactional_id)
+        if self._state or known is None or known.state not in ENDING:
+            return None
+        who = (known.producer_id, known.epoch)
+        return known if who == (markers.producer_id, markers.epoch) else None
 
     def next_deadline(self) -> int | None:
         """When `tick` has something to do, in the terms of `now_ms`; None for never."""
