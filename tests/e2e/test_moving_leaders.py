@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from kohort import Consumer, Producer
+from kohort.broker.taps import Event, Moment
 from kohort.testing import Cluster
+from kohort.wire.messages.fetch_request import FetchRequest
 
 from .conftest import SESSIONS
 from .feeders import Feeder
 from .group_run import GroupRun
-from .makes import KOHORT, MAKES, deadline, fresh, read
+from .makes import CONFLUENT, KOHORT, MAKES, deadline, fresh, read
 
 PARTITIONS = 6
 
@@ -175,3 +177,54 @@ def test_a_transaction_survives_the_death_of_its_coordinator(nodes: Cluster) -> 
             found[message.partition()].append(message.value())
     consumer.close()
     assert found == {p: [b"0", b"2", b"4"] for p in range(PARTITIONS)}
+
+
+@pytest.mark.slow
+def test_consumers_read_from_the_replica_of_their_rack() -> None:
+    """KIP-392: librdkafka's client and ours go where the leader sends them, and read it all."""
+    from confluent_kafka import Consumer as ConfluentConsumer
+    from confluent_kafka import TopicPartition
+
+    fetched: dict[str, set[int]] = {}
+
+    def look(event: Event) -> bool:
+        if isinstance(event.message, FetchRequest) and event.message.topics:
+            fetched.setdefault(event.client_id, set()).add(event.node_id)
+        return False
+
+    with Cluster(
+        nodes=3,
+        broker_rack=("a", "b", "c"),
+        replica_selector_class="RackAwareReplicaSelector",
+        **SESSIONS,
+    ) as nodes:
+        nodes.create_topic("t")
+        leader = nodes.leader_of("t", 0)
+        near = next(n for n in nodes.nodes if n != leader)
+        rack = "abc"[nodes.nodes.index(near)]
+        with Producer(bootstrap_servers=nodes.bootstrap) as producer:
+            for n in range(100):
+                producer.send("t", b"%d" % n)
+        with nodes.tap(Moment.RECEIVED, look):
+            with Consumer(
+                bootstrap_servers=nodes.bootstrap, client_id=KOHORT, client_rack=rack,
+                auto_offset_reset="earliest",
+            ) as ours:  # fmt: skip
+                ours.assign([("t", 0)])
+                check, rows = deadline(), list[bytes]()
+                while len(rows) < 100 or near not in fetched[KOHORT]:
+                    check("ours reads near")
+                    rows += [r.value or b"" for r in ours.poll(0.2)]
+            theirs = ConfluentConsumer(
+                {
+                    "bootstrap.servers": nodes.bootstrap, "client.id": CONFLUENT,
+                    "client.rack": rack, "group.id": "near", "log_level": 0,
+                }
+            )  # fmt: skip
+            theirs.assign([TopicPartition("t", 0, 0)])
+            seen: list[bytes] = []
+            while len(seen) < 100 or near not in fetched[CONFLUENT]:
+                check("theirs reads near")
+                seen += [m.value() for m in theirs.consume(100, 0.2)]
+            theirs.close()
+    assert rows == seen == [b"%d" % n for n in range(100)]

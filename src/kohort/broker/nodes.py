@@ -223,7 +223,10 @@ class Nodes:
         return self.move_leader(OFFSETS_TOPIC, self.coordinating(group_id).index, to)
 
     def takes_markers(self, partition: Partition) -> bool:
-        """Whether a transaction's marker may be written to a partition of an internal topic now."""
+        """Whether a transaction's marker may be written to a partition of an internal topic now.
+
+        Not while its shard is being loaded: that might replay the marker twice, or never.
+        """
         host = self._shard_at(partition)
         return host is None or host.loaded
 

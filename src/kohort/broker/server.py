@@ -25,7 +25,7 @@ from kohort.broker.env import Cancellable
 from kohort.broker.flusher import FlushDone, Flusher, Waiting
 from kohort.broker.log.files import Files, LogFile, MemoryFile, MemoryFiles
 from kohort.broker.log.os_files import OsFiles
-from kohort.errors import ClosedError, KohortError, StorageError
+from kohort.errors import ClosedError, KafkaTimeoutError, KohortError, StorageError
 from kohort.net import Loop
 
 log = logging.getLogger("kohort.broker")
@@ -187,7 +187,7 @@ class Broker:
     def call(self, fn: Callable[..., T], *args: Any) -> T:
         """Call `fn(*args)` on the broker's thread and return what it returns; from any thread.
 
-        Raises what it raises, and ClosedError when the broker does not run.
+        Raises what it raises, ClosedError when the broker does not run, KafkaTimeoutError.
         """
         loop = self._loop
         if loop is None:
@@ -196,7 +196,15 @@ class Broker:
             return fn(*args)
         result: Future[T] = Future()
         loop.call_soon_threadsafe(_answer_into, result, fn, args)
-        return result.result(_STOP_TIMEOUT_S)
+        try:
+            return result.result(_STOP_TIMEOUT_S)
+        except TimeoutError as error:
+            if result.done():  # it is what `fn` raised
+                raise
+            raise KafkaTimeoutError(
+                f"the broker's thread did not answer within {_STOP_TIMEOUT_S:.0f} s; is something "
+                "blocking it?"
+            ) from error
 
     def stop(self) -> None:
         """Shut down cleanly: answer who waits, flush, leave the clean-shutdown marker."""

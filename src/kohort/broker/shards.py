@@ -134,29 +134,22 @@ class ShardHost(ABC, Generic[S]):
         else:
             opened.pins += 1
             self._pinned = True
-            self._replay_some(shard, opened.batches(), 0, opened.active.next_offset)
+            self._replay_some(shard, opened.batches())
 
-    def _replay_some(
-        self, shard: S, batches: Iterator[tuple[BatchHeader, memoryview]], start: int, end: int
-    ) -> None:
-        """Replay what stands from `start` to `end`, and then what markers have added meanwhile."""
+    def _replay_some(self, shard: S, batches: Iterator[tuple[BatchHeader, memoryview]]) -> None:
+        """Replay a slice; nobody appends meanwhile (see `Nodes.takes_markers`)."""
         if self._closed or shard is not self.shard:
             return
         try:
             for count, (header, batch) in enumerate(batches, 1):
-                if header.base_offset >= start:
-                    replay_batch(self.partition.topic.name, shard, header, batch)
+                replay_batch(self.partition.topic.name, shard, header, batch)
                 if count >= _LOAD_SLICE_BATCHES:
-                    self._node.env.call_soon(self._replay_some, shard, batches, start, end)
+                    self._node.env.call_soon(self._replay_some, shard, batches)
                     return
         except (ProtocolError, OSError, BrokerError) as error:
             self._unpin()
             self.partition.fail(f"its records cannot be replayed: {error}")
             shard.unload()
-            return
-        opened = self.partition.log
-        if opened is not None and opened.active.next_offset > end:
-            self._replay_some(shard, opened.batches(end), end, opened.active.next_offset)
             return
         self._unpin()
         self._ready()
@@ -178,8 +171,8 @@ class ShardHost(ABC, Generic[S]):
         self.run(self.shard.handle(request, context, self._node.env.now_ms()))
 
     def marker_written(self, producer_id: int, committed: bool) -> None:
-        """A marker stands in the partition; a shard that is being loaded will read it there."""
-        if self.loaded and not self._closed:
+        """A marker stands in the partition (see `Nodes.takes_markers`)."""
+        if not self._closed:
             self.shard.replay_marker(producer_id, committed)
             self._arm()
 
