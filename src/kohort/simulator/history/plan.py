@@ -151,6 +151,8 @@ STEPS = (
     Kind.CUT, Kind.DEPOSED,
 )  # fmt: skip
 GAP_MS = 30_000
+JITTER_MS = 3_000
+"""A heartbeat's interval: members whose heartbeats keep step are met at any point of it."""
 CUT_MS = 20_000
 DEPOSED_MS = 20_000
 SUCCESSOR_MS = 4_000
@@ -173,7 +175,7 @@ def make_plan(
     for kind in kinds:
         if kind is Kind.DEPOSED and size.members > MOST_DEPOSED:
             continue
-        at_ms = now + draw.randrange(1_000)
+        at_ms = now + draw.randrange(JITTER_MS)
         maker.add(kind, at_ms)
         if kind in {Kind.CUT, Kind.DEPOSED}:
             now += CUT_MS if kind is Kind.CUT else DEPOSED_MS

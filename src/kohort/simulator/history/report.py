@@ -139,6 +139,8 @@ def _growth(
     for name, line in by_design(runs).items():
         points = [(run.size.members, value(run)) for run in line]
         known = [(x, y) for x, y in points if y]
+        if not known:
+            continue  # it does nothing of the kind
         axes.plot(
             [x for x, _ in known], [y for _, y in known],
             color=COLOURS[name], marker="o", markersize=4, linewidth=1.6, label=name,
