@@ -129,15 +129,22 @@ class ConsumerCore:
         *,
         bound: bool = True,
     ) -> CommitJob:
-        """A job for these offsets, `bound` to what is owned now."""
+        """A job for these offsets, `bound` to what is owned now.
+
+        What is committed counts as dealt with: an automatic commit that comes while this one is
+        under way must not set the offset back (C5).
+        """
+        owned: dict[TopicPartition, int] = {}
         if not bound:
-            return CommitJob(offsets, {}, self.loop.now_ms() + timeout_ms)
+            return CommitJob(offsets, owned, self.loop.now_ms() + timeout_ms)
         with self.lock:
-            owned = {
-                tp: position.stamp.assignment
-                for tp in offsets
-                if (position := self.positions.partitions.get(tp)) is not None
-            }
+            for tp, offset in offsets.items():
+                position = self.positions.partitions.get(tp)
+                if position is None:
+                    continue
+                owned[tp] = position.stamp.assignment
+                if position.acked < offset.offset <= position.offset:
+                    position.acked, position.acked_epoch = offset.offset, offset.leader_epoch
         return CommitJob(offsets, owned, self.loop.now_ms() + timeout_ms)
 
     def acknowledged(self) -> dict[TopicPartition, OffsetAndMetadata]:
