@@ -129,6 +129,52 @@ def _wish(world: World, who: str, *what: Any) -> None:
         app.wish(*what)
 
 
+# -- members driven by hand ----------------------------------------------------------------------
+
+
+@_does("{who} joins by hand")
+def hand_joins(world: World, who: str) -> None:
+    """A member that no consumer is sends JoinGroup, with the id it was given if it has one."""
+    world.hand(who).join(anew=False)
+
+
+@_does("{who} joins by hand as new")
+def hand_joins_anew(world: World, who: str) -> None:
+    """The same without an id, as a client does that has forgotten it."""
+    world.hand(who).join(anew=True)
+
+
+@_does("{who} syncs by hand")
+def hand_syncs(world: World, who: str) -> None:
+    """It sends SyncGroup; as leader its plan gives nothing to anybody."""
+    world.hand(who).sync()
+
+
+@_does("{who} heartbeats by hand")
+def hand_heartbeats(world: World, who: str) -> None:
+    """It sends one Heartbeat."""
+    world.hand(who).heartbeat()
+
+
+@_does("{who} heartbeats by hand every {ms} ms")
+def hand_keeps_heartbeating(world: World, who: str, ms: int) -> None:
+    """It heartbeats until the world is mended, whatever it is told."""
+    world.hand(who).heartbeat_every(ms)
+
+
+@_does("{who} leaves by hand")
+def hand_leaves(world: World, who: str) -> None:
+    """It sends LeaveGroup, and no more heartbeats."""
+    world.hand(who).heartbeat_every(None)
+    world.hand(who).leave()
+
+
+@_does("{who} commits {n} in {tp} by hand")
+def hand_commits(world: World, who: str, offset: int, tp: TopicPartition) -> None:
+    """It sends OffsetCommit in the generation it was told, -1 before."""
+    world.hand(who).commit(tp, offset)
+
+
 # -- the network ---------------------------------------------------------------------------------
 
 

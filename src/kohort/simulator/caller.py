@@ -287,7 +287,7 @@ class Application:
             checks.polls(self)
             try:
                 records = yield from consumer.poll(plan.poll_ms / 1_000, plan.records)
-            except WakeupError:
+            except (WakeupError, ConnectionFailedError):  # the latter: no node was ever reached
                 continue
             except FencedError as error:
                 self.world.journal.tell(f"{self.name} is fenced: {error}")

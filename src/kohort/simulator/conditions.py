@@ -69,6 +69,12 @@ def has_read(world: World, who: str, count: int) -> Met:
     return met
 
 
+@_asks("{who} is told {code} by {api}")
+def is_told(world: World, who: str, code: int, api: str) -> Met:
+    """A member driven by hand was last answered so (`NONE` for no error)."""
+    return lambda: world.hand(who).told.get(api) == code
+
+
 @_asks("generation {n} is written")
 def generation_written(world: World, generation: int) -> Met:
     """The group's log has this generation (or epoch), or a later one."""

@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from typing import Any, Generic, TypeVar
 
 from kohort.client.types import TopicPartition
-from kohort.errors import ConfigError
+from kohort.errors import ConfigError, ErrorCode
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -52,6 +52,7 @@ _KINDS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "n": (r"\d+", int),
     "nth": (r"next|\d+(?:st|nd|rd|th)", _nth),
     "api": (r"[A-Z][A-Za-z]+", str),
+    "code": (r"[A-Z][A-Z_]+", lambda text: int(ErrorCode[text])),
     "state": (r"[a-z]+", str),
 }
 _PLACE = re.compile(r"\{([a-z]+)\}")

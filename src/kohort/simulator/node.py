@@ -132,6 +132,8 @@ class SimNode:
 
     def answer(self, asked: Asked, response: Message) -> None:
         """Answer a request, now; what waited behind it comes next."""
+        if asked.channel.hear(asked, response):
+            return
         talk = self._talks.get(asked.channel.number)
         if talk is None or asked.silent or talk.busy is not asked:
             return

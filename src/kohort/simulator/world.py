@@ -18,6 +18,7 @@ from kohort.simulator.caller import Application
 from kohort.simulator.checks import Checks, Violation
 from kohort.simulator.cluster import NOBODY, SimCluster
 from kohort.simulator.conditions import EXPECTATIONS
+from kohort.simulator.hands import Hand
 from kohort.simulator.journal import Journal, Line
 from kohort.simulator.machine import Clock
 from kohort.simulator.network import Network
@@ -70,6 +71,7 @@ class World:
         self.group = plan.consumers[0].group if plan.consumers else "g"
         self.apps: dict[str, Application] = {}
         self.all_apps: list[Application] = []
+        self.hands: dict[str, Hand] = {}
         self.loading_held = False
         self.slow_disk_ms = 0
         self.healed_ms: int | None = None
@@ -198,6 +200,10 @@ class World:
             running.die()
         self.apps[who] = app = Application(self, plan, len(self.all_apps))
         self.all_apps.append(app)
+
+    def hand(self, name: str) -> Hand:
+        """A member that is driven by hand; made when it is first named."""
+        return self.hands.setdefault(name, Hand(self, name))
 
     def refused(self, app: Application) -> None:
         """Its instance id is another's: a twin ends, a successor is started again until it is in.

@@ -53,7 +53,7 @@ class Checks:
         """A request reached a shard that answers."""
         self.coordinator.arrived(host, asked)
         if isinstance(asked.request, OffsetCommitRequest):
-            machine = asked.channel.loop.machine
+            machine = asked.channel.sender
             app = next((each for each in self._world.all_apps if each.machine is machine), None)
             if app is not None and app.alive and self.coordinator.takes(host, asked.request):
                 self.consumer.commit_arrived(app, asked.request)
