@@ -59,7 +59,7 @@ interop: setup  ## Apache Kafka's clients, tools and broker beside ours (Maven, 
 	  $(PYTEST) -q tests/interop && \
 	  echo "==> our clients against Apache Kafka, alone and in groups with the Java client" && \
 	  KOHORT_TEST_CLUSTER=apache $(PYTEST) -q tests/client tests/processing/test_app.py \
-	    tests/interop/test_java_groups.py; \
+	    tests/interop/test_java_groups.py tests/e2e/test_interop_consumer_protocol.py; \
 	else echo "==> SKIPPED: everything that needs Apache Kafka's jars, for the reason above"; fi
 
 diagrams: setup  ## draw the state diagrams again from the tables
