@@ -290,6 +290,19 @@ def test_a_producer_whose_transaction_is_open_is_not_forgotten(
     assert producers.first_open == 0
 
 
+def test_a_transaction_that_goes_on_under_another_epoch() -> None:
+    """Its first record stays its first record."""
+    producers = Producers()
+    for epoch in (0, 1):
+        batch = batch_of(
+            [b"x"], producer_id=1, producer_epoch=epoch, base_sequence=0, transactional=True
+        )
+        producers.note(BatchHeader(batch), epoch + 5, WALL_MS)
+    assert producers.first_open == 5
+    ((_, known),) = producers.items()
+    assert known.first_offset == 5
+
+
 def test_what_a_marker_says() -> None:
     for marker in (Marker(True, 5), Marker(False, 0)):
         assert marker_of(marker_batch(9, 3, marker, WALL_MS)) == marker

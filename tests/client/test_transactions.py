@@ -6,10 +6,15 @@ from typing import Any
 
 import pytest
 
+from kohort.client.accumulator import Accumulator
 from kohort.client.backoff import Backoff
 from kohort.client.cluster import ANY, Versioned
+from kohort.client.config import ProducerConfig
+from kohort.client.front_implementation import Guard
+from kohort.client.sender import Sender
 from kohort.client.transaction_requests import Kind
 from kohort.client.transaction_table import TRANSITIONS, TxEvent, TxState
+from kohort.client.transactional import Transactional
 from kohort.client.transactions import Ask, Settled, Transactions
 from kohort.client.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from kohort.errors import (
@@ -280,6 +285,58 @@ def test_a_failed_record_leaves_only_an_abort(kip_890: bool) -> None:
     assert d.tx.identity[1:] == (9, 2)
     d.tx.begin()
     d.write()
+
+
+@pytest.mark.parametrize("kip_890", [True, False])
+def test_a_record_that_failed_before_it_was_sent(kip_890: bool) -> None:
+    """The coordinator knows of no transaction; the next epoch is asked for all the same."""
+    d = Driver(kip_890=kip_890)
+    d.tx.begin()
+    d.take(d.tx.failed(BrokerError(E.REQUEST_TIMED_OUT)))
+    d.end(commit=False)
+    d.asked(K.INIT, InitProducerIdResponse(producer_id=9, producer_epoch=2))
+    assert d.ends["end"] is None
+
+
+def test_a_producer_that_its_coordinator_has_forgotten() -> None:
+    d = Driver(kip_890=False)
+    d.tx.begin()
+    assert not d.tx.admits("t", 0)
+    d.asked(K.ADD_PARTITIONS, added(E.INVALID_PRODUCER_ID_MAPPING))
+    assert d.tx.state is S.BROKEN
+    d.end(commit=False)
+    d.asked(K.END, EndTxnResponse(error_code=E.INVALID_TXN_STATE))
+    d.asked(K.INIT, InitProducerIdResponse(producer_id=10, producer_epoch=0))
+    assert d.ends["end"] is None
+    assert d.tx.identity[1:] == (10, 0)
+
+
+class Cluster:
+    """What a `Transactional` needs of a cluster in these tests."""
+
+    def uniform(self) -> float:
+        return 0.5
+
+    def feature(self, node_id: int, name: str) -> int:
+        return 0
+
+
+def test_sequences_of_records_that_were_dropped_after_a_try_are_in_doubt() -> None:
+    """An abort drops a record that was sent and came back: the next epoch begins anew."""
+    config = ProducerConfig(transactional_id="tx")
+    accumulator = Accumulator(config)
+    sender = Sender(accumulator, config, lambda: 0.5)
+    shell = Transactional(config, Cluster(), Guard(), sender, lambda: None)  # type: ignore[arg-type]
+    tx = shell._tx
+    for attempts in (0, 1):
+        batch = accumulator.open_batch(accumulator.queue("t", 0), 0)
+        assert batch is not None
+        batch.attempts = attempts
+        tx.state = S.ABORTING
+        assert len(shell.drop_unsent()) == 1
+        assert tx._renew is bool(attempts)
+    tx.state = S.OPEN
+    assert shell.drop_unsent() == []
 
 
 def test_a_record_that_fails_during_the_commit() -> None:

@@ -258,6 +258,15 @@ def test_the_epoch_before_the_last_is_forgotten_by_a_failover() -> None:
     assert bench.given(given=second).epoch == second.epoch + 1
 
 
+def test_a_lost_end_may_be_followed_by_an_init() -> None:
+    """KIP-360, KIP-890: with the epoch that it had before the end a producer gets the one after."""
+    bench = Bench()
+    first = bench.given()
+    bench.add(first, T0)
+    second = bench.ended(first, commit=True)
+    assert bench.given(given=first) == second
+
+
 def test_an_end_that_rotates_the_producer_id() -> None:
     bench = prepared(S.ONGOING, epoch=EPOCH_LAST_GIVEN)
     old = Given(7, EPOCH_LAST_GIVEN)

@@ -44,6 +44,8 @@ from kohort.wire.messages.init_producer_id_response import InitProducerIdRespons
 _BUSY_MS: Final = 10
 """The coordinator is writing the markers of the transaction before; that does not take long."""
 KIP_890_LEVEL: Final = 2
+_STRANGE: Final = (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.UNKNOWN_PRODUCER_ID)
+"""The coordinator does not know the producer: it must be given an id again."""
 FEATURE: Final = "transaction.version"
 
 
@@ -237,7 +239,7 @@ class Transactions:
             return self._plan_offsets(self._offsets[0])
         if not self._flushed or state not in (TxState.COMMITTING, TxState.ABORTING):
             return None
-        if self._begun or (self._renew and self.kip_890):
+        if self._begun:
             commit = state is TxState.COMMITTING
             message = requests.end(who, commit=commit, kip_890=self.kip_890)
             return self._at_coordinator(Kind.END, message)
@@ -327,6 +329,7 @@ class Transactions:
         if unknown and self.state is TxState.ABORTING:
             return self._after_end()  # the coordinator never heard of the transaction
         if found is Verdict.BROKEN and (self.state, TxEvent.FAILED) in TRANSITIONS:
+            self._renew = self._renew or code in _STRANGE
             return self._break(error)
         if self.state is TxState.ABORTING and ask.kind not in (Kind.END, Kind.INIT):
             return []  # what it was asked for is given up anyway
@@ -379,7 +382,7 @@ class Transactions:
         if self.state is not TxState.BROKEN:
             self.error = error
         self._move(TxEvent.FAILED)
-        self._renew, self._flushed = True, False
+        self._flushed = False
         broken = self.broken_error()
         return self._drop_offsets(broken) + self._settle(broken)
 
