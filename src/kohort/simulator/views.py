@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from kohort.group.consumer_group import ConsumerGroup
+from kohort.group.consumer_states import MemberState
 from kohort.group.durable import DurableState
 from kohort.group.shard import GroupShard
 
@@ -29,6 +30,8 @@ class GroupLook(NamedTuple):
     state: str
     """empty, preparing, completing, assigning, reconciling, stable."""
     members: Mapping[str, MemberLook]
+    late: frozenset[str]
+    """Members that have something else to do in time: to sync, to give partitions up."""
 
 
 def look_at(shard: GroupShard, group_id: str) -> GroupLook | None:
@@ -45,16 +48,20 @@ def look_at(shard: GroupShard, group_id: str) -> GroupLook | None:
         member.member_id: MemberLook(member.client_id, member.instance_id, (epoch, epoch))
         for member in live.members.values()
     }
-    return GroupLook(False, epoch, live.state.name.lower(), members)
+    late = frozenset(live.pending_sync)
+    return GroupLook(False, epoch, live.state.name.lower(), members, late)
 
 
 def _consumer_group(group: ConsumerGroup) -> GroupLook:
     members: dict[str, MemberLook] = {}
+    late: set[str] = set()
     for member_id, member in group.members.items():
         current = group.current(member_id)
         epochs = (current.epoch, current.previous_epoch)
         members[member_id] = MemberLook(member.client_id, member.instance_id, epochs)
-    return GroupLook(True, group.epoch, group.state().name.lower(), members)
+        if current.state is not MemberState.STABLE or member.classic is not None:
+            late.add(member_id)
+    return GroupLook(True, group.epoch, group.state().name.lower(), members, frozenset(late))
 
 
 def group_ids(shard: GroupShard) -> list[str]:

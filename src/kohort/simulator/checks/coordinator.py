@@ -434,7 +434,7 @@ class CoordinatorChecks:
             for member_id in [name for name in group.members if name not in left]:
                 self._world.journal.tell(f"group {group_id}: {member_id} is expelled")
                 heard_ms = self._heard.get((host.node.number, group_id, member_id))
-                if group.state != "stable" or heard_ms is None:
+                if group.state != "stable" or heard_ms is None or member_id in group.late:
                     continue
                 demand(
                     now_ms - heard_ms >= session_ms,
