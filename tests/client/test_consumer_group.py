@@ -340,3 +340,17 @@ def test_wakeup_inside_a_rebalance_is_harmless(world: World) -> None:
             except WakeupError:
                 continue
     assert sorted(seen, key=int) == values(range(200))
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_after_unsubscribing_it_commits_as_nobody(world: World, protocol: str) -> None:
+    """Spec 4.1: a consumer that left its group and chose partitions itself still commits to it."""
+    topic, group = world.topic(1, records=4), world.group()
+    consumer = world.consumer(group_id=group, group_protocol=protocol, enable_auto_commit=False)
+    consumer.subscribe([topic])
+    take(consumer, 4)
+    consumer.unsubscribe()
+    consumer.assign([(topic, 0)])
+    consumer.commit({(topic, 0): 3})
+    assert consumer.committed([(topic, 0)])[topic, 0].offset == 3
+    assert consumer.group_metadata().generation == -1

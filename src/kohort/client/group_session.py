@@ -90,7 +90,7 @@ class GroupSession:
         if member is None:
             return NOBODY
         if member.generation < 0 or not member.member_id:
-            return None
+            return NOBODY if member.subscription is None else None
         return Identity(member.generation, member.member_id, self._config.group_instance_id)
 
     @property
