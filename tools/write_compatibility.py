@@ -51,6 +51,8 @@ Each of them:
   from there: nothing lost, no commit goes back, nothing seen twice that was committed;
 - shares a topic with one member of each other make, under every assignor they have in common,
   without overlap or gap;
+- writes in transactions and commits offsets with them, and reads what others have committed: records
+  of an aborted transaction are in the log and never shown to who reads committed ones;
 - manages topics, partitions, configurations, records, offsets and groups, and sees what ours sees;
 - goes on when the broker is killed (`kill -9`) and started again: what was acknowledged is there,
   once and in order.

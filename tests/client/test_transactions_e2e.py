@@ -148,14 +148,15 @@ def test_a_second_producer_fences_the_first(cluster: Cluster) -> None:
     assert read(cluster) == [b"new"]
 
 
-def test_consume_transform_produce(cluster: Cluster) -> None:
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_consume_transform_produce(cluster: Cluster, protocol: str) -> None:
     """Records and the offsets they were made from go together (KIP-447)."""
     with Producer(bootstrap_servers=cluster.bootstrap) as plain:
         plain.send_many("t", [b"%d" % n for n in range(100)])
     settings = {
         "bootstrap_servers": cluster.bootstrap, "group_id": "g", "enable_auto_commit": False,
         "auto_offset_reset": "earliest", "isolation_level": "read_committed",
-        "max_poll_records": 10,
+        "max_poll_records": 10, "group_protocol": protocol,
     }  # fmt: skip
     with producer(cluster) as p, Consumer(**settings) as consumer:
         consumer.subscribe(["t"])
@@ -181,12 +182,15 @@ def test_consume_transform_produce(cluster: Cluster) -> None:
     assert sorted(read(cluster, "out"), key=int) == [b"%d" % n for n in range(100)]
 
 
-def test_a_member_left_behind_cannot_commit_its_transaction(cluster: Cluster) -> None:
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_member_left_behind_cannot_commit_its_transaction(
+    cluster: Cluster, protocol: str
+) -> None:
     with Producer(bootstrap_servers=cluster.bootstrap) as plain:
         plain.send("t", b"x").result(WAIT_S)
     settings = {
         "bootstrap_servers": cluster.bootstrap, "group_id": "g", "enable_auto_commit": False,
-        "auto_offset_reset": "earliest",
+        "auto_offset_reset": "earliest", "group_protocol": protocol,
     }  # fmt: skip
     with producer(cluster) as p:
         with Consumer(**settings) as consumer:

@@ -1,7 +1,8 @@
 """AddPartitionsToTxn (24), v0-5. KIP-98, KIP-588, KIP-890 (v4: batches, and verification).
 
 Clients send up to v3, of one transaction; later versions are between brokers, of many, each of
-which goes to its own shard. When a partition does not exist, none of its transaction is added.
+which goes to its own shard. When a partition does not exist, or is one of the broker's own, none of
+its transaction is added.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def handle(node: Node, request: AddPartitionsToTxnRequest, call: Call) -> None:
             topics=request.v3_and_below_topics,
         )
         asked = [one]
-    refused = [_refused(node, one) for one in asked]
+    refused = [_refused(node, one, by_client=not batched) for one in asked]
     results = [result for result in refused if result is not None]
     valid = [one for one, result in zip(asked, refused, strict=True) if result is None]
 
@@ -60,16 +61,22 @@ def handle(node: Node, request: AddPartitionsToTxnRequest, call: Call) -> None:
         node.transactions.handle(one.transactional_id, to_shard, Part(gather, call))
 
 
-def _refused(node: Node, one: AddPartitionsToTxnTransaction) -> AddPartitionsToTxnResult | None:
-    """The answer when there are partitions that do not exist."""
+def _refused(
+    node: Node, one: AddPartitionsToTxnTransaction, *, by_client: bool
+) -> AddPartitionsToTxnResult | None:
+    """The answer when there are partitions that do not exist, or are not for clients."""
     named = {(t.name, p) for t in one.topics for p in t.partitions}
-    unknown = {tp for tp in named if node.topics.partition(*tp) is None}
-    if not unknown and one.transactional_id and named:
+    wrong: dict[tuple[str, int], ErrorCode] = {}
+    for where in named:
+        partition = node.topics.partition(*where)
+        if partition is None:
+            wrong[where] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif by_client and partition.topic.internal:
+            wrong[where] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    if not wrong and one.transactional_id and named:
         return None
     rest = ErrorCode.OPERATION_NOT_ATTEMPTED if one.transactional_id else ErrorCode.INVALID_REQUEST
-    return add_result(
-        one, lambda tp: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if tp in unknown else rest
-    )
+    return add_result(one, lambda where: wrong.get(where, rest))
 
 
 def _put_codes(result: AddPartitionsToTxnResult, version: int) -> None:
