@@ -591,7 +591,7 @@ def test_clients_are_told_to_use_kip_890(harness: Harness) -> None:
 
 def test_nobody_writes_to_the_internal_topics(harness: Harness) -> None:
     begun(harness).commit_offsets("g", {("t", 0): 1})
-    tx = begun(harness, BEFORE)
+    tx = begun(harness, BEFORE, "other")
     for topic in (OFFSETS_TOPIC, "__transaction_state"):
         assert harness.produce(topic, batch_of([b"x"])).error_code == E.INVALID_TOPIC_EXCEPTION
         assert tx.add((topic, 0)) == E.TOPIC_AUTHORIZATION_FAILED
