@@ -345,5 +345,9 @@ class NoOffsetForPartitionError(KohortError):
     """`auto_offset_reset="none"` and a partition has no committed offset, or it is out of range."""
 
 
+class ConsumerStalledError(KohortError):
+    """A partition has records to read and has not moved for longer than `watchdog_ms`."""
+
+
 class DataLossError(KohortError):
     """Records that were asked for are gone (retention, truncation, or a topic made anew)."""

@@ -116,7 +116,7 @@ class Reading(RuleBasedStateMachine):
 
     @rule(most=st.integers(1, 12))
     def take(self, most: int) -> None:
-        self.reader.acknowledge()
+        self.reader.acknowledge(0)
         records = self.reader.take(most)
         assert len(records) <= most
         for record in records:
@@ -125,7 +125,7 @@ class Reading(RuleBasedStateMachine):
 
     @rule(most=st.integers(1, 12), max_bytes=st.integers(50, 500))
     def take_columns(self, most: int, max_bytes: int) -> None:
-        self.reader.acknowledge()
+        self.reader.acknowledge(0)
         for piece in self.reader.take_columns(most, most, {"offset"}, max_bytes):
             offsets = memoryview(piece.offset).cast("B").cast("q")[: piece.rows]
             for offset in offsets:
@@ -134,7 +134,7 @@ class Reading(RuleBasedStateMachine):
 
     @rule(count=st.integers(0, 6), most=st.integers(1, 8), back=st.booleans())
     def iterate(self, count: int, most: int, back: bool) -> None:
-        self.reader.acknowledge()
+        self.reader.acknowledge(0)
         piece = self.reader.take_piece(most)
         if piece is None:
             return

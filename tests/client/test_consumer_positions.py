@@ -222,7 +222,7 @@ def test_acknowledged_is_what_the_caller_came_back_from() -> None:
     positions, position = fetching(10)
     positions.advance(position, 15, 2)
     assert position.acked == 10
-    positions.acknowledge([position])
+    positions.acknowledge([position], 0)
     assert (position.acked, position.acked_epoch) == (15, 2)
 
 

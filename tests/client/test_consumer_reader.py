@@ -79,7 +79,7 @@ def test_epoch_of_what_was_read_goes_with_the_position() -> None:
     assert position.offset_epoch == 4
     assert reader.take_columns(1, 1, {"offset"}, 1_000)[0].rows == 1
     assert position.offset_epoch == 4
-    reader.acknowledge()
+    reader.acknowledge(0)
     assert (position.acked, position.acked_epoch) == (2, 4)
     piece = reader.take_piece(5)
     assert piece is not None

@@ -253,6 +253,11 @@ class ClusterClient:
         states = {peer.state for peer in list(self._peers.values())}
         return PeerState.READY not in states and bool(states & _WANTED)
 
+    def can_reach(self, node_id: int) -> bool:
+        """False while a node is connected to in vain. May be asked from any thread."""
+        states = {peer.state for (node, _), peer in list(self._peers.items()) if node == node_id}
+        return not states or bool(states - _WANTED)
+
     # -- metadata
 
     def watch_topics(self, names: Iterable[str] | AllTopics) -> None:

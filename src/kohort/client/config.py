@@ -166,6 +166,9 @@ class ConsumerConfig(ClientConfig):
     """The most data of one partition in one answer; also the size of the pieces decoded."""
     fetch_buffer_bytes: int = 64 << 20
     """Data fetched and not yet handed out, paused partitions' too; beyond it fetching stops."""
+    watchdog_ms: int = 0
+    """`poll` raises ConsumerStalledError when a partition with records to read has not moved for so
+    long although it is polled; 0 (Kafka's behaviour) waits for ever."""
     check_crcs: bool = True
     isolation_level: str = "read_uncommitted"
     """`read_committed`: nothing of a transaction before it has committed, nothing of aborted ones
@@ -188,7 +191,7 @@ class ConsumerConfig(ClientConfig):
         self._at_least(1, "session_timeout_ms", "heartbeat_interval_ms", "max_poll_interval_ms")
         self._at_least(1, "max_poll_records", "auto_commit_interval_ms", "fetch_buffer_bytes")
         self._at_least(1, "fetch_max_bytes", "max_partition_fetch_bytes")
-        self._at_least(0, "fetch_min_bytes", "fetch_max_wait_ms")
+        self._at_least(0, "fetch_min_bytes", "fetch_max_wait_ms", "watchdog_ms")
         object.__setattr__(self, "group_protocol", self.group_protocol.lower())
         self._one_of("group_protocol", (CLASSIC_PROTOCOL, CONSUMER_PROTOCOL))
         self._fits_protocol([n for n in _CLASSIC_ONLY if getattr(self, n) != _DEFAULTS[n]])

@@ -18,6 +18,8 @@ from kohort.client.cluster import ClusterClient
 from kohort.client.config import CONSUMER_PROTOCOL, ConsumerConfig
 from kohort.client.consumer_calls import CloseReport, ConsumerCalls
 from kohort.client.consumer_core import ConsumerCore
+from kohort.client.consumer_health import health_of
+from kohort.client.health import ConsumerHealth
 from kohort.client.listener import RebalanceListener
 from kohort.client.network import NetworkThread
 from kohort.client.positions import OffsetReset
@@ -129,7 +131,7 @@ class ConsumerBase:
         self._calls.check()
         core = self._core
         chosen = by_partitions([TopicPartition(*tp) for tp in partitions], core.subscription)
-        core.reader.acknowledge()
+        core.reader.acknowledge(core.loop.now_ms())
         gone = [tp for tp in core.positions.partitions if tp not in chosen.partitions]
         if gone and core.lane is not None and self.config.enable_auto_commit:
             with core.lock:
@@ -244,6 +246,13 @@ class ConsumerBase:
         """Every move of a position that nobody asked for, with its cause (the last thousand)."""
         with self._core.lock:
             return list(self._core.positions.resets)
+
+    def health(self) -> ConsumerHealth:
+        """What every partition is doing, how far behind it is, and in words why it is not moving.
+
+        Costs no request; may be asked from any thread. `str()` of it is for people.
+        """
+        return health_of(self._core)
 
     def group_metadata(self) -> GroupMetadata:
         """Who this consumer is in its group, for transactions (KIP-447)."""

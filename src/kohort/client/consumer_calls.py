@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from kohort.client.committed_queries import CommittedQuery
 from kohort.client.consumer_core import ConsumerCore
+from kohort.client.consumer_health import check_watchdog
 from kohort.client.consumer_steps import AssignStep, RevokeStep, Stage
 from kohort.client.listener import RebalanceListener
 from kohort.client.network import NetworkThread
@@ -70,8 +71,8 @@ class ConsumerCalls:
     def begin(self) -> None:
         """The caller is here: what it was given last has been dealt with (C4)."""
         self.check()
-        self.core.last_poll_ms = self.core.loop.now_ms()
-        self.core.reader.acknowledge()
+        self.core.last_poll_ms = now_ms = self.core.loop.now_ms()
+        self.core.reader.acknowledge(now_ms)
 
     def poll(self, take: Callable[[], T], timeout_s: float) -> Steps[T | None]:
         """What `take` gives, as soon as it is something; None when the time is over."""
@@ -92,6 +93,7 @@ class ConsumerCalls:
                     return None
                 if not (yield from self._wait(until_ms)):
                     self._raise_unreachable()
+                    check_watchdog(core)
                     return None
         finally:
             core.in_poll = False
@@ -318,7 +320,7 @@ class ConsumerCalls:
         self._deaf, committed, left = True, True, True
         failure: BaseException | None = None
         if dealt_with:
-            core.reader.acknowledge()
+            core.reader.acknowledge(core.loop.now_ms())
         try:
             committed = yield from self._last_commit(until_ms, problems)
             if core.session is not None and core.session.member is not None:

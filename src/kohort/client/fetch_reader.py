@@ -86,11 +86,11 @@ class FetchReader:
 
     # -- from the caller's thread ----------------------------------------------------------------
 
-    def acknowledge(self) -> None:
+    def acknowledge(self, now_ms: int) -> None:
         """The caller has come back from what it was given last (C4)."""
         if self._touched:
             with self._lock:
-                self._positions.acknowledge(self._touched)
+                self._positions.acknowledge(self._touched, now_ms)
             self._touched = []
 
     def take(self, most: int) -> list[Record]:
@@ -114,6 +114,8 @@ class FetchReader:
             epoch = records[-1].leader_epoch if records else chunk.leader_epoch
             if not self._moved(position, fetched, offset, epoch):
                 continue
+            if records:
+                position.timestamp_ms = records[-1].timestamp
             if out:
                 out.extend(records)
             else:

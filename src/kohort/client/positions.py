@@ -120,6 +120,8 @@ class Position:
     asked: int | None = None
     retry_at_ms: int = 0
     last_fetch_ms: int = UNKNOWN
+    moved_ms: int = UNKNOWN
+    timestamp_ms: int = UNKNOWN
     reset_to: int | None = None
     reset_cause: str = ""
     reset_from: int = UNKNOWN
@@ -369,9 +371,10 @@ class Positions:
         assert offset >= position.offset, "a position never falls by reading (C3)"
         position.offset, position.offset_epoch = offset, epoch
 
-    def acknowledge(self, positions: Iterable[Position]) -> None:
+    def acknowledge(self, positions: Iterable[Position], now_ms: int) -> None:
         """The caller came back: what these handed out may be committed automatically (C4)."""
         for position in positions:
+            position.moved_ms = now_ms
             position.acked, position.acked_epoch = position.offset, position.offset_epoch
 
     def store_buffer(self, position: Position, buffer: Any, size: int) -> None:

@@ -1,0 +1,56 @@
+"""Looks at one consumer's core for `health`: everything at one instant, under its lock."""
+
+from __future__ import annotations
+
+from kohort.client.consumer_core import ConsumerCore
+from kohort.client.health import ConsumerHealth, Surroundings, examine, raise_stalled
+from kohort.client.metadata import NO_LEADER
+from kohort.client.types import TopicPartition
+
+
+def health_of(core: ConsumerCore) -> ConsumerHealth:
+    """What is known of every partition at this instant. Any thread."""
+    session, now_ms = core.session, core.loop.now_ms()
+    member = None if session is None else session.member
+    with core.lock:
+        around = _surroundings(core, now_ms)
+        partitions = tuple(examine(position, around) for position in core.positions)
+    return ConsumerHealth(
+        group="" if member is None else member.state.value,
+        group_since_ms=0 if member is None else now_ms - member.since_ms,
+        last_rebalance="" if member is None else member.last_reason,
+        coordinator=around.coordinator,
+        polled_ms=around.polled_ms,
+        buffered_bytes=around.buffered_bytes,
+        budget_bytes=around.budget_bytes,
+        partitions=partitions,
+    )
+
+
+def check_watchdog(core: ConsumerCore) -> None:
+    """Raise for a partition that is alive and silent for longer than `watchdog_ms`."""
+    if core.config.watchdog_ms:
+        with core.lock:
+            around = _surroundings(core, core.loop.now_ms())
+            raise_stalled(core.positions, around, core.config.watchdog_ms)
+
+
+def _surroundings(core: ConsumerCore, now_ms: int) -> Surroundings:
+    metadata = core.cluster.metadata
+
+    def leader_of(tp: TopicPartition) -> int | None:
+        node = metadata.leader(tp.topic, tp.partition)
+        return None if node == NO_LEADER else node
+
+    return Surroundings(
+        now_ms=now_ms,
+        wall_ms=core.loop.wall_ms(),
+        polled_ms=0 if core.in_poll else now_ms - core.last_poll_ms,
+        committed_only=core.config.isolation_level == "read_committed",
+        budget_bytes=core.config.fetch_buffer_bytes,
+        buffered_bytes=core.positions.buffered_bytes,
+        coordinator=None if core.session is None else core.session.coordinator,
+        has_group=core.session is not None,
+        leader_of=leader_of,
+        reachable=core.cluster.can_reach,
+    )

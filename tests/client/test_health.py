@@ -1,0 +1,106 @@
+"""`health()`: a reason in words for every way of standing still, and a watchdog (issue C)."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from kohort import TopicPartition
+from kohort.client.health import Surroundings, examine, raise_stalled
+from kohort.client.positions import Phase, Position, Stamp
+from kohort.errors import ConsumerStalledError, KohortError
+from tests.clusters import Cluster
+
+from .consumer_world import World, until
+
+TP = TopicPartition("orders", 3)
+
+
+def position(**fields) -> Position:
+    at = Position(TP, Stamp(1, 1), Phase.FETCHING, 1_000, offset=40, high_watermark=50)
+    for name, value in fields.items():
+        setattr(at, name, value)
+    return at
+
+
+def around(**fields) -> Surroundings:
+    usual = {
+        "now_ms": 61_000, "wall_ms": 1_000_000, "polled_ms": 0, "committed_only": False,
+        "budget_bytes": 100, "buffered_bytes": 0, "coordinator": 1, "has_group": True,
+        "leader_of": lambda tp: 2, "reachable": lambda node: True,
+    }  # fmt: skip
+    return Surroundings(**{**usual, **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "surroundings", "why"),
+    [
+        ({}, {}, ""),
+        ({"offset": 50}, {}, ""),
+        ({"paused": True}, {}, "paused; resume"),
+        ({"error": KohortError("gone")}, {}, "stopped: gone"),
+        ({"end": 40}, {}, "read up to its bound 40"),
+        ({"buffer": object(), "buffered_bytes": 9}, {"polled_ms": 5_000}, "poll.. was called last"),
+        ({"buffer": object()}, {}, ""),
+        ({"phase": Phase.AWAITING_OFFSET}, {"coordinator": None}, "coordinator is not known"),
+        ({"phase": Phase.AWAITING_OFFSET}, {}, "looking up the committed offset"),
+        ({}, {"leader_of": lambda tp: None}, "no leader"),
+        ({}, {"reachable": lambda node: False}, "node 2, cannot be reached"),
+        ({"retry_at_ms": 61_500}, {}, "made again in 500ms"),
+        ({}, {"buffered_bytes": 100}, "byte budget is full"),
+    ],
+)
+def test_every_reason(fields, surroundings, why: str) -> None:
+    health = examine(position(**fields), around(**surroundings))
+    assert health.moving == (not why)
+    assert re.search(why or "^$", health.why), health.why
+
+
+def test_lag_in_records_and_in_time() -> None:
+    behind = examine(position(timestamp_ms=940_000), around())
+    assert (behind.lag, behind.lag_ms, behind.still_ms) == (10, 60_000, 60_000)
+    assert examine(position(offset=50), around()).lag_ms == 0
+    assert examine(position(moved_ms=60_000), around()).still_ms == 1_000
+
+
+def test_the_watchdog_names_partition_time_and_reason() -> None:
+    silent = around(leader_of=lambda tp: None)
+    with pytest.raises(ConsumerStalledError, match="orders-3 has not moved from offset 40 for 1m"):
+        raise_stalled([position()], silent, 60_000)
+    for quiet in (
+        position(moved_ms=30_000), position(offset=50), position(paused=True), position(end=40),
+        position(buffer=object()),
+    ):  # fmt: skip
+        raise_stalled([quiet], silent, 60_000)
+
+
+def test_a_consumer_shows_itself() -> None:
+    with Cluster(group_initial_rebalance_delay_ms=0) as cluster:
+        world = World(cluster)
+        topic = world.topic(2, records=10)
+        consumer = world.consumer(group_id=world.group())
+        consumer.subscribe([topic])
+        until(lambda: [p.lag for p in consumer.health().partitions] == [0, 0], consumer)
+        health = consumer.health()
+        assert not health.stuck
+        assert health.budget_bytes == consumer.config.fetch_buffer_bytes
+        consumer.pause((topic, 1))
+        assert [each.partition.partition for each in consumer.health().stuck] == [1]
+        assert f"{topic}-1 at 5, lag 0: paused" in str(consumer.health())
+        world.close()
+
+
+def test_the_watchdog_ends_a_silent_poll() -> None:
+    with Cluster(group_initial_rebalance_delay_ms=0) as cluster:
+        world = World(cluster)
+        topic = world.topic(1, records=10)
+        consumer = world.consumer(watchdog_ms=50)
+        consumer.assign([(topic, 0)])
+        until(lambda: consumer.position((topic, 0)) == 10, consumer)
+        consumer.poll(0.1)
+        cluster.kill()
+        consumer.seek((topic, 0), 2)
+        with pytest.raises(ConsumerStalledError, match="has not moved from offset 2"):
+            until(lambda: False, consumer)
+        world.close()
