@@ -1,13 +1,14 @@
-"""Plants the bugs of tests/mutants one by one, and demands that the simulator finds each.
+"""Plants the bugs of tests/mutants one by one, and demands that the simulator or a test finds each.
 
     python tools/run_mutants.py                 # all
     python tools/run_mutants.py 'b14*' b30-late-heartbeat
     python tools/run_mutants.py --check         # only whether every patch still applies
 
 A patch is a diff against `src` with a head of `# key: value` lines (docs/simulator.md, "Mutants"):
-`bug`, `kills` (`scenario NAME …` or `seeds FIRST-LAST [options of kohort simulate run]`), `broken`
-(the codes of which one must come), `what`. Each patch is applied to a copy of `src`; the tree that
-is worked in is never touched. Exit code: 0 when all are killed and nothing fails without them.
+`bug`, `kills` (`scenario NAME …`, `seeds FIRST-LAST [options of kohort simulate run]` or
+`test PYTEST-NODE-ID …`), `broken` (the codes of which one must come; `TEST` for a test), `what`.
+Each patch is applied to a copy of `src` and `tests`; the tree that is worked in is never touched.
+Exit code: 0 when all are killed and nothing fails without them.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ MUTANTS = ROOT / "tests" / "mutants"
 HEAD = re.compile(r"# (bug|kills|broken|what): (.*)")
 BROKEN = re.compile(r"BROKEN (\w+)")
 CHECK_FAILED, TIMEOUT_S = 3, 600
+TEST_FAILED, TEST = 1, "TEST"
 
 
 @dataclass(frozen=True)
@@ -51,15 +53,17 @@ class Mutant:
         """What has to fail with the bug and to hold without it."""
         kind, *rest = self.kills.split()
         if kind == "scenario":
-            yield from (["simulate", "scenario", name] for name in rest)
+            yield from (["kohort", "simulate", "scenario", name] for name in rest)
         elif kind == "seeds":
             first, last = map(int, rest[0].split("-"))
             yield [
-                "simulate", "run", "--first", str(first), "--seeds", str(last - first + 1),
-                "--no-shrink", *rest[1:],
+                "kohort", "simulate", "run", "--first", str(first),
+                "--seeds", str(last - first + 1), "--no-shrink", *rest[1:],
             ]  # fmt: skip
+        elif kind == "test":
+            yield ["pytest", "-x", "-q", "-p", "no:cacheprovider", *rest]
         else:
-            raise SystemExit(f"{self.path}: `kills` begins with scenario or seeds, not {kind!r}")
+            raise SystemExit(f"{self.path}: `kills` begins with scenario, seeds or test: {kind!r}")
 
 
 def read(path: Path) -> Mutant:
@@ -84,9 +88,11 @@ def mutants(patterns: list[str]) -> list[Mutant]:
 
 
 def copy_of_src(into: Path) -> Path:
-    """A copy of `src` to plant bugs in."""
+    """A copy of `src`, and of the tests, to plant bugs in."""
     ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    shutil.copytree(ROOT / "src", into / "src", ignore=ignore)
+    for part in ("src", "tests"):
+        shutil.copytree(ROOT / part, into / part, ignore=ignore)
+    shutil.copy(ROOT / "pyproject.toml", into)
     return into
 
 
@@ -99,14 +105,17 @@ def apply(mutant: Mutant, where: Path, *options: str) -> str | None:
     return None if ran.returncode == 0 else ran.stderr.strip()
 
 
-def simulate(command: list[str], where: Path) -> tuple[int, set[str], str]:
-    """Exit code, broken invariants and output of a run over the copy of src."""
+def run(command: list[str], where: Path) -> tuple[int, set[str], str]:
+    """Exit code (0, or CHECK_FAILED), broken invariants and output of a run over a copy of src."""
     ran = subprocess.run(
-        [sys.executable, "-m", "kohort", *command],
+        [sys.executable, "-m", *command],
         cwd=where, capture_output=True, text=True, check=False, timeout=TIMEOUT_S,
         env={**os.environ, "PYTHONPATH": str(where / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
     )  # fmt: skip
-    return ran.returncode, set(BROKEN.findall(ran.stdout)), ran.stdout + ran.stderr
+    output = ran.stdout + ran.stderr
+    if command[0] == "pytest" and ran.returncode == TEST_FAILED:
+        return CHECK_FAILED, {TEST}, output
+    return ran.returncode, set(BROKEN.findall(ran.stdout)), output
 
 
 def kill(mutant: Mutant) -> str | None:
@@ -117,7 +126,7 @@ def kill(mutant: Mutant) -> str | None:
             return f"its patch does not apply any more: {error}"
         found: set[str] = set()
         for command in mutant.commands():
-            code, broken, output = simulate(command, where)
+            code, broken, output = run(command, where)
             if code not in (0, CHECK_FAILED):
                 return f"`{' '.join(command)}` ended with {code}:\n{output[-2_000:]}"
             found |= broken
@@ -130,7 +139,7 @@ def kill(mutant: Mutant) -> str | None:
 
 def holds(command: list[str]) -> str | None:
     """Whether a run holds in the tree as it is; what is wrong, or None."""
-    code, broken, output = simulate(command, ROOT)
+    code, broken, output = run(command, ROOT)
     if code:
         return (
             f"`{' '.join(command)}` fails without any mutant: {sorted(broken)}\n{output[-2_000:]}"
