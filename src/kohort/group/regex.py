@@ -181,6 +181,8 @@ class _Parser:
 
     def repeated(self) -> _Node | None:
         began = self.at
+        if self.counts() is not None:
+            raise self.fail("nothing to repeat", began)
         piece = self.atom()
         again = 0
         while self.at < len(self.pattern):
@@ -245,8 +247,6 @@ class _Parser:
                 return _Node(lambda m: m.empty(char), 2)
             case "\\":
                 return self.escaped()
-            case "*" | "+" | "?":
-                raise self.fail("nothing to repeat", self.at - 1)
             case _:
                 return self.chars(frozenset(char))
 
@@ -320,7 +320,8 @@ class _Parser:
             braced = self.take("{")
             end = self.pattern.find("}", self.at) if braced else self.at + 2
             digits = self.pattern[self.at : max(end, 0)]
-            if not 1 <= len(digits) <= 6 or not set(digits) <= set(string.hexdigits):
+            sizes = range(1, 7) if braced else (2,)
+            if len(digits) not in sizes or not set(digits) <= set(string.hexdigits):
                 raise self.fail("a hexadecimal escape")
             self.at = end + braced
             code = int(digits, 16)

@@ -91,7 +91,7 @@ def _partition(index: int, led: Led, shown: Shown) -> MetadataResponsePartition:
 def _describe_wanted(
     node: Node, wanted: MetadataRequestTopic, may_create: bool
 ) -> MetadataResponseTopic:
-    if wanted.name is None:
+    if wanted.name is None or wanted.topic_id != ZERO_UUID:  # Java sends "" beside the id
         topic = node.topics.by_id(wanted.topic_id)
         if topic is not None:
             return describe(node, topic)
