@@ -39,7 +39,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "group": ("kohort.cli.group", "group", "List and describe groups; how far behind they are."),
     "retry": ("kohort.cli.retry", "retry", "What waits in the retry tiers."),
-    "failed": ("kohort.cli.failed", "failed", "Look into a failed topic."),
+    "failed": (
+        "kohort.cli.failed_redrive",
+        "failed",
+        "Look into a failed topic, and send records back.",
+    ),
     "pipeline": ("kohort.cli.pipeline", "pipeline", "Run a pipeline written in a Python file."),
     "simulate": (
         "kohort.cli.simulate",

@@ -1,7 +1,7 @@
 """`kohort failed`: what has failed for good, how often for which reason, and each record of it.
 
 Rules (spec 5.6, 6.3): counted and listed by the ledger when there is one; else by the copies in the
-failed topic, marked as such. Nothing is changed and nothing is committed.
+failed topic, marked as such. `list` changes and commits nothing; sending back is `failed_redrive`.
 
 Shell: clock.
 """

@@ -161,16 +161,24 @@ def held_copy(attempt: Attempt, *, topics: RetryTopics, tier: str, now_ms: int) 
     return _copy(tier, attempt, retry, failed=False)
 
 
-def redrive_copy(attempt: Attempt, *, topics: RetryTopics, redrive_id: str, now_ms: int) -> Copy:
-    """The copy that sends a record of the failed topic back for another round (spec 5.6)."""
+def redrive_copy(
+    attempt: Attempt, *, topics: RetryTopics, redrive_id: str, now_ms: int,
+    topic: str | None = None, number: int = 0,
+) -> Copy:  # fmt: skip
+    """The copy that sends a record of the failed topic back for another round (spec 5.6).
+
+    `topic` and `number` choose a tier, or any topic, instead of the group's entry topic.
+    """
     if attempt.previous is None:
         raise HeaderFault("only a copy of the failed topic can be redriven")
+    target = topic or topics.entry
+    delay_ms = topics.delays_ms.get(target, 0)
     retry = replace(
-        attempt.previous, number=0, not_before_ms=now_ms, delay_ms=0, error_stack="",
-        disposition=Disposition.REDRIVEN, redrive_id=redrive_id,
+        attempt.previous, number=number, not_before_ms=now_ms + delay_ms, delay_ms=delay_ms,
+        error_stack="", disposition=Disposition.REDRIVEN, redrive_id=redrive_id,
         redrive_count=attempt.previous.redrive_count + 1,
     )  # fmt: skip
-    return _copy(topics.entry, attempt, retry, failed=False)
+    return _copy(target, attempt, retry, failed=False)
 
 
 def ladder(copy: Copy) -> Iterator[Copy]:

@@ -1,0 +1,364 @@
+"""Sending records of the failed topic back for another round (spec 5.6, retry reference A2).
+
+    choice = Choice(reason="down", since_ms=...)
+    redrive = Redrive("2026-11-21-down", topics, client, choice)
+    redrive.preview()                   # what would be sent, by kind; nothing is changed
+    redrive.run(rate_per_s=100)         # again with the same id: goes on where it stopped
+
+Rules:
+- The copies go to the group's own entry topic, never to the source: no other group reads them
+  again. A tier, or any other topic, can be chosen instead. Nothing is ever deleted.
+- Progress is a group of its own, `redrive.ID`: its commits say how far each partition has been gone
+  through, and beside them up to where this redrive goes, which its first run decided. So it can be
+  stopped and gone on with, and a second run of a finished one does nothing (R9).
+- A commit never passes a copy that is not acknowledged. A crash in between sends a copy twice; with
+  a ledger the second one is inert, without one the handler sees the record again (at least once).
+- A record that was redriven by this id and failed again is not sent again by it.
+- A stub's value is read at its origin; when it is gone there, the record is passed over, and told.
+
+Shell: the clock, to keep a rate.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kohort.client.admin import Admin
+from kohort.client.config import ConsumerConfig
+from kohort.client.consumer import Consumer
+from kohort.client.front_implementation import RecordFuture
+from kohort.client.producer import Producer
+from kohort.client.types import OffsetAndMetadata, TopicPartition
+from kohort.errors import ConfigError, KafkaTimeoutError, KohortError, UsageError
+from kohort.records import Record
+from kohort.retry.copies import Attempt, Copy, is_stub, redrive_copy
+from kohort.retry.headers import Header, HeaderFault, RetryHeaders, parse
+from kohort.retry.policy import RetryTopics
+
+GROUP_PREFIX: Final = "redrive."
+PAGE_RECORDS: Final = 500
+POLL_S: Final = 0.5
+PATIENCE_POLLS: Final = 60
+_END: Final = "redrive end="
+
+Edit = Callable[
+    [bytes | None, bytes | None, Sequence[Header]],
+    "tuple[bytes | None, bytes | None, Sequence[Header]] | None",
+]
+"""(key, value, headers) to what is to be sent instead; None leaves the record where it is."""
+Backs = Callable[[Record, RetryHeaders], bool]
+"""Whether a copy is the one that counts; a ledger knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which failures; what is None or empty chooses all.
+
+    Args:
+        offsets: ranges [start, end) of the failed topic's offsets, by partition.
+    """
+
+    reason: str | None = None
+    error_class: str | None = None
+    fingerprint: str | None = None
+    since_ms: int | None = None
+    offsets: Mapping[int, Sequence[tuple[int, int]]] = field(
+        default_factory=dict[int, Sequence[tuple[int, int]]]
+    )
+
+    def takes(self, record: Record, retry: RetryHeaders) -> bool:
+        """Whether this copy is chosen."""
+        pairs = (
+            (self.reason, retry.reason),
+            (self.error_class, retry.error_class),
+            (self.fingerprint, retry.fingerprint),
+        )
+        if any(asked is not None and asked != found for asked, found in pairs):
+            return False
+        if self.since_ms is not None and retry.last_failed_at_ms < self.since_ms:
+            return False
+        if not self.offsets:
+            return True
+        ranges = self.offsets.get(record.partition, ())
+        return any(start <= record.offset < end for start, end in ranges)
+
+
+@dataclass(slots=True)
+class Report:
+    """What a redrive has done, or would do."""
+
+    sent: int = 0
+    """Copies that were sent and acknowledged."""
+    not_chosen: int = 0
+    inert: int = 0
+    """Copies that no ledger row backs, and records that are none of ours."""
+    again: int = 0
+    """Records that this redrive sent before and that failed again."""
+    left_by_edit: int = 0
+    value_gone: int = 0
+    """Stubs whose value is no longer at their origin."""
+    kinds: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    """(reason, error class) of what was sent."""
+    finished: bool = False
+    """Everything up to the end that the first run decided has been gone through."""
+
+
+class Redrive:
+    """One redrive, known by its id.
+
+    Args:
+        redrive_id: letters, digits, `.`, `_`, `-`; the same id goes on with the same redrive.
+        topics: the retry topics of (source topic, group).
+        client: the clients' configuration, in Kafka's names.
+        target: "entry", "tier:30m", or "topic:NAME".
+        edit: changes, or leaves out, each record before it is sent.
+        backs: a ledger's word on which copies count.
+    """
+
+    def __init__(
+        self,
+        redrive_id: str,
+        topics: RetryTopics,
+        client: Mapping[str, Any],
+        choice: Choice | None = None,
+        *,
+        target: str = "entry",
+        edit: Edit | None = None,
+        backs: Backs | None = None,
+    ) -> None:
+        if not redrive_id or not all(c.isalnum() or c in "._-" for c in redrive_id):
+            raise ConfigError(
+                f"redrive id {redrive_id!r}: use letters, digits, dots, underscores and dashes; "
+                "it is part of a group's name"
+            )
+        self.id = redrive_id
+        self.group = f"{GROUP_PREFIX}{redrive_id}"
+        self._topics = topics
+        self._client = dict(client)
+        self._choice = choice or Choice()
+        self._target, self._number = _target(topics, target)
+        self._edit = edit
+        self._backs = backs
+        self._stop = False
+        self._ends: dict[TopicPartition, int] = {}
+
+    def stop(self) -> None:
+        """End the present run after the page at hand; the same id goes on later. Any thread."""
+        self._stop = True
+
+    def cancel(self) -> None:
+        """Forget how far it has come: the id begins anew. What was sent stays sent."""
+        with Admin(**self._client) as admin:
+            if any(group.group_id == self.group for group in admin.list_groups()):
+                admin.delete_groups([self.group])
+
+    def preview(self) -> Report:
+        """Go through everything that a run would, and send nothing."""
+        report = Report()
+        with self._consumer() as consumer:
+            for page in self._pages(consumer):
+                for _ in self._copies(consumer, page, report):
+                    report.sent += 1
+        return report
+
+    def run(
+        self,
+        *,
+        rate_per_s: float | None = None,
+        on_progress: Callable[[Report], None] | None = None,
+    ) -> Report:
+        """Send what is chosen, at most `rate_per_s` records a second.
+
+        Raises what the producer raises for a copy that is refused; then nothing after it counts as
+        sent, and the next run begins there.
+        """
+        self._stop = False
+        report, started = Report(), time.monotonic()
+        producer = Producer(**{"max_request_size": 16 << 20, **self._client, "acks": "all"})
+        with self._consumer() as consumer, producer:
+            count = self._counts()[self._target]
+            for page in self._pages(consumer):
+                waiting: list[RecordFuture] = []
+                for copy in self._copies(consumer, page, report):
+                    partition = copy.partition_hint % count
+                    sent = producer.send(
+                        copy.topic, copy.value, copy.key, partition, headers=copy.headers
+                    )
+                    waiting.append(sent)
+                producer.flush()
+                for future in waiting:
+                    future.result()
+                report.sent += len(waiting)
+                self._commit(consumer)
+                if on_progress is not None:
+                    on_progress(report)
+                if self._stop:
+                    return report
+                if rate_per_s:
+                    ahead_s = report.sent / rate_per_s - (time.monotonic() - started)
+                    if ahead_s > 0:
+                        time.sleep(ahead_s)
+            self._commit(consumer)
+        report.finished = True
+        return report
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _consumer(self) -> Consumer:
+        ours = {
+            "group_id": self.group,
+            "enable_auto_commit": False,
+            "auto_offset_reset": "earliest",
+            "allow_auto_create_topics": False,
+        }
+        return Consumer(ConsumerConfig.from_mapping({**self._client, **ours}))
+
+    def _counts(self) -> dict[str, int]:
+        """Partitions of the failed topic and of the target. Raises UsageError for a missing one."""
+        with Admin(**self._client) as admin:
+            counts = {topic.name: topic.partition_count for topic in admin.list_topics()}
+        if self._topics.failed not in counts:
+            raise UsageError(
+                f"{self._topics.failed} does not exist: nothing of {self._topics.topic!r} has "
+                f"failed in group {self._topics.group!r}"
+            )
+        if self._target not in counts:
+            raise UsageError(
+                f"{self._target} does not exist, so nobody would read what is sent there; it is "
+                "made when the program that retries is started"
+            )
+        return counts
+
+    def _pages(self, consumer: Consumer) -> Iterator[list[Record]]:
+        """The failed topic from where this redrive stands to its end, a page at a time."""
+        counts = self._counts()
+        failed = self._topics.failed
+        partitions = [TopicPartition(failed, number) for number in range(counts[failed])]
+        committed = consumer.committed(partitions)
+        ends = consumer.end_offsets(partitions)
+        firsts = consumer.beginning_offsets(partitions)
+        self._ends = {}
+        starts: dict[TopicPartition, int] = {}
+        for tp in partitions:
+            known = committed.get(tp)
+            told = None if known is None else _end_of(known.metadata)
+            self._ends[tp] = ends[tp] if told is None else min(told, ends[tp])
+            starts[tp] = max(firsts[tp], 0 if known is None else known.offset)
+        left = [tp for tp in partitions if starts[tp] < self._ends[tp]]
+        consumer.assign(left)
+        for tp in left:
+            consumer.seek(tp, starts[tp])
+            consumer.limit(tp, self._ends[tp])
+        yield from self._read(consumer, left)
+
+    def _read(self, consumer: Consumer, left: list[TopicPartition]) -> Iterator[list[Record]]:
+        silent = 0
+        while left:
+            page = consumer.poll(POLL_S, max_records=PAGE_RECORDS)
+            if page:
+                yield page
+            silent = 0 if page else silent + 1
+            left = [tp for tp in left if consumer.position(tp) < self._ends[tp]]
+            if left and silent > PATIENCE_POLLS:
+                raise KafkaTimeoutError(
+                    f"{left[0]} has records up to {self._ends[left[0]]}, but none came for half a "
+                    f"minute after {consumer.position(left[0])}; run the redrive again to go on"
+                )
+
+    def _copies(self, consumer: Consumer, page: Sequence[Record], report: Report) -> Iterator[Copy]:
+        """What is to be sent for a page."""
+        now_ms = time.time_ns() // 1_000_000
+        for record in page:
+            try:
+                retry = parse(record.headers)
+            except HeaderFault:
+                report.inert += 1
+                continue
+            if self._backs is not None and not self._backs(record, retry):
+                report.inert += 1
+            elif retry.redrive_id == self.id:
+                report.again += 1
+            elif not self._choice.takes(record, retry):
+                report.not_chosen += 1
+            else:
+                copy = self._copy(record, retry, report, now_ms)
+                if copy is not None:
+                    report.kinds[retry.reason, retry.error_class] += 1
+                    yield copy
+
+    def _copy(
+        self, record: Record, retry: RetryHeaders, report: Report, now_ms: int
+    ) -> Copy | None:
+        key, value, headers = record.key, record.value, tuple(record.headers)
+        if is_stub(headers):
+            original = self._original(retry)
+            if original is None:
+                report.value_gone += 1
+                return None
+            value = original.value
+        if self._edit is not None:
+            edited = self._edit(key, value, headers)
+            if edited is None:
+                report.left_by_edit += 1
+                return None
+            key, value, headers = edited[0], edited[1], tuple(edited[2])
+        place = (record.topic, record.partition, record.offset)
+        attempt = Attempt(retry.origin, retry.number, place, key, value, headers, retry)
+        return redrive_copy(
+            attempt, topics=self._topics, redrive_id=self.id, now_ms=now_ms,
+            topic=self._target, number=self._number,
+        )  # fmt: skip
+
+    def _original(self, retry: RetryHeaders) -> Record | None:
+        """The record that a stub stands for, where it stood first; None when it is gone."""
+        origin = retry.origin
+        tp = TopicPartition(origin.topic, origin.partition)
+        settings = {**self._client, "allow_auto_create_topics": False, "auto_offset_reset": "none"}
+        with Consumer(ConsumerConfig.from_mapping(settings)) as consumer:
+            if consumer.beginning_offsets([tp])[tp] > origin.offset:
+                return None
+            consumer.assign([tp])
+            consumer.seek(tp, origin.offset)
+            consumer.limit(tp, origin.offset + 1)
+            try:
+                found = consumer.poll(POLL_S * 10)
+            except KohortError:
+                return None
+            same = bool(found) and found[0].timestamp == origin.timestamp_ms
+            return found[0].detach() if same else None
+
+    def _commit(self, consumer: Consumer) -> None:
+        """How far it has come, with the end beside it."""
+        positions = consumer.positions()
+        offsets = {
+            tp: OffsetAndMetadata(positions.get(tp, end), f"{_END}{end}")
+            for tp, end in self._ends.items()
+        }
+        if offsets:
+            consumer.commit(offsets)
+
+
+def _target(topics: RetryTopics, text: str) -> tuple[str, int]:
+    """The topic to send to, and the attempt number that the copies carry there."""
+    kind, _, name = text.partition(":")
+    if kind == "entry" and not name:
+        return topics.entry, 0
+    if kind == "topic" and name:
+        return name, 0
+    if kind == "tier":
+        for number in range(1, topics.policy.retries + 1):
+            step = topics.policy.step(number)
+            if step is not None and step.tier.label == name:
+                return topics.tier(step.tier), number
+        known = ", ".join(tier.label for tier in topics.policy.tiers) or "none"
+        raise ConfigError(f"target {text!r}: there is no such tier; the policy has {known}")
+    raise ConfigError(f"target {text!r}: write entry, tier:30m or topic:NAME")
+
+
+def _end_of(metadata: str) -> int | None:
+    digits = metadata.removeprefix(_END)
+    return int(digits) if digits != metadata and digits.isdigit() else None

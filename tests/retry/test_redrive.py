@@ -1,0 +1,171 @@
+"""Redrive: chosen records of the failed topic go another round, once, and go on where stopped."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from kohort import Admin, App, Consumer, Producer
+from kohort.errors import ConfigError, UsageError
+from kohort.processing.circuit import CircuitConfig
+from kohort.retry import Permanent
+from kohort.retry import headers as h
+from kohort.retry.policy import RetryPolicy, RetryTopics
+from kohort.retry.redrive import Choice, Redrive
+from kohort.testing import Cluster
+from tests.processing.conftest import Running, Until
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with Cluster(group_initial_rebalance_delay_ms=0) as running:
+        yield running
+
+
+class Failures:
+    """A topic whose records all failed in a first run of an app."""
+
+    def __init__(self, cluster: Cluster, count: int = 30, size: int = 3) -> None:
+        self.cluster = cluster
+        self.topic = f"orders-{next(_numbers)}"
+        cluster.create_topic(self.topic, partitions=3)
+        with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            for n in range(count):
+                producer.send(self.topic, b"%d" % n + b"." * size, b"k%d" % n, partition=n % 3)
+        self.topics = RetryTopics(self.topic, "billing", RetryPolicy.parse("1h"))
+        self.client = {"bootstrap_servers": cluster.bootstrap}
+        self.handled: list[tuple[int, int]] = []
+        self.mended = False
+        self.run_app(count)
+
+    def run_app(self, until: int) -> None:
+        """Run the app until it has handled so many records."""
+        app = App(
+            "billing", bootstrap_servers=self.cluster.bootstrap, retries="1h", clock_skew=0,
+            client={"heartbeat_interval_ms": 50, "retry_backoff_ms": 20},
+        )  # fmt: skip
+        enough = Until(until)
+
+        @app.handler(self.topic, circuit=CircuitConfig(tokens=0))
+        def handle(record):
+            number = int(record.value.split(b".")[0])
+            self.handled.append((number, record.attempt))
+            enough.count()
+            if not self.mended:
+                raise Permanent("even" if number % 2 == 0 else "odd")
+
+        running = Running(app)
+        if until:
+            enough.wait()
+        running.stop()
+        assert running.error is None
+
+    def redrive(self, name: str = "r1", choice: Choice | None = None, **more) -> Redrive:
+        return Redrive(name, self.topics, self.client, choice, **more)
+
+    def entry(self) -> list:
+        with Consumer(**self.client) as consumer:
+            tps = [(self.topics.entry, n) for n in range(3)]
+            consumer.assign(tps)
+            consumer.seek_to_beginning()
+            left, found = sum(consumer.end_offsets(tps).values()), []
+            while len(found) < left:
+                found += consumer.poll(5)
+        return found
+
+
+def test_all_go_another_round_and_are_done(cluster) -> None:
+    """Spec 5.6: sent back, for this group alone; the source topic is not touched."""
+    failures = Failures(cluster)
+    preview = failures.redrive().preview()
+    assert (preview.sent, preview.finished) == (30, False)
+    assert preview.kinds["even", "kohort.retry.classify.Permanent"] == 15
+    assert failures.entry() == []
+    report = failures.redrive().run()
+    assert (report.sent, report.finished) == (30, True)
+    failures.mended = True
+    failures.handled.clear()
+    failures.run_app(30)
+    assert sorted(n for n, _ in failures.handled) == list(range(30))
+    said = h.parse(failures.entry()[0].headers)
+    assert (said.redrive_id, said.redrive_count, said.number) == ("r1", 1, 0)
+    assert said.disposition == "redriven"
+
+
+def test_chosen_ones_by_reason_and_by_place(cluster) -> None:
+    failures = Failures(cluster)
+    odd = failures.redrive("odd", Choice(reason="odd")).run()
+    assert (odd.sent, odd.not_chosen) == (15, 15)
+    some = failures.redrive("some", Choice(offsets={0: [(0, 2)], 2: [(5, 6)]})).preview()
+    assert (some.sent, some.not_chosen) == (3, 27)
+    none = failures.redrive("late", Choice(since_ms=1 << 50)).preview()
+    assert none.sent == 0
+
+
+def test_the_same_id_again_does_nothing(cluster) -> None:
+    """R9: also when what it sent has failed again, or new failures have come."""
+    failures = Failures(cluster)
+    assert failures.redrive().run().sent == 30
+    again = failures.redrive().run()
+    assert (again.sent, again.finished) == (0, True)
+    failures.run_app(30)  # all of them fail once more
+    assert failures.redrive().run().sent == 0
+    other = failures.redrive("r2", Choice(reason="odd")).run()
+    assert other.sent == 30, "both rounds failed; another redrive may send both"
+
+
+def test_stopped_it_goes_on_where_it_stood(cluster) -> None:
+    failures = Failures(cluster, count=1_500)
+    redrive = failures.redrive()
+    report = redrive.run(on_progress=lambda report: redrive.stop())
+    assert 0 < report.sent < 1_500
+    assert not report.finished
+    rest = failures.redrive().run()
+    assert (report.sent + rest.sent, rest.finished) == (1_500, True)
+    assert len({r.value for r in failures.entry()}) == 1_500
+
+
+def test_cancelled_it_begins_anew(cluster) -> None:
+    failures = Failures(cluster)
+    assert failures.redrive().run().sent == 30
+    failures.redrive().cancel()
+    assert failures.redrive().preview().sent == 30
+    with Admin(**failures.client) as admin:
+        assert "redrive.r1" not in {group.group_id for group in admin.list_groups()}
+
+
+def test_edited_or_left_out(cluster) -> None:
+    failures = Failures(cluster)
+
+    def edit(key, value, headers):
+        return None if value == b"0..." else (key, value + b"!", headers)
+
+    report = failures.redrive(edit=edit).run()
+    assert (report.sent, report.left_by_edit) == (29, 1)
+    assert all(r.value.endswith(b"!") for r in failures.entry())
+
+
+def test_into_a_tier_or_another_topic(cluster) -> None:
+    failures = Failures(cluster)
+    failures.redrive("t", Choice(reason="odd"), target="tier:1h").run()
+    with Consumer(**failures.client) as consumer:
+        tier = failures.topics.tier(failures.topics.policy.tiers[0])
+        assert sum(consumer.end_offsets([(tier, n) for n in range(3)]).values()) == 15
+    with pytest.raises(ConfigError, match="there is no such tier; the policy has 1h"):
+        failures.redrive(target="tier:5m")
+    with pytest.raises(UsageError, match="does not exist, so nobody would read"):
+        failures.redrive(target="topic:nowhere").run()
+    with pytest.raises(ConfigError, match="write entry, tier:30m or topic:NAME"):
+        failures.redrive(target="source")
+
+
+def test_nothing_has_ever_failed(cluster) -> None:
+    topics = RetryTopics("no-such", "billing", RetryPolicy.parse("1h"))
+    redrive = Redrive("r", topics, {"bootstrap_servers": cluster.bootstrap})
+    with pytest.raises(UsageError, match="nothing of 'no-such' has failed"):
+        redrive.run()
+    with pytest.raises(ConfigError, match="use letters, digits"):
+        Redrive("a b", topics, {})
