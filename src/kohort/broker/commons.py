@@ -16,6 +16,7 @@ from itertools import chain
 from kohort.broker.cleaning import Cleaning
 from kohort.broker.config import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerConfig, Durability
 from kohort.broker.env import Env
+from kohort.broker.group_configs import GroupConfigs
 from kohort.broker.leadership import Leadership
 from kohort.broker.log.directory import DataDirectory, only, partition_dir
 from kohort.broker.log.files import Files
@@ -52,6 +53,7 @@ class Commons:
                 files, _cluster_id(env.new_uuid()), durable=self.durable
             )
             self.topics = Topics(self, self.directory)
+            self.group_configs = GroupConfigs(config, self.directory)
             self._settle_nodes()
             for partition in self.topics.stored():
                 self._open_stored(partition)
@@ -61,6 +63,7 @@ class Commons:
         self.nodes = Nodes(self)
         self.nodes.begin()
         self.topics.changed = self.nodes.topics_changed
+        self.group_configs.changed = self.nodes.groups_configured
         self._cleaning = Cleaning(self)
         self._timers = [
             env.call_at(env.now_ms() + config.log_cleaner_backoff_ms, self._clean),

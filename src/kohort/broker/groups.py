@@ -34,6 +34,7 @@ class GroupHost(ShardHost[GroupShard]):
             env.wall_ms() - env.now_ms(),
         )
         shard.topics_changed(self._node.topics.image, env.now_ms())
+        shard.groups_configured(self._node.commons.group_configs.timeouts())
         return shard
 
     def topics_deleted(self, names: Iterable[str]) -> None:
@@ -67,6 +68,12 @@ class Groups(Shards[GroupHost]):
         """Offsets of deleted topics go too."""
         for host in self.hosts():
             host.topics_deleted(names)
+
+    def configured(self) -> None:
+        """Groups were configured: every shard is told."""
+        timeouts = self._node.commons.group_configs.timeouts()
+        for host in self.hosts():
+            host.shard.groups_configured(timeouts)
 
     def topics_changed(self) -> None:
         """Topics were made, deleted or grown: every shard gets the new image."""

@@ -250,6 +250,11 @@ class Nodes:
         for node in self:
             node.groups.topics_changed()
 
+    def groups_configured(self) -> None:
+        """Groups have another configuration of their own."""
+        for node in self:
+            node.groups.configured()
+
     def topics_deleted(self, names: Iterable[str]) -> None:
         """Committed offsets of deleted topics go too."""
         gone = list(names)

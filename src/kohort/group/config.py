@@ -7,6 +7,7 @@ overrides `group_initial_rebalance_delay_ms` with 0.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kohort.config import Config
 from kohort.errors import ConfigError
@@ -16,6 +17,13 @@ from kohort.group.assignors.uniform import UniformAssignor
 
 INT32_MAX = (1 << 31) - 1
 MIGRATION_POLICIES = ("disabled", "upgrade", "downgrade", "bidirectional")
+
+
+class GroupTimeouts(NamedTuple):
+    """What a consumer group may be configured with for itself."""
+
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
 
 
 @dataclass(frozen=True)
@@ -102,6 +110,13 @@ class GroupConfig(Config):
             raise ConfigError(
                 f"consumer_assignors must name at least one assignor, and none twice: {names}"
             )
+
+    @property
+    def consumer_timeouts(self) -> GroupTimeouts:
+        """What holds for a consumer group that has no configuration of its own."""
+        return GroupTimeouts(
+            self.group_consumer_session_timeout_ms, self.group_consumer_heartbeat_interval_ms
+        )
 
     @property
     def upgrade_enabled(self) -> bool:

@@ -180,7 +180,7 @@ def _heartbeat(
     response = ConsumerGroupHeartbeatResponse(
         member_id=member_id,
         member_epoch=after.epoch,
-        heartbeat_interval_ms=ws.config.group_consumer_heartbeat_interval_ms,
+        heartbeat_interval_ms=ws.timeouts_of(group_id).heartbeat_interval_ms,
     )
     is_new_to_it = request.member_epoch != before.epoch or after.assigned != before.assigned
     if request.member_epoch == 0 or is_new_to_it or _is_full(request):

@@ -31,7 +31,7 @@ def arm_session(
 ) -> None:
     """The member has been heard of."""
     session_ms = (
-        ws.config.group_consumer_session_timeout_ms
+        ws.timeouts_of(group_id).session_timeout_ms
         if member.classic is None
         else member.classic.session_timeout_ms
     )

@@ -27,7 +27,7 @@ from kohort.group import (
     rebalance,
     syncing,
 )
-from kohort.group.config import GroupConfig
+from kohort.group.config import GroupConfig, GroupTimeouts
 from kohort.group.consumer_group import ConsumerGroup
 from kohort.group.consumer_leave import time_over
 from kohort.group.durable import NO_PRODUCER, DurableState
@@ -254,6 +254,13 @@ class GroupShard:
         del now_ms
         self._ws.topics = image
         return Effects()
+
+    def groups_configured(self, timeouts: Mapping[str, GroupTimeouts]) -> None:
+        """What holds for the groups that have a configuration of their own, all of them.
+
+        To be told before `loaded` and at every change; each member's next heartbeat goes by it.
+        """
+        self._ws.timeouts = timeouts
 
     def append_failed(self, effects: Effects, error_code: int) -> list[Reply]:
         """The replies of effects whose records could not be written (and any others that waited for

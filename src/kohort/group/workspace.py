@@ -8,10 +8,10 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from kohort.errors import BrokerError, ErrorCode
-from kohort.group.config import GroupConfig
+from kohort.group.config import GroupConfig, GroupTimeouts
 from kohort.group.durable import DurableState
 from kohort.group.effects import Effects, Reply, RequestContext
 from kohort.group.live import Group, Member
@@ -40,6 +40,7 @@ class Workspace:
         "groups",
         "new_id",
         "pending_join_bytes",
+        "timeouts",
         "timers",
         "topics",
         "wall_offset_ms",
@@ -52,6 +53,9 @@ class Workspace:
         self.durable = DurableState()
         self.groups: dict[str, Group] = {}
         self.timers = Timers()
+        self.timeouts: Mapping[
+            str, GroupTimeouts
+        ] = {}  # of groups with a configuration of their own
         self.topics: TopicsImage = NO_TOPICS
         self.pending_join_bytes = 0
         self.checked_topics: dict[str, TopicsImage] = {}  # consumer groups: last looked at
@@ -75,6 +79,10 @@ class Workspace:
             return None
         group = self.groups[group_id] = Group(group_id)
         return group
+
+    def timeouts_of(self, group_id: str) -> GroupTimeouts:
+        """A consumer group's session timeout and heartbeat interval."""
+        return self.timeouts.get(group_id) or self.config.consumer_timeouts
 
     def is_full(self) -> bool:
         """Whether the shard holds as many groups as it may."""

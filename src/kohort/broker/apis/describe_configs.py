@@ -3,7 +3,9 @@
 Topics: every configuration that is acted upon, and those that were set and are not. The broker: its
 own configuration, read-only.
 
-Differs from Apache Kafka: other kinds of resource (loggers, groups, client metrics) have none here.
+Groups (KIP-848): their own session timeout and heartbeat interval.
+
+Differs from Apache Kafka: other kinds of resource (loggers, client metrics) have none here.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from kohort.broker.calls import Call, serve
 from kohort.broker.config import SETTINGS, default_of
+from kohort.broker.group_configs import FIELDS
 from kohort.broker.topics import Topic
 from kohort.errors import BrokerError, ErrorCode
 from kohort.group.assignors import Assignor
@@ -29,8 +32,8 @@ from kohort.wire.messages.describe_configs_response import (
 if TYPE_CHECKING:
     from kohort.broker.node import Node
 
-TOPIC, BROKER = 2, 4
-_DYNAMIC_TOPIC, _STATIC_BROKER, _DEFAULT = 1, 4, 5
+TOPIC, BROKER, GROUP = 2, 4, 32
+_DYNAMIC_TOPIC, _STATIC_BROKER, _DEFAULT, _OF_GROUP = 1, 4, 5, 8
 _STRING, _INT, _LONG, _LIST, _BOOLEAN = 2, 3, 5, 7, 1
 _INTS: Final = frozenset(
     {"max.message.bytes", "index.interval.bytes", "min.insync.replicas", "segment.bytes"}
@@ -64,6 +67,8 @@ def _describe(node: Node, wanted: DescribeConfigsResource, synonyms: bool) -> De
                     f"this is broker {node.node_id}, not {wanted.resource_name!r}",
                 )
             found = _broker(node)
+        elif wanted.resource_type == GROUP:
+            found = _group(node, wanted.resource_name, synonyms)
         else:
             raise BrokerError(
                 ErrorCode.INVALID_REQUEST,
@@ -96,6 +101,25 @@ def _topic(node: Node, topic: Topic, synonyms: bool) -> list[DescribeConfigsReso
                 documentation=SETTINGS[name].doc or None if name in SETTINGS else None,
             )
         )
+    return found
+
+
+def _group(node: Node, group_id: str, synonyms: bool) -> list[DescribeConfigsResourceResult]:
+    groups = node.commons.group_configs
+    own = groups.own(group_id)
+    found: list[DescribeConfigsResourceResult] = []
+    for name in FIELDS:
+        chain = [(own[name], _OF_GROUP)] if name in own else []
+        chain.append((groups.default_of(name), _DEFAULT))
+        value, source = chain[0]
+        result = DescribeConfigsResourceResult(
+            name=name, value=value, config_source=source, config_type=_INT, documentation=None
+        )
+        if synonyms:
+            result.synonyms = [
+                DescribeConfigsSynonym(name=name, value=v, source=s) for v, s in chain
+            ]
+        found.append(result)
     return found
 
 

@@ -2,7 +2,7 @@
 
 Sets, deletes, appends to and subtracts from single configurations of topics.
 
-Differs from Apache Kafka: topics alone have configurations that can be changed.
+Differs from Apache Kafka: topics and groups alone have configurations that can be changed.
 """
 
 from __future__ import annotations

@@ -94,6 +94,8 @@ class Registry:
     deleting: list[str] = field(default_factory=list[str])
     nodes: list[int] = field(default_factory=list[int])
     """The nodes that shared the directory last, where there were several."""
+    groups: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
+    """What single groups were configured with."""
 
     def encode(self) -> bytes:
         document = {
@@ -102,6 +104,7 @@ class Registry:
             "next_producer_id": self.next_producer_id,
             "deleting": self.deleting,
             "nodes": self.nodes,
+            "groups": self.groups,
             "topics": [topic.encode() for topic in self.topics.values()],
         }
         return json.dumps(document, indent=1).encode()
@@ -122,6 +125,7 @@ class Registry:
                 {t.name: t for t in topics},
                 document["deleting"],
                 document.get("nodes", []),
+                document.get("groups", {}),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise StorageError(
