@@ -54,7 +54,7 @@ Examples:
 
 @click.group()
 def failed() -> None:
-    """Look into a failed topic."""
+    """Look into a failed topic, and send records back."""
 
 
 @failed.command("list", epilog=EXAMPLES)

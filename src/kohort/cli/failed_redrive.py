@@ -59,7 +59,10 @@ Examples:
 @click.option("--dry-run", is_flag=True, help="Show what would be sent; send nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--cancel", is_flag=True, help="Forget how far --id has come, and stop there.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@click.option(
+    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
+    help="What is printed.",
+)  # fmt: skip
 @client_options
 def redrive(
     topic: str, group: str, redrive_id: str | None, reason: str | None, error_class: str | None,
