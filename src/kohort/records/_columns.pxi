@@ -14,6 +14,7 @@ cdef struct Piece:
     Py_ssize_t max_rows
     Py_ssize_t max_bytes
     Py_ssize_t raw  # record bytes read so far
+    const uint8_t *ahead_end
     Py_ssize_t room  # rows there is room for
     int64_t first_offset
     int64_t last_offset
@@ -162,6 +163,7 @@ cdef Py_ssize_t take_usual(Cursor *c, Piece *o) noexcept nogil:
     t.header_rows = <int32_t> o.header_rows
     t.rows, t.max_rows = o.rows, o.max_rows
     t.raw, t.max_raw = o.raw, o.max_bytes
+    t.ahead_end = o.ahead_end
     kh_take_usual(c, &t)
     if t.rows > o.rows:
         o.last_offset = c.position - 1

@@ -132,6 +132,7 @@ cdef class Chunk:
         cdef Py_ssize_t end = self.size
         if self.unpacked or self.aborted or self.aborting:
             end = 0  # go no further than the open batch
+        piece.ahead_end = self.data + end if end else self.cursor.end
         if self.cursor.end - self.cursor.p >= UNLOCK_BYTES or end - at >= UNLOCK_BYTES:
             with nogil:
                 status = take_columns(&self.cursor, piece)

@@ -120,6 +120,7 @@ cdef extern from "_usual.h":
         Py_ssize_t max_rows
         Py_ssize_t raw
         Py_ssize_t max_raw
+        const uint8_t *ahead_end
 
     void kh_take_usual(Cursor *cursor, Table *table) nogil
 

@@ -93,6 +93,7 @@ typedef struct {
     ptrdiff_t max_rows;
     ptrdiff_t raw; /* record bytes read so far */
     ptrdiff_t max_raw;
+    const uint8_t *ahead_end; /* what is to be read next ends here */
 } kh_table;
 
 /* One string behind the others; there is room for it. */
@@ -133,8 +134,10 @@ static void kh_take_usual(kh_cursor *cursor, kh_table *table) {
     ptrdiff_t row = t.rows;
     while (c.left > 0 && row < t.max_rows && c.p < full && kh_usual_record(c.p, c.end, &r)) {
         int32_t delta = (int32_t)r.delta;
-        __builtin_prefetch(c.p + KH_AHEAD, 0, 2);
-        __builtin_prefetch(c.p + KH_AHEAD + 64, 0, 2);
+        if (t.ahead_end - c.p > KH_AHEAD) {
+            __builtin_prefetch(c.p + KH_AHEAD, 0, 2);
+            __builtin_prefetch(c.p + KH_AHEAD + 64, 0, 2);
+        }
         if (delta <= c.last_seen || delta > c.last_delta || delta < low || delta >= high)
             break;
         if ((key_ends != NULL && !kh_block_room(&key, r.key_size))
