@@ -88,6 +88,33 @@ def test_a_frame_may_arrive_byte_by_byte(lt):
         assert server.next("frame") == b"ok"
 
 
+@pytest.mark.parametrize("size", [65_533, 140_000, 1_200_000, 3 << 20])
+def test_a_large_frame_may_arrive_in_small_pieces_and_a_small_one_behind_it(lt, size):
+    """The stream is not watched for every piece of a large frame; its end is never missed."""
+    sock, server = raw(lt, max_frame_bytes=4 << 20)
+    payload = bytes(size)
+    with sock:
+        for _ in range(2):
+            sock.sendall(struct.pack(">i", size))
+            for at in range(0, size, 50_001):
+                sock.sendall(payload[at : at + 50_001])
+                lt.do(lambda: None)
+            sock.sendall(struct.pack(">i", 2))
+            assert server.next("frame") == payload
+            sock.sendall(b"o")
+            lt.do(lambda: None)
+            sock.sendall(b"k")
+            assert server.next("frame") == b"ok"
+
+
+def test_a_peer_that_goes_away_inside_a_large_frame_is_noticed(lt):
+    sock, server = raw(lt, max_frame_bytes=4 << 20)
+    sock.sendall(struct.pack(">i", 3 << 20) + bytes(200_000))
+    lt.do(lambda: None)
+    sock.close()
+    assert isinstance(server.next("closed"), ConnectionFailedError)
+
+
 @pytest.mark.parametrize("size", [0, -1, -(2**31), 1_001, 2**31 - 1])
 def test_a_bad_frame_size_closes_the_connection_before_anything_is_allocated(lt, size):
     sock, server = raw(lt)

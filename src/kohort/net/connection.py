@@ -21,6 +21,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import islice
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 Buffer = bytes | bytearray | memoryview
 
 _RECV_BYTES: Final = 65_536  # one read of small frames; below malloc's mmap threshold
+_WAKE_BYTES_MAX: Final = 1 << 20  # of a big frame, before we want to hear of it
 _FILL_BYTES_MAX: Final = 4 << 20  # read for one big frame before others get their turn
 _JOIN_BYTES_MAX: Final = 65_536  # up to here one copy and `send` is cheaper than `sendmsg`
 _IOV_MAX: Final = 512
@@ -80,9 +82,9 @@ class Connection:
 
     __slots__ = (
         "_addresses", "_deadline", "_dirty", "_filled", "_frame", "_handler", "_head",
-        "_idle_timer", "_listener", "_loop", "_mask", "_out", "_paused", "_rest", "_transport",
-        "id", "is_closed", "is_connected", "last_read_ms", "max_frame_bytes", "peer",
-        "queued_bytes",
+        "_idle_timer", "_listener", "_loop", "_low", "_mask", "_out", "_paused", "_rest",
+        "_transport", "id", "is_closed", "is_connected", "last_read_ms", "max_frame_bytes",
+        "peer", "queued_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -115,6 +117,7 @@ class Connection:
         self._head = b""  # a part of a frame's size
         self._frame: memoryview | None = None  # the frame being filled
         self._filled = 0
+        self._low = 1  # bytes that make the stream readable
         self._rest: memoryview | None = None  # read, not yet parsed, because reading is paused
         self._addresses: list[Address] = []
         self._deadline: Timer | None = None
@@ -344,6 +347,7 @@ class Connection:
         self._frame = allocate(size)
         self._filled = len(part)
         self._frame[: self._filled] = part
+        self._wake_at(size - self._filled)
 
     def _fill(self, transport: Transport, frame: memoryview) -> None:
         """Read on into the frame under way, up to its last byte and not beyond."""
@@ -362,9 +366,22 @@ class Connection:
             self._fail(f"the connection to {self.peer} broke: {error}")
             return
         self._filled = filled
+        self._wake_at(size - filled)
         if filled == size:
             self._frame = None
             self._handler.frame_received(self, frame)
+
+    def _wake_at(self, missing: int) -> None:
+        """Be told of readable bytes only when there are many, or all that the frame still lacks.
+
+        Else the sender's first packet wakes us, and we take turns with it packet by packet.
+        """
+        low = min(missing, _WAKE_BYTES_MAX) if missing >= _RECV_BYTES else 1
+        # Not for a subclass: TLS reads ahead, and what it holds would be missing below the mark.
+        if low != self._low and type(self._transport) is socket.socket:
+            with suppress(OSError):  # of a broken stream; the next read tells of it
+                self._transport.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low)
+            self._low = low
 
     def _resume_rest(self) -> None:
         if self._rest is None or self._paused or self.is_closed:
