@@ -136,7 +136,7 @@ def page() -> str:
         "## Groups",
         "",
         "What differs beyond the table, with reasons: "
-        "[adr/0003](adr/0003-generation-before-joins.md). "
+        "[adr/0003](adr/0003-generation-before-joins.md), [adr/0008](adr/0008-consumer-groups-never-share.md). "
         "What each request is answered in each state: [diagrams](diagrams/).",
     )
     return INTRODUCTION + "\n".join([*apis(), *defaults(), *ignored(), *groups, ""])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kohort.errors import ErrorCode
 from kohort.group.assignors.base import Assignor, GroupView, Plan
+from kohort.group.config import GroupTimeouts
 from kohort.group.consumer_states import ConsumerState, MemberState
 from tests.group.consumer_harness import (
     INTERVAL_MS,
@@ -172,6 +173,16 @@ def test_session_timeout_lifecycle_and_expiration() -> None:
     bench.enter("m2")
     bench.beat("m2", -1)
     assert bench.shard.next_deadline() > bench.now_ms + SESSION_MS  # the sweep's alone
+
+
+def test_a_group_may_have_timeouts_of_its_own() -> None:
+    bench = ConsumerBench()
+    bench.shard.groups_configured({"g": GroupTimeouts(10_000, 700)})
+    assert bench.enter("m1").heartbeat_interval_ms == 700
+    assert bench.enter("m1", group="other").heartbeat_interval_ms == INTERVAL_MS
+    bench.advance(10_000)
+    assert bench.consumers.members == {}
+    assert set(bench.shard.consumer_groups["other"].members) == {"m1"}
 
 
 def test_rebalance_timeout_lifecycle_and_expiration() -> None:

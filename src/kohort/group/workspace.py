@@ -53,9 +53,7 @@ class Workspace:
         self.durable = DurableState()
         self.groups: dict[str, Group] = {}
         self.timers = Timers()
-        self.timeouts: Mapping[
-            str, GroupTimeouts
-        ] = {}  # of groups with a configuration of their own
+        self.timeouts: Mapping[str, GroupTimeouts] = {}  # where a group was configured for itself
         self.topics: TopicsImage = NO_TOPICS
         self.pending_join_bytes = 0
         self.checked_topics: dict[str, TopicsImage] = {}  # consumer groups: last looked at
