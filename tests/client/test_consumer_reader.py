@@ -92,6 +92,39 @@ def test_epoch_of_what_was_read_goes_with_the_position() -> None:
     assert reader.wants_more
 
 
+def marker(offset: int, epoch: int) -> bytes:
+    builder = BatchBuilder()
+    builder.append(0, b"\0\0\0\1", b"\0\0\0\0\0\0")
+    return builder.build(
+        base_offset=offset, leader_epoch=epoch, producer_id=1, producer_epoch=0,
+        control=True, transactional=True,
+    )  # fmt: skip
+
+
+def by_piece(reader: FetchReader) -> None:
+    piece = reader.take_piece(10)
+    assert piece is not None
+    piece.position.offset = piece.records[-1].offset + 1
+    reader.end_piece(piece, dealt_with=True)
+
+
+@pytest.mark.parametrize(
+    "take",
+    [lambda r: r.take(10), lambda r: r.take_columns(10, 10, {"offset"}, 1_000), by_piece],
+    ids=["records", "columns", "piece"],
+)
+def test_epoch_of_what_was_passed_over_goes_with_the_position(
+    take: Callable[[FetchReader], object],
+) -> None:
+    """KIP-320, C8: behind a marker of a later epoch the position has that epoch. With the last
+    record's, the next validation would find that epoch's end before the position, and take it for a
+    truncated log.
+    """
+    reader, _, position = reading(batch(0, 2, epoch=4), marker(2, epoch=5))
+    take(reader)
+    assert (position.offset, position.offset_epoch) == (3, 5)
+
+
 def test_pausing_in_the_middle_keeps_the_rest() -> None:
     """C10, B51."""
     reader, positions, position = reading(batch(0, 6))

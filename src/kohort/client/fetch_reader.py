@@ -42,6 +42,8 @@ class Piece:
     fetched: Fetched
     records: list[Record]
     next_offset: int
+    next_epoch: int
+    """Of the leader that wrote what stands before `next_offset`, markers and all (KIP-320)."""
 
 
 class FetchReader:
@@ -111,7 +113,7 @@ class FetchReader:
                     break
                 raise self._damaged(position, error) from None
             offset = fetched.held[0].offset if fetched.held else chunk.position
-            epoch = records[-1].leader_epoch if records else chunk.leader_epoch
+            epoch = records[-1].leader_epoch if fetched.held else chunk.leader_epoch
             if not self._moved(position, fetched, offset, epoch):
                 continue
             if records:
@@ -168,7 +170,7 @@ class FetchReader:
             if records:
                 same = records[0].leader_epoch == records[-1].leader_epoch
                 position.offset_epoch = records[0].leader_epoch if same else UNKNOWN
-                self._piece = Piece(position, fetched, records, offset)
+                self._piece = Piece(position, fetched, records, offset, chunk.leader_epoch)
                 return self._piece
             self._moved(position, fetched, offset, chunk.leader_epoch)
         return None
@@ -202,7 +204,7 @@ class FetchReader:
             used = bisect_left(piece.records, position.offset, key=_offset)
             fetched.held = piece.records[used:] + fetched.held
             if not fetched.held:
-                self._advance(position, fetched, piece.next_offset, position.offset_epoch)
+                self._advance(position, fetched, piece.next_offset, piece.next_epoch)
             else:
                 self.queue(position)
 
