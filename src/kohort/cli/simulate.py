@@ -64,7 +64,7 @@ simulate.add_command(compare)
 @click.option("--first", type=int, default=1, show_default=True, help="The first of them.")
 @click.option("--minutes", type=float, help="Run seeds for so long instead.")
 @click.option(
-    "--protocol", type=click.Choice(["classic", "consumer"]), help="All members speak it."
+    "--protocol", type=click.Choice(["classic", "consumer", "mixed"]), help="All members speak it."
 )
 @click.option("--members", type=click.IntRange(1, 10), help="How many consumers each world has.")
 @click.option("--faults", help="What may go wrong, separated by commas; `none` for nothing.")

@@ -18,7 +18,8 @@ NAMES = "abcdefghij"
 ASSIGNORS = (
     "range", "roundrobin", "sticky", "cooperative-sticky", "range,cooperative-sticky",
 )  # fmt: skip
-PROTOCOLS = ("classic", "consumer")
+PROTOCOLS = ("classic", "classic", "consumer", "consumer", "mixed")
+"""`mixed`: each member speaks one of the two, and the group migrates to and fro (KIP-848)."""
 APIS = ("JoinGroup", "SyncGroup", "Heartbeat", "OffsetCommit", "OffsetFetch", "LeaveGroup", "Fetch")
 MAX_MEMBERS = len(NAMES)
 
@@ -182,7 +183,7 @@ def _consumers(
             ConsumerPlan(
                 name=name,
                 topics=tuple(some),
-                protocol=chosen,
+                protocol=chance.choice(PROTOCOLS[1:3]) if chosen == "mixed" else chosen,
                 assignor=assignor,
                 instance=f"i-{name}" if static else None,
                 commit=chance.choice(("auto", "auto", "sync", "async", "none")),

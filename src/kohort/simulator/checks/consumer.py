@@ -121,7 +121,7 @@ class ConsumerChecks:
         """The application commits what it was handed, in its listener for the last time."""
         seen = self._of(app)
         for owned in (*seen.owned.values(), *seen.past.values()):
-            owned.settled = owned.handed
+            owned.settled = max(owned.settled, owned.handed)
 
     def polled(self, app: Application, records: Sequence[Record], took_ms: int) -> None:
         """C1, C2, C3, CL1 on what a poll returned."""

@@ -351,6 +351,11 @@ class CoordinatorChecks:
     ) -> None:
         """G3: a generation is handed out once. G10: it was durable before."""
         group_id, generation = request.group_id, response.generation_id
+        if (group_id, response.member_id, generation) in self._written:
+            # A member of a consumer group that speaks the classic protocol: its own epoch, its own
+            # leader (KIP-848, migration).
+            self._g10_was_durable(host, group_id, response.member_id, generation, "a member")
+            return
         first = response.leader, response.protocol_name
         known = self._joined.setdefault((group_id, generation), first)
         rejoined = self._stored(host, group_id)
@@ -367,9 +372,9 @@ class CoordinatorChecks:
         self, host: ShardHost, group_id: str, written_as: str, epoch: int, who: str
     ) -> None:
         """G10: an epoch is told when its record is on disk."""
-        at = self._written.get((group_id, written_as, epoch))
+        places = [self._written.get((group_id, who, epoch)) for who in (written_as, "")]
         demand(
-            at is not None and at < host.log.flushed,
+            any(at is not None and at < host.log.flushed for at in places),
             "G10",
             f"group {group_id}: {who} was told epoch {epoch} before it was durable",
         )
@@ -379,6 +384,8 @@ class CoordinatorChecks:
     ) -> None:
         """G7: one plan a generation. G8: not for a member that was replaced."""
         key = request.group_id, request.generation_id, request.member_id
+        if (request.group_id, request.member_id, request.generation_id) in self._written:
+            return  # a member of a consumer group: more may come to it in one epoch
         plan = bytes(response.assignment)
         known = self._plans.setdefault(key, plan)
         demand(
