@@ -31,6 +31,7 @@ INVARIANTS = {
     "C4": "a commit covers what was dealt with, no more",
     "C5": "commits arrive in the order in which they were made",
     "C6": "listeners are told exact differences",
+    "C8": "a position is reset on a broker's confirmed word only",
     "CL1": "a poll ends in its time",
     "O2": "a confirmed commit survives",
     "O3": "a committed offset falls only when somebody goes back",

@@ -48,6 +48,8 @@ class Seen:
     past: dict[TopicPartition, Owned] = field(default_factory=dict[TopicPartition, Owned])
     """The last ownership of partitions that were given up: commits of theirs may be under way."""
     began_ms: int = 0
+    resets: int = 0
+    """How many moves of its positions, made by nobody, were looked at."""
 
 
 def c1_is_owned(who: str, tp: TopicPartition, owned: Owned | None) -> Owned:
@@ -129,6 +131,7 @@ class ConsumerChecks:
         if app.machine.stalled_until_ms < seen.began_ms:
             most_ms = app.plan.poll_ms + (2 * times.call_ms if app.plan.fence else 0)
             cl1_poll_returns(app.name, took_ms, most_ms + POLL_SLACK_MS)
+        self._c8_resets(app, seen)
         spans: dict[TopicPartition, list[int]] = {}
         for record in records:
             tp = TopicPartition(record.topic, record.partition)
@@ -144,6 +147,18 @@ class ConsumerChecks:
             spans.setdefault(tp, [record.offset, 0])[1] = record.offset
         for tp, (first, last) in spans.items():
             self._world.journal.tell(f"{app.name} is handed {tp} {first}..{last}")
+
+    def _c8_resets(self, app: Application, seen: Seen) -> None:
+        """C8: no simulated log loses anything, so none may be taken for truncated or too short."""
+        events = app.consumer.resets()
+        for event in events[seen.resets :]:
+            demand(
+                event.from_offset < 0,
+                "C8",
+                f"{app.name} moves in {event.partition} from {event.from_offset} to "
+                f"{event.to_offset}: {event.cause}",
+            )
+        seen.resets = len(events)
 
     def _begins(self, app: Application, tp: TopicPartition, owned: Owned, offset: int) -> None:
         """C2, C8: the first record is where the group stands, or at the start without that."""
