@@ -144,6 +144,12 @@ def hand_joins_anew(world: World, who: str) -> None:
     world.hand(who).join(anew=True)
 
 
+@_does("{who} joins by hand owning {tps} since generation {n}")
+def hand_claims(world: World, who: str, tps: tuple[TopicPartition, ...], since: int) -> None:
+    """The same, and it says that it has owned these partitions since then."""
+    world.hand(who).join(anew=False, owned=tps, since=since)
+
+
 @_does("{who} syncs by hand")
 def hand_syncs(world: World, who: str) -> None:
     """It sends SyncGroup; as leader its plan gives nothing to anybody."""

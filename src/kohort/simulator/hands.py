@@ -18,7 +18,12 @@ from kohort.simulator.machine import Clock, Machine
 from kohort.simulator.network import Channel
 from kohort.wire import Message, decode, encode, encode_versioned
 from kohort.wire.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
-from kohort.wire.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+from kohort.wire.messages.consumer_protocol_subscription import (
+    ConsumerProtocolSubscription,
+)
+from kohort.wire.messages.consumer_protocol_subscription import (
+    TopicPartition as OwnedPartition,
+)
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
 from kohort.wire.messages.join_group_request import JoinGroupRequest, JoinGroupRequestProtocol
 from kohort.wire.messages.join_group_response import JoinGroupResponse
@@ -57,13 +62,17 @@ class Hand(Channel):
 
     # -- asking ----------------------------------------------------------------------------------
 
-    def join(self, *, anew: bool) -> None:
-        """JoinGroup with the id it has, or as somebody new."""
+    def join(self, *, anew: bool, owned: tuple[TopicPartition, ...] = (), since: int = -1) -> None:
+        """JoinGroup with the id it has, or as somebody new, saying what it owns since when."""
         if anew:
             self.member_id, self.generation = "", -1
         plan = self.world.plan
         topics = sorted(plan.topics)
-        metadata = encode_versioned(ConsumerProtocolSubscription(topics=topics), 1)
+        said = ConsumerProtocolSubscription(topics=topics, generation_id=since)
+        said.owned_partitions = [
+            OwnedPartition(topic=tp.topic, partitions=[tp.partition]) for tp in owned
+        ]
+        metadata = encode_versioned(said, 2)
         names = plan.consumers[0].assignor.split(",") if plan.consumers else ["range"]
         self._send(
             JoinGroupRequest(

@@ -40,6 +40,7 @@ INVARIANTS = {
     "GL2": "every living consumer is a member",
     "GL4": "no rebalance goes on for ever",
     "GL5": "every partition with data is read",
+    "G14": "a cooperative plan leaves to an owner what it has not given up",
     "STORY": "the scenario goes as it was written",
     "CRASH": "nothing raises what nobody expects",
 }

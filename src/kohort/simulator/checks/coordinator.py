@@ -17,14 +17,13 @@ from kohort.group.live import Group
 from kohort.group.records import GroupEntry, StoredGroup, decode_record
 from kohort.group.states import GroupState
 from kohort.simulator.checks import consumer_group
+from kohort.simulator.checks.plans import g2_plan_is_legal, g14_owner_gives_up_first
 from kohort.simulator.checks.violation import demand
 from kohort.simulator.schedule import Random
 from kohort.simulator.views import GroupLook, MemberLook, look_at
-from kohort.wire import Message, decode_versioned
+from kohort.wire import Message
 from kohort.wire.messages.consumer_group_heartbeat_request import ConsumerGroupHeartbeatRequest
 from kohort.wire.messages.consumer_group_heartbeat_response import ConsumerGroupHeartbeatResponse
-from kohort.wire.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
-from kohort.wire.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
 from kohort.wire.messages.heartbeat_response import HeartbeatResponse
 from kohort.wire.messages.join_group_request import JoinGroupRequest
@@ -74,31 +73,6 @@ def compacted(entries: list[Entry], bound: int, chance: Random) -> list[Entry]:
 
 
 # -- one function a promise ----------------------------------------------------------------------
-
-
-def g2_plan_is_legal(group_id: str, stored: StoredGroup) -> None:
-    """G2: no partition twice in one generation, and none for a member that did not subscribe."""
-    owner: dict[tuple[str, int], str] = {}
-    for member in stored.members.values():
-        if not member.assignment:
-            continue
-        topics = decode_versioned(ConsumerProtocolSubscription, member.subscription)[1].topics
-        plan = decode_versioned(ConsumerProtocolAssignment, member.assignment)[1]
-        for topic, numbers in [(a.topic, a.partitions) for a in plan.assigned_partitions]:
-            demand(
-                topic in topics,
-                "G2",
-                f"group {group_id}, generation {stored.generation}: {member.client_id} is given "
-                f"{topic}, which it does not subscribe to",
-            )
-            for number in numbers:
-                other = owner.setdefault((topic, number), member.client_id)
-                demand(
-                    other == member.client_id,
-                    "G2",
-                    f"group {group_id}, generation {stored.generation}: {topic}-{number} is given "
-                    f"to {other} and to {member.client_id}",
-                )
 
 
 def g3_generation_rises(group_id: str, before: StoredGroup | None, now: StoredGroup) -> None:
@@ -235,6 +209,7 @@ class CoordinatorChecks:
                 g3_generation_rises(decoded.group_id, before, decoded.value)
                 if decoded.value.protocol_type == "consumer":
                     g2_plan_is_legal(decoded.group_id, decoded.value)
+                    g14_owner_gives_up_first(decoded.group_id, decoded.value)
                 self._tell(decoded.group_id, before, decoded.value)
                 key = decoded.group_id, "", decoded.value.generation
                 self._written.setdefault(key, entry.offset)

@@ -1,0 +1,72 @@
+"""Checks of classic groups' plans, as the log has them: G2, G14.
+
+Rules: subscriptions and assignments are read with the general codec, not with the assignors' own.
+"""
+
+from __future__ import annotations
+
+from kohort.group.records import StoredGroup
+from kohort.simulator.checks.violation import demand
+from kohort.wire import decode_versioned
+from kohort.wire.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
+from kohort.wire.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
+
+COOPERATIVE = "cooperative-sticky"
+
+
+def g2_plan_is_legal(group_id: str, stored: StoredGroup) -> None:
+    """G2: no partition twice in one generation, and none for a member that did not subscribe."""
+    owner: dict[tuple[str, int], str] = {}
+    for member in stored.members.values():
+        if not member.assignment:
+            continue
+        topics = decode_versioned(ConsumerProtocolSubscription, member.subscription)[1].topics
+        plan = decode_versioned(ConsumerProtocolAssignment, member.assignment)[1]
+        for topic, numbers in [(a.topic, a.partitions) for a in plan.assigned_partitions]:
+            demand(
+                topic in topics,
+                "G2",
+                f"group {group_id}, generation {stored.generation}: {member.client_id} is given "
+                f"{topic}, which it does not subscribe to",
+            )
+            for number in numbers:
+                other = owner.setdefault((topic, number), member.client_id)
+                demand(
+                    other == member.client_id,
+                    "G2",
+                    f"group {group_id}, generation {stored.generation}: {topic}-{number} is given "
+                    f"to {other} and to {member.client_id}",
+                )
+
+
+def g14_owner_gives_up_first(group_id: str, stored: StoredGroup) -> None:
+    """G14, G1: a cooperative plan gives nobody what another member still owns (KIP-429).
+
+    Of several who say that they own a partition the one of the highest generation does; when two
+    say so for one generation nobody is believed (B32).
+    """
+    if stored.protocol != COOPERATIVE or stored.lacks_assignment():
+        return
+    claims: dict[tuple[str, int], list[tuple[int, str]]] = {}
+    for member in stored.members.values():
+        said = decode_versioned(ConsumerProtocolSubscription, member.subscription)[1]
+        for owned in said.owned_partitions:
+            for number in owned.partitions:
+                found = claims.setdefault((owned.topic, number), [])
+                found.append((said.generation_id, member.member_id))
+    for member in stored.members.values():
+        if not member.assignment:
+            continue
+        plan = decode_versioned(ConsumerProtocolAssignment, member.assignment)[1]
+        for part in plan.assigned_partitions:
+            for number in part.partitions:
+                found = sorted(claims.get((part.topic, number), ()), reverse=True)
+                if not found or (len(found) > 1 and found[0][0] == found[1][0]):
+                    continue
+                demand(
+                    found[0][1] == member.member_id,
+                    "G14",
+                    f"group {group_id}, generation {stored.generation}: {part.topic}-{number} is "
+                    f"given to {member.client_id} while {found[0][1]} owns it since generation "
+                    f"{found[0][0]}",
+                )
