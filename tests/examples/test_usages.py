@@ -1,0 +1,253 @@
+"""Every example runs (spec 4.10 to 4.12): the eight usages, both threading models, flow control."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import pytest
+
+from examples import (
+    consume_auto_commit,
+    consume_exactly_once,
+    consume_into_database,
+    consume_rewind,
+    consume_rewind_database,
+    consume_seek_back,
+    consume_to_the_end,
+    flow_control,
+    threads_app,
+    threads_one_consumer_each,
+)
+from kohort import Admin, Producer
+from kohort.client.flow import Priorities, Together
+from kohort.client.types import TopicPartition
+from kohort.errors import ConfigError
+from kohort.records import Record
+from kohort.testing import Cluster
+from tests.processing.conftest import Running, Until
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with Cluster(group_initial_rebalance_delay_ms=0) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(cluster, request) -> str:
+    name = request.node.name
+    cluster.create_topic(name, partitions=3)
+    fill(cluster, name, 60)
+    return name
+
+
+def fill(cluster, topic: str, count: int, start: int = 0) -> None:
+    """Number n to partition n % 3, key n % 5, at time 1000 + n."""
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        for n in range(start, start + count):
+            producer.send(
+                topic,
+                b"%d" % n,
+                b"k%d" % (n % 5),
+                partition=n % 3,
+                timestamp_ms=1_000 + n * step_ms,
+            )
+
+
+def committed(cluster, group: str) -> int:
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        return sum(o.offset for o in admin.list_group_offsets(group).values())
+
+
+class Collect:
+    """Takes records until there are enough."""
+
+    def __init__(self, enough: int) -> None:
+        self.enough = enough
+        self.values: list[int] = []
+
+    def __call__(self, record) -> bool:
+        self.values.append(int(record.value))
+        return len(self.values) < self.enough
+
+
+def test_1_smallest(cluster, topic) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-u", "examples/consume_smallest.py", topic, "smallest",
+         cluster.bootstrap],
+        stdout=subprocess.PIPE, text=True, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )  # fmt: skip
+    seen: list[str] = []
+    stop = threading.Event()
+
+    def produce() -> None:
+        number = 0
+        while not stop.is_set():  # it starts at the end, as Kafka's default is
+            fill(cluster, topic, 3, 100 + number)
+            number += 3
+            stop.wait(0.05)
+
+    producing = threading.Thread(target=produce)
+    producing.start()
+    assert process.stdout is not None
+    while len(seen) < 6:
+        seen.append(process.stdout.readline())
+    stop.set()
+    producing.join()
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    assert all(len(line.split()) == 4 for line in seen)
+
+
+def test_2_auto_commit(cluster, topic) -> None:
+    some = Collect(60)
+    consume_auto_commit.run(topic, "auto", cluster.bootstrap, some)
+    assert sorted(some.values) == list(range(60))
+    assert committed(cluster, "auto") == 60
+
+
+def test_3_into_a_database(cluster, topic, tmp_path) -> None:
+    file = str(tmp_path / "orders.db")
+    consume_into_database.run(topic, "database", file, cluster.bootstrap, until=60)
+    assert committed(cluster, "database") == 60
+    fill(cluster, topic, 6, 60)
+    consume_into_database.run(topic, "database", file, cluster.bootstrap, until=66)
+    rows = sqlite3.connect(file).execute("SELECT count(DISTINCT value) FROM orders").fetchone()
+    assert rows == (66,)
+
+
+def test_4_to_the_end(cluster, topic) -> None:
+    values = [int(record.value) for record in consume_to_the_end.read(topic, cluster.bootstrap)]
+    assert sorted(values) == list(range(60))
+
+
+def total(file: str) -> int:
+    return sqlite3.connect(file).execute("SELECT sum(total) FROM sums").fetchone()[0]
+
+
+def test_5_exactly_once_over_a_rebalance(cluster, topic, tmp_path) -> None:
+    file = str(tmp_path / "sums.db")
+    consume_exactly_once.run(topic, "exactly", file, cluster.bootstrap, until=60)
+    fill(cluster, topic, 240, 60)
+    members = [
+        threading.Thread(
+            target=consume_exactly_once.run, args=(topic, "exactly", file, cluster.bootstrap, 300)
+        )
+        for _ in range(2)
+    ]
+    for member in members:
+        member.start()
+    for member in members:
+        member.join()
+    assert total(file) == sum(range(300))
+
+
+def test_6_seek_back(cluster, topic) -> None:
+    tries: Counter[int] = Counter()
+    done: dict[int, list[int]] = defaultdict(list)
+
+    def work(record) -> None:
+        number = int(record.value)
+        tries[number] += 1
+        if number in (10, 31) and tries[number] < 3:
+            raise ValueError("not yet")
+        done[record.partition].append(number)
+
+    consume_seek_back.run(topic, "seek", cluster.bootstrap, work, until=60)
+    assert done == {p: list(range(p, 60, 3)) for p in range(3)}
+    assert committed(cluster, "seek") == 60
+
+
+def test_7_rewind_by_a_flag_once(cluster, topic) -> None:
+    first = Collect(60)
+    consume_rewind.run(topic, "rewind", "v1", 0, cluster.bootstrap, first)
+    again = Collect(30)
+    consume_rewind.run(topic, "rewind", "v2", 1_030, cluster.bootstrap, again)
+    assert sorted(again.values) == list(range(30, 60))
+    fill(cluster, topic, 3, 60)
+    restarted = Collect(3)  # the same deployment does not rewind a second time
+    consume_rewind.run(topic, "rewind", "v2", 1_030, cluster.bootstrap, restarted)
+    assert sorted(restarted.values) == [60, 61, 62]
+
+
+def test_8_rewind_in_the_database(cluster, topic, tmp_path) -> None:
+    file = str(tmp_path / "sums.db")
+    consume_exactly_once.run(topic, "put-back", file, cluster.bootstrap, until=60)
+    assert total(file) == sum(range(60))
+    assert consume_rewind_database.rewind(topic, 1_030, file, cluster.bootstrap) == 3
+    consume_exactly_once.run(topic, "put-back", file, cluster.bootstrap, until=60)
+    assert total(file) == sum(range(30, 60))
+
+
+def test_one_consumer_each(cluster, topic) -> None:
+    seen, until = [], Until(60)
+
+    def work(record) -> None:
+        seen.append(int(record.value))
+        until.count()
+
+    workers = threads_one_consumer_each.Workers(topic, "threads", 3, cluster.bootstrap, work)
+    until.wait()
+    workers.stop()
+    assert sorted(set(seen)) == list(range(60))
+    assert committed(cluster, "threads") == 60
+
+
+def test_apart_from_processing(cluster, topic) -> None:
+    until = Until(60)
+    running = Running(
+        threads_app.make(topic, "apart", cluster.bootstrap, lambda record: until.count())
+    )
+    until.wait()
+    running.stop()
+    assert running.error is None
+
+
+def test_priorities(cluster, topic) -> None:
+    bulk = f"{topic}-bulk"
+    cluster.create_topic(bulk, partitions=3)
+    fill(cluster, bulk, 60, 1_000)
+    some = Collect(120)
+    flow_control.by_priority(topic, bulk, "priority", cluster.bootstrap, some)
+    urgent = [at for at, number in enumerate(some.values) if number < 1_000]
+    assert len(urgent) == 60
+    before = sum(number >= 1_000 for number in some.values[: urgent[-1]])
+    assert before <= 30, "no more of bulk than what two polls had before the first decision"
+
+
+def test_streams_stay_together(cluster, topic) -> None:
+    other = f"{topic}-other"
+    cluster.create_topic(other, partitions=3)
+    fill(cluster, other, 60, 1_000)
+    with pytest.raises(ConfigError, match="two topics"):
+        Together([topic], 10)
+    some = Collect(120)
+    flow_control.together(topic, other, 50, "together", cluster.bootstrap, some)
+    assert len(some.values) == 120
+
+
+def test_who_waits_for_whom() -> None:
+    """Pure: the stream ahead waits, unless the other has nothing left to read."""
+    both = Together(["a", "b"], 100)
+    both.saw([Record("a", 0, 0, timestamp=1_000), Record("b", 0, 0, timestamp=1_050)])
+    assert both.ahead() == set()
+    both.saw([Record("b", 0, 1, timestamp=1_101)])
+    assert both.ahead() == {"b"}
+    assert both.ahead(at_end=["a"]) == set()
+    first = Priorities([["a"], ["b", "c"], ["d"]], max_lag=5)
+    lags = {TopicPartition(t, 0): lag for t, lag in (("a", 5), ("b", 9), ("c", None), ("d", 0))}
+    assert first.paused(lags) == {TopicPartition("d", 0)}
+    lags[TopicPartition("a", 0)] = 6
+    assert {tp.topic for tp in first.paused(lags)} == {"b", "c", "d"}
+    with pytest.raises(ConfigError, match="in two levels"):
+        Priorities([["a"], ["a"]])
