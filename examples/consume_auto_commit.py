@@ -29,4 +29,10 @@ def run(topic: str, group: str, bootstrap: str, work: Callable[[Record], bool]) 
 
 
 if __name__ == "__main__":
-    run(*sys.argv[1:3], *(sys.argv[3:] or ["localhost:9092"]), lambda record: not print(record))
+    servers = (sys.argv[3:] or ["localhost:9092"])[0]
+
+    def show(record: Record) -> bool:
+        print(record)
+        return True
+
+    run(sys.argv[1], sys.argv[2], servers, show)

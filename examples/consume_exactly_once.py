@@ -84,4 +84,5 @@ def run(topic: str, group: str, file: str, bootstrap: str, until: int | None = N
 
 
 if __name__ == "__main__":
-    run(*sys.argv[1:4], *(sys.argv[4:] or ["localhost:9092"]))
+    servers = (sys.argv[4:] or ["localhost:9092"])[0]
+    run(sys.argv[1], sys.argv[2], sys.argv[3], servers)

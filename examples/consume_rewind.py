@@ -60,7 +60,19 @@ def run(
             )
 
 
+def show(record: Record) -> bool:
+    print(record)
+    return True
+
+
 if __name__ == "__main__":
     named = sys.argv[1:4]
     servers = (sys.argv[5:] or ["localhost:9092"])[0]
-    run(named[0], named[1], named[2], int(sys.argv[4]), servers, lambda record: not print(record))
+    run(
+        named[0],
+        named[1],
+        named[2],
+        int(sys.argv[4]),
+        servers,
+        show,
+    )

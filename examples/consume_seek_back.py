@@ -40,4 +40,4 @@ def run(
 
 
 if __name__ == "__main__":
-    run(*sys.argv[1:3], *(sys.argv[3:] or ["localhost:9092"]), print)
+    run(sys.argv[1], sys.argv[2], (sys.argv[3:] or ["localhost:9092"])[0], print)

@@ -48,6 +48,11 @@ def together(
             bound.apply(consumer)
 
 
+def show(record: Record) -> bool:
+    print(record)
+    return True
+
+
 if __name__ == "__main__":
     servers = (sys.argv[4:] or ["localhost:9092"])[0]
-    by_priority(sys.argv[1], sys.argv[2], sys.argv[3], servers, lambda record: not print(record))
+    by_priority(sys.argv[1], sys.argv[2], sys.argv[3], servers, show)

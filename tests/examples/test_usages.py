@@ -53,13 +53,7 @@ def fill(cluster, topic: str, count: int, start: int = 0) -> None:
     """Number n to partition n % 3, key n % 5, at time 1000 + n."""
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         for n in range(start, start + count):
-            producer.send(
-                topic,
-                b"%d" % n,
-                b"k%d" % (n % 5),
-                partition=n % 3,
-                timestamp_ms=1_000 + n * step_ms,
-            )
+            producer.send(topic, b"%d" % n, b"k%d" % (n % 5), n % 3, 1_000 + n)
 
 
 def committed(cluster, group: str) -> int:
