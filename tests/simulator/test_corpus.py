@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "simulator.md"
 BEGIN, END = "<!-- corpus: B1-B29 -->", "<!-- end of corpus -->"
 ROW = re.compile(r"\| (B\d+) \| ")
-COORDINATORS = [14, 15, 16, 19, 23]
+COORDINATORS = [*range(1, 30)]
 CLIENTS = [30, 31, 48, 49, 51]
 """The numbers of the corpus that belong to groups, commits and positions."""
 NONE = "none: "
