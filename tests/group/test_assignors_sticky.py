@@ -190,7 +190,7 @@ def test_a_claim_of_an_older_generation_counts_where_nobody_else_claims() -> Non
 
 
 def test_disjoint_groups_joining_one_by_one_come_to_an_end() -> None:
-    """B35: 10 and 15 members on two disjoint topics, one after another; no loop, both balanced."""
+    """B35: 10 and 15 members on two disjoint topics, one after another; both balanced, at rest."""
     topics = {"a": TopicView(40), "b": TopicView(45)}
     members: dict[str, MemberView] = {}
     for k in range(25):
@@ -198,7 +198,9 @@ def test_disjoint_groups_joining_one_by_one_come_to_an_end() -> None:
         members[name] = MemberView(name, frozenset("a" if k % 5 < 2 else "b"))
         view = GroupView(members, {t: v for t, v in topics.items() if t == "a" or k >= 2})
         plan = checked("sticky", STICKY.assign(view), view)
-        members = dict(owning(view, plan, generation=k).members)
+        settled = owning(view, plan, generation=k)
+        assert STICKY.assign(settled).assignments == plan.assignments, "nothing moves any more"
+        members = dict(settled.members)
     assert sorted(counts(plan).values()) == [3] * 15 + [4] * 10
 
 

@@ -19,7 +19,7 @@ PAGE = ROOT / "docs" / "simulator.md"
 BEGIN, END = "<!-- corpus: B1-B29 -->", "<!-- end of corpus -->"
 ROW = re.compile(r"\| (B\d+) \| ")
 COORDINATORS = [*range(1, 30)]
-CLIENTS = [30, 31, 48, 49, 51]
+CLIENTS = [*range(30, 65)]
 """The numbers of the corpus that belong to groups, commits and positions."""
 NONE = "none: "
 """Begins the reason, where ours cannot have the bug."""

@@ -203,3 +203,9 @@ def expect_fenced(world: World, who: str) -> bool:
 def expect_read(world: World, who: str, count: int) -> bool:
     """So many records in all, not one more (a duplicate counts)."""
     return sum(app.read for app in world.all_apps if app.name == who) == count
+
+
+@_expects("all consumers have been handed {n} records")
+def expect_read_by_all(world: World, count: int) -> bool:
+    """So many records over all of them: what each was handed, a duplicate counts again."""
+    return sum(app.read for app in world.all_apps) == count
