@@ -90,6 +90,30 @@ def test_a_steady_member_sends_bare_heartbeats_at_the_brokers_pace() -> None:
     assert is_bare(d.sent_beat)
 
 
+def test_a_new_member_asks_often_at_first() -> None:
+    """What it is to have, others give up one by one; the wait doubles, and anew with each part."""
+    d = ConsumerDriver(join_heartbeat_ms=100).join()
+    d.reply({}, 1)
+    d.steps()
+
+    def waits(count: int) -> list[int]:
+        found = []
+        for _ in range(count):
+            due = d.member.next_deadline()
+            assert due is not None
+            found.append(due - d.now)
+            d.later(found[-1])
+            d.reply()
+        return found
+
+    assert waits(3) == [100, 200, 400]
+    d.later(800)
+    d.reply({"t": [0]}, 1)
+    d.steps()
+    d.reply()
+    assert waits(5) == [200, 400, 800, 1_000, 1_000]
+
+
 def test_an_interval_of_nothing_is_no_hot_loop() -> None:
     """B9: an interval of 0 or below changes nothing."""
     d = ConsumerDriver().join()

@@ -286,11 +286,16 @@ def test_a_commit_that_names_another_coordinator() -> None:
 
 
 def test_hurry() -> None:
-    """A hint of news: heartbeat at once, unless one is under way."""
+    """A hint of news: heartbeat at once, or after the one under way, which may not know of it."""
     d = ConsumerDriver().stable()
     d.call("hurry")
     assert is_bare(d.sent_beat)
     assert d.call("hurry") == []
+    d.reply()
+    d.later(0)
+    assert is_bare(d.sent_beat)
+    d.reply()
+    assert d.later(INTERVAL_MS - 1) == []
 
 
 # -- errors that only a person can mend ------------------------------------------------------------

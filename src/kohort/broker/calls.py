@@ -29,12 +29,21 @@ class Asker(Protocol):
     def answer(self, response: Message | None) -> None: ...
 
 
+class Ear:
+    """A connection, as far as `News` is concerned: up to where it has heard; None: from now on."""
+
+    __slots__ = ("heard",)
+
+    def __init__(self) -> None:
+        self.heard: int | None = None
+
+
 class Call:
     """One request."""
 
     __slots__ = (
         "_on_answer", "answered", "api_version", "client_host", "client_id", "correlation_id",
-        "given_up", "may_park", "response",
+        "ear", "given_up", "may_park", "response",
     )  # fmt: skip
 
     def __init__(
@@ -45,12 +54,14 @@ class Call:
         client_host: str,
         may_park: bool,
         on_answer: Callable[[Call], None],
+        ear: Ear | None = None,
     ) -> None:
         self.api_version = api_version
         self.correlation_id = correlation_id
         self.client_id = client_id
         self.client_host = client_host
         self.may_park = may_park
+        self.ear = ear or Ear()
         self._on_answer = on_answer
         self.answered = False
         self.response: Message | None = None

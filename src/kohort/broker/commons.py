@@ -23,6 +23,7 @@ from kohort.broker.log.files import Files
 from kohort.broker.log.loading import Opening, open_log
 from kohort.broker.log.log import PartitionLog
 from kohort.broker.log.segment import IndexMemory, Segment
+from kohort.broker.news import News
 from kohort.broker.nodes import Nodes
 from kohort.broker.partition import Partition
 from kohort.broker.taps import Taps
@@ -48,6 +49,7 @@ class Commons:
         self._index_memory = IndexMemory(config.log_indexes_in_memory)
         self.leadership = Leadership(config.node_ids())
         self.taps = Taps()
+        self.news = News()
         try:
             self.directory = DataDirectory.open(
                 files, _cluster_id(env.new_uuid()), durable=self.durable

@@ -193,6 +193,8 @@ class ShardHost(ABC, Generic[S]):
             self._append(effects)
         elif effects.replies:
             self._hold(self._log_end(), effects.replies)
+        if effects.news:
+            self._node.commons.news.spread(effects.news)
         if self.loaded and not self._closed:
             self._arm()
 

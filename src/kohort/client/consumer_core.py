@@ -576,6 +576,11 @@ class ConsumerCore:
             self.session.coordinator_lost()
         self.pump()
 
+    def cut_short(self) -> None:
+        """A fetch was ended early for nothing: there may be news for the member."""
+        if self.session is not None:
+            self.session.hint()
+
     def stale_epoch(self) -> None:
         """A look-up was made with a member epoch that is not the present one any more."""
         if self.session is not None:

@@ -35,6 +35,8 @@ from kohort.wire.messages.offset_for_leader_epoch_response import OffsetForLeade
 FETCH_LANES: tuple[Lane, Lane] = ("fetch", "fetch-2")
 LAST_FETCH_BY_NAME = 12
 LAST_OFFSETS_BY_NAME = 9
+EARLY_MS = 10
+"""A fetch that brings nothing and ends so much before its time was cut short by the broker."""
 READ_COMMITTED = "read_committed"
 EPOCH_CODES = frozenset({ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
 
@@ -48,6 +50,10 @@ class Answers(Protocol):
 
     def fetched(self, token: int, answer: list[FetchResult] | KohortError) -> None:
         """Of a Fetch."""
+        ...
+
+    def cut_short(self) -> None:
+        """A Fetch was ended early for nothing: the broker has news for the group's members."""
         ...
 
     def resolved(
@@ -95,6 +101,8 @@ class Exchange:
     def fetch(self, order: FetchOrder) -> None:
         """Send a Fetch."""
         ids = self._ids(part.tp for part in order.parts)
+        loop = self._cluster.loop
+        until_ms = loop.now_ms() + order.max_wait_ms - EARLY_MS
 
         def done(answer: Message | KohortError) -> None:
             if isinstance(answer, KohortError):
@@ -105,7 +113,10 @@ class Exchange:
                 error = BrokerError(answer.error_code, f"fetching from node {order.node}")
                 self._answers.fetched(order.token, error)
             else:
-                self._answers.fetched(order.token, list(requests.fetched(answer, ids.name)))
+                found = list(requests.fetched(answer, ids.name))
+                if loop.now_ms() < until_ms and not any(r.error or len(r.records) for r in found):
+                    self._answers.cut_short()
+                self._answers.fetched(order.token, found)
 
         self._cluster.request(
             order.node,

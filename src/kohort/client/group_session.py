@@ -38,6 +38,9 @@ from kohort.group.member_effects import (
 from kohort.wire import Message
 from kohort.wire.messages.find_coordinator_response import FindCoordinatorResponse
 
+HINTS_MS = 50
+"""So long after a hint of news another one waits; those that come meanwhile are one."""
+
 
 class SessionOwner(Protocol):
     """What a session tells the core."""
@@ -79,6 +82,7 @@ class GroupSession:
         self._owner = owner
         self._finding = False
         self._find_again_ms = 0
+        self._hinted_ms = 0
         self._topic_names = TopicNames(cluster, config, self._named)
 
     # -- for the core --------------------------------------------------------------------------
@@ -158,6 +162,16 @@ class GroupSession:
         """Something hints that the coordinator has news for the member."""
         if self.member is not None:
             self._run(self.member.hurry(self._now()))
+
+    def hint(self) -> None:
+        """As `hurry`, but not too often: a hint may be none."""
+        now_ms = self._now()
+        if now_ms >= self._hinted_ms:
+            self._hinted_ms = max(now_ms, self._hinted_ms) + HINTS_MS
+            self.hurry()
+        elif self._hinted_ms < now_ms + HINTS_MS:  # one more when this one's time is over
+            self._loop.call_at(self._hinted_ms, self.hurry)
+            self._hinted_ms += HINTS_MS
 
     def need_coordinator(self) -> None:
         """Look for the coordinator unless it is known, being looked for, or just was not found."""

@@ -170,15 +170,14 @@ class ConsumerMember(ConsumerMemberCore):
         return self._flush()
 
     def hurry(self, now_ms: int) -> list[Effect]:
-        """Heartbeat at once: something hints that the coordinator has news."""
+        """Heartbeat at once, or when the one under way is answered: the coordinator has news."""
         self._now_ms = now_ms
         self._hurry()
         return self._flush()
 
     def _hurry(self) -> None:
-        if self._may_heartbeat():
-            self._heartbeat_at_ms = self._now_ms
-            self._timers()
+        self._heartbeat_at_ms = self._now_ms
+        self._timers()
 
     # -- the cluster ---------------------------------------------------------------------------
 

@@ -51,6 +51,7 @@ def refresh(ws: Workspace, draft: Draft, now_ms: int, *, changed: bool) -> None:
 def accept(ws: Workspace, draft: Draft, out: Effects) -> None:
     """What was proposed is decided. Until here the topics count as not looked at (B12)."""
     out.records += draft.out.records
+    out.news += draft.out.news
     if draft.looked_at_topics:
         ws.checked_topics[draft.group.group_id] = ws.topics
 

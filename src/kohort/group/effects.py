@@ -52,6 +52,9 @@ class Producer(NamedTuple):
 class Effects:
     """What is to be done: append `records`, replay them, answer `replies` once that is durable.
 
+    `news` names clients, by id and host, that would do well to heartbeat now: members of a group
+    that begins a rebalance. The shell may let them know, or not.
+
     `producer` is set for the records of a transaction: the batch is to be appended as that
     producer's, transactional.
     """
@@ -59,3 +62,4 @@ class Effects:
     records: list[GroupRecord] = field(default_factory=list[GroupRecord])
     replies: list[Reply] = field(default_factory=list[Reply])
     producer: Producer | None = None
+    news: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])

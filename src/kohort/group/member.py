@@ -145,9 +145,9 @@ class ClassicMember(MemberCore):
         return self._flush()
 
     def hurry(self, now_ms: int) -> list[Effect]:
-        """Heartbeat at once: something hints that the coordinator has news."""
+        """Heartbeat at once, or when the one under way is answered: the coordinator has news."""
         self._now_ms = now_ms
-        if self._may_heartbeat():
+        if self._keeps_session():
             self._heartbeat_at_ms = now_ms
             self._timers()
         return self._flush()

@@ -4,6 +4,8 @@
 Waits until `min_bytes` are there or `max_wait_ms` is over, and hands out stored bytes: whole
 batches, at least one of them however large (of the first partition that has any).
 
+A consumer whose group has news for it is answered early, so that it heartbeats (`News`).
+
 Differs from Apache Kafka: every answer has session id 0, which means that no incremental session
 was made and the next request names all of its partitions; there are no followers, so a replica id
 is refused.
@@ -82,6 +84,7 @@ class _Fetch:
         self._hints = call.api_version >= _HINTS_FROM
         self._topics = [(topic, self._resolve(topic)) for topic in request.topics]
         self._timer: Cancellable | None = None
+        self._client = (call.client_id, call.client_host)
         self._again = False
 
     def _resolve(self, wanted: FetchTopic) -> list[_Wanted]:
@@ -100,6 +103,9 @@ class _Fetch:
         if self._enough() or self._request.max_wait_ms <= 0:
             self._finish()
             return
+        if not self._node.commons.news.wait(self._client, self._call.ear, self):
+            self._finish()
+            return
         env = self._node.env
         self._timer = env.call_at(env.now_ms() + self._request.max_wait_ms, self._time_over)
         for wanted in self._all():
@@ -109,6 +115,12 @@ class _Fetch:
 
     def _all(self) -> list[_Wanted]:
         return [wanted for _, parts in self._topics for wanted in parts]
+
+    def cut_short(self) -> None:
+        """The client's group has news for it (see `News`)."""
+        if not self._call.answered:
+            self._enough()
+            self._finish()
 
     def progressed(self) -> None:
         """A partition may have more, or is gone; looked at once for all of this turn."""
@@ -128,6 +140,7 @@ class _Fetch:
             self._finish()
 
     def _stop_waiting(self) -> None:
+        self._node.commons.news.stop(self._client, self)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

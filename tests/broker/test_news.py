@@ -1,0 +1,97 @@
+"""Consumers hear of a rebalance at once: their waiting fetch ends, and they heartbeat (issue 3)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from kohort import Consumer
+from kohort.broker.calls import Ear
+from kohort.broker.news import MAX_REMEMBERED, News
+from kohort.testing import Cluster
+
+PATIENCE_S = 20.0
+ME, OTHER = ("me", "/h"), ("other", "/h")
+
+
+class Fetch:
+    """A fetch that waits, until it is cut short."""
+
+    def __init__(self, news: News, client: tuple[str, str] = ME, ear: Ear | None = None) -> None:
+        self.news, self.client, self.cut = news, client, 0
+        self.ear = ear or Ear()
+        self.waits = news.wait(client, self.ear, self)
+
+    def cut_short(self) -> None:
+        self.cut += 1
+        self.news.stop(self.client, self)
+
+    def again(self) -> Fetch:
+        """The next fetch on the same connection."""
+        return Fetch(self.news, self.client, self.ear)
+
+
+def test_news_end_every_fetch_of_a_client_and_no_other() -> None:
+    news = News()
+    mine, second, other = Fetch(news), Fetch(news), Fetch(news, OTHER)
+    news.spread([ME, ME])
+    assert (mine.cut, second.cut, other.cut) == (1, 1, 0)
+    assert mine.again().waits
+    assert Fetch(news).waits
+
+
+def test_each_connection_hears_once_also_if_it_is_busy() -> None:
+    """Several consumers may have one client id: one that waits must not hear for all."""
+    news = News()
+    busy, waiting = Fetch(news), Fetch(news)
+    news.stop(ME, busy)
+    news.spread([ME])
+    assert (waiting.cut, busy.cut) == (1, 0)
+    late = busy.again()
+    assert not late.waits
+    assert late.again().waits
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """Limits on everything that grows: whoever never fetches must not cost memory."""
+    news = News()
+    news.spread((str(n), "/h") for n in range(MAX_REMEMBERED + 10))
+    assert len(news._latest) == MAX_REMEMBERED
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Heartbeats as seldom as by default: 3 s in classic groups, 5 s in consumer groups."""
+    with Cluster(group_initial_rebalance_delay_ms=0) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_change_is_settled_long_before_the_next_heartbeat(
+    cluster: Cluster, protocol: str
+) -> None:
+    """Issue 3: half a second with default settings; here with room for a busy machine."""
+    cluster.create_topic(protocol, partitions=4)
+
+    def member() -> Consumer:
+        made = Consumer(
+            bootstrap_servers=cluster.bootstrap, group_id=protocol, group_protocol=protocol
+        )
+        made.subscribe([protocol])
+        return made
+
+    def settled(*members: Consumer) -> float:
+        began = time.monotonic()
+        while {len(m.assignment()) for m in members} != {4 // len(members)}:
+            assert time.monotonic() - began < PATIENCE_S
+            for m in members:
+                m.poll(0.005)
+        return time.monotonic() - began
+
+    with member() as first:
+        settled(first)
+        with member() as second:
+            assert settled(first, second) < 2
+        assert settled(first) < 2
