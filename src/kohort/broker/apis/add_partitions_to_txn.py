@@ -25,7 +25,7 @@ from kohort.wire.messages.add_partitions_to_txn_response import (
 if TYPE_CHECKING:
     from kohort.broker.node import Node
 
-_FENCED_FROM, _BATCHED_FROM, _ABORTABLE_FROM = 2, 4, 5
+_FENCED_FROM, _BATCHED_FROM = 2, 4
 
 
 def handle(node: Node, request: AddPartitionsToTxnRequest, call: Call) -> None:
@@ -82,10 +82,8 @@ def _refused(
 def _put_codes(result: AddPartitionsToTxnResult, version: int) -> None:
     for topic in result.topic_results:
         for partition in topic.results_by_partition:
-            code = code_known(partition.partition_error_code, version, _FENCED_FROM)
-            if code == ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_FROM:
-                code = ErrorCode.INVALID_TXN_STATE
-            partition.partition_error_code = code
+            code = partition.partition_error_code
+            partition.partition_error_code = code_known(code, version, _FENCED_FROM)
 
 
 API = serve(AddPartitionsToTxnRequest, handle)

@@ -4,6 +4,9 @@ Without a transactional id: an id that nobody had before, at epoch 0 (also for o
 it had: a new id is as good as a new epoch). With one, its coordinator answers.
 
 v6 (two-phase commit, KIP-939) is not stable in Kafka either.
+
+Differs from Apache Kafka: aborting the open transaction of another producer raises the epoch by two
+where Kafka raises it by one, so that the fenced producer's own EndTxn cannot pass for a retry.
 """
 
 from __future__ import annotations
