@@ -97,9 +97,9 @@ def copy_of_src(into: Path) -> Path:
 
 
 def apply(mutant: Mutant, where: Path, *options: str) -> str | None:
-    """Apply a patch; what went wrong, or None."""
+    """Apply a patch, with one line around each change as it was; what went wrong, or None."""
     ran = subprocess.run(
-        ["git", "apply", *options, str(mutant.path)],
+        ["git", "apply", "-C1", *options, str(mutant.path)],
         cwd=where, capture_output=True, text=True, check=False,
     )  # fmt: skip
     return None if ran.returncode == 0 else ran.stderr.strip()
