@@ -346,8 +346,10 @@ class Application:
                 self.world.checks.sought(self, args[0], offset)
             elif kind == "pause":
                 consumer.pause(args[0])
+                self.world.checks.paused(self, args[0], True)
             elif kind == "resume":
                 consumer.resume(args[0])
+                self.world.checks.paused(self, args[0], False)
 
     def _close(self) -> Life:
         self.world.checks.comes_back(self)

@@ -99,6 +99,12 @@ def new_assignment(world: World) -> Met:
     return met
 
 
+@_asks("{tp} is committed at {n}")
+def is_committed(world: World, tp: TopicPartition, offset: int) -> Met:
+    """The group's committed offset is this now."""
+    return lambda: world.committed(tp) == offset
+
+
 @_asks("the group has {n} members")
 def has_members(world: World, count: int) -> Met:
     """The coordinator counts so many."""

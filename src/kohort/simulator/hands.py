@@ -123,9 +123,9 @@ class Hand(Channel):
             self.heartbeat()
             self.world.schedule.after(ms, self._beat, ms)
 
-    def leave(self) -> None:
-        """LeaveGroup."""
-        who = MemberIdentity(member_id=self.member_id)
+    def leave(self, member_id: str = "") -> None:
+        """LeaveGroup, its own or another member's (as administrators do)."""
+        who = MemberIdentity(member_id=member_id or self.member_id)
         self._send(LeaveGroupRequest(group_id=self.world.group, members=[who]))
 
     def commit(self, tp: TopicPartition, offset: int) -> None:

@@ -109,6 +109,10 @@ class Checks:
         """An application has moved its position."""
         self.consumer.sought(app, tp, offset)
 
+    def paused(self, app: Application, tp: TopicPartition, paused: bool) -> None:
+        """An application has paused or resumed a partition."""
+        self.consumer.paused(app, tp, paused)
+
     def gone(self, app: Application) -> None:
         """A process has ended, or has closed its consumer."""
         self.consumer.gone(app)

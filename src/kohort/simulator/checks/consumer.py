@@ -38,6 +38,7 @@ class Owned:
     """`handed` as of the last poll (automatic commits) or commit (the application's own)."""
     committed: int = -1
     """The last offset that the coordinator took from this owner."""
+    paused: bool = False
 
 
 @dataclass
@@ -82,6 +83,11 @@ def c6_exact_difference(
         demand(not told & have, "C6", f"{who} is assigned {sorted(told & have)}, which it has")
     else:
         demand(told <= have, "C6", f"{who} gives up {sorted(told - have)}, which it has not")
+
+
+def c10_paused_is_silent(who: str, tp: TopicPartition, owned: Owned) -> None:
+    """C10: a paused partition hands nothing out, over rebalances that leave it where it is, too."""
+    demand(not owned.paused, "C10", f"{who} is handed records of {tp}, which it has paused")
 
 
 def cl1_poll_returns(who: str, took_ms: int, most_ms: int) -> None:
@@ -136,6 +142,7 @@ class ConsumerChecks:
         for record in records:
             tp = TopicPartition(record.topic, record.partition)
             owned = c1_is_owned(app.name, tp, seen.owned.get(tp))
+            c10_paused_is_silent(app.name, tp, owned)
             log = self._log(tp)
             if owned.expect is None:
                 self._begins(app, tp, owned, record.offset)
@@ -185,6 +192,12 @@ class ConsumerChecks:
             owned.settled = max(owned.settled, offset)
             owned.committed = -1
             self._offsets.excused.add(tp)
+
+    def paused(self, app: Application, tp: TopicPartition, paused: bool) -> None:
+        """The application has paused or resumed what it owns."""
+        owned = self._of(app).owned.get(tp)
+        if owned is not None:
+            owned.paused = paused
 
     # -- rebalances ------------------------------------------------------------------------------
 

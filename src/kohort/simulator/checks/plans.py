@@ -43,7 +43,7 @@ def g14_owner_gives_up_first(group_id: str, stored: StoredGroup) -> None:
     """G14, G1: a cooperative plan gives nobody what another member still owns (KIP-429).
 
     Of several who say that they own a partition the one of the highest generation does; when two
-    say so for one generation nobody is believed (B32).
+    say so for one generation nobody is believed, and nobody is given it yet (B32, B33).
     """
     if stored.protocol != COOPERATIVE or stored.lacks_assignment():
         return
@@ -61,8 +61,15 @@ def g14_owner_gives_up_first(group_id: str, stored: StoredGroup) -> None:
         for part in plan.assigned_partitions:
             for number in part.partitions:
                 found = sorted(claims.get((part.topic, number), ()), reverse=True)
-                if not found or (len(found) > 1 and found[0][0] == found[1][0]):
+                if not found:
                     continue
+                tie = len(found) > 1 and found[0][0] == found[1][0]
+                demand(
+                    not tie,
+                    "G14",
+                    f"group {group_id}, generation {stored.generation}: {part.topic}-{number} is "
+                    f"given to {member.client_id}, and two members own it since {found[0][0]}",
+                )
                 demand(
                     found[0][1] == member.member_id,
                     "G14",
