@@ -77,21 +77,20 @@ class Portions:
         return max(1, min(self._most, by_time, by_share))
 
 
-class ThreadPool:
-    """Threads of this process: for handlers that wait for something, or are quick."""
+class _Crew:
+    """Threads that all take lists from one queue; what each does with them is `_work`."""
 
-    name = "threads"
+    name = ""
 
-    def __init__(self, invoker: Invoker, workers: int) -> None:
+    def __init__(self, workers: int) -> None:
         self.workers = workers
-        self._invoker = invoker
         self._inbox: SimpleQueue[list[Item] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
 
     def start(self, report: Report) -> None:
         """Start the threads; `report` is called on them."""
         for number in range(self.workers):
-            name = f"kohort-worker-{number}"
+            name = f"kohort-{self.name}-{number}"
             thread = threading.Thread(target=self._work, args=(report,), name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -101,13 +100,26 @@ class ThreadPool:
         self._inbox.put(items)
 
     def stop(self, timeout_s: float) -> bool:
-        """Let the threads end; False when one was still at work after the time."""
+        """Let the workers end; False when one was still at work after the time."""
         for _ in self._threads:
             self._inbox.put(None)
         until = time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
+
+    def _work(self, report: Report) -> None:
+        raise TypeError(f"{type(self).__name__} does not say what its workers do")
+
+
+class ThreadPool(_Crew):
+    """Threads of this process: for handlers that wait for something, or are quick."""
+
+    name = "threads"
+
+    def __init__(self, invoker: Invoker, workers: int) -> None:
+        super().__init__(workers)
+        self._invoker = invoker
 
     def _work(self, report: Report) -> None:
         while (items := self._inbox.get()) is not None:
@@ -120,41 +132,18 @@ class ThreadPool:
             report(Finished(self.name, items, outcomes, time.perf_counter() - started))
 
 
-class ProcessPool:
+class ProcessPool(_Crew):
     """Processes: for handlers that compute. Each has a thread here that feeds it."""
 
     name = "processes"
 
     def __init__(self, specs: Mapping[str, HandlerSpec], workers: int) -> None:
-        self.workers = workers
+        super().__init__(workers)
         self._specs = dict(specs)
         self._context = multiprocessing.get_context("spawn")
-        self._inbox: SimpleQueue[list[Item] | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
         self._timeout_s = max((s.timeout_ms for s in specs.values()), default=0) / 1_000
 
-    def start(self, report: Report) -> None:
-        """Start the processes; `report` is called on the threads that feed them."""
-        for number in range(self.workers):
-            name = f"kohort-process-{number}"
-            thread = threading.Thread(target=self._feed, args=(report,), name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
-
-    def submit(self, items: list[Item]) -> None:
-        """Give some process something to do."""
-        self._inbox.put(items)
-
-    def stop(self, timeout_s: float) -> bool:
-        """Let the processes end; False when one was still at work after the time."""
-        for _ in self._threads:
-            self._inbox.put(None)
-        until = time.monotonic() + timeout_s
-        for thread in self._threads:
-            thread.join(max(0.0, until - time.monotonic()))
-        return not any(thread.is_alive() for thread in self._threads)
-
-    def _feed(self, report: Report) -> None:
+    def _work(self, report: Report) -> None:
         child = _Child(self._context, self._specs)
         try:
             while (items := self._inbox.get()) is not None:
