@@ -24,7 +24,8 @@ from kohort.records import Record
 from kohort.retry.classify import Classifier, Disposition, Failure, describe, stated
 from kohort.retry.copies import Attempt
 from kohort.retry.handling import UNDECODABLE, Decode, decoder_of
-from kohort.retry.headers import Header, Origin
+from kohort.retry.handling import Record as RecordView
+from kohort.retry.headers import Header
 
 TIMED_OUT = "handler_timed_out"
 
@@ -59,66 +60,14 @@ class HandlerSpec:
     max_batch: int = 500
 
 
-class Received:
-    """One record as a handler sees it; a retried record shows the place where it stood first.
+class Received(RecordView):
+    """One record as a handler sees it, and what is to be produced when it succeeds."""
 
-    Attributes:
-        topic, partition, offset: where the record stood first, also when it is tried again.
-        timestamp_ms: its first timestamp, milliseconds since the epoch.
-        key, value: the bytes as they were produced; None for null.
-        data: the decoded value (see `decode` of the handler), else the bytes.
-        attempt: 0 for the first try, 1 for the first retry, and so on.
-        headers: pairs of name and bytes, ours included when it is a retry.
-    """
-
-    __slots__ = ("_attempt", "_record", "data", "outputs")
+    __slots__ = ("outputs",)
 
     def __init__(self, record: Record, attempt: Attempt | None = None) -> None:
-        self._record = record
-        self._attempt = attempt
-        self.data: Any = None
+        super().__init__(record, attempt, None)
         self.outputs: list[Output] | None = None
-
-    @property
-    def _origin(self) -> Origin | Record:
-        return self._record if self._attempt is None else self._attempt.origin
-
-    @property
-    def topic(self) -> str:
-        return self._origin.topic
-
-    @property
-    def partition(self) -> int:
-        return self._origin.partition
-
-    @property
-    def offset(self) -> int:
-        return self._origin.offset
-
-    @property
-    def timestamp_ms(self) -> int:
-        return self._record.timestamp if self._attempt is None else self._attempt.origin[3]
-
-    @property
-    def key(self) -> bytes | None:
-        return self._record.key
-
-    @property
-    def value(self) -> bytes | None:
-        return self._record.value
-
-    @property
-    def headers(self) -> Sequence[Header]:
-        return self._record.headers
-
-    @property
-    def attempt(self) -> int:
-        return 0 if self._attempt is None else self._attempt.number
-
-    @property
-    def id(self) -> str:
-        """`TOPIC/PARTITION/OFFSET` of the first place: an idempotency key for other systems."""
-        return f"{self.topic}/{self.partition}/{self.offset}"
 
     def send(
         self,
@@ -136,9 +85,6 @@ class Received:
         if self.outputs is None:
             self.outputs = []
         self.outputs.append(Output(topic, value, key, partition, headers))
-
-    def __repr__(self) -> str:
-        return f"Received({self.id}, attempt={self.attempt})"
 
 
 class ReceivedBatch(Sequence[Received]):

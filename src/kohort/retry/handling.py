@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from kohort.errors import KohortError, StorageError, UsageError
+from kohort.records import Record as Fetched
 from kohort.retry.classify import Classifier, Disposition, Failure, describe, stated
 from kohort.retry.copies import Attempt
 from kohort.retry.effects import Effect, Execute, Insert, Params, Upsert
-from kohort.retry.headers import Header
+from kohort.retry.headers import Header, Origin
 from kohort.retry.store import ConstraintError, Store, StoreBusyError
 
 Decoder = Callable[[bytes], Any]
@@ -44,51 +45,61 @@ class Record:
         headers: pairs of name and bytes, ours included when it is a retry.
     """
 
-    __slots__ = ("_attempt", "data")
+    __slots__ = ("_attempt", "_source", "data")
 
-    def __init__(self, attempt: Attempt, data: Any) -> None:
+    def __init__(self, source: Attempt | Fetched, attempt: Attempt | None, data: Any) -> None:
+        self._source = source
         self._attempt = attempt
+        """None for a record of a source topic, which stands where it stood first."""
         self.data = data
 
     @property
+    def _origin(self) -> Origin:
+        attempt = self._attempt
+        if attempt is not None:
+            return attempt.origin
+        source = cast(Fetched, self._source)
+        return Origin(source.topic, source.partition, source.offset, source.timestamp)
+
+    @property
     def topic(self) -> str:
-        return self._attempt.origin.topic
+        return self._origin.topic
 
     @property
     def partition(self) -> int:
-        return self._attempt.origin.partition
+        return self._origin.partition
 
     @property
     def offset(self) -> int:
-        return self._attempt.origin.offset
+        return self._origin.offset
 
     @property
     def timestamp_ms(self) -> int:
-        return self._attempt.origin.timestamp_ms
+        return self._origin.timestamp_ms
 
     @property
     def key(self) -> bytes | None:
-        return self._attempt.key
+        return self._source.key
 
     @property
     def value(self) -> bytes | None:
-        return self._attempt.value
+        return self._source.value
 
     @property
     def headers(self) -> Sequence[Header]:
-        return self._attempt.headers
+        return self._source.headers
 
     @property
     def attempt(self) -> int:
-        return self._attempt.number
+        return 0 if self._attempt is None else self._attempt.number
 
     @property
     def id(self) -> str:
         """`TOPIC/PARTITION/OFFSET` of the first place: an idempotency key for other systems."""
-        return self._attempt.origin.retry_id
+        return self._origin.retry_id
 
     def __repr__(self) -> str:
-        return f"Record({self.id}, attempt={self.attempt})"
+        return f"{type(self).__name__}({self.id}, attempt={self.attempt})"
 
 
 class Lookup:
@@ -238,7 +249,7 @@ class Handlers:
             if isinstance(data, Undecodable):
                 outcomes[index] = data.failure
             else:
-                records.append(Record(attempt, data))
+                records.append(Record(attempt, attempt, data))
                 indices.append(index)
         run = _run_batch if spec.batch else _run_each
         for index, outcome in zip(indices, run(spec, records, self._lookup), strict=True):
