@@ -10,7 +10,7 @@ KERNEL := $(wildcard src/kohort/*/*.pyx src/kohort/*/*.pxi src/kohort/*/*.h)
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench demo-kill nightly soak interop wire diagrams clean
+.PHONY: help setup demo test check bench demo-kill nightly mutants soak interop wire diagrams clean
 
 help:  ## what the targets do
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,6 +51,9 @@ bench: setup  ## every benchmark, ratios side by side
 
 nightly: setup  ## what is too long for `make test`
 	@$(PYTEST) -q -m nightly
+
+mutants: setup  ## plant known bugs one by one; the simulator and the tests must find each
+	@$(BIN)/python tools/run_mutants.py
 
 interop: setup  ## Apache Kafka's clients, tools and broker beside ours (Maven, Java)
 	@$(PYTEST) -q tests/e2e -k interop

@@ -52,7 +52,6 @@ def simulate() -> None:
     """Run groups in a simulated world and check that all promises hold."""
     # What simulated consumers would write to a log is part of their stories, not of ours.
     logging.getLogger("kohort.client").addHandler(logging.NullHandler())
-    logging.getLogger("kohort.client").propagate = False
 
 
 simulate.add_command(compare)
