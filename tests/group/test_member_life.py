@@ -85,6 +85,18 @@ def test_steps_run_before_the_poll_are_enough() -> None:
     d.request(JoinGroupRequest)
 
 
+def test_only_a_tick_finds_the_caller_overdue() -> None:
+    """B10: a hint or a new coordinator comes without the caller's latest poll, and nobody would
+    see that the member has gone."""
+    d = Driver(max_poll_interval_ms=5_000).stable()
+    d.now += 5_000
+    d.call("hurry")
+    d.call("coordinator_found", 9)
+    assert d.member.state is State.STABLE or d.member.state.name == "ACKNOWLEDGING"
+    d.call("tick")
+    assert d.member.overdue
+
+
 def test_polling_keeps_it_a_member() -> None:
     """Spec 1.3: every poll starts the interval anew."""
     d = Driver(max_poll_interval_ms=5_000).stable()

@@ -258,7 +258,13 @@ class ConsumerMember(ConsumerMemberCore):
         return min(due, default=None)
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """Do what has fallen due. Call `polled` with the caller's latest poll first."""
+        """Do what has fallen due. Call `polled` with the caller's latest poll first.
+
+        Only here is the caller found to be overdue: other events come without its latest poll.
+        """
         self._now_ms = now_ms
+        limit_ms = self._polled_ms + self.config.max_poll_interval_ms
+        if self.state in POLL_WATCHED and now_ms >= limit_ms:
+            self._overdue()
         self._timers()
         return self._flush()

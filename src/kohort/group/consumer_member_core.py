@@ -37,7 +37,6 @@ from kohort.group.consumer_member_messages import (
 )
 from kohort.group.consumer_member_table import (
     HEARTBEATING,
-    POLL_WATCHED,
     SEEKING,
     SETTLING,
     TRANSITIONS,
@@ -468,9 +467,7 @@ class ConsumerMemberCore:
         return wait_ms
 
     def _timers(self) -> None:
-        now, config = self._now_ms, self.config
-        if self.state in POLL_WATCHED and now >= self._polled_ms + config.max_poll_interval_ms:
-            self._overdue()
+        now = self._now_ms
         if self._may_heartbeat() and now >= self._heartbeat_at_ms:
             self._send(Call.HEARTBEAT, self.generation)
         if self.state is State.JOINING and Call.JOIN not in self._calls:

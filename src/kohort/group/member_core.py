@@ -52,7 +52,7 @@ from kohort.group.member_plan import (
     planned_topics,
     read_members,
 )
-from kohort.group.member_table import HEARTBEATING, POLL_WATCHED, SEEKING, TRANSITIONS, Event, State
+from kohort.group.member_table import HEARTBEATING, SEEKING, TRANSITIONS, Event, State
 from kohort.wire import Message
 from kohort.wire.messages.describe_groups_request import DescribeGroupsRequest
 from kohort.wire.messages.describe_groups_response import DescribeGroupsResponse
@@ -547,8 +547,6 @@ class MemberCore:
 
     def _timers(self) -> None:
         now, config = self._now_ms, self.config
-        if self.state in POLL_WATCHED and now >= self._polled_ms + config.max_poll_interval_ms:
-            self._overdue()
         if self._keeps_session() and now >= self._heard_ms + config.session_timeout_ms:
             silent = now - self._heard_ms
             self._coordinator_gone(f"no answer for {silent} ms (session.timeout.ms)")
