@@ -190,6 +190,24 @@ def hand_commits(world: World, who: str, offset: int, tp: TopicPartition) -> Non
     world.hand(who).commit(tp, offset)
 
 
+@_does("{who} stages {n} in {tp} by hand")
+def hand_stages(world: World, who: str, offset: int, tp: TopicPartition) -> None:
+    """It sends TxnOffsetCommit as a producer of its own, as the member it was, if it was one."""
+    world.hand(who).stage(tp, offset)
+
+
+@_does("{who} commits its transaction by hand")
+def hand_commits_transaction(world: World, who: str) -> None:
+    """The marker is written into the group's log: what it has staged counts."""
+    world.hand(who).end_transaction(committed=True)
+
+
+@_does("{who} aborts its transaction by hand")
+def hand_aborts_transaction(world: World, who: str) -> None:
+    """The marker is written: what it has staged is gone."""
+    world.hand(who).end_transaction(committed=False)
+
+
 # -- the network ---------------------------------------------------------------------------------
 
 

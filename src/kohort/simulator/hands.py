@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from kohort.errors import ErrorCode
 from kohort.group.effects import RequestContext
@@ -35,6 +36,12 @@ from kohort.wire.messages.offset_commit_request import (
 )
 from kohort.wire.messages.offset_commit_response import OffsetCommitResponse
 from kohort.wire.messages.sync_group_request import SyncGroupRequest, SyncGroupRequestAssignment
+from kohort.wire.messages.txn_offset_commit_request import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from kohort.wire.messages.txn_offset_commit_response import TxnOffsetCommitResponse
 
 if TYPE_CHECKING:
     from kohort.client.types import TopicPartition
@@ -51,6 +58,7 @@ class Hand(Channel):
         self.client = name
         self.number = -1
         self.sender = Machine(world.schedule, name, Clock())
+        self.producer_id = crc32(name.encode())
         self.member_id = ""
         self.generation = -1
         self.others: list[str] = []
@@ -141,6 +149,28 @@ class Hand(Channel):
             most=_COMMIT_BY_NAME,
         )
 
+    def stage(self, tp: TopicPartition, offset: int) -> None:
+        """TxnOffsetCommit, as a producer of its own."""
+        part = TxnOffsetCommitRequestPartition(
+            partition_index=tp.partition, committed_offset=offset
+        )
+        self._send(
+            TxnOffsetCommitRequest(
+                transactional_id=self.client,
+                group_id=self.world.group,
+                producer_id=self.producer_id,
+                generation_id=self.generation,
+                member_id=self.member_id,
+                topics=[TxnOffsetCommitRequestTopic(name=tp.topic, partitions=[part])],
+            )
+        )
+
+    def end_transaction(self, *, committed: bool) -> None:
+        """What the transaction coordinator does then: a marker in the group's log."""
+        host = self.world.cluster.coordinator(self.world.group)
+        if host is not None:
+            host.end_transaction(self.producer_id, committed=committed)
+
     def _send(self, request: Message, *, most: int = 99) -> None:
         host = self.world.cluster.coordinator(self.world.group)
         if host is None:
@@ -161,7 +191,7 @@ class Hand(Channel):
         """An answer, at once."""
         answer: Any = response
         api = type(asked.request).NAME.removesuffix("Request")
-        if isinstance(response, OffsetCommitResponse):
+        if isinstance(response, OffsetCommitResponse | TxnOffsetCommitResponse):
             code = response.topics[0].partitions[0].error_code
         else:
             code = answer.error_code

@@ -120,6 +120,14 @@ class ShardHost:
             self.node.world.checks.arrived(self, asked)
         self.run(self.shard.handle(asked.request, context, self.node.machine.now_ms()))
 
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """A transaction's marker: it stands in the log, then it counts."""
+        if self.shard is not None and self.loaded and self.epoch == self.log.epoch:
+            at = self.log.append_marker(producer_id, committed)
+            self.shard.replay_marker(producer_id, committed)
+            self.node.world.checks.appended(self, at)
+            self._flush_soon()
+
     def topics_changed(self, image: TopicsImage) -> None:
         """The cluster's topics are others now."""
         if self.shard is not None:

@@ -59,6 +59,12 @@ class GroupLog:
             self.entries.append(Entry(at, record, producer_id, epoch=epoch))
         return first
 
+    def append_marker(self, producer_id: int, committed: bool) -> int:
+        """Append the end of a producer's transaction; its offset."""
+        at = self.end
+        self.entries.append(Entry(at, None, producer_id, committed, self.epoch))
+        return at
+
     def lose(self, end: int) -> int:
         """The power is cut: nothing from `end` on survives. How many records are gone."""
         assert end >= self.flushed, "what was flushed is kept"

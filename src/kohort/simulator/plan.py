@@ -35,6 +35,10 @@ class Settings:
     """The newest version that nodes serve, of APIs that they serve less than we know of."""
     initial_delay_ms: int = 0
     max_size: int = 1_000
+    retention_minutes: int = 10_080
+    """How long offsets are kept that nobody reads on from."""
+    sweep_ms: int = 600_000
+    """How often it is looked for offsets whose time is over."""
 
     @property
     def group_config(self) -> GroupConfig:
@@ -44,6 +48,8 @@ class Settings:
             group_initial_rebalance_delay_ms=self.initial_delay_ms,
             group_new_member_join_timeout_ms=4 * self.max_poll_ms,
             group_max_size=self.max_size,
+            offsets_retention_minutes=self.retention_minutes,
+            offsets_retention_check_interval_ms=self.sweep_ms,
             group_consumer_session_timeout_ms=self.session_ms,
             group_consumer_min_session_timeout_ms=1,
             group_consumer_heartbeat_interval_ms=self.heartbeat_ms,

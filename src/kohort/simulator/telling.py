@@ -35,6 +35,8 @@ INVARIANTS = {
     "CL1": "a poll ends in its time",
     "O2": "a confirmed commit survives",
     "O3": "a committed offset falls only when somebody goes back",
+    "O4": "no offset expires before its time, or while a transaction holds it",
+    "O5": "of a transaction's commit and a plain one the later record counts",
     "O7": "a commit is confirmed when it is on disk",
     "GL1": "the group settles",
     "GL2": "every living consumer is a member",

@@ -1,4 +1,4 @@
-"""Checks of committed offsets: O2, O3, O7, C4, C5, on logs and answers."""
+"""Checks of committed offsets: O2-O5, O7, C4, C5, on logs and answers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ if TYPE_CHECKING:
     from kohort.simulator.world import World
 
 Key = tuple[str, TopicPartition]
+_FASTEST = 0.9
+"""So much of a time has gone by at least when a clock, which may be fast, says all of it."""
 
 
 class Commit(NamedTuple):
-    """A committed offset as the log has it."""
+    """A committed offset as the log has it. `at_ms` is when it began to count."""
 
     at_ms: int
     offset: int | None
     record_offset: int
+    written_ms: int
 
 
 def o2_told_is_kept(key: Key, told: Commit, found: Any) -> None:
@@ -43,6 +46,26 @@ def o3_rises(key: Key, before: Commit | None, offset: int, excused: bool) -> Non
         offset >= before.offset,
         "O3",
         f"group {key[0]}: {key[1]} was committed at {before.offset}, now at {offset}",
+    )
+
+
+def o4_time_is_over(key: Key, last: Commit | None, before_ms: int, held: bool) -> None:
+    """O4: an offset goes when it is old enough, and never while a transaction holds one."""
+    demand(not held, "O4", f"group {key[0]}: {key[1]} expires, which a transaction has staged")
+    demand(
+        last is None or last.written_ms <= before_ms,
+        "O4",
+        f"group {key[0]}: the offset of {key[1]} expires before its time",
+    )
+
+
+def o5_later_record_wins(key: Key, wanted: int | None, found: int | None) -> None:
+    """O5: what counts after a marker is the offset whose record stands last in the log."""
+    demand(
+        wanted == found,
+        "O5",
+        f"group {key[0]}: after a marker {key[1]} is committed at {found}; the last record that "
+        f"counts says {wanted}",
     )
 
 
@@ -66,32 +89,66 @@ class OffsetChecks:
         self.excused: set[TopicPartition] = set()
         """Partitions in which somebody has moved a position back, or began behind."""
         self._told: dict[Key, Commit] = {}
+        self._staged: dict[int, dict[Key, Commit]] = {}
+        """What open transactions hold, by producer."""
 
     def appended(self, host: ShardHost, first: int) -> None:
         """O3 on what was written; and C4, C5 where the committer is known."""
-        at = first - host.log.end
+        at, now_ms = first - host.log.end, self._world.schedule.now_ms
         for entry in host.log.entries[at:]:
-            assert entry.record is not None, "shards append records"
+            if entry.record is None:
+                self._ended(host, entry.producer_id, entry.committed)
+                continue
             decoded = decode_record(entry.record, entry.offset)
-            if not isinstance(decoded, OffsetEntry) or entry.producer_id >= 0:
+            if not isinstance(decoded, OffsetEntry):
                 continue
             tp = TopicPartition(*decoded.partition)
             key = decoded.group_id, tp
             past = self.history.setdefault(key, [])
             offset = None if decoded.value is None else decoded.value.offset
+            if offset is None:
+                self._expired(key, past[-1] if past else None)
+            elif entry.producer_id >= 0:
+                commit = Commit(now_ms, offset, entry.offset, now_ms)
+                self._staged.setdefault(entry.producer_id, {})[key] = commit
+                continue
             if offset is not None:
                 o3_rises(key, past[-1] if past else None, offset, tp in self.excused)
-            past.append(Commit(self._world.schedule.now_ms, offset, entry.offset))
+            past.append(Commit(now_ms, offset, entry.offset, now_ms))
+
+    def _expired(self, key: Key, last: Commit | None) -> None:
+        """O4: nothing in the simulator deletes offsets but the sweep."""
+        settings, now_ms = self._world.settings, self._world.schedule.now_ms
+        kept_ms = int(settings.retention_minutes * 60_000 * _FASTEST)
+        held = any(key in staged for staged in self._staged.values())
+        o4_time_is_over(key, last, now_ms - kept_ms, held)
+
+    def _ended(self, host: ShardHost, producer_id: int, committed: bool) -> None:
+        """O5: of a transaction's offset and a plain one the later record wins, marker or not."""
+        assert host.shard is not None, "it has just appended"
+        for key, commit in self._staged.pop(producer_id, {}).items():
+            past = self.history.setdefault(key, [])
+            if committed and (not past or commit.record_offset > past[-1].record_offset):
+                past.append(commit._replace(at_ms=self._world.schedule.now_ms))
+            group_id, tp = key
+            found = host.shard.durable.offsets.get(group_id, {}).get((tp.topic, tp.partition))
+            o5_later_record_wins(
+                key, past[-1].offset if past else None, None if found is None else found.offset
+            )
 
     def lost(self, log: GroupLog) -> None:
         """What was lost with the log's end was never committed."""
+        for staged in self._staged.values():
+            for key in [key for key, commit in staged.items() if commit.record_offset >= log.end]:
+                if self._world.cluster.partition_of(key[0]) == log.partition:
+                    del staged[key]
         for (group_id, _), past in self.history.items():
             if self._world.cluster.partition_of(group_id) == log.partition:
                 kept = [commit for commit in past if commit.record_offset < log.end]
                 if len(kept) < len(past):
                     now_ms, last = self._world.schedule.now_ms, kept[-1] if kept else None
                     offset, record = (None, -1) if last is None else (last.offset, last[2])
-                    past[:] = [*kept, Commit(now_ms, offset, record)]
+                    past[:] = [*kept, Commit(now_ms, offset, record, now_ms)]
 
     def loaded(self, host: ShardHost) -> None:
         """O2 after a load."""
@@ -99,6 +156,8 @@ class OffsetChecks:
         for key, told in self._told.items():
             group_id, tp = key
             if self._world.cluster.partition_of(group_id) == host.log.partition:
+                if self.history[key][-1].offset is None:
+                    continue  # its time was over (O4)
                 found = host.shard.durable.offsets.get(group_id, {}).get((tp.topic, tp.partition))
                 o2_told_is_kept(key, told, found)
 
