@@ -190,6 +190,12 @@ def hand_commits(world: World, who: str, offset: int, tp: TopicPartition) -> Non
     world.hand(who).commit(tp, offset)
 
 
+@_does("{who} commits {n} in {tp} by hand with an instance id")
+def hand_commits_static(world: World, who: str, offset: int, tp: TopicPartition) -> None:
+    """The same with an instance id of its own, as one that is configured so and assigns itself."""
+    world.hand(who).commit(tp, offset, f"i-{who}")
+
+
 @_does("{who} stages {n} in {tp} by hand")
 def hand_stages(world: World, who: str, offset: int, tp: TopicPartition) -> None:
     """It sends TxnOffsetCommit as a producer of its own, as the member it was, if it was one."""

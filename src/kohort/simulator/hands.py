@@ -136,7 +136,7 @@ class Hand(Channel):
         who = MemberIdentity(member_id=member_id or self.member_id)
         self._send(LeaveGroupRequest(group_id=self.world.group, members=[who]))
 
-    def commit(self, tp: TopicPartition, offset: int) -> None:
+    def commit(self, tp: TopicPartition, offset: int, instance_id: str | None = None) -> None:
         """OffsetCommit."""
         part = OffsetCommitRequestPartition(partition_index=tp.partition, committed_offset=offset)
         self._send(
@@ -144,6 +144,7 @@ class Hand(Channel):
                 group_id=self.world.group,
                 generation_id_or_member_epoch=self.generation,
                 member_id=self.member_id,
+                group_instance_id=instance_id,
                 topics=[OffsetCommitRequestTopic(name=tp.topic, partitions=[part])],
             ),
             most=_COMMIT_BY_NAME,
