@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from kohort.client.offset_resolver import OffsetAnswer, OffsetResolver
 from kohort.client.positions import TRANSITIONS, Event, Phase, Position, Positions, Stamp
 from kohort.client.reset_policy import BY_DURATION, EARLIEST, LATEST, ResetPolicy
 from kohort.client.types import TopicPartition
-from kohort.errors import ConfigError, DataLossError, NoOffsetForPartitionError, UsageError
+from kohort.errors import (
+    ConfigError,
+    ConnectionFailedError,
+    DataLossError,
+    NoOffsetForPartitionError,
+    UsageError,
+)
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -276,3 +283,18 @@ def test_a_bound_does_not_forget_a_reset_under_way() -> None:
     assert (position.phase, position.reset_to) == (Phase.AWAITING_RESET, EARLIEST)
     positions.reset_found(P0, position.stamp, 0, 1, 2)
     assert (position.phase, position.offset) == (Phase.FETCHING, 0)
+
+
+@pytest.mark.parametrize("answer", ["no such epoch", "nobody there"])
+def test_a_validation_without_an_answer_resets_nothing(answer: str) -> None:
+    """B53, C8: an undefined end, or a leader that cannot be reached, is no loss of data."""
+    positions, position = fetching(10, epoch=1)
+    positions.leader_moved(P0, 2, can_validate=True, now_ms=2)
+    resolver = OffsetResolver(positions, 100, has_group=True)
+    (question,) = resolver.plan(lambda tp: 1, 3, 3, coordinator_known=True)
+    said = {P0: OffsetAnswer(0, -1)}
+    lost = ConnectionFailedError("its name is not known")
+    settled = resolver.answered(question.token, said if answer == "no such epoch" else lost, 4)
+    assert (settled.resets, position.offset) == ([], 10)
+    still = Phase.FETCHING if answer == "no such epoch" else Phase.AWAITING_VALIDATION
+    assert position.phase is still

@@ -11,7 +11,7 @@ import pytest
 
 import kohort
 from kohort.simulator.running import Options, run, run_scenario, run_seed
-from kohort.simulator.scenario import Scenario, examples
+from kohort.simulator.scenario import Scenario, examples, parse
 from kohort.simulator.telling import told
 
 SRC = Path(kohort.__file__).parent.parent
@@ -61,3 +61,31 @@ def test_a_seed_decides_everything() -> None:
         env={**os.environ, "PYTHONPATH": str(SRC), "PYTHONHASHSEED": "4711"},
     )
     assert out.stdout.split() == here
+
+
+def test_an_epoch_is_durable_with_its_first_record() -> None:
+    """G10, the check itself: more of the same epoch may be written while its answer waits."""
+    story = """
+    seeds = 1
+    steps = [
+      "at 0: start b", "at 10: start c", "at 3210: grow orders to 5 partitions",
+      "at 4210: slow the disk by 1134 ms", "at 5211: grow bills to 6 partitions",
+      "at 5331: write 200 records to orders-4", "at 9211: grow orders to 7 partitions",
+      "at 13231: slow the disk by 739 ms",
+    ]
+    world = { nodes = 1, topics = { orders = 2, bills = 2 } }
+    settings = { heartbeat_ms = 1300, initial_delay_ms = 1000 }
+    [[consumers]]
+    name = "b"
+    protocol = "consumer"
+    poll_ms = 2000
+    work_ms = 0
+    fence = true
+    [[consumers]]
+    name = "c"
+    protocol = "consumer"
+    records = 1
+    """
+    for plan in parse(story, "here").plans(20_460):
+        outcome = run(plan)
+        assert not outcome.failed, outcome.what

@@ -131,7 +131,7 @@ def _wish(world: World, who: str, *what: Any) -> None:
 
 @_does("remove {who} from the group")
 def remove(world: World, who: str) -> None:
-    """Somebody removes its member (LeaveGroup in its name); it is not told."""
+    """Somebody removes its member (LeaveGroup in its name, epoch -1); it is not told."""
     app = world.app(who)
     session = None if app is None else app.consumer.core.session
     if session is not None and session.member is not None and session.member.member_id:

@@ -18,6 +18,7 @@ from kohort.simulator.hosting import Asked
 from kohort.simulator.machine import Clock, Machine
 from kohort.simulator.network import Channel
 from kohort.wire import Message, decode, encode, encode_versioned
+from kohort.wire.messages.consumer_group_heartbeat_request import ConsumerGroupHeartbeatRequest
 from kohort.wire.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
 from kohort.wire.messages.consumer_protocol_subscription import (
     ConsumerProtocolSubscription,
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from kohort.simulator.world import World
 
 _COMMIT_BY_NAME = 9
+_LEAVES = -1
+"""The member epoch that says so (KIP-848)."""
 
 
 class Hand(Channel):
@@ -132,9 +135,15 @@ class Hand(Channel):
             self.world.schedule.after(ms, self._beat, ms)
 
     def leave(self, member_id: str = "") -> None:
-        """LeaveGroup, its own or another member's (as administrators do)."""
-        who = MemberIdentity(member_id=member_id or self.member_id)
-        self._send(LeaveGroupRequest(group_id=self.world.group, members=[who]))
+        """It leaves, or sees to it that another member does (as administrators do)."""
+        who, group = member_id or self.member_id, self.world.look()
+        if member_id and group is not None and group.consumer:
+            gone = ConsumerGroupHeartbeatRequest(group_id=self.world.group, member_id=who)
+            gone.member_epoch = _LEAVES
+            self._send(gone)
+            return
+        members = [MemberIdentity(member_id=who)]
+        self._send(LeaveGroupRequest(group_id=self.world.group, members=members))
 
     def commit(self, tp: TopicPartition, offset: int, instance_id: str | None = None) -> None:
         """OffsetCommit."""

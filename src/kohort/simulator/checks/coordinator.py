@@ -251,7 +251,9 @@ class CoordinatorChecks:
         if entry.field is Field.GROUP and isinstance(entry.value, GroupMetadata):
             self._world.journal.tell(f"group {entry.group_id}: epoch {entry.value.epoch}")
         if entry.field is Field.CURRENT and isinstance(entry.value, Current):
-            self._written[entry.group_id, entry.key, entry.value.epoch] = offset
+            # More of one epoch may follow while the answer to its first record waits for the disk.
+            key = entry.group_id, entry.key, entry.value.epoch
+            self._written[key] = min(offset, self._written.get(key, offset))
 
     def _note_instances(self, group_id: str, stored: StoredGroup) -> None:
         for member in stored.members.values():
