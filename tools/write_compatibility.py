@@ -64,6 +64,9 @@ What was learned about them (none of it needs anything from the broker):
 - kafka-python 3.0.12: when a topic's metadata comes after the first join, it joins again; if a
   `poll` ends while that second join is under way, its answer is forgotten, no heartbeat is sent and
   the member never comes back. Give its first polls several seconds.
+- librdkafka 2.16: when the broker dies while AddOffsetsToTxn is under way, the retry is answered and
+  TxnOffsetCommit is never sent; `send_offsets_to_transaction` does not end. Make a new
+  producer: it takes over the transactional id.
 - kafka-python 3.0.12 leaves sockets unclosed whose connect was refused.
 - kafka-python 3.0.12 compresses with snappy, lz4 and zstd only where `python-snappy`, `lz4` and
   `zstandard` are installed.

@@ -6,6 +6,7 @@ ends. It may be killed at any moment; a new one of its name goes on.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from typing import Any
 
 from .makes import CONFLUENT, KOHORT
 
-WAIT_S = 30
+WAIT_S, STUCK_S = 30, 10
 
 
 def by_kohort(servers: str, name: str, stopping: threading.Event) -> None:
@@ -71,6 +72,9 @@ def by_confluent(servers: str, name: str, stopping: threading.Event) -> None:
         messages = [m for m in consumer.consume(20, 0.3) if m.error() is None]
         if not messages:
             continue
+        # librdkafka 2.16 may ask nobody any more: see docs/compatibility.md.
+        stuck = threading.Timer(STUCK_S, os._exit, (3,))
+        stuck.start()
         try:
             producer.begin_transaction()
             for message in messages:
@@ -87,6 +91,8 @@ def by_confluent(servers: str, name: str, stopping: threading.Event) -> None:
             for tp in consumer.committed(consumer.assignment(), WAIT_S):
                 tp.offset = max(tp.offset, 0)
                 consumer.seek(tp)
+        finally:
+            stuck.cancel()
     consumer.close()
 
 

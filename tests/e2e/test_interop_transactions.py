@@ -247,6 +247,12 @@ class Copier:
         self.process.kill()
         self._gone()
 
+    def revive(self) -> None:
+        """Start it again when it has given up, as whatever runs it would."""
+        if self.process.poll() is not None:
+            self._gone()
+            self.start()
+
     def finish(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
@@ -276,11 +282,13 @@ class Out(threading.Thread):
             while not self.ending.is_set():
                 self.values += [record.value for record in consumer.poll(0.2)]
 
-    def await_count(self, count: int) -> None:
+    def await_count(self, count: int, copiers: list[Copier]) -> None:
         end = time.monotonic() + PATIENCE_S
         tick = threading.Event()
         while len(self.values) < count:
             assert time.monotonic() < end, f"{len(self.values)} of {count} came"
+            for copier in copiers:
+                copier.revive()
             tick.wait(0.05)
 
 
@@ -303,14 +311,14 @@ def test_consume_transform_produce_exactly_once(make: str, tmp_path: Path) -> No
                     producer.send("in", b"%d" % sent, b"k%d" % sent)
                     sent += 1
                 producer.flush()
-                out.await_count(sent - 200)
+                out.await_count(sent - 200, copiers)
                 if round_ % 2:
                     broker.kill()
                     broker.start()
                 victim = copiers[round_ % 2]
                 victim.kill()
                 victim.start()
-        out.await_count(sent)
+        out.await_count(sent, copiers)
         for copier in copiers:
             copier.finish()
     finally:
