@@ -79,6 +79,40 @@ def test_the_first_lines_of_code_consume_as_they_stand() -> None:
         assert lag.returncode == 0, lag.stderr
 
 
+def test_the_app_bills_and_fails_as_it_says() -> None:
+    """The App of the README as it stands: what is bad fails, redrive would send it."""
+    chosen = ["--topic", "payments", "--group", "billing-app"]
+    with Cluster() as cluster:
+        cluster.create_topic("payments")
+
+        def kohort(*arguments: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [sys.executable, "-m", "kohort", *arguments],
+                capture_output=True, text=True, env=environment(cluster), timeout=TIMEOUT_S,
+            )  # fmt: skip
+
+        with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            producer.send("payments", b'{"amount": -1}')
+            producer.send("payments", b'{"amount": 5}')
+        code = blocks("python")[1].replace("localhost:9092", cluster.bootstrap)
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(cluster),
+        )  # fmt: skip
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "billed 5\n"
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=TIMEOUT_S)
+        finally:
+            process.kill()
+            process.communicate()
+        assert (process.returncode, said) == (0, "")
+        assert "1 failed" in kohort("failed", "list", *chosen).stdout
+        redrive = kohort("failed", "redrive", *chosen, "--reason", "negative_amount", "--dry-run")
+        assert "1 would be sent" in redrive.stdout + redrive.stderr
+
+
 def test_its_commands_work_in_their_order(tmp_path: Path) -> None:
     """`kohort broker run` is the cluster here; the others are run as they stand."""
     commands = [line[2:] for block in blocks("console") for line in block.splitlines()]

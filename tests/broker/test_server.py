@@ -156,7 +156,9 @@ def test_a_port_in_use_is_said_clearly(cluster: Cluster, tmp_path: Path) -> None
     [
         ({"durability": "fsync"}, "data_dir"),
         ({"durability": "tape"}, "fsync, os, memory"),
-        ({"durability": "memory", "port": 70_000}, "70000"),
+        ({"durability": "memory", "port": 70_000}, "port=70000 is no port"),
+        ({"durability": "memory", "port": -1}, "port=-1 is no port"),
+        ({"durability": "memory", "port": 65_535, "nodes": 3}, "use at most 65533"),
         ({"durability": "memory", "host": "0.0.0.0"}, "allow_open"),
         ({"durability": "memory", "num_partitions": 0}, "num_partitions"),
         ({"durability": "memory", "log_message_timestamp_type": "Never"}, "Never"),

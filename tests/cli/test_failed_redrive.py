@@ -47,6 +47,9 @@ def test_it_asks_before_it_sends(failures) -> None:
     assert len(failures.entry()) == 30
     again = run(failures, "--id", "r1", "--yes")
     assert "0 would be sent" in again.output
+    assert "nothing was sent: redrive r1 has been through all that failed" in again.output
+    other = run(failures, "--reason", "unheard", "--yes")
+    assert "nothing was sent: no failure is as asked; `kohort failed list`" in other.output
     assert run(failures, "--id", "r1", "--cancel").output.startswith("redrive r1 is forgotten")
 
 

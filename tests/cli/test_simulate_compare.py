@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from kohort.cli.app import invoke
+from kohort.cli.simulate import simulate
 from kohort.cli.simulate_compare import compare
 
 TINY = ["--size", "2x4"]
@@ -56,6 +57,14 @@ def test_page_with_plots(tmp_path: Path) -> None:
     assert "<script" not in page
     for name in ("timeline", "messages", "stable", "unread", "herd", "owners"):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("wrong", [("--seeds", "0"), ("--minutes", "-1")])
+def test_a_run_of_nothing_is_no_run_that_held(
+    wrong: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(simulate, ["run", *wrong]) == 2
+    assert wrong[0] in capsys.readouterr().err
 
 
 def test_wrong_usage_is_told_before_anything_runs(tmp_path: Path) -> None:

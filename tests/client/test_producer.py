@@ -102,6 +102,17 @@ def test_a_record_comes_back_with_its_place(producer, topic):
     assert topic.stored[1][1].value is None
 
 
+def test_text_is_refused_with_what_to_write_instead(producer, topic):
+    """Before the topic is known and after; the next record is not harmed."""
+    p = producer()
+    for _ in range(2):
+        with pytest.raises(TypeError, match=r"value is a str.*value\.encode\(\)"):
+            p.send("t", "text")
+        with pytest.raises(TypeError, match=r"key is a str.*key\.encode\(\)"):
+            p.send("t", b"value", key="text")
+        assert p.send("t", b"value").result(WAIT_S)
+
+
 def test_records_keep_their_order_within_a_partition(producer, topic):
     p = producer(batch_size=300)
     for n in range(2_000):

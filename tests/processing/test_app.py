@@ -69,6 +69,7 @@ def test_threads_retry_and_fail_and_commit_cleanly(cluster, topic, produce, app,
     ended.wait()
     running.stop()
     assert running.error is None
+    assert program.counts() != {}, "the counts are still there when it has ended"
     assert sorted(done) == [n for n in range(500) if n % 100 != 9]
     assert set(done.values()) == {1}
     failed = drain(cluster, program.topics[topic].failed)

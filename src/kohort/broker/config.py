@@ -152,8 +152,13 @@ class BrokerConfig(Config):
             raise ConfigError(
                 f"replica_selector_class={selector!r}; {RACK_AWARE_SELECTOR} is the one there is"
             )
+        if not 0 <= self.port <= 65_535:
+            raise ConfigError(f"port={self.port} is no port; use 1 to 65535, or 0 for any free one")
         if self.port and self.port + self.nodes - 1 > 65_535:
-            raise ConfigError(f"port={self.port} leaves no room for {self.nodes} nodes after it")
+            raise ConfigError(
+                f"port={self.port} leaves no room for {self.nodes} nodes, which take a port each "
+                f"from there on; use at most {65_536 - self.nodes}, or 0 for any free ones"
+            )
         if not 0 <= self.port <= 65_535:
             raise ConfigError(f"port={self.port} is not a port; 0 to 65535 are (0: any free one)")
         if not self.allow_open and not _is_loopback(self.host):

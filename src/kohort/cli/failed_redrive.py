@@ -95,11 +95,21 @@ def redrive(
     preview = job.preview()
     if dry_run or not preview.sent:
         _show(name, preview, output, sent=False)
+        if not dry_run and output == "text":
+            click.echo(f"nothing was sent: {_why_nothing(name, preview)}", err=True)
         return
     if not yes:
         _show(name, preview, "text", sent=False)
-        click.confirm(f"send these {preview.sent:,} records back?", abort=True)
+        these = "this record" if preview.sent == 1 else f"these {preview.sent:,} records"
+        click.confirm(f"send {these} back?", abort=True)
     _show(name, _run(job, rate), output, sent=True)
+
+
+def _why_nothing(name: str, preview: Report) -> str:
+    looked_at = preview.not_chosen + preview.inert + preview.again
+    if looked_at + preview.left_by_edit + preview.value_gone:
+        return "no failure is as asked; `kohort failed list` shows those there are"
+    return f"redrive {name} has been through all that failed before it began, or nothing has failed"
 
 
 def _run(job: Redrive, rate: float | None) -> Report:

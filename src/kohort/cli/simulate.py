@@ -59,9 +59,13 @@ simulate.add_command(compare)
 
 @simulate.command(epilog=RUN)
 @click.option("--seed", type=int, help="Run this one seed, and tell its story.")
-@click.option("--seeds", type=int, help=f"How many seeds.  [default: {DEFAULT_SEEDS}]")
+@click.option(
+    "--seeds", type=click.IntRange(1), help=f"How many seeds.  [default: {DEFAULT_SEEDS}]"
+)
 @click.option("--first", type=int, default=1, show_default=True, help="The first of them.")
-@click.option("--minutes", type=float, help="Run seeds for so long instead.")
+@click.option(
+    "--minutes", type=click.FloatRange(min=0, min_open=True), help="Run seeds for so long instead."
+)
 @click.option(
     "--protocol", type=click.Choice(["classic", "consumer", "mixed"]), help="All members speak it."
 )

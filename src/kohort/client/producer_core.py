@@ -138,6 +138,9 @@ class ProducerCore:
     ) -> RecordFuture | Future[None]:
         """Add a record: its future, or what to wait for before the next try."""
         self.thread.check()
+        for name, data in (("value", value), ("key", key)):
+            if isinstance(data, str):
+                raise TypeError(f"the {name} is a str, Kafka keeps bytes; send {name}.encode()")
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000
         with self.lock:

@@ -82,6 +82,8 @@ class App:
             first tier; 0 never does.
         progress_timeout: end with StuckError when workers finish nothing for so long; 0 never does.
         clock_skew: how far broker and this machine may differ; due records wait that longer.
+        crash_guard: count the starts from one offset beside the commit, and where the whole program
+            ended there twice, begin one record at a time; the one that ends it again is failed.
         client: further configuration of the consumer, in Kafka's names. What the producer knows too
             (servers, security) goes to both.
 
@@ -128,6 +130,7 @@ class App:
         self._specs: dict[str, HandlerSpec] = {}
         self._routes: dict[str, Route] = {}
         self._runner: Runner | None = None
+        self._counted: dict[str, int] = {}
         self._stopped = threading.Event()
 
     # -- handlers --------------------------------------------------------------------------------
@@ -214,6 +217,7 @@ class App:
             self._run(port, counts, signals=signals)
         finally:
             port.close()
+            self._counted = {} if self._runner is None else dict(self._runner.engine.counts)
             self._runner = None
 
     def _run(self, port: ClusterPort, counts: Mapping[str, int], *, signals: bool) -> None:
@@ -247,8 +251,9 @@ class App:
         return {} if self._runner is None else self._runner.status()
 
     def counts(self) -> dict[str, int]:
-        """What has happened since the start, by name. Any thread."""
-        return {} if self._runner is None else dict(self._runner.engine.counts)
+        """What has happened since `run` was called last, by name; also after it. Any thread."""
+        runner = self._runner
+        return dict(self._counted if runner is None else runner.engine.counts)
 
     # -- inside ----------------------------------------------------------------------------------
 

@@ -355,7 +355,10 @@ def _target(topics: RetryTopics, text: str) -> tuple[str, int]:
             if step is not None and step.tier.label == name:
                 return topics.tier(step.tier), number
         known = ", ".join(tier.label for tier in topics.policy.tiers) or "none"
-        raise ConfigError(f"target {text!r}: there is no such tier; the policy has {known}")
+        raise ConfigError(
+            f"target {text!r}: there is no such tier; the policy has {known}. Give the group's own "
+            "delays as retries (--retries '5m 30m 1h')"
+        )
     raise ConfigError(f"target {text!r}: write entry, tier:30m or topic:NAME")
 
 
