@@ -140,7 +140,8 @@ class Front:
         nothing has been sent.
         """
         with self._guard:
-            route = None if headers else self._routes.get(topic)
+            slow = headers or isinstance(value, str) or isinstance(key, str)
+            route = None if slow else self._routes.get(topic)
             slot = None if route is None else self._slot(route, key, partition)
             if slot is not None and slot.builder is not None:
                 when_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
