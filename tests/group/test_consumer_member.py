@@ -229,6 +229,39 @@ def test_an_assignment_that_comes_during_a_step_is_reached_after_it() -> None:
     assert d.member.state is State.STABLE
 
 
+def test_what_is_taken_and_given_up_again_is_acknowledged() -> None:
+    """B3: P2 is to be given up before it was taken: in the end it owns what it had told last, and
+    the coordinator, which waits for the word, must hear it all the same."""
+    d = ConsumerDriver().stable({"t": [0, 1]})
+    d.later(INTERVAL_MS)
+    d.reply({"t": [0, 1, 2]}, 2)
+    first = d.only(Assign)
+    d.later(INTERVAL_MS)
+    d.reply({"t": [0, 1]}, 2)
+    d.call("assigned", first.token)
+    revoke = d.only(Revoke)
+    assert revoke.partitions == {"t": (2,)}
+    d.call("revoked", revoke.token)
+    assert owned(d.sent_beat) == {"t": [0, 1]}
+
+
+def test_what_is_taken_and_given_up_during_a_heartbeat_is_acknowledged() -> None:
+    """B3: a heartbeat that was under way meanwhile said nothing of it; the next one does."""
+    d = ConsumerDriver().stable({"t": [0, 1]})
+    d.later(INTERVAL_MS)
+    d.reply({"t": [0, 1, 2]}, 2)
+    first = d.only(Assign)
+    d.later(INTERVAL_MS)
+    d.reply({"t": [0, 1]}, 2)
+    d.later(INTERVAL_MS)
+    assert is_bare(d.sent_beat)
+    d.call("assigned", first.token)
+    d.call("revoked", d.only(Revoke).token)
+    assert d.beats == []
+    d.reply(epoch=2)
+    assert owned(d.sent_beat) == {"t": [0, 1]}
+
+
 def test_a_partition_given_back_during_its_revocation_is_taken_again() -> None:
     """B1's other side: what was given up is given up; it is taken anew, with callbacks."""
     d = ConsumerDriver().stable({"t": [0, 1]})

@@ -26,6 +26,7 @@ from collections.abc import Iterable, Mapping
 from kohort.errors import ErrorCode, KohortError, ProtocolError
 from kohort.group.assignors.base import Partitions, TopicView
 from kohort.group.consumer_member_core import LOST_CODES, MOVED_CODES, Call, ConsumerMemberCore
+from kohort.group.consumer_member_messages import without
 from kohort.group.consumer_member_table import POLL_WATCHED, SEEKING, Event, State
 from kohort.group.member_effects import Effect
 from kohort.group.member_errors import fatal_error
@@ -147,6 +148,7 @@ class ConsumerMember(ConsumerMemberCore):
                 step = self._steps.popleft()
                 if step.token == token:
                     break
+            self._unsay(without(self._held, step.held))
             self._held = step.held
             self._advance()
         return self._flush()

@@ -33,6 +33,7 @@ from kohort.group.consumer_member_messages import (
     assigned,
     heartbeat_request,
     leave_request,
+    union,
     without,
 )
 from kohort.group.consumer_member_table import (
@@ -450,6 +451,16 @@ class ConsumerMemberCore:
                 owned.setdefault(topic, set()).update(numbers)
         whole = {topic: tuple(sorted(numbers)) for topic, numbers in owned.items()}
         return Told(self._topics, self._pattern, whole)
+
+    def _unsay(self, gone: Owned) -> None:
+        """What was given up has to be told, even if it was never told that it was taken (B3).
+
+        The coordinator assigned it and waits for the word; so it counts as told until then.
+        """
+        if gone and self._known is not None:
+            self._known = self._known._replace(owned=union(self._known.owned, gone))
+        if gone and self._telling is not None:
+            self._telling = self._telling._replace(owned=union(self._telling.owned, gone))
 
     # -- time ----------------------------------------------------------------------------------
 

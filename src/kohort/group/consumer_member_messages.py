@@ -111,3 +111,11 @@ def without(left: Owned, right: Owned) -> dict[bytes, tuple[int, ...]]:
         if kept:
             rest[topic_id] = kept
     return rest
+
+
+def union(left: Owned, right: Owned) -> dict[bytes, tuple[int, ...]]:
+    """What is in either."""
+    both = dict(left)
+    for topic_id, numbers in right.items():
+        both[topic_id] = tuple(sorted({*both.get(topic_id, ()), *numbers}))
+    return both
