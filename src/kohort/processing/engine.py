@@ -165,16 +165,16 @@ class Engine(EngineCore):
             for _, _, what in self._due
             if isinstance(what, Item) and what.partition is partition
         ]
-        if partition.stopped_item is not None:
-            waiting.append(partition.stopped_item)
-            partition.stopped_item = None
+        stopped, partition.stopped_item = partition.stopped_item, None
+        if stopped is not None:
+            waiting.append(stopped)
         if waiting:
             gone = set(map(id, waiting))
             self._due = [each for each in self._due if id(each[2]) not in gone]
             heapify(self._due)
             self._drop(partition, waiting)
             for item in waiting:
-                if item.tries:
+                if item.tries or item is stopped:  # not those that are not due: they hold no lane
                     partition.dispatcher.release(item.lane)
 
     # -- reading -------------------------------------------------------------------------------
@@ -186,6 +186,8 @@ class Engine(EngineCore):
         partition = self.partitions.get(key)
         if partition is None or partition.draining:
             return
+        if records and partition.tracker.is_set_back(records[0].offset):
+            partition = self._set_back(partition, records[0].offset, now_ms)
         wanted = partition.tracker.polled([record.offset for record in records], next_fetch)
         if len(wanted) < len(records):
             self.counts["done_before"] += len(records) - len(wanted)
@@ -205,6 +207,13 @@ class Engine(EngineCore):
         if items:
             partition.aside.extend(items)
             self._refill(partition, now_ms)
+
+    def _set_back(self, old: Partition, offset: int, now_ms: int) -> Partition:
+        """The reader went back (the log was cut, or made anew): what is read is not what was."""
+        self.counts["set_back"] += 1
+        self.removed([old.key])
+        epoch = -1 - next(self._serial)  # no commit on its way may be taken for one of the new log
+        return self.assigned(old.key, epoch, offset, "", old.topic_id, now_ms)
 
     def _of_source(self, partition: Partition, records: Sequence[Record]) -> list[Item]:
         order, topic = partition.route.order, partition.topic
@@ -278,6 +287,7 @@ class Engine(EngineCore):
             self._note_held(item, attempt, copy, ended=False)
             self.counts["held"] += 1
             self._post(Publication(item, copy=copy))
+            item.partition.probing = False  # if it was the probe, it told nothing: the next one is
             sent.append(item)
         if sent:
             self._dispatchers[pool].finished(sent, {item.lane for item in kept})
@@ -359,6 +369,7 @@ class Engine(EngineCore):
         """What becomes of a failed record. True when it keeps its lane."""
         partition, route = item.partition, item.partition.route
         if not partition.live or not partition.tracker.is_unfinished(item.offset):
+            partition.probing = False
             return False  # taken away, or evicted meanwhile
         self.counts["failures"] += 1
         if not failure.permanent:
@@ -454,16 +465,21 @@ class Engine(EngineCore):
 
     def metadata_refused(self, commits: Mapping[TopicPartition, Commit]) -> None:
         """The broker took none of these, because their metadata is too long for it."""
+        longest = max((len(commit.metadata) for commit in commits.values()), default=0)
         for key, commit in commits.items():
             partition = self.partitions.get(key)
-            if partition is not None and partition.tracker.epoch == commit.epoch:
+            if partition is None or partition.tracker.epoch != commit.epoch:
+                continue
+            if 2 * len(commit.metadata) >= longest:  # the short ones were not what was refused
                 partition.tracker.metadata_too_large(len(commit.metadata))
                 self.counts["metadata_too_large"] += 1
 
-    def clean_end(self) -> None:
-        """The process ends on purpose: the next start is not one after a crash."""
-        for partition in self.partitions.values():
-            partition.tracker.guard(0)
+    def given_up(self, keys: Iterable[TopicPartition]) -> None:
+        """They are left on purpose: whoever owns them next does not start after a crash."""
+        for key in keys:
+            partition = self.partitions.get(key)
+            if partition is not None:
+                partition.tracker.guard(0)
 
     # -- time ----------------------------------------------------------------------------------
 
@@ -510,9 +526,16 @@ class Engine(EngineCore):
     def paused(self, now_ms: int) -> frozenset[TopicPartition]:
         """The partitions that are not to be read on at present."""
         records, size = self.outstanding, self.outstanding_bytes
-        if records >= self.limits.records or size >= self.limits.bytes:
+        # Those that stand until somebody mends something hold what they hold: the others share
+        # the rest, and always a quarter, or one would stop all.
+        still = [p for p in self.partitions.values() if p.must_be_mended]
+        held, held_size = sum(p.outstanding for p in still), sum(p.outstanding_bytes for p in still)
+        most = max(self.limits.records - held, -(-self.limits.records // 4))
+        most_size = max(self.limits.bytes - held_size, -(-self.limits.bytes // 4))
+        moving, moving_size = records - held, size - held_size
+        if moving >= most or moving_size >= most_size:
             self._full = True
-        elif records <= self.limits.records // 2 and size <= self.limits.bytes // 2:
+        elif moving <= most // 2 and moving_size <= most_size // 2:
             self._full = False
         if self._full:
             return frozenset(self.partitions)

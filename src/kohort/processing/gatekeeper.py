@@ -114,5 +114,7 @@ class Gatekeeper:
             self._ends.update(news)
         if news:
             self._opened(news)
-        next_ms = self._gate.next_check_ms()
-        return max(1, (next_ms or now_ms) - self._now_ms())
+        # Of these only: the answer for a tier that is no longer ours has run out and stays so.
+        known = [opened for at in starts if (opened := self._gate.opened(at)) is not None]
+        next_ms = min((opened.next_check_ms for opened in known), default=now_ms)
+        return max(1, next_ms - self._now_ms())

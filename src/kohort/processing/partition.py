@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from kohort.config import format_duration
 from kohort.processing.blocking import Blocking
-from kohort.processing.circuit import Circuit, CircuitConfig
+from kohort.processing.circuit import Circuit, CircuitConfig, CircuitState
 from kohort.processing.dispatch import Dispatcher, Item, Order
 from kohort.processing.tracker import PartitionTracker
 from kohort.retry.policy import RetryTopics
@@ -124,6 +124,12 @@ class Partition:
     @property
     def is_source(self) -> bool:
         return self.delay_ms is None
+
+    @property
+    def must_be_mended(self) -> bool:
+        """Whether it stands until something outside is mended (stopped, circuit, publishing)."""
+        circuit = self.circuit.state
+        return bool(self.stopped or self.publish_blocked) or circuit is not CircuitState.CLOSED
 
     def why_standing(self, now_ms: int) -> str:
         """Why nothing of it is begun at present, in words; "" when something may be."""

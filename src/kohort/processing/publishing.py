@@ -4,10 +4,13 @@ Rules:
 - `acks=all` and idempotent. A publication is through when all of its records are acknowledged, and
   it is reported once, from the network thread, whatever became of it.
 - A copy goes to `origin partition % n` of its topic, so that all copies of a record meet.
+
+Shell: threads (a lock).
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -53,12 +56,15 @@ class Publisher:
         """Send all records of it."""
         left = len(publication.outputs)
         error: KohortError | None = None
+        lock = threading.Lock()  # one may be settled already here, another on the network thread
 
         def settled(future: RecordFuture) -> None:
             nonlocal left, error
-            error = error or future.error()
-            left -= 1
-            if not left:
+            with lock:
+                error = error or future.error()
+                left -= 1
+                last = not left
+            if last:
                 self._report(Published(publication, error))
 
         futures: list[RecordFuture] = []

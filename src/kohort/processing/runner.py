@@ -333,6 +333,7 @@ class Runner(RebalanceListener):
     def _give_up(self, partitions: Iterable[TopicPartition]) -> None:
         keys = list(partitions)
         self.engine.draining(keys)
+        self.engine.given_up(keys)
         until_ms = wall_ms() + self.timing.drain_ms
         while self.engine.in_flight_of(keys) and (left_ms := until_ms - wall_ms()) > 0:
             self._publish()
@@ -347,7 +348,7 @@ class Runner(RebalanceListener):
                 self.consumer.commit(_offsets(commits))
             except KohortError as error:
                 log.warning("the last commit of revoked partitions failed: %s", error)
-        self._remove(partitions)
+        self._remove(keys)
 
     def _inbox_first(self, left_ms: int) -> None:
         """Wait until there is something to hear."""
@@ -362,9 +363,7 @@ class Runner(RebalanceListener):
 
     def _end(self) -> None:
         """Everything is given up, on purpose."""
-        keys = list(self.engine.partitions)
-        self.engine.clean_end()
-        self._give_up(TopicPartition(*key) for key in keys)
+        self._give_up([TopicPartition(*key) for key in self.engine.partitions])
 
 
 def _offsets(commits: Mapping[tuple[str, int], Commit]) -> dict[TopicPartition, OffsetAndMetadata]:

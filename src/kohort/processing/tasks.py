@@ -14,13 +14,15 @@ import contextlib
 import threading
 import time
 from collections.abc import Awaitable, Hashable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from kohort.processing.dispatch import Item
 from kohort.processing.engine import NOT_BEGUN, Done, Outcome
 from kohort.processing.handlers import TIMED_OUT, Invoker, note_lane, nothing_said
 from kohort.processing.pools import Finished, Report
-from kohort.retry.classify import Failure, describe
+from kohort.retry.classify import Failure, describe, stated
+
+CANCELLED_INSIDE: Final = "cancelled_inside"
 
 
 async def run_async(invoker: Invoker, items: Sequence[Item]) -> list[Outcome] | None:
@@ -55,6 +57,12 @@ async def _run_one(invoker: Invoker, item: Item) -> Outcome:
         if not spec.timeout_ms:
             return spec.classifier.classify(error)
         return describe(error, permanent=False, reason=TIMED_OUT)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise  # the pool ends
+        text = "something that the handler waited for was cancelled"
+        return stated(CANCELLED_INSIDE, permanent=False, message=text)
     except Exception as error:  # the handler is the user's, and may raise anything
         return spec.classifier.classify(error)
     return None if received.outputs is None else Done(received.outputs)

@@ -107,6 +107,10 @@ class PartitionTracker:
         """Whether this offset was handed out and is not done."""
         return offset in self._incomplete
 
+    def is_set_back(self, offset: int) -> bool:
+        """Whether a read that starts at `offset` goes back behind what was read before."""
+        return not self._first and offset < self.next_fetch
+
     def may_begin(self, offset: int) -> bool:
         """Whether the snapshot can tell of `offset` being done, whatever happens below it."""
         ahead = offset - self.base
@@ -213,6 +217,7 @@ class PartitionTracker:
         self._first = False
         if first < self.base:
             self._restore(())
+            self.next_fetch = first  # or all up to the old one would count as read
         if first != self.base:
             self.base = first
             self.version += 1

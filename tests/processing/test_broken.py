@@ -1,0 +1,213 @@
+"""What was found by trying to break the engine and its shell: it stood still, or lost records."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from kohort.processing.circuit import CircuitConfig
+from kohort.processing.dispatch import Item, Order
+from kohort.processing.engine import Engine
+from kohort.processing.engine_core import Limits
+from kohort.processing.gatekeeper import Gatekeeper
+from kohort.processing.handlers import HandlerSpec, Invoker, Kind
+from kohort.processing.partition import OnFailure
+from kohort.processing.tasks import run_async
+from kohort.processing.tracker import PartitionTracker
+from kohort.records import Record
+from kohort.retry.asking import Stamped
+from kohort.retry.classify import Failure, stated
+from tests.processing.world import World, route
+
+TP = ("orders", 0)
+
+
+def nothing(record, attempt):
+    pass
+
+
+def records(*offsets: int, topic: str = "orders") -> list[Record]:
+    return [Record(topic, 0, n, key=b"k%d" % n, value=b"%d" % n) for n in offsets]
+
+
+def started(engine: Engine, offset: int = 0, metadata: str = "") -> None:
+    """Partition 0, whose first commit is safe."""
+    engine.assigned(TP, engine.counts["epoch"], offset, metadata)
+    engine.counts["epoch"] += 1
+    engine.committed(engine.commits(), 0)
+
+
+@pytest.mark.parametrize("order", [Order.KEY, Order.PARTITION])
+def test_a_stopped_partition_that_comes_back_is_worked_on(order: Order) -> None:
+    """C7: the lane of the record that stopped it (tried once only) is not held for ever."""
+    engine = Engine([route(order=order, on_failure=OnFailure.STOP_PARTITION)])
+    for _ in range(2):
+        started(engine)
+        engine.polled(TP, records(0), 1, 0)
+        items = engine.take("threads", 10, 0)
+        assert [item.offset for item in items] == [0]
+        engine.finished(items, [stated("down", permanent=False)], 0)
+        assert engine.partitions[TP].stopped
+        engine.removed([TP])
+    assert engine.idle
+
+
+def test_a_probe_that_follows_its_key_into_a_tier_does_not_end_probing() -> None:
+    """B16: half-open, the record let through goes behind its key (`hold_key`); the next is let
+    through, or the partition would stand still for ever."""
+    config = CircuitConfig(tokens=1, pause_ms=1_000)
+    engine = Engine([route(on_failure=OnFailure.HOLD_KEY, circuit=config)], crash_guard=False)
+    started(engine)
+    batch = [Record("orders", 0, n, key=b"k", value=b"v") for n in range(3)]
+    batch.append(Record("orders", 0, 3, key=b"other", value=b"v"))
+    engine.polled(TP, batch, 4, 0)
+    items = engine.take("threads", 1, 0)
+    engine.finished(items, [stated("down", permanent=False)], 0)
+    assert engine.counts["circuit_opened"] == 1
+    taken: list[int] = []
+    for now_ms in range(1_000, 4_000, 100):
+        engine.tick(now_ms)
+        if items := engine.take("threads", 1, now_ms):
+            taken += [item.offset for item in items]
+            engine.finished(items, None, now_ms)
+        for publication in engine.publications():
+            engine.published(publication, now_ms, ok=True)
+    assert taken == [3]
+    assert engine.idle
+
+
+def test_being_moved_about_is_not_dying() -> None:
+    """Retry reference A2: partitions that are given up in order were not left by a crash; else a
+    quiet one becomes careful, and then its suspect goes to the failed topic untried."""
+    world = World([route()], nothing)
+    for _ in range(5):
+        world.commit()
+        world.engine.draining([TP])
+        world.engine.given_up([TP])
+        world.commit()
+        world.engine.removed([TP])
+        world.assign(TP)
+    assert world.engine.counts["careful_starts"] == 0
+    assert world.engine.partitions[TP].tracker.crashes == 1
+
+
+def test_metadata_refused_shrinks_only_what_was_long() -> None:
+    """What says next to nothing was not what the broker refused."""
+    engine = Engine([route()])
+    other = ("orders", 1)
+    for key in (TP, other):
+        engine.assigned(key, 1, 0)
+    engine.committed(engine.commits(), 0)
+    engine.polled(TP, records(*range(4_000)), 4_000, 0)
+    items = engine.take("threads", 4_000, 0)
+    chance = random.Random(1)
+    odd = [None if chance.random() < 0.5 else stated("down", permanent=False) for _ in items]
+    engine.finished(items, odd, 0)
+    engine.partitions[other].tracker.guard(0)
+    commits = engine.commits()
+    assert len(commits[TP].metadata) > 100 > len(commits[other].metadata)
+    engine.metadata_refused(commits)
+    assert engine.partitions[other].tracker.may_begin(20_000)
+    assert not engine.partitions[TP].tracker.may_begin(20_000)
+
+
+def test_a_reader_that_was_set_back_does_everything_again() -> None:
+    """R1: the log was cut or made anew under the same name; what is read now is not what was."""
+    engine = Engine([route()])
+    started(engine)
+    engine.polled(TP, records(*range(10)), 10, 0)
+    held = engine.take("threads", 4, 0)
+    rest = engine.take("threads", 100, 0)
+    engine.finished(rest, None, 0)
+    engine.polled(TP, records(*range(3)), 3, 0)
+    engine.finished(held, None, 0)  # of the former log
+    engine.committed(engine.commits(), 0)
+    again = engine.take("threads", 100, 0)
+    assert [item.offset for item in again] == [0, 1, 2]
+    engine.finished(again, None, 0)
+    assert engine.commits()[TP].offset == 3
+    assert engine.idle
+
+
+def test_one_partition_that_stands_still_does_not_stop_the_others() -> None:
+    """Spec 5.4: it may have filled the cap when it was alone; others are read all the same."""
+    stopping = route(order=Order.PARTITION, on_failure=OnFailure.STOP_PARTITION)
+    engine = Engine([stopping], Limits(records=100))
+    other = ("orders", 1)
+    for key in (TP, other):
+        engine.assigned(key, 1, 0)
+    engine.committed(engine.commits(), 0)
+    engine.polled(TP, records(*range(150)), 150, 0)
+    assert engine.paused(0) == {TP, other}
+    items = engine.take("threads", 1, 0)
+    engine.finished(items, [stated("down", permanent=False)], 0)
+    assert engine.paused(0) == {TP}
+
+
+def test_a_cancelled_call_inside_a_coroutine_is_that_records_failure() -> None:
+    """Nobody cancelled the worker: it goes on, and gives its records back."""
+
+    async def handle(record):
+        inner = asyncio.get_running_loop().create_future()
+        inner.cancel()
+        await inner
+
+    invoker = Invoker({"orders": HandlerSpec("orders", handle, Kind.ASYNC)})
+    engine = Engine([route(pool="tasks")])
+    started(engine)
+    engine.polled(TP, records(0, 1), 2, 0)
+    items: list[Item] = engine.take("tasks", 10, 0)
+    outcomes = asyncio.run(run_async(invoker, items))
+    assert outcomes is not None
+    assert all(isinstance(o, Failure) and not o.permanent for o in outcomes)
+
+
+class Port:
+    """A cluster with nothing in it."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def latest(self, wanted):
+        self.asked += 1
+        return dict.fromkeys(wanted, 0)
+
+    def by_time(self, wanted):
+        return dict.fromkeys(wanted, Stamped(-1, -1))
+
+    max_timestamp = by_time
+
+    def scan(self, at, start, end, target_ms):
+        raise AssertionError("nothing to scan")
+
+
+def test_the_gatekeeper_does_not_wait_for_what_is_no_longer_ours() -> None:
+    """A tier that was taken away is asked for no more; its old answer must not keep us awake."""
+    now = 1_000_000
+    keeper = Gatekeeper({"tier": 60_000}, 0, Port(), lambda: now, lambda ends: None)
+    assert keeper._ask({("tier", 0): 0, ("tier", 1): 0}) > 1_000
+    now += 29_000
+    assert keeper._ask({("tier", 1): 0}) == 1_000
+    now += 1_000
+    assert keeper._ask({("tier", 1): 0}) > 1_000
+
+
+def test_set_back_is_known_by_the_fetch_position_alone() -> None:
+    """What a former owner did beyond the commit is passed over, and is no step back."""
+    engine = Engine([route()])
+    started(engine)
+    engine.polled(TP, records(0, 1, 2), 3, 0)
+    engine.finished(engine.take("threads", 2, 0), None, 0)
+    items = engine.take("threads", 1, 0)
+    engine.polled(TP, records(3, 4), 5, 0)
+    assert engine.partitions[TP].tracker.unfinished == 3
+    assert len(items) == 1
+
+
+def test_rewound_nothing_counts_as_read_that_was_not() -> None:
+    """R2: after a first read below the commit, the old commit says nothing about the new log."""
+    tracker = PartitionTracker(1, 100)
+    tracker.complete_all(1, tracker.polled([0, 1, 2], 3))
+    assert tracker.snapshot().offset == 3
