@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from kohort.errors import BrokerError, ErrorCode
 from kohort.processing.circuit import CircuitConfig
 from kohort.processing.dispatch import Item, Order
 from kohort.processing.engine import Engine
@@ -17,8 +18,10 @@ from kohort.processing.partition import OnFailure
 from kohort.processing.tasks import run_async
 from kohort.processing.tracker import PartitionTracker
 from kohort.records import Record
-from kohort.retry.asking import Stamped
+from kohort.retry.asking import Stamped, TopicView
 from kohort.retry.classify import Failure, stated
+from kohort.retry.policy import RetryPolicy, RetryTopics
+from kohort.retry.preparing import ensure_topics
 from tests.processing.world import World, route
 
 TP = ("orders", 0)
@@ -211,3 +214,32 @@ def test_rewound_nothing_counts_as_read_that_was_not() -> None:
     tracker = PartitionTracker(1, 100)
     tracker.complete_all(1, tracker.polled([0, 1, 2], 3))
     assert tracker.snapshot().offset == 3
+
+
+class Topics:
+    """A cluster in which another process creates the retry topics at the same time."""
+
+    def __init__(self) -> None:
+        self.there = {"orders"}
+        self.others = {"orders.billing.failed"}
+
+    def topics(self):
+        return {name: TopicView("", 3) for name in self.there}
+
+    def describe(self, names):
+        return {}
+
+    def create(self, specs):
+        names = {spec.name for spec in specs}
+        self.there |= self.others
+        taken = names & self.there
+        self.there |= names
+        if taken:
+            raise BrokerError(ErrorCode.TOPIC_ALREADY_EXISTS, f"{taken}")
+
+
+def test_several_processes_may_create_the_retry_topics_at_once() -> None:
+    """Spec 5.2: a program is started on several machines at the same time."""
+    cluster, topics = Topics(), RetryTopics("orders", "billing", RetryPolicy.parse("1s"))
+    ensure_topics("app", {"orders": topics}, cluster, bootstrap="x")
+    assert cluster.there == {"orders", topics.failed, *topics.delays_ms}

@@ -55,7 +55,7 @@ from kohort.retry.classify import Classifier
 from kohort.retry.cluster_port import ClusterPort
 from kohort.retry.handling import Decode
 from kohort.retry.policy import DEFAULT_RETRIES, RetryPolicy, RetryTopics
-from kohort.retry.preparing import ensure_topics
+from kohort.retry.preparing import ensure_topics, plan_all
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -213,7 +213,7 @@ class App:
         port = ClusterPort({**_shared(self._client), "bootstrap_servers": self.servers})
         try:
             ensure_topics(f"app {self.group}", self.topics, port, bootstrap=self.servers)
-            counts = {name: view.partitions for name, view in port.topics().items()}
+            counts = self._counts(port)
             self._run(port, counts, signals=signals)
         finally:
             port.close()
@@ -256,6 +256,12 @@ class App:
         return dict(self._counted if runner is None else runner.engine.counts)
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _counts(self, port: ClusterPort) -> dict[str, int]:
+        """Partitions of every topic; as planned where the node asked does not know it yet."""
+        views = port.topics()
+        planned = {s.name: s.partitions for s in plan_all(self.group, self.topics, views)}
+        return planned | {name: view.partitions for name, view in views.items()}
 
     def _consumer(self) -> Consumer:
         ours = {

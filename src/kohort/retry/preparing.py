@@ -2,6 +2,7 @@
 
 Rules (retry reference A2):
 - Missing ones are created, the others verified, at every start; the source topics are left alone.
+- Several processes of a program may start, and create, at once: who comes second is content.
 - Where topics may not be created, the error holds every command that creates them.
 """
 
@@ -44,9 +45,25 @@ def ensure_topics(
     try:
         port.create(missing)
     except BrokerError as error:
-        if error.retriable:
+        if error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
+            _create_others(missing, port, bootstrap)
+        elif error.retriable:
             raise
-        raise creation_refused(missing, bootstrap=bootstrap, reason=str(error)) from error
+        else:
+            raise creation_refused(missing, bootstrap=bootstrap, reason=str(error)) from error
+
+
+def _create_others(missing: Sequence[TopicSpec], port: TopicPort, bootstrap: str) -> None:
+    """Another process of the program creates them at the same time: each that it has not yet."""
+    for spec in missing:
+        try:
+            port.create([spec])
+        except BrokerError as error:
+            if error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
+                continue
+            if error.retriable:
+                raise
+            raise creation_refused([spec], bootstrap=bootstrap, reason=str(error)) from error
 
 
 def plan_all(
