@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+from queue import SimpleQueue
 
 import pytest
 
-from kohort.errors import BrokerError, ErrorCode
+from kohort.errors import BrokerError, ErrorCode, UsageError
 from kohort.processing.circuit import CircuitConfig
 from kohort.processing.dispatch import Item, Order
 from kohort.processing.engine import Engine
@@ -15,6 +17,7 @@ from kohort.processing.engine_core import Limits
 from kohort.processing.gatekeeper import Gatekeeper
 from kohort.processing.handlers import HandlerSpec, Invoker, Kind
 from kohort.processing.partition import OnFailure
+from kohort.processing.pools import Finished, ProcessPool
 from kohort.processing.tasks import run_async
 from kohort.processing.tracker import PartitionTracker
 from kohort.records import Record
@@ -243,3 +246,28 @@ def test_several_processes_may_create_the_retry_topics_at_once() -> None:
     cluster, topics = Topics(), RetryTopics("orders", "billing", RetryPolicy.parse("1s"))
     ensure_topics("app", {"orders": topics}, cluster, bootstrap="x")
     assert cluster.there == {"orders", topics.failed, *topics.delays_ms}
+
+
+class Unloadable:
+    """A handler whose module ends the process that imports it."""
+
+    def __reduce__(self):
+        return os._exit, (3,)
+
+    def __call__(self, record):
+        pass
+
+
+def test_a_process_that_cannot_even_start_is_not_its_records_fault() -> None:
+    """C3: else a program that cannot be imported sends all of its topic to the failed topic."""
+    said: SimpleQueue[Finished] = SimpleQueue()
+    pool = ProcessPool({"orders": HandlerSpec("orders", Unloadable())}, 1)
+    engine = Engine([route(pool="processes")])
+    started(engine)
+    engine.polled(TP, records(0), 1, 0)
+    pool.start(said.put)
+    pool.submit(engine.take("processes", 1, 0))
+    finished = said.get(timeout=30)
+    assert pool.stop(10)
+    assert isinstance(finished.error, UsageError)
+    assert "__main__" in str(finished.error)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, Protocol
 
+from kohort.errors import UsageError
 from kohort.processing.dispatch import Item
 from kohort.processing.engine import NOT_BEGUN, Outcome
 from kohort.processing.handlers import TIMED_OUT, HandlerSpec, Invoker
@@ -31,6 +32,8 @@ MOST_AT_ONCE: Final = 256
 AIM_S: Final = 0.016
 """How long one list should keep a worker busy, about."""
 QUEUED_PER_WORKER: Final = 2
+STARTS: Final = 2
+"""So often a process is started before its program is taken to be at fault."""
 
 
 class Finished(NamedTuple):
@@ -225,6 +228,24 @@ class _Child:
         return "an unknown code" if code is None else f"signal {-code}" if code < 0 else f"{code}"
 
     def _start(self) -> None:
+        """Returns when it is ready to work. What dies before that dies of no record."""
+        code = ""
+        for _ in range(STARTS):
+            self._spawn()
+            try:
+                self._pipe.recv()
+            except (EOFError, OSError):
+                code = self._code()
+                self.kill()
+            else:
+                return
+        raise UsageError(
+            f"a worker process ended with {code} before it could begin; nothing is wrong with the "
+            "records. Its own message is above: the program's module must be importable, and "
+            'call app.run() only under `if __name__ == "__main__":`'
+        )
+
+    def _spawn(self) -> None:
         ours, theirs = self._context.Pipe()
         self._process = self._context.Process(
             target=child_main, args=(theirs, self._specs), daemon=True

@@ -4,10 +4,14 @@ Rules:
 - The handlers are found again by module and name, as pickle does it: define them at the top of a
   module. Nothing else of the program is there: no consumer, no producer, no connection.
 - What goes through the pipe is between this program and its own children only.
+- The first word of a child is that it is ready; before that nothing is its record's fault.
+
+Shell: signals.
 """
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -18,6 +22,8 @@ from kohort.processing.outbox import Output
 from kohort.records import Record
 from kohort.retry.classify import Failure
 from kohort.retry.copies import Attempt
+
+READY = "ready"
 
 
 class _Route(NamedTuple):
@@ -53,7 +59,11 @@ def pack(item: Item) -> Parcel:
 
 def child_main(pipe: Any, specs: Mapping[str, HandlerSpec]) -> None:
     """What the child runs, until the pipe is closed."""
+    # Ctrl-C reaches every process of a terminal; the parent ends its children in its own time, and
+    # one that dies of it would be taken for the victim of its record.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     invoker = Invoker(specs)
+    pipe.send(READY)
     while True:
         try:
             parcels: list[Parcel] = pipe.recv()
