@@ -80,6 +80,23 @@ def test_classic_members_commit_in_their_own_words() -> None:
     assert bench.commit(1, "c1", 1, partition=3) is C.ILLEGAL_GENERATION
 
 
+def test_a_replaced_static_member_is_told_so_by_its_commit() -> None:
+    """G8: UNKNOWN_MEMBER_ID would make it join again, and two twins replace each other for ever.
+
+    Found by the simulator (seeds 662 and 1551): classic static twins inside a consumer group.
+    """
+    bench = ConsumerBench()
+    bench.enter("m1")
+    first = bench.answers[bench.join(instance="one", protocols=protocols())].member_id
+    assert bench.commit(1, first, -1, instance="one") is C.ILLEGAL_GENERATION
+    second = bench.answers[bench.join(instance="one", protocols=protocols())].member_id
+    assert first != second
+    assert bench.commit(1, first, 1, instance="one") is C.FENCED_INSTANCE_ID
+    assert bench.commit(1, first, 1) is C.UNKNOWN_MEMBER_ID
+    assert bench.commit(1, "x", 1, instance="two") is C.UNKNOWN_MEMBER_ID
+    assert bench.txn_commit(1, 7, first, 1, instance="one") is C.FENCED_INSTANCE_ID
+
+
 def test_transactional_commits() -> None:
     bench = settled()
     assert bench.txn_commit(1, 7) is C.NONE  # a producer that names no member

@@ -28,6 +28,7 @@ def fault_of_commit(
     group: ConsumerGroup,
     epoch: int,
     member_id: str,
+    instance_id: str | None,
     partitions: Iterable[TopicPartition],
     *,
     api_version: int,
@@ -37,7 +38,7 @@ def fault_of_commit(
         return ErrorCode.NONE
     member = group.members.get(member_id)
     if member is None:
-        return ErrorCode.UNKNOWN_MEMBER_ID
+        return _unknown(group, member_id, instance_id)
     if member.classic is None and api_version < CONSUMER_COMMIT_FROM:
         return ErrorCode.UNSUPPORTED_VERSION
     if may_commit(ws, group.current(member_id), epoch, partitions):
@@ -57,7 +58,7 @@ def fault_of_txn_commit(
     if epoch < 0 and ((not member_id and instance_id is None) or not group.members):
         return ErrorCode.NONE
     if member_id not in group.members:
-        return ErrorCode.UNKNOWN_MEMBER_ID
+        return _unknown(group, member_id, instance_id)
     if may_commit(ws, group.current(member_id), epoch, partitions):
         return ErrorCode.NONE
     return ErrorCode.ILLEGAL_GENERATION
@@ -91,6 +92,17 @@ def fault_of_fetch(group: ConsumerGroup, epoch: int, member_id: str | None) -> E
     if epoch != group.current(member_id).epoch:
         return _stale(group, member_id)
     return ErrorCode.NONE
+
+
+def _unknown(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ErrorCode:
+    """A static member that was replaced is fenced, so that it ends instead of joining again (G8).
+
+    Apache Kafka says UNKNOWN_MEMBER_ID, and two twins then replace each other for ever.
+    """
+    holder = None if instance_id is None else group.static_members.get(instance_id)
+    if holder is not None and holder != member_id:
+        return ErrorCode.FENCED_INSTANCE_ID
+    return ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def _stale(group: ConsumerGroup, member_id: str) -> ErrorCode:

@@ -84,6 +84,7 @@ def commit(
             consumer,
             generation,
             member_id,
+            request.group_instance_id,
             ((t.name, p.partition_index) for t in request.topics for p in t.partitions),
             api_version=context.api_version,
         )
