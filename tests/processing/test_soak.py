@@ -108,10 +108,13 @@ def three_nodes(directory: Path) -> Iterator[tuple[str, Callable[[random.Random]
                 cluster.restart_node(down.pop())
             elif chance.random() < 0.5:
                 down.append(chance.choice(cluster.nodes))
+                print(f"node {down[0]} is killed")
                 cluster.kill_node(down[0])
             else:
+                moved = chance.choice(list(ROUTES)), chance.randrange(PARTITIONS)
+                print(f"the coordinator moves, and the leader of {moved}")
                 cluster.move_coordinator(GROUP)
-                cluster.move_leader(chance.choice(list(ROUTES)), chance.randrange(PARTITIONS))
+                cluster.move_leader(*moved)
 
         yield cluster.bootstrap, trouble
         # What was down is started again by the test before it checks.
