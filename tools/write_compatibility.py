@@ -51,8 +51,8 @@ Each of them:
   from there: nothing lost, no commit goes back, nothing seen twice that was committed;
 - shares a topic with one member of each other make, under every assignor they have in common,
   without overlap or gap;
-- writes in transactions and commits offsets with them, and reads what others have committed: records
-  of an aborted transaction are in the log and never shown to who reads committed ones;
+- writes in transactions and commits offsets with them, and reads what others have committed:
+  records of an aborted transaction are in the log and never shown to who reads committed ones;
 - manages topics, partitions, configurations, records, offsets and groups, and sees what ours sees;
 - goes on when the broker is killed (`kill -9`) and started again: what was acknowledged is there,
   once and in order.
@@ -64,8 +64,8 @@ What was learned about them (none of it needs anything from the broker):
 - kafka-python 3.0.12: when a topic's metadata comes after the first join, it joins again; if a
   `poll` ends while that second join is under way, its answer is forgotten, no heartbeat is sent and
   the member never comes back. Give its first polls several seconds.
-- librdkafka 2.16: when the broker dies while AddOffsetsToTxn is under way, the retry is answered and
-  TxnOffsetCommit is never sent; `send_offsets_to_transaction` does not end. Make a new
+- librdkafka 2.16: when the broker dies while AddOffsetsToTxn is under way, the retry is answered
+  and TxnOffsetCommit is never sent; `send_offsets_to_transaction` does not end. Make a new
   producer: it takes over the transactional id.
 - kafka-python 3.0.12 leaves sockets unclosed whose connect was refused.
 - kafka-python 3.0.12 compresses with snappy, lz4 and zstd only where `python-snappy`, `lz4` and
@@ -139,7 +139,8 @@ def page() -> str:
         "## Groups",
         "",
         "What differs beyond the table, with reasons: "
-        "[adr/0003](adr/0003-generation-before-joins.md), [adr/0008](adr/0008-consumer-groups-never-share.md). "
+        "[adr/0003](adr/0003-generation-before-joins.md), "
+        "[adr/0008](adr/0008-consumer-groups-never-share.md). "
         "What each request is answered in each state: [diagrams](diagrams/).",
     )
     return INTRODUCTION + "\n".join([*apis(), *defaults(), *ignored(), *groups, ""])

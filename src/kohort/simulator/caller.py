@@ -202,6 +202,8 @@ class Application:
         self.closed = False
         self.fenced = False
         self.slow_until_ms = 0
+        self.busy_until_ms = 0
+        """Until then it deals with records and does not poll."""
         self.wishes: deque[tuple[Any, ...]] = deque()
         self.read = 0
         """Records handed out so far."""
@@ -302,7 +304,9 @@ class Application:
                 return
             self.read += len(records)
             checks.polled(self, records, self.machine.now_ms() - began_ms)
-            yield Work(self._busy_ms(records))
+            busy_ms = self._busy_ms(records)
+            self.busy_until_ms = self.world.schedule.now_ms + busy_ms
+            yield Work(busy_ms)
             if records:
                 yield from self._commit()
 
