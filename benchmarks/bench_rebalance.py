@@ -31,7 +31,7 @@ from kohort.wire.messages.sync_group_response import SyncGroupResponse
 
 BEAT_S = 0.1
 ROUNDS = 5
-PATIENCE_S = 120
+PATIENCE_S = 60
 MEMBER_ID_REQUIRED = 79
 JOIN, SYNC, BEAT, LEAVE = 7, 5, 4, 5
 
@@ -206,7 +206,7 @@ def serve() -> None:
     """A broker until stdin ends."""
     from kohort.testing import Cluster
 
-    with Cluster(group_initial_rebalance_delay_ms=0) as cluster:
+    with Cluster(group_initial_rebalance_delay_ms=0, max_connections=4_000) as cluster:
         for protocol in ("classic", "consumer"):
             cluster.create_topic(f"t-{protocol}", partitions=22)
         print(cluster.bootstrap, flush=True)
