@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from kohort.broker.apis import APIS
-from kohort.broker.calls import Call
+from kohort.broker.calls import ANONYMOUS, Call
 from kohort.broker.commons import Commons
 from kohort.broker.config import BrokerConfig
 from kohort.broker.log.files import Files, LogFile, MemoryFiles
@@ -151,7 +151,13 @@ class Harness:
         assert node is not None
         return node
 
-    def send(self, request: Message, version: int, node: int | None = None) -> Answer:
+    def send(
+        self,
+        request: Message,
+        version: int,
+        node: int | None = None,
+        principal: str = ANONYMOUS,
+    ) -> Answer:
         """Ask a node (None: the first); the answer may come later."""
         frame = b"".join(encode_request(request, version, 7, "tester"))[4:]
         decoded = decode_request(frame)
@@ -166,7 +172,9 @@ class Harness:
 
         api = APIS[request.API_KEY]
         assert api.min_version <= version <= api.max_version
-        answer.call = Call(version, 7, "tester", "/127.0.0.1", api.may_park, answered)
+        answer.call = Call(
+            version, 7, "tester", "/127.0.0.1", api.may_park, answered, principal=principal
+        )
         self.at(self.config.node_id if node is None else node).handle(decoded.message, answer.call)
         self.env.settle()
         return answer

@@ -11,12 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kohort.wire import Message
 
 if TYPE_CHECKING:
     from kohort.broker.node import Node
+
+
+ANONYMOUS: Final = "User:ANONYMOUS"
+"""Who asks over a connection that did not authenticate."""
 
 
 class Asker(Protocol):
@@ -43,7 +47,7 @@ class Call:
 
     __slots__ = (
         "_on_answer", "answered", "api_version", "client_host", "client_id", "correlation_id",
-        "ear", "given_up", "may_park", "response",
+        "ear", "given_up", "may_park", "principal", "response",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +59,7 @@ class Call:
         may_park: bool,
         on_answer: Callable[[Call], None],
         ear: Ear | None = None,
+        principal: str = ANONYMOUS,
     ) -> None:
         self.api_version = api_version
         self.correlation_id = correlation_id
@@ -62,6 +67,8 @@ class Call:
         self.client_host = client_host
         self.may_park = may_park
         self.ear = ear or Ear()
+        self.principal = principal
+        """Who asks, as Kafka writes it, for example `User:alice`."""
         self._on_answer = on_answer
         self.answered = False
         self.response: Message | None = None

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 
 from kohort.broker.apis import APIS
-from kohort.broker.calls import Api, Call, Ear
+from kohort.broker.calls import ANONYMOUS, Api, Call, Ear
 from kohort.broker.config import BrokerConfig
 from kohort.broker.node import Node
 from kohort.broker.taps import Event, Moment
@@ -40,6 +40,8 @@ class Peer:
         self._taps = endpoint.node.commons.taps
         self._connection = connection
         self._host = "/" + connection.peer.rpartition(":")[0]
+        self.principal = ANONYMOUS
+        """Who is at the other end."""
         self._ear = Ear()
         self._calls: deque[Call] = deque()
         self._parked: Call | None = None
@@ -105,7 +107,7 @@ class Peer:
         message = decode_body(frame, head)
         call = Call(
             head.api_version, head.correlation_id, head.client_id or "", self._host, api.may_park,
-            self._answered, self._ear,
+            self._answered, self._ear, self.principal,
         )  # fmt: skip
         return api, call, message
 
