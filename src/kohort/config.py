@@ -2,7 +2,9 @@
 
 Rules:
 - A field is Kafka's own name with `.` written `_` (`session_timeout_ms`), in Kafka's own unit.
-- `from_mapping` takes dotted or snake_case names; an unknown key is an error naming the nearest.
+- `from_mapping` takes dotted or snake_case names; an unknown key is an error naming the nearest,
+  one of another role an error naming that role.
+- Secrets (passwords, tokens, private keys) are shown as `***`, in `repr` and in errors.
 - Cross-field checks run at construction (`__post_init__`), before anything is started.
 - Durations of our own may be written `5m`, `1h30m`, `250ms`; sizes `64MiB`, `1MB`.
 """
@@ -10,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 import dataclasses
-import difflib
+import os
 import re
 import types
 import typing
@@ -26,6 +28,7 @@ _SIZE_UNITS = {
     "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,
 }  # fmt: skip
 _SIZE = re.compile(r"(\d+)\s*([a-z]*)")
+_SECRET = ("password", "secret", "token", "jaas_config", "private_key", "keystore_key")
 _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 
 
@@ -60,10 +63,22 @@ def parse_size_bytes(text: str | int) -> int:
     return int(match[1]) * _SIZE_UNITS[match[2]]
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
     """The known name most like `name`, or None when nothing is near."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    import difflib  # only errors need it
+
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return found[0] if found else None
+
+
+def plain(key: str) -> str:
+    """A key as configurations are written in Python: `group.id` -> `group_id`."""
+    return key.replace(".", "_").replace("-", "_")
+
+
+def is_secret(name: str) -> bool:
+    """True for a key whose value must not be shown."""
+    return name.endswith(_SECRET)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +87,18 @@ class Config:
 
     A subclass is a frozen dataclass; its name without `Config`, in lower case, is its role.
     """
+
+    def __init_subclass__(cls) -> None:
+        cls.__repr__ = Config.__repr__  # so that `dataclass` makes none, which would show secrets
+
+    def __repr__(self) -> str:
+        """What differs from the defaults, without secrets."""
+        given = [
+            f"{f.name}={'***' if is_secret(f.name) else repr(value)}"
+            for f in dataclasses.fields(self)
+            if (value := getattr(self, f.name)) != f.default
+        ]
+        return f"{type(self).__name__}({', '.join(given)})"
 
     @classmethod
     def field_names(cls) -> list[str]:
@@ -91,15 +118,58 @@ class Config:
         known, hints = set(cls.field_names()), typing.get_type_hints(cls)
         seen: dict[str, Any] = {}
         for key, value in values.items():
-            name = key.replace(".", "_").replace("-", "_")
+            name = plain(key)
             if name not in known:
-                near = nearest(name, known)
-                hint = f"; did you mean {near!r}?" if near else ""
-                raise ConfigError(f"unknown {cls.role()} configuration key {key!r}{hint}")
+                raise cls.unknown(key)
             if name in seen:
                 raise ConfigError(f"{cls.role()} configuration key {key!r} is given twice")
             seen[name] = _convert(cls.role(), name, value, hints[name])
         return cls(**seen)
+
+    @classmethod
+    def load(
+        cls,
+        file: str | os.PathLike[str] | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+        **given: Any,
+    ) -> Self:
+        """Build from the user's and the project's files (or `file` alone), `KOHORT_*`, and `given`.
+
+        Later ones win; kohort.settings says what is looked for where. `environ` is the process's
+        environment by default. Raises ConfigError for a key that no role knows, wherever it stands.
+        """
+        from kohort import settings  # it imports this module
+
+        around = os.environ if environ is None else environ
+        found = settings.gather(None if file is None else os.fspath(file), around, cls)
+        own = [settings.Setting(key, value, "caller") for key, value in given.items()]
+        chosen = settings.choose(cls, found, strict=own)
+        return cls.from_mapping({name: setting.value for name, setting in chosen.items()})
+
+    @classmethod
+    def relatives(cls) -> list[type[Config]]:
+        """The configurations that may share a file with this one: all on its branch of the tree."""
+        root = next(c for c in cls.__mro__ if Config in c.__bases__)
+        return [root, *root.__subclasses__()]
+
+    @classmethod
+    def unknown(cls, key: str, origin: str = "") -> ConfigError:
+        """The error for a key that this role does not have: another's, or nobody's."""
+        name = plain(key)
+        where = f" ({origin})" if origin else ""
+        others = [other for other in cls.relatives() if other is not cls]
+        owners = [other.role() for other in others if name in other.field_names()]
+        if owners:
+            return ConfigError(
+                f"{cls.role()} configuration key {key!r}{where} is for a {' or '.join(owners)}; "
+                f"it does nothing for this {cls.role()}: leave it out"
+            )
+        near = nearest(name, cls.field_names())
+        if not near and cls is cls.relatives()[0]:
+            near = nearest(name, {n for other in others for n in other.field_names()})
+        hint = f"; did you mean {near.replace('_', '.') if '.' in key else near!r}?" if near else ""
+        return ConfigError(f"unknown {cls.role()} configuration key {key!r}{where}{hint}")
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed, checked like a new one."""
@@ -110,6 +180,7 @@ def _convert(role: str, name: str, value: Any, hint: Any) -> Any:
     """Text to the field's type; values that are not text pass as they are."""
     if not isinstance(value, str):
         return value
+    shown = "***" if is_secret(name) else repr(value)
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     try:
         if bool in kinds and value.strip().lower() in _TRUE | _FALSE:
@@ -123,9 +194,9 @@ def _convert(role: str, name: str, value: Any, hint: Any) -> Any:
         if float in kinds:
             return float(value)
     except ValueError as error:
-        raise ConfigError(f"{role} configuration {name}={value!r}: {error}") from error
+        raise ConfigError(f"{role} configuration {name}={shown}: {error}") from error
     if any(typing.get_origin(k) is tuple for k in kinds):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     if str in kinds:
         return value
-    raise ConfigError(f"{role} configuration {name}={value!r} is not a {hint}")
+    raise ConfigError(f"{role} configuration {name}={shown} is not a {hint}")

@@ -8,9 +8,10 @@ from pathlib import Path
 import click
 import pytest
 
-from kohort.cli.connect import Client, client_options, key_values, read_settings
+from kohort.cli.connect import DEFAULT_BOOTSTRAP, Client, client_options, key_values
 from kohort.client.config import AdminConfig, ConsumerConfig
 from kohort.errors import ConfigError
+from kohort.settings import read_settings
 
 from .conftest import Run
 
@@ -30,11 +31,15 @@ def test_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KOHORT_BOOTSTRAP_SERVERS", raising=False)
     file = tmp_path / "c.properties"
     file.write_text("# shared\nbootstrap.servers=file:1\nmax.poll.records = 7\nlinger.ms=3\n")
-    assert client_of().bootstrap == "localhost:9092"
-    assert client_of("--config", str(file)).bootstrap == "file:1"
+
+    def bootstrap(*args: str) -> str:
+        return client_of(*args).common()["bootstrap_servers"]
+
+    assert bootstrap() == DEFAULT_BOOTSTRAP
+    assert bootstrap("--config", str(file)) == "file:1"
     monkeypatch.setenv("KOHORT_BOOTSTRAP_SERVERS", "env:1")
-    assert client_of("--config", str(file)).bootstrap == "env:1"
-    assert client_of("--config", str(file), "-b", "flag:1").bootstrap == "flag:1"
+    assert bootstrap("--config", str(file)) == "env:1"
+    assert bootstrap("--config", str(file), "-b", "flag:1") == "flag:1"
     found = client_of("--config", str(file), "-X", "max.poll.records=9")
     config = ConsumerConfig.from_mapping(found.for_role(ConsumerConfig, max_poll_records=5))
     assert config.max_poll_records == 9
@@ -46,7 +51,7 @@ def test_a_file_may_hold_keys_of_other_clients_but_no_unknown_one(tmp_path: Path
     file.write_text('linger_ms = 3\n"fetch.min.bytes" = 2\n')
     assert "linger_ms" not in client_of("--config", str(file)).for_role(AdminConfig)
     file.write_text('"fetch.min.byte" = 2\n')
-    with pytest.raises(ConfigError, match=r"'fetch.min.byte'; did you mean 'fetch.min.bytes'"):
+    with pytest.raises(ConfigError, match=r"c.toml:1\); did you mean 'fetch.min.bytes'"):
         client_of("--config", str(file))
 
 
@@ -115,3 +120,38 @@ def test_a_port_that_is_no_broker_is_told_apart(bare: Run) -> None:
         ran = bare("topic", "list", "-b", f"127.0.0.1:{port}", "-X", "default.api.timeout.ms=500")
     assert ran.code == 1
     assert "connected, but it does not answer as a Kafka broker does" in ran.err
+
+
+def test_config_show_tells_where_each_value_is_from(
+    bare: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Default, file and line, environment, command line (issue C, configuration)."""
+    file = tmp_path / "c.properties"
+    file.write_text("bootstrap.servers=file:1\nmax.poll.records=7\n")
+    monkeypatch.setenv("KOHORT_CLIENT_RACK", "r1")
+    ran = bare("config", "show", "--config", str(file), "-X", "client.id=me", "-o", "json")
+    rows = {row["key"]: row for row in ran.json["rows"]}
+    assert rows["client.id"] == {"key": "client.id", "value": "me", "role": "all"}
+    assert rows["max.poll.records"]["role"] == "consumer"
+    ran = bare(
+        "config", "show", "--origin", "--given", "--role", "consumer", "--config", str(file),
+        "--property", "client.id=me", "-o", "csv",
+    )  # fmt: skip
+    assert ran.lines == [
+        "key,value,origin",
+        f"bootstrap.servers,file:1,{file}:1",
+        "client.id,me,command line",
+        "client.rack,r1,environment KOHORT_CLIENT_RACK",
+        f"max.poll.records,7,{file}:2",
+    ]
+    assert ",default" in bare("config", "show", "--origin", "-o", "csv").out
+    refused = bare("config", "show", "--role", "consumer", "-X", "linger.ms=1")
+    assert refused.code == 2
+    assert "is for a producer" in refused.err
+
+
+def test_an_empty_bootstrap_is_refused(bare: Run) -> None:
+    """An unset variable in a script must not mean another cluster than was meant."""
+    ran = bare("topic", "list", "-b", "")
+    assert ran.code == 2
+    assert "-b is empty" in ran.err

@@ -85,7 +85,7 @@ def test_what_can_never_work_is_refused_and_named(config, values, named):
 
 
 def test_an_unknown_key_names_the_nearest_one():
-    with pytest.raises(ConfigError, match="did you mean 'max_poll_records'"):
+    with pytest.raises(ConfigError, match=r"did you mean 'max\.poll\.records'"):
         ConsumerConfig.from_mapping({"max.pol.records": 5})
 
 

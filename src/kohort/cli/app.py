@@ -51,6 +51,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "Run groups in a simulated world and check that all promises hold.",
     ),
     "demo": ("kohort.cli.demo", "demo", "The main job on a year of real flights."),
+    "config": (
+        "kohort.cli.config_show",
+        "config",
+        "The settings in force, and where each is from.",
+    ),
     "doctor": ("kohort.cli.doctor", "doctor", "What this machine has and lacks, and the cure."),
 }
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import click
 
-from kohort.cli.connect import key_values, plain, read_settings, refuse_unknown
+from kohort.cli.connect import key_values
+from kohort.settings import COMMAND_LINE, Setting, read_settings
 
 DEFAULT_PORT = 9092
 EXAMPLES = """\b
@@ -76,10 +77,12 @@ def run(
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
     values: dict[str, Any] = {"port": DEFAULT_PORT}
-    for given in (read_settings(config_file) if config_file else {}, key_values(properties, "-X")):
-        for key in given:
-            refuse_unknown("broker", key, BrokerConfig.field_names())
-        values |= {plain(key): value for key, value in given.items()}
+    told = read_settings(config_file) if config_file else []
+    told += [Setting(k, v, COMMAND_LINE) for k, v in key_values(properties, "-X").items()]
+    for setting in told:
+        if setting.name not in BrokerConfig.field_names():
+            raise BrokerConfig.unknown(setting.key)
+        values[setting.name] = setting.value
     flags = {
         "data_dir": data_dir, "host": host, "port": port, "durability": durability,
         "nodes": nodes, "broker_rack": racks, "num_partitions": partitions,

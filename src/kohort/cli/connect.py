@@ -1,17 +1,18 @@
 """Where to connect to, and with what settings: the options that every client command has.
 
-Rules: flags win over the environment, the environment over the file, the file over the defaults.
-A key that the command's clients do not know is refused, with the nearest name, before anything is
-connected. A file may be shared by commands: in it a key needs to be known by any of the clients.
+Rules: flags win over the environment, the environment over the file, the file over the defaults
+(kohort.settings). A key that the command's clients do not know is refused, with the nearest name,
+before anything is connected. A file and the environment may be shared by commands: there a key
+needs to be known by any of the clients.
 """
 
 from __future__ import annotations
 
 import functools
-import tomllib
-from collections.abc import Callable, Collection, Generator, Iterable
+import os
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +20,7 @@ import click
 
 from kohort.config import nearest
 from kohort.errors import BrokerError, ConfigError, ErrorCode
+from kohort.settings import COMMAND_LINE, Setting, choose, gather
 
 if TYPE_CHECKING:
     from kohort.client.admin import Admin
@@ -35,24 +37,21 @@ REACH_S = 5.0
 class Client:
     """What a command was told about its cluster."""
 
-    flags: dict[str, Any] = field(default_factory=dict[str, Any])
-    file: dict[str, Any] = field(default_factory=dict[str, Any])
-    written: dict[str, str] = field(default_factory=dict[str, str])
-    """How the keys of `flags` were spelt, for messages."""
+    shared: tuple[Setting, ...] = ()
+    """Of files and the environment, weakest first; they may hold keys of other clients."""
+    flags: tuple[Setting, ...] = ()
+    """Of the command line; each must be a key of the command's own client."""
 
-    @property
-    def bootstrap(self) -> str:
-        """The brokers' addresses in force."""
-        given = self.flags.get("bootstrap_servers") or self.file.get("bootstrap_servers")
-        return str(given or DEFAULT_BOOTSTRAP)
+    def with_flags(self, **values: Any) -> Client:
+        """The same, told more on the command line."""
+        more = (Setting(key, value, COMMAND_LINE) for key, value in values.items())
+        return replace(self, flags=(*self.flags, *more))
 
     def for_role(self, role: type[ClientConfig], **defaults: Any) -> dict[str, Any]:
         """The settings of the command's own client; `defaults` are the command's."""
-        known = set(role.field_names())
-        for key in self.flags:
-            refuse_unknown(role.role(), self.written.get(key, key), known)
-        shared = {key: value for key, value in self.file.items() if _is_for(key, known)}
-        given = {"bootstrap_servers": DEFAULT_BOOTSTRAP, **defaults, **shared, **self.flags}
+        chosen = choose(role, self.shared, strict=self.flags)
+        given = {name: setting.value for name, setting in chosen.items()}
+        given = {"bootstrap_servers": DEFAULT_BOOTSTRAP, **defaults, **given}
         role.from_mapping(given)
         return given
 
@@ -60,9 +59,13 @@ class Client:
         """The settings that all clients have, for the questions a command asks on the side."""
         from kohort.client.config import ClientConfig
 
-        known = set(ClientConfig.field_names())
-        given = {"bootstrap_servers": DEFAULT_BOOTSTRAP, **self.file, **self.flags}
-        return {key: value for key, value in given.items() if _is_for(key, known)}
+        chosen = choose(ClientConfig, (*self.shared, *self.flags))
+        given = {name: setting.value for name, setting in chosen.items()}
+        return {"bootstrap_servers": DEFAULT_BOOTSTRAP, **given}
+
+    def given(self) -> dict[str, Any]:
+        """Everything that was told, whichever clients it is for."""
+        return {each.name: each.value for each in (*self.shared, *self.flags) if not each.role}
 
 
 def client_options(function: F) -> F:
@@ -71,12 +74,12 @@ def client_options(function: F) -> F:
         click.option(
             "-b",
             "--bootstrap",
-            envvar="KOHORT_BOOTSTRAP_SERVERS",
             help="Brokers, host:port separated by commas. "
             f"[default: $KOHORT_BOOTSTRAP_SERVERS, then {DEFAULT_BOOTSTRAP}]",
         ),
         click.option(
             "-X",
+            "--property",
             "properties",
             multiple=True,
             metavar="KEY=VALUE",
@@ -99,15 +102,16 @@ def client_options(function: F) -> F:
         **rest: Any,
     ) -> Any:
         _show_warnings()
-        flags = {"bootstrap_servers": bootstrap} if bootstrap else {}
-        given = key_values(properties, "-X")
-        flags |= {plain(key): value for key, value in given.items()}
-        file = read_settings(config_file) if config_file is not None else {}
-        if file:
-            _refuse_strangers(file)
-        file = {plain(key): value for key, value in file.items()}
-        written = {plain(key): key for key in given}
-        return function(*args, client=Client(flags, file, written), **rest)
+        if bootstrap is not None and not bootstrap.strip():
+            raise ConfigError("-b is empty; name at least one host:port, or leave -b out")
+        from kohort.client.config import AdminConfig
+
+        shared = gather(config_file, os.environ, AdminConfig)
+        flags = [Setting(k, v, COMMAND_LINE) for k, v in key_values(properties, "-X").items()]
+        client = Client(tuple(shared), tuple(flags))
+        if bootstrap:
+            client = client.with_flags(bootstrap_servers=bootstrap)
+        return function(*args, client=client, **rest)
 
     wrapped: Any = with_client
     for option in reversed(options):
@@ -131,60 +135,6 @@ def key_values(texts: Iterable[str], option: str) -> dict[str, Any]:
             raise ConfigError(f"{option} {text!r} is not KEY=VALUE")
         values[key.strip()] = value.strip()
     return values
-
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """Settings of a `.toml` file (its top level) or a Java `.properties` file."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read as settings: {error}") from error
-    if path.suffix == ".toml":
-        try:
-            table = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"{path} is not TOML: {error}") from error
-        return table
-    values: dict[str, Any] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        entry = line.strip()
-        if not entry or entry[0] in "#!":
-            continue
-        key, equals, value = entry.partition("=")
-        if not equals:
-            raise ConfigError(f"{path}:{number}: {entry!r} is not key=value")
-        values[key.strip()] = value.strip()
-    return values
-
-
-def _refuse_strangers(values: Iterable[str]) -> None:
-    """Raise ConfigError for a key that no client knows."""
-    from kohort.client.config import AdminConfig, ConsumerConfig, ProducerConfig
-
-    roles = (AdminConfig, ConsumerConfig, ProducerConfig)
-    known = {name for role in roles for name in role.field_names()}
-    for key in values:
-        refuse_unknown("client", key, known)
-
-
-def refuse_unknown(role: str, key: str, known: Collection[str]) -> None:
-    """Raise ConfigError for a key that is not known, as it was written, naming the nearest."""
-    if _is_for(plain(key), known):
-        return
-    near = nearest(plain(key), known)
-    if near and "." in key:
-        near = near.replace("_", ".")
-    hint = f"; did you mean {near!r}?" if near else ""
-    raise ConfigError(f"unknown {role} configuration key {key!r}{hint}")
-
-
-def plain(key: str) -> str:
-    """A key as configurations are written in Python: with underscores."""
-    return key.replace(".", "_").replace("-", "_")
-
-
-def _is_for(key: str, known: Collection[str]) -> bool:
-    return key in known or key.startswith(("ssl_", "sasl_"))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -127,7 +127,7 @@ def consume(
     if from_beginning and offset:
         raise click.UsageError("choose --from-beginning or --offset")
     if group_protocol:
-        client = replace(client, flags=client.flags | {"group_protocol": group_protocol})
+        client = client.with_flags(group_protocol=group_protocol)
     start = parse_start(offset or ("earliest" if from_beginning else "latest"), _now_ms())
     silence_s = None if timeout is None else parse_duration_ms(timeout) / 1000
     chosen = _settings(client, ConsumerConfig, group, start)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kohort.cli.app import EXIT_CHECK_FAILED, EXIT_INTERRUPTED, OPTIONAL
-from kohort.cli.connect import Client, client_options, open_admin, plain
+from kohort.cli.connect import Client, client_options, open_admin
 from kohort.cli.output import as_table, output_option, show
 from kohort.errors import KohortError
 
@@ -128,7 +128,7 @@ def load(file: Path, client: Client) -> Pipeline:
 
     client.for_role(ConsumerConfig)
     found = load_file(file)
-    given = {**client.file, **client.flags}
+    given = client.given()
     servers = given.pop("bootstrap_servers", None)
     if servers:
         found.bootstrap_servers = str(servers)
@@ -138,8 +138,7 @@ def load(file: Path, client: Client) -> Pipeline:
 
 def reach(found: Pipeline) -> None:
     """Raise ConnectionFailedError when the pipeline's cluster does not answer: nothing is begun."""
-    flags = {plain(key): value for key, value in found.client_config.items()}
-    with open_admin(Client(flags).common()):
+    with open_admin(Client().with_flags(**found.client_config).common()):
         return
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, Self
 
 from kohort.client.reset_policy import ResetPolicy
-from kohort.config import Config
+from kohort.config import Config, is_secret, plain
 from kohort.errors import ConfigError
 
 INT32_MAX: Final = 2**31 - 1
@@ -114,7 +114,8 @@ class ClientConfig(Config):
         return [parse_address(server) for server in self.bootstrap_servers]
 
     def _refuse(self, name: str, why: str) -> ConfigError:
-        return ConfigError(f"{self.role()} configuration {name}={getattr(self, name)!r}: {why}")
+        value = "***" if is_secret(name) else repr(getattr(self, name))
+        return ConfigError(f"{self.role()} configuration {name}={value}: {why}")
 
     def _at_least(self, low: int, *names: str) -> None:
         for name in names:
@@ -217,7 +218,7 @@ class ConsumerConfig(ClientConfig):
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
         """As `ClientConfig.from_mapping`; what the group protocol has no use for is refused."""
         made = super().from_mapping(values)
-        made._fits_protocol([n for n in _CLASSIC_ONLY if n in {_spelt(key) for key in values}])
+        made._fits_protocol([n for n in _CLASSIC_ONLY if n in {plain(key) for key in values}])
         return made
 
     def _fits_protocol(self, classic_only: list[str]) -> None:
@@ -238,10 +239,6 @@ class ConsumerConfig(ClientConfig):
 
 
 _DEFAULTS: Final = {field.name: field.default for field in fields(ConsumerConfig)}
-
-
-def _spelt(key: str) -> str:
-    return key.replace(".", "_").replace("-", "_")
 
 
 @dataclass(frozen=True)
