@@ -22,7 +22,7 @@ MAX_FUNCTION_LINES, MAX_FILE_LINES, MAX_LINE_COLUMNS = 70, 600, 100
 
 # Floors, lowest first; a package may import its own floor only where `SAME_FLOOR` says so.
 FLOORS = {
-    "wire": 1, "records": 1,
+    "wire": 1, "records": 1, "sasl": 1,
     "group": 2, "net": 2, "transactions": 2,
     "client": 3, "broker": 3, "simulator": 3,
     "retry": 4, "processing": 4,

@@ -243,6 +243,43 @@ class ConnectionFailedError(KohortError, ConnectionError):
     retriable = True
 
 
+class AuthenticationError(KohortError):
+    """The two sides do not take each other for who they say they are. Never tried again by itself.
+
+    `mechanism` is the SASL mechanism or `SSL`, `user` and `broker` are "" where they are not known,
+    `reason` says what was refused and `advice` what to do. Secrets stand in none of them.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        mechanism: str = "",
+        user: str = "",
+        broker: str = "",
+        advice: str = "check the user's name, password and mechanism on both sides",
+    ) -> None:
+        self.reason = reason
+        self.mechanism = mechanism
+        self.user = user
+        self.broker = broker
+        self.advice = advice
+        by = f" by {mechanism}" if mechanism else ""
+        who = f" as {user!r}" if user else ""
+        where = f" at {broker}" if broker else ""
+        super().__init__(f"authentication{by}{who}{where} failed: {reason}; {advice}")
+
+    def at(self, broker: str, user: str = "") -> AuthenticationError:
+        """The same, with the broker, and the user if it was not known."""
+        return AuthenticationError(
+            self.reason,
+            mechanism=self.mechanism,
+            user=self.user or user,
+            broker=broker,
+            advice=self.advice,
+        )
+
+
 class ProtocolError(KohortError):
     """Bytes that break the wire or record format. `ProtocolError`s never carry partial results."""
 

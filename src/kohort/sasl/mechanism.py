@@ -1,0 +1,62 @@
+"""What a SASL mechanism is: a machine of one exchange, bytes in and bytes out.
+
+Rules:
+- A machine has no clock, no randomness and no I/O: nonces, credentials and times are given to it.
+- A refusal is an `AuthenticationError` that says why. Secrets stand in no error and no `repr`.
+- A machine is used for one exchange and knows when that is over; a message after it is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+MAX_MESSAGE_BYTES = 32_768
+"""The longest message of an exchange that is looked at (tokens are the longest there are)."""
+
+
+class ClientExchange(Protocol):
+    """The client's side."""
+
+    mechanism: str
+    """The mechanism's registered name."""
+    user: str
+    """Who logs in, as far as it is known; for messages."""
+
+    def first(self) -> bytes:
+        """The message that begins."""
+        ...
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        """The answer to a challenge; None when the broker is believed and nothing is left to say.
+
+        Raises AuthenticationError.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """The exchange goes on: the client is to answer this."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The client is who it says: `data` is the last message to it."""
+
+    data: bytes
+    user: str
+    expires_ms: int | None = None
+    """When its credential ends, in milliseconds since 1970; None: never."""
+
+
+class ServerExchange(Protocol):
+    """The broker's side."""
+
+    mechanism: str
+
+    def evaluate(self, message: bytes) -> Challenge | Accepted:
+        """Take a message of the client. Raises AuthenticationError."""
+        ...
