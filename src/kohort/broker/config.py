@@ -116,6 +116,9 @@ class BrokerConfig(Config):
     transactional_id_expiration_ms: int = 604_800_000
     fetch_max_bytes: int = 55 * MIB
     """The most that one fetch is answered with, whatever it asks for."""
+    max_incremental_fetch_session_cache_slots: int = 1_000
+    """Fetch sessions (KIP-227) that a node keeps."""
+    min_incremental_fetch_session_eviction_ms: int = 120_000
     socket_request_max_bytes: int = 100 * MIB
     request_max_bytes: int = 16 * MIB
     """The largest request that is not Produce."""

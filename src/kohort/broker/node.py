@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kohort.broker.apis import APIS
 from kohort.broker.calls import Call
+from kohort.broker.fetch_sessions import FetchSessions
 from kohort.broker.groups import Groups
 from kohort.broker.partition import Partition
 from kohort.broker.shards import Shards
@@ -37,8 +38,16 @@ class Node:
         self.port = self.config.port
         self.alive = True
         """Whether it may still do anything; a dead node's requests under way may not."""
+        self.fetch_sessions = FetchSessions(
+            self.config.max_incremental_fetch_session_cache_slots,
+            self.config.min_incremental_fetch_session_eviction_ms,
+            self._new_session_id,
+        )
         self.groups = Groups(self)
         self.transactions = Transactions(self)
+
+    def _new_session_id(self) -> int:
+        return int.from_bytes(self.env.new_uuid()[-4:]) & 0x7FFF_FFFF
 
     @property
     def cluster_id(self) -> str:

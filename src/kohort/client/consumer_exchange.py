@@ -18,6 +18,7 @@ from kohort.client.commit_lane import CommitSend, Identity
 from kohort.client.committed_queries import Committed, CommittedSend
 from kohort.client.config import ConsumerConfig
 from kohort.client.fetch_planner import FetchOrder, FetchResult
+from kohort.client.fetch_session import FetchSession
 from kohort.client.offset_queries import QuerySend, TimeAnswer
 from kohort.client.offset_resolver import FindStart, LookUp, OffsetAnswer, Question
 from kohort.client.types import TopicPartition
@@ -92,6 +93,8 @@ class Exchange:
         self._answers = answers
         self._group = config.group_id or ""
         self._isolation = int(config.isolation_level == READ_COMMITTED)
+        self._sessions: dict[tuple[int, int], FetchSession] = {}
+        """By node and lane: one for each connection that fetches."""
         self._terms = requests.FetchTerms(
             config.fetch_min_bytes, self._isolation, config.client_rack
         )
@@ -103,28 +106,34 @@ class Exchange:
         ids = self._ids(part.tp for part in order.parts)
         loop = self._cluster.loop
         until_ms = loop.now_ms() + order.max_wait_ms - EARLY_MS
+        session = self._sessions.setdefault((order.node, order.lane), FetchSession())
+
+        def build(version: int) -> FetchRequest:
+            return requests.fetch(
+                order, session.ask(order.parts, ids.id, version), self._terms, ids.id
+            )
 
         def done(answer: Message | KohortError) -> None:
             if isinstance(answer, KohortError):
+                session.lost()
                 self._answers.fetched(order.token, answer)
                 return
             assert isinstance(answer, FetchResponse)
-            if answer.error_code:
+            named = requests.fetched(answer, ids.name)
+            found = session.answered(answer.error_code, answer.session_id, named)
+            if found is None:
+                self.fetch(order)
+            elif answer.error_code:
                 error = BrokerError(answer.error_code, f"fetching from node {order.node}")
                 self._answers.fetched(order.token, error)
             else:
-                found = list(requests.fetched(answer, ids.name))
                 if loop.now_ms() < until_ms and not any(r.error or len(r.records) for r in found):
                     self._answers.cut_short()
                 self._answers.fetched(order.token, found)
 
         self._cluster.request(
             order.node,
-            Versioned(
-                FetchRequest,
-                lambda _: requests.fetch(order, self._terms, ids.id),
-                at_most=LAST_FETCH_BY_NAME if ids.lacking else None,
-            ),
+            Versioned(FetchRequest, build, at_most=LAST_FETCH_BY_NAME if ids.lacking else None),
             done,
             timeout_ms=order.max_wait_ms + self._config.request_timeout_ms,
             lane=FETCH_LANES[order.lane],

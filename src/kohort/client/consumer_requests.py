@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar, cast
 from kohort.client.commit_lane import CommitSend, Identity
 from kohort.client.committed_queries import Committed
 from kohort.client.fetch_planner import FetchOrder, FetchResult, Records
+from kohort.client.fetch_session import Ask
 from kohort.client.offset_queries import QuerySend, TimeAnswer
 from kohort.client.offset_resolver import FindStart, OffsetAnswer, Validate
 from kohort.client.types import OffsetAndMetadata, TopicPartition
@@ -56,32 +57,41 @@ def by_topic(parts: Mapping[TopicPartition, V]) -> Iterator[tuple[str, list[tupl
 # -- Fetch ---------------------------------------------------------------------------------------
 
 
-def fetch(order: FetchOrder, terms: FetchTerms, ids: TopicIds) -> fetch_request.FetchRequest:
-    """A full (sessionless) Fetch of an order."""
-    parts = {part.tp: part for part in order.parts}
-    topics = [
-        fetch_request.FetchTopic(
-            topic=topic,
-            topic_id=ids(topic),
-            partitions=[
-                fetch_request.FetchPartition(
-                    partition=partition,
-                    current_leader_epoch=part.leader_epoch,
-                    fetch_offset=part.offset,
-                    partition_max_bytes=part.max_bytes,
-                )
-                for partition, part in found
-            ],
+def fetch(
+    order: FetchOrder, ask: Ask, terms: FetchTerms, ids: TopicIds
+) -> fetch_request.FetchRequest:
+    """A Fetch of an order, as far as its session (KIP-227) has to be told."""
+    topics: dict[str, fetch_request.FetchTopic] = {}
+    for part in ask.parts:
+        name, partition = part.tp
+        topic = topics.get(name)
+        if topic is None:
+            topic = topics[name] = fetch_request.FetchTopic(topic=name, topic_id=ids(name))
+        topic.partitions.append(
+            fetch_request.FetchPartition(
+                partition=partition,
+                current_leader_epoch=part.leader_epoch,
+                fetch_offset=part.offset,
+                partition_max_bytes=part.max_bytes,
+            )
         )
-        for topic, found in by_topic(parts)
-    ]
+    forgotten: dict[tuple[str, bytes], fetch_request.ForgottenTopic] = {}
+    for name, topic_id, partition in ask.forgotten:
+        left = forgotten.get((name, topic_id))
+        if left is None:
+            left = fetch_request.ForgottenTopic(topic=name, topic_id=topic_id)
+            forgotten[name, topic_id] = left
+        left.partitions.append(partition)
     return fetch_request.FetchRequest(
         replica_id=CONSUMER,
         max_wait_ms=order.max_wait_ms,
         min_bytes=terms.min_bytes,
         max_bytes=order.max_bytes,
         isolation_level=terms.isolation_level,
-        topics=topics,
+        session_id=ask.session_id,
+        session_epoch=ask.epoch,
+        topics=list(topics.values()),
+        forgotten_topics_data=list(forgotten.values()),
         rack_id=terms.rack,
     )
 

@@ -6,7 +6,8 @@ Rules:
   out while the last one is still being read, over other partitions.
 - A node has `LANES` connections for orders. While some partition of the node has unread data an
   order waits at the broker for `QUICK_WAIT_MS` only, so that a partition that has just been read
-  to its end never waits behind a long poll of idle ones.
+  to its end never waits behind a long poll of idle ones. A partition keeps to its lane where that
+  is free, and asks for the same size always, so that the lane's session need not be told (KIP-227).
 - What is buffered (paused partitions too) and what orders may bring never exceeds the budget,
   except by the one batch that a broker always returns (KIP-74), and by one small order when paused
   partitions hold all of it, so that they cannot stop the others (F4, GL5).
@@ -17,6 +18,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -131,7 +133,10 @@ class FetchPlanner:
         orders: list[FetchOrder] = []
         for node, found in wanted.items():
             free = [lane for lane in range(LANES) if lane not in busy.get(node, ())]
-            if free and (order := self._order(node, free[0], found, node in unread)) is not None:
+            if not free:
+                continue
+            order = self._order(node, _lane(free, found), found, node in unread)
+            if order is not None:
                 orders.append(order)
         return orders
 
@@ -181,12 +186,17 @@ class FetchPlanner:
         found.sort(key=lambda position: position.last_fetch_ms)
         self._next_token += 1
         token = self._next_token
-        each = min(limits.partition_max_bytes, most)
         parts: list[FetchPart] = []
         for position in found:
-            position.in_flight = token
+            position.in_flight, position.lane = token, lane
             parts.append(
-                FetchPart(position.tp, position.stamp, position.offset, position.leader_epoch, each)
+                FetchPart(
+                    position.tp,
+                    position.stamp,
+                    position.offset,
+                    position.leader_epoch,
+                    limits.partition_max_bytes,
+                )
             )
         wait = min(QUICK_WAIT_MS, limits.max_wait_ms) if unread else limits.max_wait_ms
         order = FetchOrder(token, node, lane, tuple(parts), most, wait)
@@ -315,6 +325,14 @@ class FetchPlanner:
         if error in REPLICA_CODES:
             position.replica = None
         return error not in WAIT_CODES
+
+
+def _lane(free: Sequence[int], found: Sequence[Position]) -> int:
+    """The free lane that most of these went over last: its session knows them (KIP-227)."""
+    if len(free) == 1:
+        return free[0]
+    usual = Counter(position.lane for position in found)
+    return max(free, key=lambda lane: (usual[lane], -lane))
 
 
 # Wait and ask the same node again.

@@ -117,6 +117,7 @@ class Position:
     buffer: Any = None
     buffered_bytes: int = 0
     in_flight: int | None = None
+    lane: int = 0
     asked: int | None = None
     retry_at_ms: int = 0
     last_fetch_ms: int = UNKNOWN

@@ -6,9 +6,10 @@ batches, at least one of them however large (of the first partition that has any
 
 A consumer whose group has news for it is answered early, so that it heartbeats (`News`).
 
-Differs from Apache Kafka: every answer has session id 0, which means that no incremental session
-was made and the next request names all of its partitions; there are no followers, so a replica id
-is refused.
+A fetcher may have an incremental session (`FetchSessions`), which holds its partitions.
+
+Differs from Apache Kafka: there are no followers, so a replica id is refused; an incremental answer
+also names a partition of which only the stable end has moved.
 
 READ_COMMITTED (KIP-98) is given what is stable, and the aborted transactions that have records in
 it: the client leaves those out.
@@ -21,12 +22,13 @@ from typing import TYPE_CHECKING
 from kohort.broker.apis._leaders import HINTED, Leaders
 from kohort.broker.calls import Call, serve
 from kohort.broker.env import Cancellable
+from kohort.broker.fetch_sessions import Fetching, FetchPart
 from kohort.broker.leadership import NOBODY
 from kohort.broker.log.log import Span
 from kohort.broker.log.txn_index import AbortedTransaction
 from kohort.broker.partition import Partition
 from kohort.errors import BrokerError, CorruptRecordError, ErrorCode
-from kohort.wire.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
+from kohort.wire.messages.fetch_request import FetchRequest
 from kohort.wire.messages.fetch_response import AbortedTransaction as AbortedTransactionOnWire
 from kohort.wire.messages.fetch_response import (
     FetchableTopicResponse,
@@ -48,20 +50,22 @@ def handle(node: Node, request: FetchRequest, call: Call) -> None:
     if request.replica_id >= 0 or request.replica_state.replica_id >= 0:
         call.answer(FetchResponse(error_code=ErrorCode.INVALID_REQUEST))
         return
-    if request.session_id != 0 and request.session_epoch > 0:
-        call.answer(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
-        return
-    _Fetch(node, request, call).begin()
+    by_id = call.api_version >= _TOPIC_IDS_FROM
+    fetching = node.fetch_sessions.begin(request, by_id, node.env.now_ms())
+    if isinstance(fetching, Fetching):
+        _Fetch(node, request, call, fetching).begin()
+    else:
+        call.answer(FetchResponse(error_code=fetching))
 
 
 class _Wanted:
-    """One partition of a fetch, and what was found."""
+    """One partition of a fetch, and what was found; a session keeps it for its next fetch."""
 
-    __slots__ = ("aborted", "error", "nearer", "partition", "request", "span")
+    __slots__ = ("aborted", "error", "nearer", "part", "partition", "span")
 
-    def __init__(self, request: FetchPartition, partition: Partition | None) -> None:
-        self.request = request
-        self.partition = partition
+    def __init__(self, part: FetchPart) -> None:
+        self.part = part
+        self.partition: Partition | None = None
         self.error = 0
         self.span: Span | None = None
         self.aborted: list[AbortedTransaction] | None = None
@@ -72,31 +76,36 @@ class _Wanted:
 class _Fetch:
     """One fetch, which waits for its partitions if need be."""
 
-    def __init__(self, node: Node, request: FetchRequest, call: Call) -> None:
+    def __init__(self, node: Node, request: FetchRequest, call: Call, fetching: Fetching) -> None:
         self._node = node
+        self._fetching = fetching
         self._request = request
         self._call = call
         self._committed = request.isolation_level == _READ_COMMITTED
-        self._by_id = call.api_version >= _TOPIC_IDS_FROM
         selects = node.config.replica_selector_class is not None
         self._any_replica = selects and call.api_version >= _RACKS_FROM
         self._rack = request.rack_id if self._any_replica else ""
         self._hints = call.api_version >= _HINTS_FROM
-        self._topics = [(topic, self._resolve(topic)) for topic in request.topics]
+        self._wanted = [self._resolved(part) for part in fetching.parts.values()]
+        self._awaited: list[Partition] = []
         self._timer: Cancellable | None = None
         self._client = (call.client_id, call.client_host)
         self._again = False
 
-    def _resolve(self, wanted: FetchTopic) -> list[_Wanted]:
+    def _resolved(self, part: FetchPart) -> _Wanted:
+        """The partition as it is now: the topic may have been deleted, and made again."""
         topics = self._node.topics
-        topic = topics.by_id(wanted.topic_id) if self._by_id else topics.get(wanted.topic)
-        found: list[_Wanted] = []
-        for part in wanted.partitions:
-            known = topic is not None and 0 <= part.partition < len(topic.partitions)
-            found.append(
-                _Wanted(part, topic.partitions[part.partition] if topic and known else None)
-            )
-        return found
+        wanted: _Wanted | None = part.found
+        if wanted is None:
+            wanted = part.found = _Wanted(part)
+        partition = wanted.partition
+        if partition is None or topics.partition(*partition.key) is not partition:
+            by_id = self._fetching.by_id
+            topic = topics.by_id(part.topic_id) if by_id else topics.get(part.topic)
+            index = part.request.partition
+            known = topic is not None and 0 <= index < len(topic.partitions)
+            wanted.partition = topic.partitions[index] if topic is not None and known else None
+        return wanted
 
     def begin(self) -> None:
         """Answer if there is enough; else wait."""
@@ -108,13 +117,10 @@ class _Fetch:
             return
         env = self._node.env
         self._timer = env.call_at(env.now_ms() + self._request.max_wait_ms, self._time_over)
-        for wanted in self._all():
-            if wanted.partition is not None:
-                wanted.partition.waiters.add(self)
+        self._awaited = [w.partition for w in self._wanted if w.partition is not None]
+        for partition in self._awaited:
+            partition.waiters.add(self)
         self._call.given_up = self._stop_waiting
-
-    def _all(self) -> list[_Wanted]:
-        return [wanted for _, parts in self._topics for wanted in parts]
 
     def cut_short(self) -> None:
         """The client's group has news for it (see `News`)."""
@@ -144,22 +150,21 @@ class _Fetch:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for wanted in self._all():
-            if wanted.partition is not None:
-                wanted.partition.waiters.discard(self)
+        for partition in self._awaited:
+            partition.waiters.discard(self)
 
     def _enough(self) -> bool:
         """Look for data; True when there is enough, or an error to tell."""
         room = min(self._request.max_bytes, self._node.config.fetch_max_bytes)
         total, failed = 0, False
-        for wanted in self._all():
+        for wanted in self._wanted:
             wanted.span, wanted.error = None, self._fault(wanted)
             if self._rack:
                 wanted.nearer = self._nearer(wanted)
             if wanted.error or wanted.nearer != NOBODY:
                 failed = True
                 continue
-            span = self._locate(wanted, max(0, min(wanted.request.partition_max_bytes, room)))
+            span = self._locate(wanted, max(0, min(wanted.part.request.partition_max_bytes, room)))
             if span is None:
                 failed = failed or wanted.error != 0
                 continue
@@ -174,9 +179,9 @@ class _Fetch:
     def _fault(self, wanted: _Wanted) -> int:
         partition = wanted.partition
         if partition is None or self._node.topics.partition(*partition.key) is not partition:
-            unknown = ErrorCode.UNKNOWN_TOPIC_ID if self._by_id else None
+            unknown = ErrorCode.UNKNOWN_TOPIC_ID if self._fetching.by_id else None
             return unknown or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        fault = partition.refusal(self._node.node_id, wanted.request.current_leader_epoch) or 0
+        fault = partition.refusal(self._node.node_id, wanted.part.request.current_leader_epoch) or 0
         if fault == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._any_replica:
             replicas = self._node.commons.leadership.at(*partition.key).replicas
             return 0 if self._node.node_id in replicas else fault
@@ -198,7 +203,7 @@ class _Fetch:
     def _locate(self, wanted: _Wanted, max_bytes: int) -> Span | None:
         assert wanted.partition is not None
         try:
-            offset = wanted.request.fetch_offset
+            offset = wanted.part.request.fetch_offset
             return wanted.partition.locate(offset, max_bytes, committed=self._committed)
         except BrokerError as error:
             wanted.error = error.code
@@ -215,7 +220,7 @@ class _Fetch:
             if partition is not None:
                 stable = partition.stable_offset
                 if self._committed and wanted.span is not None:
-                    offset = wanted.request.fetch_offset
+                    offset = wanted.part.request.fetch_offset
                     wanted.aborted = partition.aborted(wanted.span, offset)
         except (OSError, CorruptRecordError) as error:
             assert partition is not None
@@ -229,32 +234,43 @@ class _Fetch:
 
     def _finish(self) -> None:
         self._stop_waiting()
+        fetching, sessions = self._fetching, self._node.fetch_sessions
+        if fetching.overtaken:
+            self._call.answer(FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH))
+            return
         leaders = Leaders(self._node)
-        responses = [
-            FetchableTopicResponse(
-                topic=topic.topic,
-                topic_id=topic.topic_id,
-                partitions=[self._complete(wanted, leaders) for wanted in parts],
-            )
-            for topic, parts in self._topics
-        ]
+        answers = ((wanted.part, self._complete(wanted, leaders)) for wanted in self._wanted)
+        responses: list[FetchableTopicResponse] = []
+        latest: FetchableTopicResponse | None = None
+        for part, data in fetching.select(answers):
+            topic, topic_id = part.topic, part.topic_id
+            if latest is None or latest.topic_id != topic_id or latest.topic != topic:
+                latest = FetchableTopicResponse(topic=topic, topic_id=topic_id)
+                responses.append(latest)
+            latest.partitions.append(data)
         endpoints = [
             NodeEndpoint(node_id=node_id, host=host, port=port, rack=rack)
             for node_id, host, port, rack in leaders.addresses()
         ]
-        self._call.answer(FetchResponse(responses=responses, node_endpoints=endpoints))
+        self._call.answer(
+            FetchResponse(
+                session_id=sessions.keep(fetching, self._node.env.now_ms()),
+                responses=responses,
+                node_endpoints=endpoints,
+            )
+        )
 
     def _data(self, wanted: _Wanted, stable: int) -> PartitionData:
         partition = wanted.partition
         if partition is None or (wanted.error and wanted.error != ErrorCode.OFFSET_OUT_OF_RANGE):
             return PartitionData(
-                partition_index=wanted.request.partition,
+                partition_index=wanted.part.request.partition,
                 error_code=wanted.error,
                 high_watermark=-1,
                 records=b"",
             )
         return PartitionData(
-            partition_index=wanted.request.partition,
+            partition_index=wanted.part.request.partition,
             error_code=wanted.error,
             high_watermark=partition.end_offset,
             last_stable_offset=stable,
