@@ -10,7 +10,7 @@ KERNEL := $(wildcard src/kohort/*/*.pyx src/kohort/*/*.pxi src/kohort/*/*.h)
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench demo-kill nightly mutants soak interop wire diagrams clean
+.PHONY: help setup demo test check bench demo-kill nightly mutants soak interop compat wire diagrams clean
 
 help:  ## what the targets do
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -64,6 +64,9 @@ interop: setup  ## Apache Kafka's clients, tools and broker beside ours (Maven, 
 	  KOHORT_TEST_CLUSTER=apache $(PYTEST) -q tests/client tests/processing/test_app.py \
 	    tests/interop/test_java_groups.py tests/e2e/test_interop_consumer_protocol.py; \
 	else echo "==> SKIPPED: everything that needs Apache Kafka's jars, for the reason above"; fi
+
+compat: setup  ## librdkafka's own test-runner against `kohort broker run` (npm, a C compiler)
+	@$(BIN)/python tools/compat.py
 
 soak: setup  ## minutes of churn in groups of several makes, in both protocols (KOHORT_SOAK_S)
 	@$(PYTEST) -q -s -m nightly tests/e2e/test_soak.py

@@ -143,6 +143,16 @@ def test_a_compacted_topic_needs_keys(harness: Harness) -> None:
     assert harness.produce("compacted", keyed).error_code == 0
 
 
+def test_every_record_without_a_key_is_named(harness: Harness) -> None:
+    """KIP-467: a client fails these records alone and sends the others again."""
+    harness.create("compacted", cleanup_policy="compact")
+    batch = batch_of([b"a", b"b", b"c", b"d"], keys=[b"k", None, b"k", None])
+    refused = harness.produce("compacted", batch)
+    assert refused.error_code == ErrorCode.INVALID_RECORD
+    assert [e.batch_index for e in refused.record_errors] == [1, 3]
+    assert all(e.batch_index_error_message for e in refused.record_errors)
+
+
 # -- idempotence (KIP-98)
 
 

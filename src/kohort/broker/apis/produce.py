@@ -27,6 +27,7 @@ from kohort.records import BatchHeader, Chunk, Compression, validate_record_set
 from kohort.wire import Records
 from kohort.wire.messages.produce_request import PartitionProduceData, ProduceRequest
 from kohort.wire.messages.produce_response import (
+    BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionProduceResponse,
@@ -43,6 +44,7 @@ _ABORTABLE_FROM, _ADDS_FROM = 11, 12
 _E = ErrorCode
 _WAIT = {_E.COORDINATOR_LOAD_IN_PROGRESS, _E.COORDINATOR_NOT_AVAILABLE, _E.NOT_COORDINATOR}
 _LATER = {*_WAIT, _E.CONCURRENT_TRANSACTIONS}
+_NO_KEY = "a compacted topic accepts no record without a key"
 _REFUSED = "the transaction coordinator did not let the batch in"
 
 
@@ -67,6 +69,8 @@ def handle(node: Node, request: ProduceRequest, call: Call) -> None:
                 if not node.leads(partition):
                     raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 batch, header = _checked(partition, part.records, call.api_version)
+                if partition.topic.config.compact:
+                    _require_keys(batch, header, response)
                 pending.take(_Arrival(partition, batch, header, response))
             except BrokerError as error:
                 _refuse(response, error)
@@ -264,22 +268,30 @@ def _checked(
         raise BrokerError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce v7, this is v{version}"
         )
-    if config.compact:
-        _require_keys(batch, header)
     return batch, header
 
 
-def _require_keys(batch: memoryview, header: BatchHeader) -> None:
-    """A record without a key could never be compacted."""
+def _require_keys(
+    batch: memoryview, header: BatchHeader, response: PartitionProduceResponse
+) -> None:
+    """A record without a key could never be compacted; the answer names each (KIP-467), so that
+    the client can send the others again. Raises BrokerError.
+    """
+    keyless: list[int] = []
     try:
         chunk = Chunk("", 0, batch, header.base_offset, check_crc=False)
         while not chunk.exhausted:
-            if any(record.key is None for record in chunk.next_records(1_000)):
-                raise BrokerError(
-                    ErrorCode.INVALID_RECORD, "a compacted topic accepts no record without a key"
-                )
+            for record in chunk.next_records(1_000):
+                if record.key is None:
+                    keyless.append(record.offset - header.base_offset)
     except CorruptRecordError as error:
         raise BrokerError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+    if keyless:
+        response.record_errors = [
+            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=_NO_KEY)
+            for index in keyless
+        ]
+        raise BrokerError(ErrorCode.INVALID_RECORD, f"{_NO_KEY}; {len(keyless)} in this batch")
 
 
 def _refuse(response: PartitionProduceResponse, error: BrokerError) -> None:

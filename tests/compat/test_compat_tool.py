@@ -1,0 +1,84 @@
+"""`make compat` counts honestly: only a test that says PASSED did, and nothing leaves the lists."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TOOLS = Path(__file__).resolve().parents[2] / "tools"
+LOG = """\
+[0011_produce_batch / 3.0s] TEST FAILURE
+\x1b[31m### Test "0011_produce_batch (sub:629)" failed at 0011-produce_batch.c:718:f() at Sat: ###
+Test assertion failed: "fail_cnt == 10":
+|\x1b[32m <MAIN>                  |     PASSED |   0.401s \x1b[0m|
+|\x1b[32m 0012_produce_consume    |     PASSED |   1.500s \x1b[0m|
+|\x1b[36m 0092_mixed_msgver   |    SKIPPED |   0.000s \x1b[0m|\x1b[36m MsgVersion 1 gone\x1b[0m
+|\x1b[35m 0018_cgrp_term          |    RUNNING |  30.000s \x1b[0m|
+|\x1b[31m 0019_list_groups        |     FAILED |   2.000s \x1b[0m|\x1b[31m timed out\x1b[0m
+"""
+TABLE = """\
+struct test tests[] = {
+        {.name = "<MAIN>", .flags = TEST_F_LOCAL},
+        _TEST(0000_unittests, TEST_F_LOCAL, _THRES(.ucpu = 100.0)),
+        _TEST(0001_multiobj, 0),
+        _TEST(0045_topic_remove,
+          0,
+          TEST_BRKVER(0, 9, 0, 0),
+          .scenario = "noautocreate"),
+        _TEST(0103_transactions, 0, .scenario = "default,ak23"),
+        _TEST(8000_idle, TEST_F_MANUAL),
+
+    {NULL}};
+"""
+
+
+@pytest.fixture
+def tools(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(TOOLS))
+    yield importlib.import_module("compat"), importlib.import_module("librdkafka_suite")
+    for name in ("compat", "librdkafka_suite"):
+        sys.modules.pop(name, None)
+
+
+def test_how_tests_ended_is_read_from_the_log(tools: Any, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(LOG)
+    ends = tools[0].read_ends(log)
+    assert {name: end.state for name, end in ends.items()} == {
+        "0011_produce_batch": "FAILED",
+        "0012_produce_consume": "PASSED",
+        "0092_mixed_msgver": "SKIPPED",
+        "0018_cgrp_term": "RUNNING",
+        "0019_list_groups": "FAILED",
+    }
+    assert "fail_cnt == 10" in ends["0011_produce_batch"].why
+
+
+def test_only_tests_that_want_a_broker_are_chosen(tools: Any, tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test.c").write_text(TABLE)
+    found = [(t.name, t.scenario) for t in tools[1].read_tests(tmp_path)]
+    assert found == [
+        ("0001_multiobj", "default"),
+        ("0045_topic_remove", "noautocreate"),
+        ("0103_transactions", "default"),
+    ]
+
+
+def test_a_listed_test_must_pass_and_stays_listed(
+    tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compat = tools[0]
+    monkeypatch.setattr(compat, "LISTS", tmp_path)
+    compat.add_to_list("classic", ["0002_b", "0001_a"])
+    results = [
+        compat.Result("0001_a", "SKIPPED", 0.0, "skips itself"),
+        compat.Result("0003_c", "PASSED", 1.0, ""),
+    ]
+    assert not compat.judge("classic", results, update=True)
+    assert compat.read_list("classic") == ["0001_a", "0002_b", "0003_c"]
+    assert compat.judge("classic", results[1:], update=False)
