@@ -123,6 +123,11 @@ class Connection:
         self._deadline: Timer | None = None
         self._idle_timer: Timer | None = None
 
+    @property
+    def peer_subject(self) -> str | None:
+        """The distinguished name in the other side's certificate; None without TLS or one."""
+        return None
+
     # -- for the handler
 
     def send(self, buffers: Sequence[Buffer]) -> None:

@@ -20,6 +20,7 @@ from kohort.net.poller import READ
 
 if TYPE_CHECKING:
     from kohort.net.loop import Loop
+    from kohort.net.tls import TlsServer
 
 _ACCEPTS_A_TURN: Final = 64
 _PAUSE_MS: Final = 100
@@ -50,8 +51,10 @@ class Listener:
         max_frame_bytes: int,
         max_connections: int,
         backlog: int,
+        tls: TlsServer | None = None,
     ) -> None:
         self._loop = loop
+        self._tls = tls
         self._accept = accept
         self._max_frame_bytes = max_frame_bytes
         self._max_connections = max_connections
@@ -108,7 +111,12 @@ class Listener:
 
     def _take(self, sock: socket.socket, peer: str) -> None:
         sock.setblocking(False)
-        connection = Connection(self._loop, _NOBODY, peer, self._max_frame_bytes, self)
+        size_max = self._max_frame_bytes
+        connection = (
+            Connection(self._loop, _NOBODY, peer, size_max, self)
+            if self._tls is None
+            else self._tls.connection(self._loop, _NOBODY, peer, size_max, self)
+        )
         self.open_count += 1
         try:
             handler = self._accept(connection)

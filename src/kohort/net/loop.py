@@ -23,13 +23,16 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kohort.errors import ClosedError, ForkedError, UsageError
 from kohort.net.connection import Connection, ConnectionHandler
 from kohort.net.listener import Listener
 from kohort.net.poller import READ, Poller, new_poller
 from kohort.net.resolver import Resolver
+
+if TYPE_CHECKING:
+    from kohort.net.tls import TlsClient, TlsServer
 
 _TIMERS_CANCELLED_MAX: Final = 512
 _CONNECT_TIMEOUT_MS: Final = 10_000
@@ -173,13 +176,20 @@ class Loop:
         *,
         max_frame_bytes: int,
         timeout_ms: int = _CONNECT_TIMEOUT_MS,
+        tls: TlsClient | None = None,
     ) -> Connection:
         """Begin to connect; the handler hears `connected`, or `closed` with ConnectionFailedError.
 
         The name is looked up on another thread, and each of its addresses is tried in turn within
-        `timeout_ms` altogether (default 10 s).
+        `timeout_ms` altogether (default 10 s), the handshake of `tls` included. A certificate that
+        is not believed closes with AuthenticationError.
         """
-        connection = Connection(self, handler, f"{host}:{port}", max_frame_bytes)
+        peer = f"{host}:{port}"
+        connection = (
+            Connection(self, handler, peer, max_frame_bytes)
+            if tls is None
+            else tls.connection(self, handler, peer, max_frame_bytes)
+        )
         self._resolver.resolve(host, port, connection.begin_connect)
         connection.connect_deadline(timeout_ms)
         return connection
@@ -193,12 +203,13 @@ class Loop:
         max_frame_bytes: int,
         max_connections: int = 1_000,
         backlog: int = 512,
+        tls: TlsServer | None = None,
     ) -> Listener:
         """Listen at once on `host:port` (0: any free port, see `Listener.port`).
 
         Raises ConfigError when the address is in use or not ours.
         """
-        return Listener(self, host, port, accept, max_frame_bytes, max_connections, backlog)
+        return Listener(self, host, port, accept, max_frame_bytes, max_connections, backlog, tls)
 
     # -- what connections and listeners use
 
