@@ -104,7 +104,7 @@ def _prepare(context: ssl.SSLContext, options: TlsOptions) -> None:
         try:
             context.set_ciphers(":".join(options.ciphers))
         except ssl.SSLError as error:
-            raise ConfigError(f"ssl_cipher_suites={options.ciphers}: {error.reason}") from error
+            raise ConfigError(f"ssl_cipher_suites={options.ciphers}: {_reason(error)}") from error
     if options.ca_file is not None:
         with _reading("ssl_ca_location", options.ca_file):
             context.load_verify_locations(options.ca_file)
@@ -124,7 +124,7 @@ def _reading(setting: str, files: str) -> Generator[None]:
         yield
     except ssl.SSLError as error:
         raise ConfigError(
-            f"{setting}: {files} cannot be used ({error.reason or error}); the files must be PEM, "
+            f"{setting}: {files} cannot be used ({_reason(error)}); the files must be PEM, "
             "the key must belong to the certificate, and ssl_key_password to the key"
         ) from None
     except OSError as error:
@@ -249,7 +249,8 @@ class TlsTransport:
         filled, size = 0, len(buffer)
         while filled < size:
             try:
-                count: Any = self._tls.read(size - filled, buffer[filled:])  # type: ignore[arg-type]
+                room: Any = buffer[filled:]  # typed as a bytearray, and any buffer will do
+                count: Any = self._tls.read(size - filled, room)
             except ssl.SSLWantReadError:
                 self.has_more = False
                 if self._feed():
@@ -294,9 +295,9 @@ class TlsTransport:
         if self._unsent and not self._push():
             raise BlockingIOError
         begun, self._owed = self._owed, 0
-        view = memoryview(data)[begun : begun + _SEND_BYTES]
+        view: Any = memoryview(data)[begun : begun + _SEND_BYTES]
         if len(view):
-            self._tls.write(view)  # type: ignore[arg-type]  # any buffer will do
+            self._tls.write(view)
         self._take_out()
         taken = begun + len(view)
         if self._unsent:
@@ -444,9 +445,14 @@ class TlsConnection(Connection):
         self._tls = None
 
 
+def _reason(error: ssl.SSLError) -> str:
+    """OpenSSL's word for it; errors of Python's own have none."""
+    return getattr(error, "reason", None) or str(error)
+
+
 def _explained(error: ssl.SSLError, peer: str, is_broker: bool) -> AuthenticationError:
     """What a failed handshake means, and what to do about it."""
-    reason = (error.reason or str(error)).lower().replace("_", " ")
+    reason = _reason(error).lower().replace("_", " ")
     advice = "check the certificates and the TLS versions of both sides"
     if isinstance(error, ssl.SSLCertVerificationError):
         reason = f"its certificate is not believed: {error.verify_message}"
