@@ -1,5 +1,5 @@
-"""The embedded broker: produce and fetch MB/s beside plain loopback and plain disk, small requests,
-group commit, start-up time, memory.
+"""The embedded broker: produce and fetch MB/s beside plain loopback and plain disk, group commit,
+start-up time, memory. Small requests are in `bench_small`.
 
 The broker runs in a process of its own; the load generator is raw sockets with frames made before.
 Compare ratios: client and server share the machine's cores.
@@ -8,7 +8,6 @@ Compare ratios: client and server share the machine's cores.
 from __future__ import annotations
 
 import os
-import selectors
 import socket
 import struct
 import subprocess
@@ -16,34 +15,22 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.load import broker, cpu_s, drive, frame_of
 from kohort.records import BatchBuilder
-from kohort.wire import Message, decode_response, encode_request
-from kohort.wire.messages.api_versions_request import ApiVersionsRequest
+from kohort.wire import decode_response
 from kohort.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
 from kohort.wire.messages.create_topics_response import CreateTopicsResponse
 from kohort.wire.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
-from kohort.wire.messages.offset_commit_request import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
 from kohort.wire.messages.produce_request import (
     PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
 )
 
-SERVER = """
-import sys
-from kohort.broker import BrokerConfig, serve
-serve(BrokerConfig(durability=sys.argv[1], data_dir=sys.argv[2]),
-      lambda broker: print(broker.bootstrap, flush=True))
-"""
 SENDER = """
 import socket, sys
 s = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
@@ -91,10 +78,6 @@ class Client:
         return received
 
 
-def frame_of(message: Message, version: int) -> bytes:
-    return b"".join(encode_request(message, version, 1, "bench"))
-
-
 def batch_of(size: int) -> bytes:
     builder = BatchBuilder()
     value = bytes(100)
@@ -114,28 +97,6 @@ def fetch_frame(topic: str, partition: int, offset: int, size: int) -> bytes:
     topics = [FetchTopic(topic=topic, partitions=[part])]
     request = FetchRequest(max_wait_ms=100, min_bytes=1, max_bytes=size, topics=topics)
     return frame_of(request, 12)
-
-
-@contextmanager
-def broker(durability: str, data_dir: str) -> Iterator[tuple[tuple[str, int], int, float]]:
-    """A broker process: its address, its pid, seconds until it was ready."""
-    began = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-c", SERVER, durability, data_dir], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    try:
-        host, _, port = process.stdout.readline().strip().rpartition(":")
-        ready_s = time.perf_counter() - began
-        yield (host, int(port)), process.pid, ready_s
-    finally:
-        process.terminate()
-        process.wait(20)
-
-
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def memory_mb(pid: int, what: str = "VmRSS") -> float:
@@ -248,55 +209,9 @@ def fetch(address: tuple[str, int], pid: int, topic: str, size: int, total_mb: i
     return f"{sum(got) / MB / seconds:8.0f} MB/s  {used:5.2f} CPU-s/GB"
 
 
-def many(address: tuple[str, int], frames: list[bytes], seconds: float, depth: int) -> str:
-    """Requests a second over many connections, each with `depth` requests under way."""
-    selector = selectors.DefaultSelector()
-    for frame in frames:
-        one = socket.create_connection(address)
-        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        one.setblocking(False)
-        selector.register(one, selectors.EVENT_READ, [frame, bytearray(), 0.0])
-    latencies: list[float] = []
-    for key in list(selector.get_map().values()):
-        key.data[2] = time.perf_counter()
-        key.fileobj.send(key.data[0] * depth)  # type: ignore[union-attr]
-    done, began = 0, time.perf_counter()
-    end = began + seconds
-    while (now := time.perf_counter()) < end:
-        for key, _ in selector.select(1):
-            frame, rest, sent = key.data
-            rest += key.fileobj.recv(1 << 18)  # type: ignore[union-attr]
-            at, answers = 0, 0
-            while len(rest) - at >= 4:
-                size = int.from_bytes(rest[at : at + 4], "big") + 4
-                if len(rest) - at < size:
-                    break
-                at += size
-                answers += 1
-            del rest[:at]
-            if answers:
-                done += answers
-                latencies.append(now - sent)
-                key.data[2] = now
-                key.fileobj.send(frame * answers)  # type: ignore[union-attr]
-    took = time.perf_counter() - began
-    for key in list(selector.get_map().values()):
-        key.fileobj.close()  # type: ignore[union-attr]
-    latencies.sort()
-    p50, p99 = (latencies[int(len(latencies) * q)] * 1e3 for q in (0.5, 0.99))
-    return f"{done / took / 1e3:8.1f} k/s  p50 {p50:6.2f} ms  p99 {p99:6.2f} ms"
-
-
-def commit_frame(topic: str) -> bytes:
-    part = OffsetCommitRequestPartition(
-        partition_index=0, committed_offset=1, committed_metadata=""
-    )
-    topics = [OffsetCommitRequestTopic(name=topic, partitions=[part])]
-    return frame_of(OffsetCommitRequest(group_id="bench", topics=topics), 8)
-
-
 def bulk(directory: str, loop_mb: float, disk_mb: float) -> None:
-    with broker("os", directory) as (address, pid, ready_s):
+    with broker(durability="os", data_dir=directory) as served:
+        address, pid, ready_s = served.address, served.pid, served.ready_s
         print(f"ready, empty directory            {ready_s * 1e3:8.0f} ms (process start included)")
         print(f"memory, idle                      {memory_mb(pid):8.1f} MB")
         for size in (16_000, 100_000, 1_000_000):
@@ -315,33 +230,13 @@ def bulk(directory: str, loop_mb: float, disk_mb: float) -> None:
         print(f"memory, peak                      {memory_mb(pid, 'VmHWM'):8.1f} MB")
 
 
-def small(directory: str) -> None:
-    with broker("os", directory) as (address, _, ready_s):
-        print(f"ready, 1.5 GB, clean              {ready_s * 1e3:8.0f} ms")
-        versions = frame_of(ApiVersionsRequest(), 0)
-        create(address, "small", 1)
-        one = produce_frame("small", 0, batch_of(200))
-        commit = commit_frame("small")
-        for name, frame, depth in (
-            ("ApiVersions, depth 1", versions, 1),
-            ("ApiVersions, depth 32", versions, 32),
-            ("produce 1 record, depth 1", one, 1),
-            ("produce 1 record, depth 32", one, 32),
-            ("OffsetCommit, depth 1", commit, 1),
-            ("OffsetCommit, depth 32", commit, 32),
-        ):
-            print(f"{name:32s}  {many(address, [frame] * 32, 2.0, depth)}")
-
-
 def durable(directory: str) -> None:
-    with broker("fsync", directory) as (address, _, _ready):
-        create(address, "durable", 1)
+    with broker(durability="fsync", data_dir=directory) as served:
+        create(served.address, "durable", 1)
         one = produce_frame("durable", 0, batch_of(200))
         for clients, depth in ((1, 1), (64, 1), (64, 16)):
-            result = many(address, [one] * clients, 2.0, depth)
+            result = drive(served, [one] * clients, 2.0, depth)
             print(f"fsync, {clients:2d} clients, depth {depth:2d}       {result}")
-        result = many(address, [commit_frame("durable")] * 64, 2.0, 1)
-        print(f"OffsetCommit fsync, 64 clients    {result}")
 
 
 def main() -> None:
@@ -351,7 +246,8 @@ def main() -> None:
         print(f"plain loopback                    {loop_mb:8.0f} MB/s")
         print(f"plain disk, page cache / flushed  {disk_mb:8.0f} / {flushed_mb:.0f} MB/s")
         bulk(f"{directory}/bulk", loop_mb, disk_mb)
-        small(f"{directory}/bulk")
+        with broker(durability="os", data_dir=f"{directory}/bulk") as served:
+            print(f"ready, 1.5 GB, clean              {served.ready_s * 1e3:8.0f} ms")
         durable(f"{directory}/durable")
 
 
