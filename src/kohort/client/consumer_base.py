@@ -14,11 +14,13 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from kohort.client.client_metrics import Observed
 from kohort.client.cluster import ClusterClient
 from kohort.client.config import CONSUMER_PROTOCOL, ConsumerConfig
 from kohort.client.consumer_calls import CloseReport, ConsumerCalls
 from kohort.client.consumer_core import ConsumerCore
 from kohort.client.consumer_health import health_of
+from kohort.client.consumer_metrics import ConsumerMetrics
 from kohort.client.health import ConsumerHealth
 from kohort.client.listener import RebalanceListener
 from kohort.client.network import NetworkThread
@@ -76,7 +78,7 @@ def settled(config: ConsumerConfig | None, given: Mapping[str, Any]) -> Consumer
     return config
 
 
-class ConsumerBase:
+class ConsumerBase(Observed):
     """The calls that never wait. Make a `Consumer` or an `AsyncConsumer`."""
 
     def __init__(
@@ -97,6 +99,7 @@ class ConsumerBase:
             )
             self._core = ConsumerCore(config, self._cluster, self._notify)
             self._calls = ConsumerCalls(self._core, self._network)
+            self._metrics = ConsumerMetrics(self._core)
         except BaseException:  # nothing may keep the thread alive
             self._network.release()
             raise

@@ -31,6 +31,13 @@ from kohort.errors import (
     KohortError,
     WakeupError,
 )
+from kohort.metrics.events import (
+    CallDone,
+    PartitionsAssigned,
+    PartitionsLost,
+    PartitionsRevoked,
+    Polled,
+)
 
 T = TypeVar("T")
 LONGEST_WAIT_S = 3_600.0
@@ -65,14 +72,33 @@ class ConsumerCalls:
         self.closed = False
         self._network = network
         self._deaf = False
+        self._polls = self._inside_ms = self._outside_ms = 0
+        self._begun_ms = core.loop.now_ms()
 
     # -- polling ---------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """The caller is here: what it was given last has been dealt with (C4)."""
         self.check()
-        self.core.last_poll_ms = now_ms = self.core.loop.now_ms()
+        now_ms = self.core.loop.now_ms()
+        self._count_poll(now_ms)
+        self.core.last_poll_ms = now_ms
         self.core.reader.acknowledge(now_ms)
+
+    def _count_poll(self, now_ms: int) -> None:
+        """For the metrics; told at most once a millisecond, because a poll may take far less."""
+        ended_ms = self.core.last_poll_ms
+        self._polls += 1
+        self._inside_ms += max(0, ended_ms - self._begun_ms)
+        self._outside_ms += now_ms - max(ended_ms, self._begun_ms)
+        if now_ms != self._begun_ms:
+            self.core.cluster.events.emit(Polled(self._polls, self._inside_ms, self._outside_ms))
+            self._polls = self._inside_ms = self._outside_ms = 0
+            self._begun_ms = now_ms
+
+    def _called(self, call: str, since_ms: int) -> None:
+        core = self.core
+        core.cluster.events.emit(CallDone(call, core.loop.now_ms() - since_ms))
 
     def poll(self, take: Callable[[], T], timeout_s: float) -> Steps[T | None]:
         """What `take` gives, as soon as it is something; None when the time is over."""
@@ -193,9 +219,11 @@ class ConsumerCalls:
             tell = self.listener.on_partitions_lost if step.lost else (
                 self.listener.on_partitions_revoked
             )  # fmt: skip
+            begun_ms, told = now_ms(), PartitionsLost if step.lost else PartitionsRevoked
             if step.partitions:
                 try:
                     yield Call(tell, (list(step.partitions),))
+                    core.cluster.events.emit(told(step.partitions, now_ms() - begun_ms))
                 except BaseException:  # whatever it is: the step is finished, then it goes on
                     self._given_up(step)
                     raise
@@ -226,8 +254,11 @@ class ConsumerCalls:
         if step.stage is Stage.BEGIN:
             core.take_over(step.added)
             step.stage = Stage.DONE
+            begun_ms = core.loop.now_ms()
             try:
                 yield Call(self.listener.on_partitions_assigned, (list(step.added),))
+                took_ms = core.loop.now_ms() - begun_ms
+                core.cluster.events.emit(PartitionsAssigned(step.added, took_ms))
             except BaseException:  # whatever it is: the step is finished, then it goes on
                 self._taken(step)
                 raise
@@ -257,8 +288,10 @@ class ConsumerCalls:
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_ms: int
     ) -> Steps[None]:
         """Commit and wait for the coordinator's word."""
+        begun_ms = self.core.loop.now_ms()
         outcome = self.submit(offsets, timeout_ms)
         yield from self._done(outcome, timeout_ms, "committing")
+        self._called("commit", begun_ms)
         yield from self.callbacks()
 
     def offsets(
@@ -279,8 +312,10 @@ class ConsumerCalls:
         core, outcome = self.core, Outcome()
         query = CommittedQuery(tuple(tps), core.loop.now_ms() + timeout_ms)
         if tps:
+            begun_ms = core.loop.now_ms()
             core.post(core.query, query, self._teller(outcome))
             yield from self._done(outcome, timeout_ms, "asking for committed offsets")
+            self._called("committed", begun_ms)
         return {tp: query.found[tp] for tp in tps}
 
     def position(self, tp: TopicPartition, timeout_ms: int) -> Steps[int]:

@@ -53,6 +53,7 @@ from kohort.client.subscription import Subscription
 from kohort.client.types import OffsetAndMetadata, TopicPartition
 from kohort.errors import BrokerError, ErrorCode, KohortError
 from kohort.group.member_effects import Assign, Revoke
+from kohort.metrics.events import OffsetsCommitted
 from kohort.net import Timer
 
 TOPIC_ERRORS = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION})
@@ -518,6 +519,7 @@ class ConsumerCore:
                         position.committed = offset.offset
         elif job.automatic:
             self.warn(f"automatic commit failed: {error}")
+        self.cluster.events.emit(OffsetsCommitted(job.offsets, job.automatic, error))
         self._tell(job, error)
 
     # -- on the network thread: answers ----------------------------------------------------------

@@ -23,6 +23,7 @@ from kohort.client.offset_queries import QuerySend, TimeAnswer
 from kohort.client.offset_resolver import FindStart, LookUp, OffsetAnswer, Question
 from kohort.client.types import TopicPartition
 from kohort.errors import BrokerError, ErrorCode, GroupError, KohortError
+from kohort.metrics.events import FetchDone
 from kohort.wire import ZERO_UUID, Message
 from kohort.wire.messages.fetch_request import FetchRequest
 from kohort.wire.messages.fetch_response import FetchResponse
@@ -105,7 +106,8 @@ class Exchange:
         """Send a Fetch."""
         ids = self._ids(part.tp for part in order.parts)
         loop = self._cluster.loop
-        until_ms = loop.now_ms() + order.max_wait_ms - EARLY_MS
+        sent_ms = loop.now_ms()
+        until_ms = sent_ms + order.max_wait_ms - EARLY_MS
         session = self._sessions.setdefault((order.node, order.lane), FetchSession())
 
         def build(version: int) -> FetchRequest:
@@ -130,6 +132,9 @@ class Exchange:
                 if loop.now_ms() < until_ms and not any(r.error or len(r.records) for r in found):
                     self._answers.cut_short()
                 self._answers.fetched(order.token, found)
+                sizes = [size for result in found if (size := len(result.records))]
+                took_ms = loop.now_ms() - sent_ms
+                self._cluster.events.emit(FetchDone(order.node, took_ms, sum(sizes), len(sizes)))
 
         self._cluster.request(
             order.node,

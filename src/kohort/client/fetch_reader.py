@@ -51,6 +51,8 @@ class FetchReader:
 
     def __init__(self, positions: Positions, lock: Lock, *, check_crcs: bool) -> None:
         self.records_total = 0
+        self.consumed: dict[str, list[int]] = {}
+        """By topic: records handed out, and bytes of what was read to its end, as it came."""
         self._drained_bytes = self._drained_sets = 0  # since the network thread was last told
         self._positions = positions
         self._lock = lock
@@ -118,6 +120,7 @@ class FetchReader:
                 continue
             if records:
                 position.timestamp_ms = records[-1].timestamp
+                self._count(position, len(records))
             if out:
                 out.extend(records)
             else:
@@ -150,6 +153,7 @@ class FetchReader:
             if self._moved(position, fetched, chunk.position, epoch) and piece is not None:
                 out.append(piece)
                 rows += piece.rows
+                self._count(position, piece.rows)
         self.records_total += rows
         return out
 
@@ -185,6 +189,7 @@ class FetchReader:
             return
         used = bisect_left(piece.records, position.offset, key=_offset)
         self.records_total += used
+        self._count(position, used)
         if dealt_with:
             position.acked, position.acked_epoch = position.offset, position.offset_epoch
         elif used:
@@ -207,6 +212,14 @@ class FetchReader:
                 self._advance(position, fetched, piece.next_offset, piece.next_epoch)
             else:
                 self.queue(position)
+
+    def _count(self, position: Position, records: int, size: int = 0) -> None:
+        """For the metrics."""
+        counts = self.consumed.get(position.tp.topic)
+        if counts is None:
+            counts = self.consumed[position.tp.topic] = [0, 0]
+        counts[0] += records
+        counts[1] += size
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -256,6 +269,7 @@ class FetchReader:
         if fetched.chunk is None or fetched.chunk.exhausted:
             self._drained_bytes += max(1, len(fetched.records))
             self._drained_sets += 1
+            self._count(position, 0, len(fetched.records))
             self._positions.release_buffer(position)
             if self._ready and self._ready[0] is position:
                 self._ready.popleft()

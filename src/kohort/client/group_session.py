@@ -21,6 +21,7 @@ from kohort.client.config import CONSUMER_PROTOCOL, ConsumerConfig
 from kohort.client.consumer_setup import GroupMember, new_member
 from kohort.client.coordinator import coordinator_in, find_coordinator
 from kohort.client.metadata import ClusterMetadata
+from kohort.client.rebalance_watch import RebalanceWatch
 from kohort.client.topic_names import TopicNames
 from kohort.errors import BrokerError, ErrorCode, KohortError
 from kohort.group.assignors.base import TopicView
@@ -80,6 +81,7 @@ class GroupSession:
         self._cluster = cluster
         self._loop = cluster.loop
         self._owner = owner
+        self._watch = RebalanceWatch()
         self._finding = False
         self._find_again_ms = 0
         self._hinted_ms = 0
@@ -213,6 +215,11 @@ class GroupSession:
     def _run(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             self._run_one(effect)
+        member = self.member
+        if member is not None:
+            seen = self._watch.seen(member.state.name, member.last_reason, self._now())
+            if seen is not None:
+                self._cluster.events.emit(seen)
         self._owner.changed()
 
     def _run_one(self, effect: Effect) -> None:

@@ -27,6 +27,7 @@ from kohort.errors import (
     KohortError,
     ProtocolError,
 )
+from kohort.metrics.events import ConnectionLost, ConnectionOpened, Events, RequestDone
 from kohort.net import Connection, Loop, Timer
 from kohort.wire import Message, decode_response, encode_request, response_correlation_id
 from kohort.wire.api_versions import decode_api_versions
@@ -56,6 +57,11 @@ class PeerOwner(Protocol):
         """These requests were not answered by `peer` and will not be."""
         ...
 
+    @property
+    def events(self) -> Events:
+        """Who is told what happens."""
+        ...
+
 
 class Peer:
     """A broker's address on one lane."""
@@ -65,6 +71,7 @@ class Peer:
         loop: Loop,
         owner: PeerOwner,
         config: ClientConfig,
+        node_id: int,
         address: tuple[str, int],
         name: str,
         lane: Lane,
@@ -73,6 +80,7 @@ class Peer:
         self._loop = loop
         self._owner = owner
         self._config = config
+        self.node_id = node_id
         self.address = address
         self.lane: Lane = lane
         self.name = name
@@ -150,10 +158,12 @@ class Peer:
         try:
             answer = decode_response(answer_class, request.version, frame)[1]
         except ProtocolError as error:
+            self._tell_done(request, len(frame), error)
             request.done(error)
             self._lose(error)
             return
         self._used_ms = self._loop.turn_ms
+        self._tell_done(request, len(frame), answer)
         request.done(answer)
 
     def closed(self, c: Connection, error: KohortError | None, /) -> None:
@@ -214,6 +224,7 @@ class Peer:
         self.features = features_of(answer.message)
         self._backoff.succeeded()
         self.state = PeerState.READY
+        self._owner.events.emit(ConnectionOpened(self.node_id))
         self._used_ms = self._loop.now_ms()
         self._arm_idle()
         self._send_waiting()
@@ -229,6 +240,7 @@ class Peer:
                 message = request.build(version)
                 correlation_id = pipeline.sent(request, version)
                 frame = encode_request(message, version, correlation_id, self._config.client_id)
+                request.sent_ms, request.sent_bytes = self._loop.now_ms(), sum(map(len, frame))
             except KohortError as error:
                 if pipeline.in_flight and pipeline.in_flight[-1] is request:
                     pipeline.in_flight.pop()
@@ -255,6 +267,8 @@ class Peer:
             self._owner.requests_failed(self, waiting, self._too_late("was not sent in time"))
         if in_flight:
             error = self._too_late(f"did not answer {in_flight[0].api.NAME} in time")
+            for request in in_flight:
+                self._tell_done(request, 0, error)
             self._owner.requests_failed(self, in_flight, error)
             self._lose(error)
         elif self.state is PeerState.NEGOTIATING and now_ms >= self._handshake[2]:
@@ -300,6 +314,7 @@ class Peer:
     def _lost(self, error: KohortError) -> None:
         self._connection = None
         self.last_error = error
+        self._owner.events.emit(ConnectionLost(self.node_id, error))
         if self._idle is not None:
             self._idle.cancel()
         wait_ms = self._backoff.failed()
@@ -318,4 +333,24 @@ class Peer:
         waiting, in_flight = self.pipeline.take_all()
         if not isinstance(error, ConnectionFailedError | ClosedError):
             error = ConnectionFailedError(f"the connection to {self.name} was given up: {error}")
+        for request in in_flight:
+            self._tell_done(request, 0, error)
         self._owner.requests_failed(self, in_flight + waiting, error)
+
+    def _tell_done(
+        self, request: PendingRequest, bytes_in: int, answer: Message | KohortError
+    ) -> None:
+        latency_ms = self._loop.now_ms() - request.sent_ms
+        error = answer if isinstance(answer, KohortError) else None
+        throttle_ms: int = getattr(answer, "throttle_time_ms", 0)
+        self._owner.events.emit(
+            RequestDone(
+                self.node_id,
+                request.api.NAME.removesuffix("Request"),
+                latency_ms,
+                request.sent_bytes,
+                bytes_in,
+                throttle_ms,
+                error,
+            )
+        )

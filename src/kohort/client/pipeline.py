@@ -32,7 +32,7 @@ class PendingRequest:
 
     __slots__ = (
         "answer", "api", "at_most", "build", "correlation_id", "deadline_ms", "done", "hops",
-        "routed", "version",
+        "routed", "sent_bytes", "sent_ms", "version",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +58,8 @@ class PendingRequest:
         self.hops = 0
         self.version = -1
         self.correlation_id = -1
+        self.sent_ms = 0
+        self.sent_bytes = 0
 
 
 class Pipeline:

@@ -16,19 +16,21 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from kohort.client.client_metrics import Observed
 from kohort.client.config import ProducerConfig
 from kohort.client.delivery import Delivery
 from kohort.client.front import Headers
 from kohort.client.front_implementation import Front, RecordFuture, for_key
 from kohort.client.future import Future
 from kohort.client.producer_core import ProducerCore
+from kohort.client.producer_metrics import ProducerMetrics
 from kohort.client.producer_transactions import AsyncTransacting, Transacting
 from kohort.errors import KafkaTimeoutError
 from kohort.net import monotonic_ms
 from kohort.records import BatchBuilder
 
 
-class Producer(Front, Transacting):
+class Producer(Front, Transacting, Observed):
     """Sends records. Make one for a process and share it; close it, or use it in a `with` block.
 
     Takes `ProducerConfig`'s keys as keyword arguments, or a ready `ProducerConfig`. The brokers are
@@ -43,6 +45,7 @@ class Producer(Front, Transacting):
     def __init__(self, config: ProducerConfig | None = None, /, **settings: Any) -> None:
         self.config = ProducerConfig.from_mapping(settings) if config is None else config
         self._core = core = ProducerCore(self.config)
+        self._metrics = ProducerMetrics(core)
         super().__init__(core.lock, core.routes, core.custom is not None, self._add_slowly)
 
     def _add_slowly(
@@ -121,6 +124,7 @@ class Producer(Front, Transacting):
         Raises DeliveryFailedError when records failed whose futures nobody has looked at, and
         KafkaTimeoutError when `timeout_s` seconds (default: `delivery_timeout_ms` bounds it) pass.
         """
+        begun_ms = monotonic_ms()
         pending = self._core.begin_flush()
         try:
             deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -133,6 +137,7 @@ class Producer(Front, Transacting):
                     )
         finally:
             self._core.end_flush()
+            self._core.called("flush", begun_ms)
         self._core.raise_failures()
 
     def close(self, timeout_s: float | None = None) -> None:
@@ -222,12 +227,13 @@ class Producer(Front, Transacting):
                 raise self._core.blocked_error(topic)
 
 
-class AsyncProducer(AsyncTransacting):
+class AsyncProducer(AsyncTransacting, Observed):
     """The same for asyncio: what may wait is awaited. Made inside or outside of a running loop."""
 
     def __init__(self, config: ProducerConfig | None = None, /, **settings: Any) -> None:
         self.config = ProducerConfig.from_mapping(settings) if config is None else config
         self._core = ProducerCore(self.config)
+        self._metrics = ProducerMetrics(self._core)
 
     async def send(
         self,
@@ -251,6 +257,7 @@ class AsyncProducer(AsyncTransacting):
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """As `Producer.flush`."""
+        begun_ms = monotonic_ms()
         pending = self._core.begin_flush()
         try:
             deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -260,6 +267,7 @@ class AsyncProducer(AsyncTransacting):
                     raise KafkaTimeoutError(f"records had no outcome after {timeout_s} s")
         finally:
             self._core.end_flush()
+            self._core.called("flush", begun_ms)
         self._core.raise_failures()
 
     async def close(self, timeout_s: float | None = None) -> None:

@@ -42,6 +42,7 @@ from kohort.errors import (
     TransactionAbortedError,
     UsageError,
 )
+from kohort.metrics.events import BatchFailed, BatchRetried, BatchStored, CallDone, ProduceSent
 from kohort.net import Timer, monotonic_ms
 from kohort.wire import Message
 from kohort.wire.messages.init_producer_id_request import InitProducerIdRequest
@@ -112,6 +113,7 @@ class ProducerCore:
         self.thread = NetworkThread.shared()
         self._loop = self.thread.loop
         self._cluster = ClusterClient(self._loop, config, auto_create_topics=True)
+        self.events = self._cluster.events
         self._cluster.add_listener(self._metadata_changed)
         self.transactional: Transactional | None = None
         if config.transactional_id is not None:
@@ -279,6 +281,17 @@ class ProducerCore:
         with self.lock:
             self._flushing -= 1
 
+    def called(self, call: str, begun_ms: int) -> None:
+        """A call that waits has ended, well or not."""
+        self.events.emit(CallDone(call, monotonic_ms() - begun_ms))
+
+    def usage(self) -> tuple[int, int, int, int]:
+        """Bytes there are for records, bytes free, requests in flight, callers that wait."""
+        with self.lock:
+            total = self.config.buffer_memory
+            free = max(0, total - self._accumulator.memory_bytes)
+            return total, free, self._sender.in_flight, len(self._room)
+
     def forget_failures(self) -> None:
         """Of a transaction that ends: its end tells of them."""
         with self.lock:
@@ -404,6 +417,9 @@ class ProducerCore:
             None if tx is None else tx.transactional_id,
         )
         at_most = None if tx is None else tx.produce_at_most
+        fresh = tuple(now_ms - b.created_ms for b in plan.batches if b.attempts == 1)
+        records = sum(batch.count for batch in plan.batches)
+        self.events.emit(ProduceSent(plan.node_id, records, fresh))
         self._cluster.request(
             plan.node_id,
             Versioned(ProduceRequest, lambda _: request, at_most=at_most),
@@ -433,6 +449,11 @@ class ProducerCore:
                 self._cluster.leader_hint(topic, partition, leader, epoch, nodes)
         if troubled:
             self._cluster.refresh_soon()
+            ended = {outcome.batch for outcome in outcomes}
+            for batch in plan.batches:
+                if batch not in ended:
+                    queue = batch.queue
+                    self.events.emit(BatchRetried(queue.topic, queue.partition, batch.count))
         self._complete(outcomes)
         self._drain()
 
@@ -440,6 +461,7 @@ class ProducerCore:
         """Give memory back, tell the futures, wake who waits for room."""
         room: list[Future[None]] = []
         settled: list[Settled] = []
+        told = [_event_of(outcome) for outcome in outcomes]
         with self.lock:
             for outcome in outcomes:
                 self._accumulator.release(outcome.batch)
@@ -449,6 +471,8 @@ class ProducerCore:
                         settled += self.transactional.failed(outcome.error)
             if self._room and not self._accumulator.full:
                 room, self._room = self._room, []
+        for event in told:
+            self.events.emit(event)
         for batch, error, base_offset, append_time_ms in outcomes:
             batch.delivery.complete(error, base_offset, append_time_ms)
         for future in room:
@@ -506,6 +530,13 @@ class ProducerCore:
         self._complete(outcomes)
         for future in waiting:
             future.set_result(None)
+
+
+def _event_of(outcome: Outcome) -> BatchStored | BatchFailed:
+    batch, queue = outcome.batch, outcome.batch.queue
+    if outcome.error is not None:
+        return BatchFailed(queue.topic, queue.partition, batch.count, outcome.error)
+    return BatchStored(queue.topic, queue.partition, batch.count, len(batch.payload))
 
 
 def _cure(code: int) -> str:

@@ -28,6 +28,7 @@ from kohort.client.producer_core import ProducerCore
 from kohort.client.transactional import Transactional
 from kohort.client.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from kohort.errors import AbortableTransactionError, KafkaTimeoutError, KohortError, UsageError
+from kohort.net import monotonic_ms
 
 Offsets = Mapping[TopicPartition, "OffsetAndMetadata | int"]
 
@@ -42,7 +43,9 @@ class Transacting:
 
         Once, before the first transaction. Raises KafkaTimeoutError (call again), BrokerError.
         """
+        begun_ms = monotonic_ms()
         _wait(transactional(self._core).init(), self._time_s(timeout_s), "init_transactions")
+        self._core.called("init_transactions", begun_ms)
 
     def begin_transaction(self) -> None:
         """Open a transaction: records and offsets belong to it until it is ended."""
@@ -61,6 +64,7 @@ class Transacting:
 
     def _end(self, *, commit: bool, timeout_s: float | None) -> None:
         tx = transactional(self._core)
+        begun_ms = monotonic_ms()
         deadline = time.monotonic() + self._time_s(timeout_s)
         what = "commit_transaction" if commit else "abort_transaction"
         tx.start_end(commit=commit)
@@ -73,6 +77,7 @@ class Transacting:
             self._core.end_flush()
         self._core.forget_failures()
         _wait(tx.finish_end(), deadline - time.monotonic(), what)
+        self._core.called(what, begun_ms)
 
     def send_offsets_to_transaction(
         self, offsets: Offsets, group_metadata: GroupMetadata, timeout_s: float | None = None
@@ -84,7 +89,9 @@ class Transacting:
         """
         tx = transactional(self._core)
         future = tx.commit_offsets(group_metadata, whole(offsets))
+        begun_ms = monotonic_ms()
         _wait(future, self._time_s(timeout_s), "send_offsets_to_transaction")
+        self._core.called("send_offsets_to_transaction", begun_ms)
 
     @contextmanager
     def transaction(self) -> Generator[None]:
@@ -128,8 +135,10 @@ class AsyncTransacting:
 
     async def init_transactions(self, timeout_s: float | None = None) -> None:
         """As `Producer.init_transactions`."""
+        begun_ms = monotonic_ms()
         future = transactional(self._core).init()
         await _await(future, self._time_s(timeout_s), "init_transactions")
+        self._core.called("init_transactions", begun_ms)
 
     def begin_transaction(self) -> None:
         """As `Producer.begin_transaction`; it does not wait."""
@@ -145,6 +154,7 @@ class AsyncTransacting:
 
     async def _end(self, *, commit: bool, timeout_s: float | None) -> None:
         tx = transactional(self._core)
+        begun_ms = monotonic_ms()
         deadline = time.monotonic() + self._time_s(timeout_s)
         what = "commit_transaction" if commit else "abort_transaction"
         tx.start_end(commit=commit)
@@ -156,6 +166,7 @@ class AsyncTransacting:
             self._core.end_flush()
         self._core.forget_failures()
         await _await(tx.finish_end(), deadline - time.monotonic(), what)
+        self._core.called(what, begun_ms)
 
     async def send_offsets_to_transaction(
         self, offsets: Offsets, group_metadata: GroupMetadata, timeout_s: float | None = None
@@ -163,7 +174,9 @@ class AsyncTransacting:
         """As `Producer.send_offsets_to_transaction`."""
         tx = transactional(self._core)
         future = tx.commit_offsets(group_metadata, whole(offsets))
+        begun_ms = monotonic_ms()
         await _await(future, self._time_s(timeout_s), "send_offsets_to_transaction")
+        self._core.called("send_offsets_to_transaction", begun_ms)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[None]:

@@ -97,6 +97,11 @@ class Sender:
         self._gate = gate
         self.id_state = IdState.ASKED
 
+    @property
+    def in_flight(self) -> int:
+        """Requests that are not answered."""
+        return sum(self._requests.values())
+
     # -- going out
 
     def plan(self, now_ms: int, leader: Callable[[str, int], int]) -> list[ProducePlan]:

@@ -1,0 +1,63 @@
+"""What clients and apps measure of themselves, and how it leaves the process.
+
+Rules:
+- Whatever happens is a typed event (`events`). Metrics are one subscriber among others: who wants
+  to log, trace or count something else subscribes beside them.
+- Names, groups and meanings are those of the Java client, where it has them; ours are named so.
+- What is not known is absent or NaN, never 0 or -1. What is gone (a partition given up, a node not
+  talked to) takes its series with it.
+- No exporter is imported here: `kohort.metrics.prometheus` and `kohort.metrics.opentelemetry` are
+  extras and carry nothing but the translation.
+"""
+
+from kohort.metrics.events import (
+    BatchFailed,
+    BatchRetried,
+    BatchStored,
+    CallDone,
+    ConnectionLost,
+    ConnectionOpened,
+    Events,
+    FetchDone,
+    OffsetsCommitted,
+    PartitionsAssigned,
+    PartitionsLost,
+    PartitionsRevoked,
+    Polled,
+    ProduceSent,
+    RebalanceBegun,
+    RebalanceEnded,
+    RequestDone,
+)
+from kohort.metrics.registry import (
+    Family,
+    Measured,
+    MetricName,
+    Registry,
+    Sample,
+)
+
+__all__ = [
+    "BatchFailed",
+    "BatchRetried",
+    "BatchStored",
+    "CallDone",
+    "ConnectionLost",
+    "ConnectionOpened",
+    "Events",
+    "Family",
+    "FetchDone",
+    "Measured",
+    "MetricName",
+    "OffsetsCommitted",
+    "PartitionsAssigned",
+    "PartitionsLost",
+    "PartitionsRevoked",
+    "Polled",
+    "ProduceSent",
+    "RebalanceBegun",
+    "RebalanceEnded",
+    "Registry",
+    "RequestDone",
+    "Sample",
+]
