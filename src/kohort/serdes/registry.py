@@ -1,0 +1,247 @@
+"""The schema registry: schemas by id, ids by schema, over its REST API (as Confluent's).
+
+Rules:
+- What a registry has said about an id never changes, so it is kept for ever (`cached_max` of them,
+  the least used goes). That an id is unknown may change: it is asked again after `_RETRY_S`.
+- Several addresses are tried in turn. A registry that does not answer is a ConnectionFailedError,
+  which is retriable; one that refuses, a SchemaRegistryError, which is not.
+- Calls block, for at most `timeout_s` an address; safe from several threads.
+
+Shell: sockets, threads, the clock.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from kohort.errors import ConfigError, ConnectionFailedError, KohortError, SchemaRegistryError
+
+if TYPE_CHECKING:
+    import ssl
+
+CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+_ANSWER_BYTES_MAX: Final = 16 << 20
+_RETRY_S: Final = 10.0
+_NOT_FOUND: Final = 404
+_SERVER_FAULT: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A schema that another one uses: by `name` there, stored as `version` of `subject`."""
+
+    name: str
+    subject: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """A schema's text, its kind (AVRO, JSON or PROTOBUF), and what it refers to."""
+
+    text: str
+    kind: str = "AVRO"
+    references: tuple[Reference, ...] = ()
+
+
+class SchemaRegistry:
+    """A client of a schema registry.
+
+    Args:
+        url: one address or several, with commas; `http://user:password@host` for basic
+            authentication.
+        token: a bearer token instead, or what gives one for each request.
+        timeout_s: the longest wait for one address.
+        tls: an `ssl.SSLContext` for https; the system's trust by default.
+        cached_max: how many schemas are kept.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | Callable[[], str] | None = None,
+        timeout_s: float = 10.0,
+        tls: ssl.SSLContext | None = None,
+        cached_max: int = 1_000,
+    ) -> None:
+        self._bases = [_address(part.strip()) for part in url.split(",") if part.strip()]
+        if not self._bases:
+            raise ConfigError("the schema registry has no address; write http://host:8081")
+        self._token, self._timeout_s = token, timeout_s
+        self._tls, self._max = tls, cached_max
+        self._lock = threading.Lock()
+        self._cache: OrderedDict[Any, Any] = OrderedDict()
+        self._unknown: OrderedDict[Any, tuple[float, KohortError]] = OrderedDict()
+
+    def by_id(self, schema_id: int) -> Schema:
+        """The schema of an id. Raises SchemaRegistryError when there is none."""
+        return self._kept(("id", schema_id), lambda: self._schema(f"/schemas/ids/{schema_id}"))
+
+    def by_version(self, subject: str, version: int) -> Schema:
+        """The schema of a subject's version, for references."""
+        path = f"/subjects/{_quoted(subject)}/versions/{version}"
+        return self._kept(("version", subject, version), lambda: self._schema(path))
+
+    def register(self, subject: str, schema: Schema) -> int:
+        """The id of a schema, registered under the subject if it is new.
+
+        Raises SchemaRegistryError when it is not compatible with the subject's earlier ones.
+        """
+        path = f"/subjects/{_quoted(subject)}/versions"
+        return self._kept((subject, schema), lambda: int(self._call(path, _body(schema))["id"]))
+
+    def look_up(self, subject: str, schema: Schema) -> int:
+        """The id of a schema that stands under the subject. Raises SchemaRegistryError if not."""
+        path = f"/subjects/{_quoted(subject)}"
+        return self._kept((subject, schema), lambda: int(self._call(path, _body(schema))["id"]))
+
+    def version_of(self, subject: str, schema: Schema) -> int:
+        """The version that a registered schema has under its subject."""
+        path = f"/subjects/{_quoted(subject)}"
+        key = ("number", subject, schema)
+        return self._kept(key, lambda: int(self._call(path, _body(schema))["version"]))
+
+    # -- inside
+
+    def _kept(self, key: Any, ask: Callable[[], Any]) -> Any:
+        now_s = time.monotonic()
+        with self._lock:
+            if key in self._cache:
+                self._cache.move_to_end(key)
+                return self._cache[key]
+            until_s, refused = self._unknown.get(key, (0.0, None))
+            if refused is not None and now_s < until_s:
+                raise refused
+        try:
+            found = ask()
+        except SchemaRegistryError as error:
+            with self._lock:
+                self._unknown[key] = (now_s + _RETRY_S, error)
+                while len(self._unknown) > self._max:
+                    self._unknown.popitem(last=False)
+            raise
+        with self._lock:
+            self._unknown.pop(key, None)
+            self._cache[key] = found
+            while len(self._cache) > self._max:
+                self._cache.popitem(last=False)
+        return found
+
+    def _schema(self, path: str) -> Schema:
+        answer = self._call(path)
+        references = tuple(
+            Reference(str(r["name"]), str(r["subject"]), int(r["version"]))
+            for r in answer.get("references") or ()
+        )
+        return Schema(str(answer["schema"]), str(answer.get("schemaType", "AVRO")), references)
+
+    def _call(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """GET, or POST of a body; the first address that answers counts."""
+        failed: list[str] = []
+        for base, credentials in self._bases:
+            request = urllib.request.Request(
+                base + path,
+                data=None if body is None else json.dumps(body).encode(),
+                headers={"Content-Type": CONTENT_TYPE, "Accept": CONTENT_TYPE},
+            )
+            if authorization := self._authorization(credentials):
+                request.add_header("Authorization", authorization)
+            try:
+                with urllib.request.urlopen(
+                    request, timeout=self._timeout_s, context=self._tls
+                ) as response:
+                    return _parsed(base + path, response.read(_ANSWER_BYTES_MAX + 1))
+            except urllib.error.HTTPError as error:
+                with error:
+                    said = _said(error)
+                if error.code < _SERVER_FAULT:
+                    raise SchemaRegistryError(
+                        f"the schema registry {base} refused {path}: {said}{_cure(error.code)}"
+                    ) from None
+                failed.append(f"{base}: {said}")
+            except OSError as error:  # URLError is one
+                failed.append(f"{base}: {getattr(error, 'reason', error)}")
+        raise ConnectionFailedError(f"no schema registry answers: {'; '.join(failed)}")
+
+    def _authorization(self, credentials: str) -> str:
+        if self._token is not None:
+            return f"Bearer {self._token() if callable(self._token) else self._token}"
+        return credentials
+
+
+def _address(url: str) -> tuple[str, str]:
+    """The address without its credentials, and the header that they make."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"{url!r} is no schema registry; write http://host:8081")
+    if parts.username is None:
+        return url.rstrip("/"), ""
+    name, password = (urllib.parse.unquote(p or "") for p in (parts.username, parts.password))
+    host = parts.netloc.rpartition("@")[2]
+    packed = base64.b64encode(f"{name}:{password}".encode()).decode()
+    return f"{parts.scheme}://{host}{parts.path}".rstrip("/"), f"Basic {packed}"
+
+
+def _quoted(subject: str) -> str:
+    return urllib.parse.quote(subject, safe="")
+
+
+def _body(schema: Schema) -> dict[str, Any]:
+    body: dict[str, Any] = {"schema": schema.text}
+    if schema.kind != "AVRO":  # registries before 5.5 know no other kind, and no such field
+        body["schemaType"] = schema.kind
+    if schema.references:
+        body["references"] = [
+            {"name": r.name, "subject": r.subject, "version": r.version} for r in schema.references
+        ]
+    return body
+
+
+def _parsed(url: str, data: bytes) -> dict[str, Any]:
+    try:
+        if len(data) <= _ANSWER_BYTES_MAX:
+            return dict(json.loads(data))
+    except (ValueError, TypeError, RecursionError):
+        pass  # told below
+    raise SchemaRegistryError(f"{url} did not answer as a schema registry does")
+
+
+def _said(error: urllib.error.HTTPError) -> str:
+    try:
+        said = json.loads(error.read(_ANSWER_BYTES_MAX))
+        return f"{said['message']} ({said['error_code']})"
+    except (ValueError, TypeError, KeyError, OSError, RecursionError):
+        return f"{error.code} {error.reason}"
+
+
+def _cure(code: int) -> str:
+    if code == _NOT_FOUND:
+        return "; was it written with another registry?"
+    return "; check the user and password, or the token" if code in (401, 403) else ""
+
+
+def resolved(registry: SchemaRegistry, schema: Schema, depth: int = 0) -> Sequence[Schema]:
+    """The schemas that this one refers to, directly or not, each before those that use it."""
+    if depth > _DEPTH_MAX:
+        raise SchemaRegistryError(f"references are nested deeper than {_DEPTH_MAX}")
+    found: list[Schema] = []
+    for reference in schema.references:
+        below = registry.by_version(reference.subject, reference.version)
+        found += [s for s in resolved(registry, below, depth + 1) if s not in found]
+        if below not in found:
+            found.append(below)
+    return found
+
+
+_DEPTH_MAX: Final = 32

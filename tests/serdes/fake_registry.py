@@ -1,0 +1,89 @@
+"""A schema registry on a loopback port: enough of the REST API to be asked, and to fail."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class Registry:
+    """What the server holds; `asked` are its requests in order."""
+
+    def __init__(self) -> None:
+        self.schemas: list[dict[str, Any]] = []
+        self.subjects: dict[str, list[int]] = {}
+        self.asked: list[str] = []
+        self.authorization: list[str | None] = []
+        self.fail_with: int | None = None
+        self.url = ""
+
+    def answer(self, method: str, path: str, body: Any) -> tuple[int, dict[str, Any]]:
+        self.asked.append(f"{method} {path}")
+        if self.fail_with is not None:
+            return self.fail_with, {"error_code": self.fail_with * 100, "message": "no"}
+        if match := re.fullmatch(r"/schemas/ids/(\d+)", path):
+            at = int(match[1]) - 1
+            if at < len(self.schemas):
+                return 200, self.schemas[at]
+            return 404, {"error_code": 40403, "message": "Schema not found"}
+        if match := re.fullmatch(r"/subjects/([^/]+)/versions", path):
+            return 200, {"id": self.add(match[1], body)}
+        if match := re.fullmatch(r"/subjects/([^/]+)/versions/(\d+)", path):
+            return 200, self.schemas[self.subjects[match[1]][int(match[2]) - 1] - 1]
+        if match := re.fullmatch(r"/subjects/([^/]+)", path):
+            held = self.subjects.get(match[1], [])
+            for version, schema_id in enumerate(held, 1):
+                if self.schemas[schema_id - 1] == body:
+                    return 200, {"id": schema_id, "version": version}
+            return 404, {"error_code": 40403, "message": "Schema not found"}
+        return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
+
+    def add(self, subject: str, schema: dict[str, Any]) -> int:
+        if schema not in self.schemas:
+            self.schemas.append(schema)
+        schema_id = self.schemas.index(schema) + 1
+        held = self.subjects.setdefault(subject, [])
+        if schema_id not in held:
+            held.append(schema_id)
+        return schema_id
+
+
+@contextmanager
+def running() -> Iterator[Registry]:
+    registry = Registry()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._answer(None)
+
+        def do_POST(self) -> None:
+            size = int(self.headers["Content-Length"])
+            self._answer(json.loads(self.rfile.read(size)))
+
+        def _answer(self, body: Any) -> None:
+            registry.authorization.append(self.headers["Authorization"])
+            code, said = registry.answer(self.command, self.path, body)
+            data = json.dumps(said).encode()
+            self.send_response(code)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing on standard error."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    registry.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield registry
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

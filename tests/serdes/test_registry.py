@@ -1,0 +1,226 @@
+"""Schema registry formats against a registry on a loopback port: wire bytes, caching, failures."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kohort.errors import (
+    ConfigError,
+    ConnectionFailedError,
+    DeserializationError,
+    KohortError,
+    SchemaRegistryError,
+    UsageError,
+)
+from kohort.records import Record
+from kohort.serdes import (
+    AvroSerde,
+    JsonSchemaSerde,
+    ProtobufSerde,
+    Reference,
+    Schema,
+    SchemaRegistry,
+    Serdes,
+    Undecodable,
+)
+
+from .fake_registry import Registry, running
+
+USER = {
+    "type": "record",
+    "name": "User",
+    "fields": [{"name": "name", "type": "string"}, {"name": "age", "type": "int"}],
+}
+GROWN = {**USER, "fields": [*USER["fields"], {"name": "zip", "type": "string", "default": "?"}]}
+ADULT = {"type": "object", "properties": {"age": {"minimum": 18}}, "required": ["age"]}
+
+
+@pytest.fixture
+def fake():
+    with running() as registry:
+        yield registry
+
+
+@pytest.fixture
+def client(fake: Registry) -> SchemaRegistry:
+    return SchemaRegistry(fake.url)
+
+
+def test_avro_on_the_wire_is_zero_id_payload(fake, client):
+    fake.add("other", {"schema": '"string"'})
+    data = AvroSerde(client, USER).serialize("users", {"name": "Eva", "age": 7})
+    assert data == b"\0\0\0\0\x02" + b"\x06Eva" + b"\x0e"
+    assert fake.subjects["users-value"] == [2]
+
+
+def test_a_registry_is_asked_once(fake, client):
+    serde = AvroSerde(client, USER)
+    for age in range(3):
+        data = serde.serialize("users", {"name": "Eva", "age": age})
+        assert AvroSerde(client).deserialize("users", data) == {"name": "Eva", "age": age}
+    assert fake.asked == ["POST /subjects/users-value/versions", "GET /schemas/ids/1"]
+
+
+def test_avro_resolves_the_writers_schema_to_the_readers(client):
+    data = AvroSerde(client, USER).serialize("users", {"name": "Eva", "age": 7})
+    assert AvroSerde(client, GROWN).deserialize("users", data)["zip"] == "?"
+
+
+def test_avro_schemas_refer_to_others(fake, client):
+    fake.add("user", {"schema": json.dumps(USER)})
+    text = json.dumps({"type": "record", "name": "Pair", "fields": [{"name": "a", "type": "User"}]})
+    schema = Schema(text, references=(Reference("User", "user", 1),))
+    pair = {"a": {"name": "Eva", "age": 7}}
+    data = AvroSerde(client, schema).serialize("pairs", pair)
+    assert AvroSerde(client).deserialize("pairs", data) == pair
+
+
+def test_keys_have_a_subject_of_their_own_and_subjects_may_be_chosen(fake, client):
+    AvroSerde(client, '"string"').serialize("t", "k", "key")
+    AvroSerde(client, '"string"', subject=lambda t, p: "mine").serialize("t", "k")
+    assert set(fake.subjects) == {"t-key", "mine"}
+
+
+def test_what_is_not_registered_is_refused_when_it_may_not_be(client):
+    with pytest.raises(SchemaRegistryError, match="Schema not found"):
+        AvroSerde(client, '"string"', register=False).serialize("t", "v")
+    client.register("u-value", Schema('"string"'))
+    assert AvroSerde(client, '"string"', register=False).serialize("u", "v")
+
+
+def test_json_schema_checks_both_ways(client):
+    serde = JsonSchemaSerde(client, ADULT)
+    data = serde.serialize("t", {"age": 20})
+    assert data == b'\0\0\0\0\x01{"age":20}'
+    assert serde.deserialize("t", data) == {"age": 20}
+    with pytest.raises(UsageError, match="less than the minimum"):
+        serde.serialize("t", {"age": 3})
+    reader = JsonSchemaSerde(client)
+    with pytest.raises(DeserializationError, match="less than the minimum"):
+        reader.deserialize("t", b'\0\0\0\0\x01{"age":3}')
+    assert JsonSchemaSerde(client, validate=False).deserialize("t", b"\0\0\0\0\x01[3]") == [3]
+
+
+def test_json_schemas_refer_to_others(fake, client):
+    fake.add("adult", {"schema": json.dumps(ADULT), "schemaType": "JSON"})
+    schema = Schema('{"$ref": "adult.json"}', "JSON", (Reference("adult.json", "adult", 1),))
+    with pytest.raises(UsageError, match="minimum"):
+        JsonSchemaSerde(client, schema).serialize("t", {"age": 3})
+
+
+def messages():
+    """A file with messages First and Second, where Second has Inner and imports Shared."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    pool = descriptor_pool.DescriptorPool()
+    shared = descriptor_pb2.FileDescriptorProto(name="shared.proto", package="p", syntax="proto3")
+    shared.message_type.add(name="Shared")
+    pool.Add(shared)
+    file = descriptor_pb2.FileDescriptorProto(
+        name="f.proto", package="p", syntax="proto3", dependency=["shared.proto"]
+    )
+    file.message_type.add(name="First").field.add(name="n", number=1, type=5, label=1)
+    second = file.message_type.add(name="Second")
+    second.nested_type.add(name="Other")
+    second.nested_type.add(name="Inner").field.add(name="s", number=1, type=9, label=1)
+    pool.Add(file)
+
+    def of(name):
+        return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+
+    return of("p.First"), of("p.Second.Inner")
+
+
+def test_protobuf_says_which_message_of_its_file(fake, client):
+    """The first message is a lone 0; Second.Inner is the way 1, 1 as zigzag varints."""
+    first, inner = messages()
+    data = ProtobufSerde(client, first).serialize("t", first(n=1))
+    assert data == b"\0\0\0\0\x02" + b"\0" + b"\x08\x01"
+    assert list(fake.subjects) == ["shared.proto", "t-value"]
+    assert fake.schemas[1]["references"] == [
+        {"name": "shared.proto", "subject": "shared.proto", "version": 1}
+    ]
+    assert ProtobufSerde(client, first).deserialize("t", data).n == 1
+    data = ProtobufSerde(client, inner).serialize("t", inner(s="x"))
+    assert data[5:] == b"\x04\x02\x02" + b"\x0a\x01x"
+    assert ProtobufSerde(client, inner).deserialize("t", data).s == "x"
+    with pytest.raises(DeserializationError, match=r"message \[1, 1\]"):
+        ProtobufSerde(client, first).deserialize("t", data)
+    explicit = b"\0\0\0\0\x02" + b"\x02\x00" + b"\x08\x01"  # the first message, written out
+    assert ProtobufSerde(client, first).deserialize("t", explicit).n == 1
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\0\0\0", b"\x01\0\0\0\x01x", b'{"a":1}', b"\0\0\0\0\x01", b"\0\0\0\0\x01\xff"]
+)
+def test_hostile_bytes_are_a_value(client, data):
+    """Whatever stands there: Undecodable with the raw bytes, and the record after it is read."""
+    client.register("t-value", Schema(json.dumps(USER)))
+    found = Serdes(value=AvroSerde(client, USER)).of(Record("t", 0, 0, timestamp=0, value=data))
+    assert isinstance(found.value, Undecodable)
+    assert found.value.raw == data
+    assert isinstance(found.value.error, DeserializationError)
+
+
+@pytest.mark.parametrize("indexes", [b"\x02", b"\xff" * 6, b"\x01", b"\xfe\xff\x03"])
+def test_hostile_message_indexes_are_refused(client, indexes):
+    first, _ = messages()
+    serde = ProtobufSerde(client, first)
+    serde.serialize("t", first(n=1))
+    with pytest.raises(DeserializationError):
+        serde.deserialize("t", b"\0\0\0\0\x02" + indexes)
+
+
+def test_an_unknown_id_is_a_value_and_is_not_asked_for_again_at_once(fake, client):
+    found = Serdes(value=AvroSerde(client)).of(
+        Record("t", 0, 0, timestamp=0, value=b"\0\0\0\0\x09")
+    )
+    assert isinstance(found.value, Undecodable)
+    assert "another registry" in str(found.value.error)
+    with pytest.raises(SchemaRegistryError):
+        client.by_id(9)
+    assert fake.asked == ["GET /schemas/ids/9"]
+
+
+def test_a_schema_of_another_kind_is_refused(client):
+    client.register("t-value", Schema("{}", "JSON"))
+    with pytest.raises(DeserializationError, match="JSON, not AVRO"):
+        AvroSerde(client).deserialize("t", b"\0\0\0\0\x01")
+
+
+def test_a_registry_that_does_not_answer_is_retriable(fake):
+    fake.fail_with = 503
+    client = SchemaRegistry(f"{fake.url}, http://127.0.0.1:1")
+    with pytest.raises(ConnectionFailedError, match="no schema registry answers") as caught:
+        client.by_id(1)
+    assert caught.value.retriable
+    fake.fail_with = None
+    fake.add("s", {"schema": '"int"'})
+    assert SchemaRegistry(f"http://127.0.0.1:1,{fake.url}").by_id(1) == Schema('"int"')
+
+
+def test_credentials(fake):
+    host = fake.url.removeprefix("http://")
+    fake.fail_with = 401
+    with pytest.raises(SchemaRegistryError, match="check the user") as caught:
+        SchemaRegistry(f"http://eva:s%40crt@{host}").by_id(1)
+    assert "s@crt" not in str(caught.value)
+    with pytest.raises(SchemaRegistryError):
+        SchemaRegistry(fake.url, token=lambda: "t0k").by_id(1)
+    assert fake.authorization == ["Basic ZXZhOnNAY3J0", "Bearer t0k"]
+
+
+@pytest.mark.parametrize("url", ["", "localhost:8081", "ftp://x", "file:///etc/passwd"])
+def test_an_address_must_be_one(url):
+    with pytest.raises(ConfigError, match="8081"):
+        SchemaRegistry(url)
+
+
+def test_a_format_without_a_schema_only_reads(client):
+    for serde in (AvroSerde(client), JsonSchemaSerde(client)):
+        with pytest.raises(UsageError, match="only reads"):
+            serde.serialize("t", 1)
+    with pytest.raises(KohortError, match="does not fit its Avro schema"):
+        AvroSerde(client, USER).serialize("t", {"name": 1})
