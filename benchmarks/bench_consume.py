@@ -31,7 +31,7 @@ def serve() -> None:
     """A broker until stdin ends."""
     from kohort.testing import Cluster
 
-    with Cluster() as cluster:
+    with Cluster(request_log=0) as cluster:
         print(cluster.bootstrap, flush=True)
         sys.stdin.read()
 

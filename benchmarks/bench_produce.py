@@ -202,7 +202,7 @@ def serve() -> None:
     """The broker's process: print the address, end with standard input."""
     from kohort.testing import Cluster
 
-    with Cluster() as cluster:
+    with Cluster(request_log=0) as cluster:
         cluster.create_topic(TOPIC, partitions=PARTITIONS)
         print(cluster.bootstrap, flush=True)
         sys.stdin.read()

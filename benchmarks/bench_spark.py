@@ -37,7 +37,7 @@ def main() -> None:
     """Measure and print."""
     work = Path(tempfile.mkdtemp(prefix="kohort-bench-"))
     try:
-        with Cluster() as cluster:
+        with Cluster(request_log=0) as cluster:
             fill(cluster, "rows", ROWS, [b"%0100d" % n for n in range(1_000)])
             fill(cluster, "orders", PIPELINE_ROWS, [b'{"item": %d}' % n for n in range(1_000)])
             print(f"{os.cpu_count()} cores, shared with the broker; {ROWS:,} rows of 100 bytes")

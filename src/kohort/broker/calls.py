@@ -9,6 +9,7 @@ Rules:
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -82,6 +83,12 @@ class Call:
         self.response = response
         self.given_up = None
         self._on_answer(self)
+
+    def stand_in(self, on_answer: Callable[[Call], None]) -> Call:
+        """A call of the same request whose answer goes elsewhere; this one stays unanswered."""
+        other = copy.copy(self)
+        other._on_answer = on_answer
+        return other
 
 
 class Part:

@@ -16,6 +16,7 @@ from itertools import chain
 from kohort.broker.cleaning import Cleaning
 from kohort.broker.config import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerConfig, Durability
 from kohort.broker.env import Env
+from kohort.broker.fault_gate import FaultGate
 from kohort.broker.group_configs import GroupConfigs
 from kohort.broker.leadership import Leadership
 from kohort.broker.log.directory import DataDirectory, only, partition_dir
@@ -40,7 +41,9 @@ class Commons:
     Raises StorageError when the data directory cannot be read.
     """
 
-    def __init__(self, config: BrokerConfig, files: Files, env: Env) -> None:
+    def __init__(
+        self, config: BrokerConfig, files: Files, env: Env, gate: FaultGate | None = None
+    ) -> None:
         self.config = config
         self.env = env
         self.files = files
@@ -49,6 +52,7 @@ class Commons:
         self._index_memory = IndexMemory(config.log_indexes_in_memory)
         self.leadership = Leadership(config.node_ids())
         self.taps = Taps()
+        self.gate = gate or FaultGate()
         self.news = News()
         try:
             self.directory = DataDirectory.open(

@@ -38,6 +38,7 @@ class Peer:
         self._node = endpoint.node
         self._config = endpoint.node.config
         self._taps = endpoint.node.commons.taps
+        self._gate = endpoint.node.commons.gate
         self._connection = connection
         self._host = "/" + connection.peer.rpartition(":")[0]
         self.principal = ANONYMOUS
@@ -77,7 +78,10 @@ class Peer:
         if self._taps.set and self._is_fatal(Moment.RECEIVED, message, call):
             return
         self._calls.append(call)
-        api.handle(self._node, message, call)
+        if self._gate.watching:
+            self._gate.pass_on(api, self._node, message, call, self)
+        else:
+            api.handle(self._node, message, call)
         if call.answered:
             return
         if call.may_park:

@@ -22,6 +22,8 @@ from kohort.broker.commons import Commons
 from kohort.broker.config import BrokerConfig, Durability
 from kohort.broker.endpoint import NodeEndpoint
 from kohort.broker.env import Cancellable
+from kohort.broker.fault_files import FaultyFiles
+from kohort.broker.fault_gate import FaultGate
 from kohort.broker.flusher import FlushDone, Flusher, Waiting
 from kohort.broker.log.files import Files, LogFile, MemoryFile, MemoryFiles
 from kohort.broker.log.os_files import OsFiles
@@ -83,13 +85,20 @@ class Broker:
             print(broker.bootstrap)
 
     `ports` are those of the nodes, where they are to be others than `config.port` and those after
-    it. `start` raises ConfigError for a port in use, DataDirectoryInUseError, StorageError.
+    it. `gate` is where faults come in (`kohort.broker.fault_gate`). `start` raises ConfigError for
+    a port in use, DataDirectoryInUseError, StorageError.
     """
 
     def __init__(
-        self, config: BrokerConfig, *, files: Files | None = None, ports: Sequence[int] = ()
+        self,
+        config: BrokerConfig,
+        *,
+        files: Files | None = None,
+        ports: Sequence[int] = (),
+        gate: FaultGate | None = None,
     ) -> None:
         self.config = config
+        self._gate = gate
         self._given_files = files
         first = config.port
         counted = [first + n if first else 0 for n in range(config.nodes)]
@@ -162,7 +171,7 @@ class Broker:
             ]
             files = self._open_files()
             undo.callback(self._close_files, files)
-            commons = Commons(self.config, files, env)
+            commons = Commons(self.config, files, env, self._gate)
             undo.pop_all()
         for node_id, endpoint in zip(self.config.node_ids(), endpoints, strict=True):
             commons.nodes.attach(node_id, endpoint)
@@ -172,6 +181,10 @@ class Broker:
         self._thread.start()
 
     def _open_files(self) -> Files:
+        files = self._plain_files()
+        return files if self._gate is None else FaultyFiles(files, self._gate.disk)
+
+    def _plain_files(self) -> Files:
         if self._given_files is not None:
             return self._given_files
         if self.config.durability == Durability.MEMORY.value:
@@ -181,6 +194,8 @@ class Broker:
 
     @staticmethod
     def _close_files(files: Files) -> None:
+        if isinstance(files, FaultyFiles):
+            files = files.inner
         if isinstance(files, OsFiles):
             files.close()
 

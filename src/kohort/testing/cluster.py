@@ -26,9 +26,12 @@ from typing import Any, TypeVar
 
 from kohort.broker import Broker, BrokerConfig, Durability
 from kohort.broker.commons import Commons
+from kohort.broker.fault_gate import FaultGate
 from kohort.broker.log.files import Files, MemoryFiles
+from kohort.broker.request_log import DEFAULT_CAPACITY
 from kohort.broker.taps import Event, Moment, Tap, Verdict
 from kohort.errors import BrokerError, ClosedError, ConnectionFailedError, UsageError
+from kohort.testing.faults import ClusterFaults, Notices, Requests
 from kohort.wire import Message, decode_response, encode_request
 from kohort.wire.messages.create_topics_request import (
     CreatableTopic,
@@ -44,10 +47,26 @@ T = TypeVar("T")
 class Cluster:
     """An embedded broker. `overrides` are fields of `BrokerConfig`.
 
+    `request_log`: how many requests `requests` keeps; 0: none, which is a little faster.
+
     It does not run before `start()` or `with`. Raises what `Broker.start` raises.
     """
 
-    def __init__(self, nodes: int = 1, durability: str = "memory", **overrides: Any) -> None:
+    def __init__(
+        self,
+        nodes: int = 1,
+        durability: str = "memory",
+        *,
+        request_log: int = DEFAULT_CAPACITY,
+        **overrides: Any,
+    ) -> None:
+        self._gate = FaultGate(request_log)
+        notices = Notices()
+        self._gate.requests.changed = notices.tell
+        self.faults = ClusterFaults(self._gate, notices, self._at_rest_or_asked)
+        """What goes wrong: `cluster.faults.fail("Fetch", "NOT_LEADER_OR_FOLLOWER")`, …"""
+        self.requests = Requests(self._gate, notices, self._at_rest_or_asked)
+        """What clients asked: `cluster.requests.wait("OffsetCommit")`, …"""
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._files: Files | None = None
         if durability == Durability.MEMORY.value:
@@ -87,7 +106,7 @@ class Cluster:
 
     def start(self) -> Cluster:
         """Start the broker; returns when it answers."""
-        broker = Broker(self.config, files=self._files, ports=self._ports)
+        broker = Broker(self.config, files=self._files, ports=self._ports, gate=self._gate)
         broker.start()
         self._ports = broker.ports
         self.config = self.config.replace(port=broker.port)
@@ -122,6 +141,10 @@ class Cluster:
                 self._temporary.cleanup()
 
     # -- nodes
+
+    def _at_rest_or_asked(self, fn: Callable[[], T]) -> T:
+        """Call `fn` on the broker's thread, or here while there is none."""
+        return fn() if self._broker is None else self._broker.call(fn)
 
     def _ask(self, fn: Callable[[Commons], T]) -> T:
         broker = self.broker

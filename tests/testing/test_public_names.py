@@ -1,0 +1,38 @@
+"""The public face of `kohort.testing` is pinned: a name comes or goes by decision."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import kohort.testing
+from kohort.testing import Cluster
+
+NAMES = {"Cluster", "LoggedRequest", "SetFault"}
+FAULTS = {"answer", "clear", "cut", "delay", "fail", "fail_disk", "hold", "remove", "silence"}
+REQUESTS = {"clear", "of", "wait"}
+
+
+def test_the_public_names():
+    assert set(kohort.testing._HOMES) == set(kohort.testing.__all__) == NAMES
+    for name in NAMES:
+        assert getattr(kohort.testing, name).__name__ == name
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = kohort.testing.no_such_name
+
+
+def test_what_a_cluster_offers():
+    cluster = Cluster()
+    for face, names in ((cluster.faults, FAULTS), (cluster.requests, REQUESTS)):
+        shown = {n for n in dir(type(face)) if not n.startswith("_")}
+        assert shown == names
+
+
+def test_importing_the_package_imports_no_broker():
+    code = "import sys, kohort.testing; print([m for m in sys.modules if 'kohort.broker' in m])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]"
