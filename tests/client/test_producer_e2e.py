@@ -9,6 +9,7 @@ from confluent_kafka import Consumer as TheirConsumer
 
 from kohort import Admin, NewTopic, Producer, TopicPartition
 from kohort.client.front_implementation import for_key
+from kohort.errors import RecordTooLargeError
 from tests.clusters import Cluster
 
 WAIT_S = 20
@@ -112,3 +113,18 @@ def test_a_topic_that_grows_gets_records_in_its_new_partitions():
         while not grown:
             places = [producer.send("t", b"v", key).result(WAIT_S).partition for key in keys]
             grown = places == [for_key(key, 8) for key in keys]
+
+
+def test_batches_larger_than_the_topic_takes_are_split():
+    """max.message.bytes below batch_size: all is stored, once, in order, each future is right."""
+    with Cluster() as cluster:
+        with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            admin.create_topics([NewTopic("t", 1, configs={"max.message.bytes": "1000"})])
+        with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=100) as producer:
+            futures = [producer.send("t", b"%03d" % n * 20) for n in range(300)]
+            with pytest.raises(RecordTooLargeError):
+                producer.send("t", b"x" * 2_000).result(WAIT_S)
+            offsets = [future.result(WAIT_S).offset for future in futures]
+        found = read_all(cluster.bootstrap, "t", 300)
+    assert offsets == list(range(300))
+    assert [m.value() for m in found] == [b"%03d" % n * 20 for n in range(300)]

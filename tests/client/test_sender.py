@@ -12,6 +12,7 @@ import pytest
 
 from kohort.client.accumulator import Accumulator
 from kohort.client.config import ProducerConfig
+from kohort.client.front_implementation import RecordFuture
 from kohort.client.produce import seal
 from kohort.client.sender import Answer, IdState, Sender
 from kohort.errors import (
@@ -204,6 +205,52 @@ def test_a_batch_that_is_too_large_for_the_broker_fails_with_a_clear_error():
     assert isinstance(side.outcomes[0].error, RecordTooLargeError)
 
 
+def test_a_batch_that_is_too_large_for_the_broker_goes_on_in_halves():
+    """As Java: in order, with its sequences, and each future knows its own record's offset."""
+    side = idempotent(linger_ms=0, batch_size=500)
+    futures = []
+    for n in range(5):
+        batch, _ = side.add(b"%d" % n)
+        futures.append(RecordFuture(batch.delivery, n, 0))
+    (plan,) = side.plan()
+    assert side.add(b"next") is not None
+    (behind,) = side.plan()
+    held = side.accumulator.memory_bytes
+    side.refuse(plan, 10)
+    assert side.accumulator.memory_bytes == held
+    side.refuse(behind, 45)  # OUT_OF_ORDER_SEQUENCE_NUMBER: what was before it is not stored
+    stored = []
+    for base in (100, 200, 300):
+        (plan,) = side.plan(1_000)
+        header = read_batch_header(plan.batches[0].payload)
+        stored.append((header.base_sequence, values_of(plan.batches[0].payload)))
+        side.end(side.sender.answered(plan, [Answer(0, "", base, -1)], 1_000))
+        for outcome in side.outcomes[-1:]:
+            outcome.batch.delivery.complete(None, outcome.base_offset)
+    assert stored == [(0, [b"0", b"1"]), (2, [b"2", b"3", b"4"]), (5, [b"next"])]
+    assert [f.result(0).offset for f in futures] == [100, 101, 200, 201, 202]
+    assert side.accumulator.memory_bytes == 0
+
+
+def test_of_a_split_batch_only_the_record_that_is_too_large_fails():
+    side = idempotent(linger_ms=0, batch_size=500)
+    batch, _ = side.add(b"small")
+    side.add(b"x" * 200)
+    futures = [RecordFuture(batch.delivery, n, 0) for n in range(2)]
+    (plan,) = side.plan()
+    side.refuse(plan, 10)
+    (plan,) = side.plan()
+    side.ok(plan)
+    (plan,) = side.plan()
+    side.refuse(plan, 10)
+    for outcome in side.outcomes:
+        outcome.batch.delivery.complete(outcome.error, outcome.base_offset)
+    assert futures[0].error(0) is None
+    assert isinstance(futures[1].error(0), RecordTooLargeError)
+    with pytest.raises(RecordTooLargeError):
+        futures[1].result(0)
+
+
 def test_duplicates_count_as_stored():
     side = idempotent(linger_ms=0)
     side.add(b"a")
@@ -289,14 +336,18 @@ def test_whatever_fails_everything_is_stored_once_and_in_order(seed):
     side.sender.producer_id_given(1, 0)
     logs = {p: Log() for p in range(3)}
     sent: dict[int, list[bytes]] = {p: [] for p in logs}
+    largest = 90 if seed % 2 else 1_000  # bytes of a batch that the broker takes: three records
     network: list[tuple[bool, object]] = []  # (has reached the broker, plan or (plan, answers))
     now = 0
 
     def answers(plan) -> list[Answer]:
         if rng.random() < 0.1:
             return [Answer(rng.choice([5, 6, 19]), "", -1, -1) for _ in plan.batches]
-        codes = [logs[b.queue.partition].append(b.payload) for b in plan.batches]
-        return [Answer(code, "", 0, -1) for code in codes]
+        return [
+            Answer(10 if len(b.payload) > largest else logs[b.queue.partition].append(b.payload),
+                   "", 0, -1)
+            for b in plan.batches
+        ]  # fmt: skip
 
     while len(side.outcomes) == 0 or side.accumulator.memory_bytes or now < 4_000:
         now += rng.randrange(1, 10)

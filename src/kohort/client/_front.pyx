@@ -9,7 +9,7 @@ from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 import threading
 
-from kohort.client.delivery import await_delivery, metadata_of, timed_out
+from kohort.client.delivery import await_delivery, error_of, metadata_of, timed_out
 
 
 cdef uint32_t hash_key(const uint8_t *data, Py_ssize_t size) noexcept nogil:
@@ -82,8 +82,7 @@ cdef class RecordFuture:
     def error(self, timeout_s=None):
         if not self.delivery.wait(timeout_s):
             raise timed_out(self.delivery, timeout_s)
-        self.delivery.seen = True
-        return self.delivery.error
+        return error_of(self.delivery, self.index)
 
     def add_done_callback(self, fn):
         self.delivery.add_callback(lambda: fn(self))

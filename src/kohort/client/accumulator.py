@@ -149,11 +149,7 @@ class Accumulator:
         ):
             self.full = True
             return None
-        builder = (
-            self._builders.pop()
-            if self._builders
-            else BatchBuilder(self._compression, self._batch_bytes, level=self._level)
-        )
+        builder = self.new_builder()
         batch = Batch(queue, builder, now_ms, now_ms + self._delivery_ms)
         batch.reserved_bytes = self._batch_bytes
         self.memory_bytes += batch.reserved_bytes
@@ -161,6 +157,12 @@ class Accumulator:
         queue.builder, queue.delivery = builder, batch.delivery
         self._lingering.append(batch)
         return batch
+
+    def new_builder(self) -> BatchBuilder:
+        """An empty builder, used before if one is at hand."""
+        if self._builders:
+            return self._builders.pop()
+        return BatchBuilder(self._compression, self._batch_bytes, level=self._level)
 
     def _discard_open(self, batch: Batch) -> None:
         """Take back a batch that got no record."""

@@ -3,6 +3,7 @@
 Rules:
 - A record's future is a reference and two numbers; nothing else is made until somebody waits.
 - A delivery is completed once, by the network thread (`kohort.client.completion`).
+- When its batch was split, it is done when both parts are, and each record's outcome is its part's.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class Delivery(Completion):
         "base_offset",
         "error",
         "partition",
+        "parts",
         "seen",
         "topic",
     )  # fmt: skip
@@ -36,6 +38,20 @@ class Delivery(Completion):
         self.error: KohortError | None = None
         self.base_offset = -1
         self.append_time_ms = -1
+        self.parts: tuple[Delivery, int, Delivery] | None = None
+        """The deliveries of a split batch: that of its first so many records, and of the rest."""
+
+    def split(self, first: Delivery, count: int, rest: Delivery) -> None:
+        """From now on `first` knows of the first `count` records, `rest` of the others."""
+        self.parts = (first, count, rest)
+
+        def settle() -> None:
+            if first.done and rest.done and not self.done:
+                self.error = first.error or rest.error
+                self._finish()
+
+        first.add_callback(settle)
+        rest.add_callback(settle)
 
     def complete(
         self, error: KohortError | None, base_offset: int = -1, append_time_ms: int = -1
@@ -47,8 +63,24 @@ class Delivery(Completion):
         self._finish()
 
 
+def _part(delivery: Delivery, index: int) -> tuple[Delivery, int]:
+    """The delivery that knows of a record, and the record's place there."""
+    while delivery.parts is not None:
+        first, count, rest = delivery.parts
+        delivery, index = (first, index) if index < count else (rest, index - count)
+    return delivery, index
+
+
+def error_of(delivery: Delivery, index: int) -> KohortError | None:
+    """The error of one record of a delivery that is done."""
+    delivery, _ = _part(delivery, index)
+    delivery.seen = True
+    return delivery.error
+
+
 def metadata_of(delivery: Delivery, index: int, timestamp_ms: int) -> RecordMetadata:
     """The outcome of one record of a delivery that is done; raises its error."""
+    delivery, index = _part(delivery, index)
     if delivery.error is not None:
         delivery.seen = True
         raise delivery.error

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, cast
 
-from kohort.client.delivery import Delivery, await_delivery, metadata_of, timed_out
+from kohort.client.delivery import Delivery, await_delivery, error_of, metadata_of, timed_out
 from kohort.client.partitioner import for_key
 from kohort.client.types import RecordMetadata
 from kohort.errors import KohortError
@@ -58,8 +58,7 @@ class RecordFuture:
         """The error, or None when the record is stored; waits like `result`."""
         if not self._delivery.wait(timeout_s):
             raise timed_out(self._delivery, timeout_s)
-        self._delivery.seen = True
-        return self._delivery.error
+        return error_of(self._delivery, self._index)
 
     def add_done_callback(self, fn: Callable[[RecordFuture], object]) -> None:
         """Call `fn(self)` when it is done: on the network thread (be quick), or at once."""

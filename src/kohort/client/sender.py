@@ -10,7 +10,8 @@ Rules (KIP-98, KIP-360, KIP-679):
   That cannot store anything twice: a batch behind one that was not stored was not stored either.
 - Of a transactional producer, identities come from the coordinator alone: what is refused fails,
   and its transaction with it.
-- Every batch gets exactly one outcome.
+- A batch of several records that is too large for the broker goes on as two, with its sequences.
+- Every batch gets exactly one outcome, but one that was split has its halves'.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Final, NamedTuple
 
 from kohort.client.accumulator import NO_SEQUENCE, Accumulator, Batch, PartitionQueue
 from kohort.client.config import ProducerConfig
+from kohort.client.splitting import split
 from kohort.errors import (
     BrokerError,
     ErrorCode,
@@ -231,12 +233,13 @@ class Sender:
             self._retry(batch, now_ms)
         elif code == ErrorCode.PRODUCER_FENCED:
             self._give_up(batch, FencedError(code, _about(batch)), outcomes, refused=True)
-        elif code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
-            alone = batch.count == 1
+        elif code in _TOO_LARGE and batch.count > 1:
+            self._split(batch, now_ms)
+        elif code in _TOO_LARGE:
             said = f" ({answer.message})" if answer.message else ""
             error = RecordTooLargeError(
                 f"the broker refused {_records(batch)}{_about(batch)} as too large{said}; raise "
-                f"max.message.bytes on the topic, or {'send less' if alone else 'lower batch_size'}"
+                f"max.message.bytes on the topic, or send less"
             )
             self._give_up(batch, error, outcomes, refused=True)
         else:
@@ -261,10 +264,21 @@ class Sender:
             self._retry(batch, now_ms)
 
     def _retry(self, batch: Batch, now_ms: int) -> None:
-        queue = batch.queue
-        queue.in_flight.remove(batch)
+        batch.queue.in_flight.remove(batch)
         wait_ms = min(self._backoff_max_ms, self._first_ms << min(batch.attempts - 1, 20))
         batch.retry_at_ms = now_ms + round(wait_ms * (1 - _JITTER + 2 * _JITTER * self._uniform()))
+        self._line_up(batch)
+
+    def _split(self, batch: Batch, now_ms: int) -> None:
+        """The broker takes no batch of this size: its halves go at once, as retries do."""
+        batch.queue.in_flight.remove(batch)
+        for half in split(self._accumulator, batch, SEQUENCE_MASK):
+            half.retry_at_ms = now_ms
+            self._line_up(half)
+
+    def _line_up(self, batch: Batch) -> None:
+        """Back into the line, at its place."""
+        queue = batch.queue
         at = 0
         while at < len(queue.closed) and queue.closed[at].ordinal < batch.ordinal:
             at += 1
@@ -347,6 +361,7 @@ class Sender:
         queue.bump = False
 
 
+_TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _EPOCH_MAX: Final = 32_767
 _UNEXPECTED: Final = frozenset(
     {
