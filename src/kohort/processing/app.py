@@ -18,6 +18,9 @@ Rules:
   the commit, so that a crash repeats little.
 - Functions run in threads, coroutine functions in tasks, and with `workers="processes"` in
   processes. Polling and heartbeats never wait for any of them.
+- `exactly_once="kafka"`: what handlers send, copies and offsets go into one Kafka transaction.
+  `exactly_once="sqlite:///FILE.db"` (or `postgresql://`): what handlers return are rows, and go
+  into one database transaction with ledger and offsets. All else that they do is at least once.
 - A group without a committed offset starts at the earliest record: nothing is passed over in
   silence. `client={"auto_offset_reset": "latest"}` chooses otherwise.
 - Nothing is connected before `run`, and what can never work is refused before that.
@@ -43,19 +46,22 @@ from kohort.errors import ConfigError, UsageError
 from kohort.processing.blocking import Blocking
 from kohort.processing.circuit import CircuitConfig
 from kohort.processing.dispatch import Order
-from kohort.processing.engine import Engine
 from kohort.processing.engine_core import Limits
+from kohort.processing.exact_runner import ExactRunner
+from kohort.processing.exactly import Exactly
 from kohort.processing.gatekeeper import Gatekeeper
 from kohort.processing.handlers import HandlerSpec, Invoker, Kind
+from kohort.processing.lookups import ThreadLookups
 from kohort.processing.partition import OnFailure, Route
 from kohort.processing.pools import Pool, ProcessPool, ThreadPool
 from kohort.processing.publishing import Publisher
 from kohort.processing.runner import Runner, Timing, wall_ms
 from kohort.retry.classify import Classifier
 from kohort.retry.cluster_port import ClusterPort
-from kohort.retry.handling import Decode
+from kohort.retry.handling import Decode, SetupStore
 from kohort.retry.policy import DEFAULT_RETRIES, RetryPolicy, RetryTopics
 from kohort.retry.preparing import ensure_topics, plan_all
+from kohort.retry.store import open_store
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -76,14 +82,15 @@ class App:
         threads, tasks, processes: how many workers of each kind run when a handler needs them;
             processes: as many as there are processors by default.
         max_records, max_bytes: the most that is read and not done.
-        commit_interval, drain: how often finished work is committed; how long a partition that is
-            taken away waits for its records in flight.
+        commit_interval, drain: how often finished work is committed (1 s; exactly once 100 ms); how
+            long a partition that is taken away waits for its records in flight.
         head_timeout: send a record that alone holds up its partition's commit for so long to its
             first tier; 0 never does.
         progress_timeout: end with StuckError when workers finish nothing for so long; 0 never does.
         clock_skew: how far broker and this machine may differ; due records wait that longer.
         crash_guard: count the starts from one offset beside the commit, and where the whole program
             ended there twice, begin one record at a time; the one that ends it again is failed.
+        exactly_once: None (at least once), "kafka", or the URL of a store (sqlite, postgresql).
         client: further configuration of the consumer, in Kafka's names. What the producer knows too
             (servers, security) goes to both.
 
@@ -101,12 +108,13 @@ class App:
         processes: int | None = None,
         max_records: int = 10_000,
         max_bytes: int = 64 << 20,
-        commit_interval: str | int = "1s",
+        commit_interval: str | int | None = None,
         drain: str | int = "10s",
         head_timeout: str | int = 0,
         progress_timeout: str | int = 0,
         clock_skew: str | int = "1s",
         crash_guard: bool = True,
+        exactly_once: str | None = None,
         client: Mapping[str, Any] | None = None,
     ) -> None:
         self.group = group
@@ -119,14 +127,17 @@ class App:
                 raise ConfigError(f"{kind}={number}: at least one worker is needed")
         self._workers = workers
         self._limits = Limits(max_records, max_bytes, parse_duration_ms(head_timeout))
+        self.exactly = Exactly.parse(exactly_once)
+        interval = self.exactly.interval if commit_interval is None else commit_interval
         self._timing = Timing(
-            parse_duration_ms(commit_interval),
+            parse_duration_ms(interval),
             parse_duration_ms(drain),
             parse_duration_ms(progress_timeout),
         )
         self._skew_ms = parse_duration_ms(clock_skew)
         self._crash_guard = crash_guard
-        self._client = _checked_client(client or {})
+        self._client = self.exactly.checked(_checked_client(client or {}))
+        self._setups: list[Callable[[SetupStore], None]] = []
         self._specs: dict[str, HandlerSpec] = {}
         self._routes: dict[str, Route] = {}
         self._runner: Runner | None = None
@@ -152,6 +163,9 @@ class App:
         timeout: str | int = 0,
         permanent: Iterable[type[BaseException]] = (),
         temporary: Iterable[type[BaseException]] = (),
+        table: str | None = None,
+        key: Iterable[str] = (),
+        origin: tuple[str, str] | None = None,
     ) -> Callable[[Function], Function]:
         """Register a function for the records of a topic, and of that topic's tiers.
 
@@ -166,6 +180,10 @@ class App:
             circuit: when too many failures stop a partition for a while.
             timeout: of one call; coroutine functions and processes only.
             permanent, temporary: exception classes beside `Permanent` and `Temporary`.
+            table, key, origin: with a store only. The function returns None, a row (a dict for
+                `table`), an effect (`Insert`, `Upsert`, `Execute`), or a list of them; a row
+                replaces the one with the same values in the columns of `key`; `origin` names two
+                columns that get the record's first partition and offset.
         """
 
         def register(function: Function) -> Function:
@@ -183,14 +201,22 @@ class App:
                 circuit or CircuitConfig(),
                 pool,
             )
+            rows = self.exactly.rows(topic, kind, function, table, tuple(key), origin)
             spec = HandlerSpec(
                 topic, function, kind, decode, Classifier(tuple(permanent), tuple(temporary)),
-                parse_duration_ms(timeout), max_batch,
+                parse_duration_ms(timeout), max_batch, rows,
             )  # fmt: skip
             self._specs[topic], self._routes[topic] = spec, route
             return function
 
         return register
+
+    def setup(self, function: Function) -> Function:
+        """Register `f(store)`, run at each start before anything is read; with a store only."""
+        if self.exactly.store_url is None:
+            raise ConfigError('setup needs a store: App(..., exactly_once="sqlite:///FILE.db")')
+        self._setups.append(function)
+        return function
 
     @property
     def topics(self) -> Mapping[str, RetryTopics]:
@@ -210,25 +236,38 @@ class App:
             raise UsageError("the app has no handler; register one with @app.handler(TOPIC)")
         if self._runner is not None:
             raise UsageError("the app is running already; start another process for more")
-        port = ClusterPort({**_shared(self._client), "bootstrap_servers": self.servers})
+        port = self._port()
         try:
             ensure_topics(f"app {self.group}", self.topics, port, bootstrap=self.servers)
-            counts = self._counts(port)
-            self._run(port, counts, signals=signals)
+            views = port.topics()
+            planned = {s.name: s.partitions for s in plan_all(self.group, self.topics, views)}
+            counts = planned | {name: view.partitions for name, view in views.items()}
+            ids = {name: view.topic_id for name, view in views.items()}
+            self._run(port, counts, ids, signals=signals)
         finally:
             port.close()
             self._counted = {} if self._runner is None else dict(self._runner.engine.counts)
             self._runner = None
 
-    def _run(self, port: ClusterPort, counts: Mapping[str, int], *, signals: bool) -> None:
-        engine = Engine(
-            self._routes.values(), self._limits, skew_ms=self._skew_ms,
-            crash_guard=self._crash_guard,
-        )  # fmt: skip
+    def _run(
+        self, port: ClusterPort, counts: Mapping[str, int], ids: Mapping[str, str], *, signals: bool
+    ) -> None:
         with self._consumer() as consumer, self._producer() as producer:
-            runner = Runner(engine, consumer, self._pools(), self._timing)
+            runner = self.exactly.runner(
+                self._routes.values(), self._limits, consumer, self._pools(), self._timing, ids,
+                skew_ms=self._skew_ms, crash_guard=self._crash_guard,
+            )  # fmt: skip
+            if isinstance(runner, ExactRunner):
+                self._prepare_store()
+                runner.tells_group = self.exactly.store_url is not None
+                runner.transactor = self.exactly.transactor(
+                    self.group, self._producing(), port, producer, counts, ids,
+                    self._client.get("group_instance_id"),
+                )  # fmt: skip
             publisher = Publisher(producer, lambda topic: counts[topic], runner.tell)
-            gatekeeper = Gatekeeper(engine.delays_ms, self._skew_ms, port, wall_ms, runner.opened)
+            gatekeeper = Gatekeeper(
+                runner.engine.delays_ms, self._skew_ms, port, wall_ms, runner.opened
+            )
             self._runner = runner
             if self._stopped.is_set():
                 return
@@ -257,11 +296,19 @@ class App:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _counts(self, port: ClusterPort) -> dict[str, int]:
-        """Partitions of every topic; as planned where the node asked does not know it yet."""
-        views = port.topics()
-        planned = {s.name: s.partitions for s in plan_all(self.group, self.topics, views)}
-        return planned | {name: view.partitions for name, view in views.items()}
+    def _port(self) -> ClusterPort:
+        way = {**_shared(self._client), "bootstrap_servers": self.servers}
+        return ClusterPort(way, committed_only=self.exactly.kafka)
+
+    def _prepare_store(self) -> None:
+        if self.exactly.store_url is not None:
+            store = open_store(self.exactly.store_url)
+            try:
+                store.prepare()
+                for function in self._setups:
+                    function(SetupStore(store))
+            finally:
+                store.close()
 
     def _consumer(self) -> Consumer:
         ours = {
@@ -275,24 +322,24 @@ class App:
         return Consumer(ConsumerConfig.from_mapping(ours))
 
     def _producer(self) -> Producer:
-        return Producer(
-            **{
-                "max_request_size": MAX_COPY_BYTES,
-                **_shared(self._client),
-                "bootstrap_servers": self.servers,
-                "acks": "all",
-            }
-        )
+        return Producer(**self._producing(), acks="all")
+
+    def _producing(self) -> dict[str, Any]:
+        """What every producer of this app takes of the configuration."""
+        shared = _shared(self._client)
+        return {"max_request_size": MAX_COPY_BYTES, **shared, "bootstrap_servers": self.servers}
 
     def _pools(self) -> list[Pool]:
-        invoker, pools = Invoker(self._specs), list[Pool]()
+        url = self.exactly.store_url
+        lookups = None if url is None else ThreadLookups(url)
+        invoker, pools = Invoker(self._specs, lookups), list[Pool]()
         for kind in sorted({route.pool for route in self._routes.values()}):
             workers = self._workers[kind]
             if kind == "threads":
                 pools.append(ThreadPool(invoker, workers))
             elif kind == "processes":
                 chosen = {t: s for t, s in self._specs.items() if self._routes[t].pool == kind}
-                pools.append(ProcessPool(chosen, workers))
+                pools.append(ProcessPool(chosen, workers, url))
             else:
                 from kohort.processing.tasks import TaskPool  # asyncio, for those who use it
 

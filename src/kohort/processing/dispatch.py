@@ -35,7 +35,7 @@ class Order(StrEnum):
 class Item:
     """One record on its way through the workers."""
 
-    __slots__ = ("attempt", "lane", "offset", "partition", "record", "tries")
+    __slots__ = ("attempt", "lane", "offset", "partition", "record", "settled", "tries")
 
     def __init__(
         self,
@@ -53,6 +53,8 @@ class Item:
         """What its headers say, for a record of a retry topic; made on failure for the others."""
         self.tries = 0
         """How often it was tried in place, without leaving memory."""
+        self.settled = False
+        """Exactly once: what becomes of it is decided and waits for a transaction."""
 
     def __repr__(self) -> str:
         return f"Item({self.record!r}, tries={self.tries})"

@@ -32,6 +32,7 @@ from kohort.retry.copies import (
     held_copy,
     read_attempt,
 )
+from kohort.retry.effects import Effect
 from kohort.retry.headers import HeaderFault
 
 CRASHES_BEFORE_CARE: Final = 2
@@ -40,9 +41,10 @@ EVICTED_REASON: Final = "head_of_line"
 
 
 class Done(NamedTuple):
-    """The handler succeeded, and these records are to be produced before it counts."""
+    """The handler succeeded; this is to be produced, and stored, before it counts."""
 
     outputs: Sequence[Output]
+    effects: Sequence[Effect] = ()
 
 
 class NotBegun:
@@ -230,7 +232,7 @@ class Engine(EngineCore):
     def _of_tier(self, partition: Partition, records: Sequence[Record], now_ms: int) -> list[Item]:
         """Records of a tier that may be begun; the rest is on its way to where it belongs."""
         delay_ms = partition.delay_ms or 0
-        route, ready = partition.route, list[Item]()
+        route, sound = partition.route, list[Item]()
         for record in records:
             item = Item(record, partition, self._lane_of_tier(partition, record))
             try:
@@ -244,7 +246,16 @@ class Engine(EngineCore):
                     item, describe(fault, permanent=True, reason=BAD_HEADERS_REASON), now_ms
                 )
                 continue
-            due = due_ms(item.attempt, record.timestamp, delay_ms, self._skew_ms)
+            sound.append(item)
+        return self._admit(sound, now_ms)
+
+    def _admit(self, items: Sequence[Item], now_ms: int) -> list[Item]:
+        """Sound records of a tier: those that are due. The others wait out what is left."""
+        ready: list[Item] = []
+        for item in items:
+            attempt, delay_ms = item.attempt, item.partition.delay_ms or 0
+            assert attempt is not None, "a sound record of a tier says which attempt it is"
+            due = due_ms(attempt, item.record.timestamp, delay_ms, self._skew_ms)
             if due > now_ms:
                 self._wait(item, due)
             else:
@@ -357,18 +368,18 @@ class Engine(EngineCore):
             self.counts["circuit_closed"] += 1
 
     def _succeeded_with(self, item: Item, outcome: Done, now_ms: int) -> None:
-        if not outcome.outputs or not item.partition.live:
+        if not (outcome.outputs or outcome.effects) or not item.partition.live:
             self._all_done((item,), now_ms)
             return
         self.counts["succeeded"] += 1
         self._circuit_succeeded(item.partition, 1)
         self._no_longer_held((item,))
-        self._post(Publication(item, outputs=outcome.outputs))
+        self._post(Publication(item, outcome.outputs, effects=outcome.effects))
 
     def _failed(self, item: Item, failure: Failure, now_ms: int) -> bool:
         """What becomes of a failed record. True when it keeps its lane."""
         partition, route = item.partition, item.partition.route
-        if not partition.live or not partition.tracker.is_unfinished(item.offset):
+        if not partition.live or not self._is_open(item):
             partition.probing = False
             return False  # taken away, or evicted meanwhile
         self.counts["failures"] += 1

@@ -159,7 +159,11 @@ class EngineCore:
         copy, step = copy_for(attempt, failure, topics=route.topics, now_ms=now_ms)
         self.counts["to_failed" if step is None else "to_tier"] += 1
         self._note_held(item, attempt, copy, ended=step is None)
-        self._post(Publication(item, copy=copy))
+        self._post(Publication(item, copy=copy, failure=failure, step=step))
+
+    def _is_open(self, item: Item) -> bool:
+        """Whether it is still to be decided what becomes of a record."""
+        return item.partition.tracker.is_unfinished(item.offset)
 
     def _post(self, publication: Publication) -> None:
         publication.item.partition.publishing += 1

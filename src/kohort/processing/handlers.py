@@ -23,11 +23,14 @@ from kohort.processing.outbox import Output
 from kohort.records import Record
 from kohort.retry.classify import Classifier, Disposition, Failure, describe, stated
 from kohort.retry.copies import Attempt
-from kohort.retry.handling import UNDECODABLE, Decode, decoder_of
+from kohort.retry.effects import Effect
+from kohort.retry.handling import UNDECODABLE, Decode, Lookup, decoder_of
+from kohort.retry.handling import HandlerSpec as RowSpec
 from kohort.retry.handling import Record as RecordView
 from kohort.retry.headers import Header
 
 TIMED_OUT = "handler_timed_out"
+Lookups = Callable[[], Lookup]
 
 
 class Kind(StrEnum):
@@ -49,6 +52,7 @@ class HandlerSpec:
         decode: "json", "text", a function of the bytes, or None: `data` is the bytes.
         timeout_ms: how long one call may take; 0 for ever. Async handlers and processes only.
         max_batch: the most records of one call of a batch handler.
+        rows: how what it returns becomes rows, when its results go into a store.
     """
 
     topic: str
@@ -58,16 +62,30 @@ class HandlerSpec:
     classifier: Classifier = field(default_factory=Classifier)
     timeout_ms: int = 0
     max_batch: int = 500
+    rows: RowSpec | None = None
 
 
 class Received(RecordView):
     """One record as a handler sees it, and what is to be produced when it succeeds."""
 
-    __slots__ = ("outputs",)
+    __slots__ = ("_lookups", "outputs")
 
-    def __init__(self, record: Record, attempt: Attempt | None = None) -> None:
+    def __init__(
+        self, record: Record, attempt: Attempt | None = None, lookups: Lookups | None = None
+    ) -> None:
         super().__init__(record, attempt, None)
         self.outputs: list[Output] | None = None
+        self._lookups = lookups
+
+    @property
+    def store(self) -> Lookup:
+        """What the results go into (`exactly_once="sqlite:///..."`), to be asked: `store.one(sql)`.
+
+        Raises UsageError for an app without a store.
+        """
+        if self._lookups is None:
+            raise UsageError('this app has no store; App(..., exactly_once="sqlite:///FILE.db")')
+        return self._lookups()
 
     def send(
         self,
@@ -88,11 +106,15 @@ class Received(RecordView):
 
 
 class ReceivedBatch(Sequence[Received]):
-    """Records of one topic. Those that are not marked `retry` or `fail` are done."""
+    """Records of one topic. Those that are not marked `retry` or `fail` are done.
+
+    With a store, `load(index, row, ...)` says what is to be written for a record.
+    """
 
     def __init__(self, records: Sequence[Received]) -> None:
         self._records = records
         self.failures: dict[int, Failure] = {}
+        self.rows: dict[int, list[Any]] = {}
 
     @overload
     def __getitem__(self, index: int) -> Received: ...
@@ -108,6 +130,10 @@ class ReceivedBatch(Sequence[Received]):
     def data(self) -> list[Any]:
         """The decoded values, in order."""
         return [record.data for record in self._records]
+
+    def load(self, index: int, *rows: Any) -> None:
+        """Rows or effects to be written with this record's offset; with a store only."""
+        self.rows.setdefault(self._checked(index), []).extend(rows)
 
     def retry(self, index: int, reason: str, message: str = "", *, min_delay_ms: int = 0) -> None:
         """This record failed for now: on to its next try."""
@@ -146,9 +172,13 @@ class ReceivedBatch(Sequence[Received]):
 
 
 class Invoker:
-    """Runs the handlers of one app over what a worker took. Has no state but the handlers."""
+    """Runs the handlers of one app over what a worker took. Has no state but the handlers.
 
-    def __init__(self, specs: Mapping[str, HandlerSpec]) -> None:
+    `lookups` gives the calling thread's line to the store, when the app has one.
+    """
+
+    def __init__(self, specs: Mapping[str, HandlerSpec], lookups: Lookups | None = None) -> None:
+        self._lookups = lookups
         self.specs = dict(specs)
         """By source topic."""
         self._decoders = {
@@ -180,14 +210,14 @@ class Invoker:
         if isinstance(received, Failure):
             return received
         try:
-            spec.function(received)
+            returned = spec.function(received)
         except Exception as error:  # the handler is the user's, and may raise anything
             return spec.classifier.classify(error)
-        return None if received.outputs is None else Done(received.outputs)
+        return done(spec, received, returned)
 
     def received(self, spec: HandlerSpec, item: Item) -> Received | Failure:
         """A record as its handler is to see it, or why it does not decode."""
-        received = Received(item.record, item.attempt)
+        received = Received(item.record, item.attempt, self._lookups)
         decoder, value = self._decoders[spec.topic], item.record.value
         if decoder is None or value is None:
             received.data = value
@@ -240,11 +270,20 @@ class Invoker:
                 record.outputs = None  # what a failed call sent does not count
             half = len(records) // 2
             return [*self._run_good(spec, records[:half]), *self._run_good(spec, records[half:])]
-        failures = batch.failures
+        failures, rows = batch.failures, batch.rows
         return [
-            failures.get(index) or (None if r.outputs is None else Done(r.outputs))
-            for index, r in enumerate(records)
+            failures.get(index) or done(spec, r, rows.get(index)) for index, r in enumerate(records)
         ]
+
+
+def done(spec: HandlerSpec, received: Received, returned: Any) -> Outcome:
+    """The outcome of a call that did not raise. Raises UsageError for what can be no row."""
+    effects: Sequence[Effect] = ()
+    if spec.rows is not None:
+        effects = spec.rows.effects(returned, received)
+    if received.outputs is None and not effects:
+        return None
+    return Done(received.outputs or (), effects)
 
 
 def _mark(batch: ReceivedBatch, returned: Any) -> None:

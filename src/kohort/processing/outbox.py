@@ -12,8 +12,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from kohort.processing.dispatch import Item
+from kohort.retry.classify import Failure
 from kohort.retry.copies import Copy, ladder
+from kohort.retry.effects import Effect
 from kohort.retry.headers import Header
+from kohort.retry.ledger import Place
+from kohort.retry.policy import Step
 
 FIRST_PAUSE_MS: Final = 500
 LONGEST_PAUSE_MS: Final = 30_000
@@ -31,14 +35,40 @@ class Output(NamedTuple):
 
 
 class Publication:
-    """What one item waits for."""
+    """What one item waits for, and what goes into the transaction of its offset, if it has one.
 
-    __slots__ = ("_rungs", "copy", "item", "outputs", "refusals")
+    Args:
+        effects: rows for the store; exactly once only.
+        copy, failure, step: of a failed record; a copy without a failure is a held one's.
+        inert: a copy that the ledger does not back: nothing is done for it, and it is passed.
+    """
 
-    def __init__(self, item: Item, outputs: Sequence[Output] = (), copy: Copy | None = None):
+    __slots__ = (
+        "_rungs", "copy", "effects", "failure", "inert", "item", "outputs", "place", "refusals",
+        "step", "wait_until_ms",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        item: Item,
+        outputs: Sequence[Output] = (),
+        copy: Copy | None = None,
+        *,
+        effects: Sequence[Effect] = (),
+        failure: Failure | None = None,
+        step: Step | None = None,
+        inert: bool = False,
+    ):
         self.item = item
         self.outputs: Sequence[Output] = outputs
+        self.effects: Sequence[Effect] = effects
         self.copy = copy
+        self.failure = failure
+        self.step = step
+        self.inert = inert
+        self.place: Place | None = None
+        """Where the copy stands, when it is acknowledged before the transaction (a store's)."""
+        self.wait_until_ms = 0
         self.refusals = 0
         self._rungs: Iterator[Copy] = iter(())
         if copy is not None:

@@ -140,14 +140,17 @@ class ProcessPool(_Crew):
 
     name = "processes"
 
-    def __init__(self, specs: Mapping[str, HandlerSpec], workers: int) -> None:
+    def __init__(
+        self, specs: Mapping[str, HandlerSpec], workers: int, store_url: str | None = None
+    ) -> None:
         super().__init__(workers)
         self._specs = dict(specs)
+        self._store_url = store_url
         self._context = multiprocessing.get_context("spawn")
         self._timeout_s = max((s.timeout_ms for s in specs.values()), default=0) / 1_000
 
     def _work(self, report: Report) -> None:
-        child = _Child(self._context, self._specs)
+        child = _Child(self._context, self._specs, self._store_url)
         try:
             while (items := self._inbox.get()) is not None:
                 started = time.perf_counter()
@@ -195,9 +198,11 @@ class ProcessPool(_Crew):
 class _Child:
     """One process and the pipe to it; made again when it has died."""
 
-    def __init__(self, context: Any, specs: Mapping[str, HandlerSpec]) -> None:
+    def __init__(
+        self, context: Any, specs: Mapping[str, HandlerSpec], store_url: str | None
+    ) -> None:
         self._context = context
-        self._specs = specs
+        self._given = (specs, store_url)
         self._process: Any = None
         self._pipe: Any = None
 
@@ -212,7 +217,7 @@ class _Child:
                 return stated(
                     TIMED_OUT, permanent=False, message=f"it took longer than {timeout_s:g} s"
                 )
-            answer: list[Task] | None = self._pipe.recv()
+            answer: list[Task] | UsageError | None = self._pipe.recv()
         except (EOFError, OSError):
             code = self._code()
             self.kill()
@@ -248,7 +253,7 @@ class _Child:
     def _spawn(self) -> None:
         ours, theirs = self._context.Pipe()
         self._process = self._context.Process(
-            target=child_main, args=(theirs, self._specs), daemon=True
+            target=child_main, args=(theirs, *self._given), daemon=True
         )
         self._process.start()
         theirs.close()

@@ -15,9 +15,11 @@ import signal
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from kohort.errors import UsageError
 from kohort.processing.dispatch import Item
 from kohort.processing.engine import NOT_BEGUN, Done, Outcome
 from kohort.processing.handlers import HandlerSpec, Invoker
+from kohort.processing.lookups import ThreadLookups
 from kohort.processing.outbox import Output
 from kohort.records import Record
 from kohort.retry.classify import Failure
@@ -57,12 +59,12 @@ def pack(item: Item) -> Parcel:
     return Parcel(item.record, item.attempt, item.lane, route.topic, route.stops_lane)
 
 
-def child_main(pipe: Any, specs: Mapping[str, HandlerSpec]) -> None:
+def child_main(pipe: Any, specs: Mapping[str, HandlerSpec], store_url: str | None) -> None:
     """What the child runs, until the pipe is closed."""
     # Ctrl-C reaches every process of a terminal; the parent ends its children in its own time, and
     # one that dies of it would be taken for the victim of its record.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    invoker = Invoker(specs)
+    invoker = Invoker(specs, None if store_url is None else ThreadLookups(store_url))
     pipe.send(READY)
     while True:
         try:
@@ -70,7 +72,11 @@ def child_main(pipe: Any, specs: Mapping[str, HandlerSpec]) -> None:
         except (EOFError, OSError):
             return
         items: list[Any] = [_item(parcel) for parcel in parcels]
-        outcomes = invoker.run(items)
+        try:
+            outcomes = invoker.run(items)
+        except UsageError as error:  # the program's fault, not the records'
+            pipe.send(error)
+            return
         pipe.send(None if outcomes is None else [_packed(outcome) for outcome in outcomes])
 
 
@@ -85,12 +91,14 @@ def _packed(outcome: Outcome) -> Task:
     if isinstance(outcome, Failure):
         return ("failed", outcome)
     if isinstance(outcome, Done):
-        return ("sent", [tuple(output) for output in outcome.outputs])
+        return ("done with", ([tuple(output) for output in outcome.outputs], outcome.effects))
     return ("not begun", None)
 
 
-def unpack(tasks: list[Task] | None) -> list[Outcome] | None:
-    """What came back, as the engine wants it."""
+def unpack(tasks: list[Task] | UsageError | None) -> list[Outcome] | None:
+    """What came back, as the engine wants it. Raises what the program is to end with."""
+    if isinstance(tasks, UsageError):
+        raise tasks
     return None if tasks is None else [_unpacked(kind, value) for kind, value in tasks]
 
 
@@ -98,6 +106,7 @@ def _unpacked(kind: str, value: Any) -> Outcome:
     if kind == "failed":
         failure: Failure = value
         return failure
-    if kind == "sent":
-        return Done([Output(*fields) for fields in value])
+    if kind == "done with":
+        outputs, effects = value
+        return Done([Output(*fields) for fields in outputs], effects)
     return NOT_BEGUN if kind == "not begun" else None

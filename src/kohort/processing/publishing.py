@@ -33,10 +33,7 @@ class Published(NamedTuple):
     @property
     def too_large(self) -> bool:
         """Whether a smaller copy may be taken."""
-        error = self.error
-        return isinstance(error, RecordTooLargeError) or (
-            isinstance(error, BrokerError) and error.code in _TOO_LARGE
-        )
+        return is_too_large(self.error)
 
 
 class Publisher:
@@ -69,7 +66,10 @@ class Publisher:
 
         futures: list[RecordFuture] = []
         try:
-            futures = [self._send(publication, output) for output in publication.outputs]
+            futures = [
+                send(self._producer, self._partitions, publication, output)
+                for output in publication.outputs
+            ]
         except KohortError as refused:
             # Those that were sent already may arrive: at least once, as promised for this mode.
             self._report(Published(publication, refused))
@@ -77,10 +77,19 @@ class Publisher:
         for future in futures:
             future.add_done_callback(settled)
 
-    def _send(self, publication: Publication, output: Output) -> RecordFuture:
-        partition = output.partition
-        if partition is not None and publication.copy is not None:
-            partition %= self._partitions(output.topic)
-        return self._producer.send(
-            output.topic, output.value, output.key, partition, headers=output.headers
-        )
+
+def send(
+    producer: Producer, partitions: Callable[[str], int], publication: Publication, output: Output
+) -> RecordFuture:
+    """Send one record of a publication; a copy goes where all copies of its record go."""
+    partition = output.partition
+    if partition is not None and publication.copy is not None:
+        partition %= partitions(output.topic)
+    return producer.send(output.topic, output.value, output.key, partition, headers=output.headers)
+
+
+def is_too_large(error: KohortError | None) -> bool:
+    """Whether a smaller record may be taken."""
+    return isinstance(error, RecordTooLargeError) or (
+        isinstance(error, BrokerError) and error.code in _TOO_LARGE
+    )

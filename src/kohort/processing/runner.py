@@ -18,11 +18,18 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 from kohort.client.consumer import Consumer
 from kohort.client.listener import RebalanceListener
 from kohort.client.types import OffsetAndMetadata, TopicPartition
-from kohort.errors import BrokerError, ErrorCode, KohortError
+from kohort.errors import (
+    BrokerError,
+    ConnectionFailedError,
+    ErrorCode,
+    KafkaTimeoutError,
+    KohortError,
+)
 from kohort.processing.engine import Engine
 from kohort.processing.gatekeeper import Gatekeeper
 from kohort.processing.pools import QUEUED_PER_WORKER, Finished, Pool, Portions
@@ -33,6 +40,7 @@ from kohort.records import Record
 log = logging.getLogger("kohort.processing")
 
 LONGEST_POLL_S = 1.0
+PAUSE_S = 0.5
 LOOK_FOR_GAPS_MS = 100
 
 
@@ -48,6 +56,13 @@ class Resumed:
     """Somebody says that a stopped partition may go on."""
 
     key: tuple[str, int]
+
+
+class Start(NamedTuple):
+    """Where a partition goes on, and the snapshot beside that; None: nothing was done yet."""
+
+    offset: int | None
+    snapshot: str
 
 
 @dataclass(frozen=True)
@@ -92,9 +107,10 @@ class Runner(RebalanceListener):
     consumer: Consumer
     pools: Sequence[Pool]
     timing: Timing = field(default_factory=Timing)
+    topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
-        self._inbox: SimpleQueue[Finished | Published | Opened | Resumed] = SimpleQueue()
+        self._inbox: SimpleQueue[object] = SimpleQueue()
         self._feeds = {p.name: _Feed(p, Portions(p.workers)) for p in self.pools}
         self._publisher: Publisher | None = None
         self._gatekeeper: Gatekeeper | None = None
@@ -104,11 +120,15 @@ class Runner(RebalanceListener):
         self._gaps_due_ms = 0
         self._progress_ms = 0
         self._stopping = False
+        self.trouble = ""
+        """What of the cluster cannot be had at present, in words."""
+        self.given_up = 0
+        """Records that were still being worked on when the drain at the end was over."""
 
     # -- from other threads ------------------------------------------------------------------
 
-    def tell(self, said: Finished | Published | Opened | Resumed) -> None:
-        """Hand something to the owner. Any thread."""
+    def tell(self, said: object) -> None:
+        """Hand something to the owner: `Finished`, `Published`, `Opened`, `Resumed`. Any thread."""
         self._inbox.put(said)
         self.consumer.nudge()
 
@@ -216,8 +236,14 @@ class Runner(RebalanceListener):
                 )
             elif isinstance(said, Resumed):
                 self.engine.resume(said.key, now_ms)
-            else:
+            elif isinstance(said, Opened):
                 self._limit(said.ends)
+            else:
+                self._hear_of(said, now_ms)
+
+    def _hear_of(self, said: object, now_ms: int) -> None:
+        """What only some runners are told."""
+        raise TypeError(f"{type(self).__name__} was told {said!r} at {now_ms}")
 
     def _finished(self, said: Finished, now_ms: int) -> None:
         if said.error is not None:
@@ -305,22 +331,42 @@ class Runner(RebalanceListener):
         """Take over what the group has committed, and close the tiers until they are asked for."""
         if not partitions:
             return
+        starts = self._starts(partitions)
         now_ms = wall_ms()
-        committed = self.consumer.committed(partitions)
-        starts: dict[tuple[str, int], int] = {}
+        tiers: dict[tuple[str, int], int] = {}
         for tp in partitions:
             self._epoch += 1
-            known = committed.get(tp)
-            offset, metadata = (None, "") if known is None else (known.offset, known.metadata)
-            delay_ms = self.engine.delays_ms.get(tp.topic)
-            if delay_ms is not None:
-                starts[tp] = offset or 0
-                if offset is None:
+            start = starts[tp]
+            if tp.topic in self.engine.delays_ms:
+                tiers[tp] = start.offset or 0
+                if start.offset is None:
                     self.consumer.seek_to_beginning(tp)
-                self.consumer.limit(tp, offset or 0)
-            self.engine.assigned(tp, self._epoch, offset, metadata, now_ms=now_ms)
-        if self._gatekeeper is not None and starts:
-            self._gatekeeper.watch(starts)
+                self.consumer.limit(tp, start.offset or 0)
+            self.engine.assigned(
+                tp, self._epoch, start.offset, start.snapshot,
+                topic_id=self.topic_ids.get(tp.topic, ""), now_ms=now_ms,
+            )  # fmt: skip
+        if self._gatekeeper is not None and tiers:
+            self._gatekeeper.watch(tiers)
+
+    def _starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Start]:
+        """Where partitions go on. A cluster that does not answer is asked until it does."""
+        while True:
+            try:
+                committed = self.consumer.committed(partitions)
+                break
+            except KohortError as error:
+                if self._stopping or not _may_pass(error):
+                    raise
+                self.trouble = f"the group's commits cannot be read: {error}"
+                log.warning("%s; asked again", self.trouble)
+                time.sleep(PAUSE_S)
+        self.trouble = ""
+        return {
+            tp: Start(None, "") if (at := committed.get(tp)) is None
+            else Start(at.offset, at.metadata)
+            for tp in partitions
+        }  # fmt: skip
 
     def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """The last chance: let work in flight end, and commit."""
@@ -330,7 +376,8 @@ class Runner(RebalanceListener):
         """Somebody else may own them already: nothing is committed."""
         self._remove(partitions)
 
-    def _give_up(self, partitions: Iterable[TopicPartition]) -> None:
+    def _give_up(self, partitions: Iterable[TopicPartition]) -> int:
+        """Let what is in flight end, and commit; how many records were given up."""
         keys = list(partitions)
         self.engine.draining(keys)
         self.engine.given_up(keys)
@@ -342,13 +389,24 @@ class Runner(RebalanceListener):
             except Empty:
                 break
             self._hear(wall_ms())
+        left = self.engine.in_flight_of(keys)
+        self._commit_last(keys)
+        self._remove(keys)
+        if left:
+            log.warning(
+                "%d records were still being worked on after %g s and are done again by whoever "
+                "owns their partitions next", left, self.timing.drain_ms / 1_000,
+            )  # fmt: skip
+        return left
+
+    def _commit_last(self, keys: Sequence[TopicPartition]) -> None:
+        """What is done of partitions that are about to go."""
         commits = {key: c for key, c in self.engine.commits().items() if key in set(keys)}
         if commits:
             try:
                 self.consumer.commit(_offsets(commits))
             except KohortError as error:
                 log.warning("the last commit of revoked partitions failed: %s", error)
-        self._remove(keys)
 
     def _inbox_first(self, left_ms: int) -> None:
         """Wait until there is something to hear."""
@@ -363,7 +421,14 @@ class Runner(RebalanceListener):
 
     def _end(self) -> None:
         """Everything is given up, on purpose."""
-        self._give_up([TopicPartition(*key) for key in self.engine.partitions])
+        self.given_up = self._give_up([TopicPartition(*key) for key in self.engine.partitions])
+
+
+def _may_pass(error: KohortError) -> bool:
+    """Whether asking again may help: the cluster is away, or busy."""
+    if isinstance(error, BrokerError):
+        return error.retriable
+    return isinstance(error, (KafkaTimeoutError, ConnectionFailedError))
 
 
 def _offsets(commits: Mapping[tuple[str, int], Commit]) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Hashable, Sequence
 from typing import Any, Final
 
 from kohort.processing.dispatch import Item
-from kohort.processing.engine import NOT_BEGUN, Done, Outcome
-from kohort.processing.handlers import TIMED_OUT, Invoker, note_lane, nothing_said
+from kohort.processing.engine import NOT_BEGUN, Outcome
+from kohort.processing.handlers import TIMED_OUT, Invoker, done, note_lane, nothing_said
 from kohort.processing.pools import Finished, Report
 from kohort.retry.classify import Failure, describe, stated
 
@@ -50,9 +50,9 @@ async def _run_one(invoker: Invoker, item: Item) -> Outcome:
         call: Awaitable[Any] = spec.function(received)
         if spec.timeout_ms:
             async with asyncio.timeout(spec.timeout_ms / 1_000):
-                await call
+                returned = await call
         else:
-            await call
+            returned = await call
     except TimeoutError as error:
         if not spec.timeout_ms:
             return spec.classifier.classify(error)
@@ -65,7 +65,7 @@ async def _run_one(invoker: Invoker, item: Item) -> Outcome:
         return stated(CANCELLED_INSIDE, permanent=False, message=text)
     except Exception as error:  # the handler is the user's, and may raise anything
         return spec.classifier.classify(error)
-    return None if received.outputs is None else Done(received.outputs)
+    return done(spec, received, returned)
 
 
 class TaskPool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from kohort.processing.snapshot import (
@@ -193,6 +193,24 @@ class PartitionTracker:
             # one: a crash now repeats what is done beyond the offset, and loses nothing.
             text = encode(self.base, Snapshot((), self.crashes, suspect))
         return Commit(self.base, text, self.version, self.epoch)
+
+    def foretell(self, done: Collection[int]) -> Commit:
+        """The snapshot as it will be when these are done too; nothing is done by it.
+
+        For a transaction with what they have caused: `complete_all` them when it is through.
+        """
+        twin = PartitionTracker(self.epoch, None)
+        twin.base, twin.next_fetch, twin.highest_done = (
+            self.base,
+            self.next_fetch,
+            self.highest_done,
+        )
+        twin.version, twin.crashes, twin.suspect = self.version, self.crashes, self.suspect
+        twin._queue, twin._incomplete = self._queue.copy(), self._incomplete.copy()
+        twin._limit_chars = self._limit_chars
+        twin._restore(self._restored)
+        twin.complete_all(self.epoch, done)
+        return twin.snapshot()
 
     def committed(self, version: int) -> None:
         """The snapshot of `version` is committed."""

@@ -14,13 +14,13 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from kohort.client.admin import Admin
 from kohort.client.admin_types import NewTopic
 from kohort.client.config import ConsumerConfig
 from kohort.client.consumer import Consumer
-from kohort.client.types import OffsetAndTimestamp
+from kohort.client.types import OffsetAndMetadata, OffsetAndTimestamp
 from kohort.client.types import TopicPartition as Partition
 from kohort.retry.asking import Stamped, TopicPartition, TopicView
 from kohort.retry.topics import TopicSpec
@@ -55,10 +55,12 @@ class ClusterPort:
     Args:
         config: the clients' configuration in Kafka's names. Nothing is connected before it is
             needed; every call raises a KohortError when the cluster does not answer in time.
+        committed_only: nothing of an open or aborted transaction is seen.
     """
 
-    def __init__(self, config: Mapping[str, str]) -> None:
+    def __init__(self, config: Mapping[str, str], *, committed_only: bool = False) -> None:
         self._config = dict(config)
+        self._committed_only = committed_only
         self._asking: Consumer | None = None
         self._groups: dict[str, Consumer] = {}
         self._admin: Admin | None = None
@@ -137,6 +139,13 @@ class ClusterPort:
         found = self._group(group).committed(_named(wanted))
         return {(tp.topic, tp.partition): o.offset for tp, o in found.items() if o is not None}
 
+    def commits(
+        self, group: str, wanted: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """The same with metadata; what an open transaction is about to commit is waited for."""
+        found = self._group(group).committed(_named(wanted))
+        return {(tp.topic, tp.partition): at for tp, at in found.items()}
+
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit as a simple consumer."""
         self._group(group).commit({Partition(*at): offset for at, offset in offsets.items()})
@@ -163,11 +172,13 @@ class ClusterPort:
         return self._groups[group]
 
     def _consumer(self, group: str | None) -> Consumer:
-        ours = {
+        ours: dict[str, Any] = {
             "enable_auto_commit": False,
             "auto_offset_reset": "none",
             "allow_auto_create_topics": False,
         }
+        if self._committed_only:
+            ours["isolation_level"] = "read_committed"
         settings = {**self._config, **ours, **({"group_id": group} if group else {})}
         return Consumer(config=ConsumerConfig.from_mapping(settings))
 

@@ -22,7 +22,7 @@ from kohort.errors import KohortError, StorageError, UsageError
 from kohort.records import Record as Fetched
 from kohort.retry.classify import Classifier, Disposition, Failure, describe, stated
 from kohort.retry.copies import Attempt
-from kohort.retry.effects import Effect, Execute, Insert, Params, Upsert
+from kohort.retry.effects import Effect, Execute, Insert, Params, Upsert, statements
 from kohort.retry.headers import Header, Origin
 from kohort.retry.store import ConstraintError, Store, StoreBusyError
 
@@ -125,6 +125,22 @@ class Lookup:
         """The first row of a SELECT, or None."""
         rows = self.query(sql, params)
         return rows[0] if rows else None
+
+
+class SetupStore(Lookup):
+    """What a setup function gets: it may create tables and fill them, before anything starts."""
+
+    def run(self, sql: str, params: Params = ()) -> None:
+        """One statement in a transaction of its own; `?` marks parameters."""
+        self._store.execute(statements([Execute(sql, params)]))
+
+    def insert(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Insert rows in one transaction."""
+        self._store.execute(statements(Insert(table, row) for row in rows))
+
+    def upsert(self, table: str, rows: Iterable[Mapping[str, Any]], key: tuple[str, ...]) -> None:
+        """Insert rows, or replace those with the same key, in one transaction."""
+        self._store.execute(statements(Upsert(table, row, key) for row in rows))
 
 
 class Batch:

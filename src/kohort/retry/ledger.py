@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from kohort.retry.classify import Failure
+from kohort.retry.classify import Disposition, Failure
 from kohort.retry.copies import Attempt, Copy
 from kohort.retry.headers import MAX_MESSAGE_BYTES, Origin, cut_utf8
 from kohort.retry.policy import Step
@@ -82,12 +82,16 @@ class RowState:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Close a scheduled row: to `done`, or to `failed` with the failure and its copy's place."""
+    """Close a scheduled row: to `done`, or to `failed` with the failure and its copy's place.
+
+    With `moved` it stays scheduled and names another place: the copy follows its key (`hold_key`).
+    """
 
     retry_id: str
     redrive_count: int
     number: int
     failed: LedgerRow | None = None
+    moved: LedgerRow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +126,20 @@ def gate(attempt: Attempt, rows: Sequence[RowState]) -> Verdict:
     newest = max(rows, key=lambda r: (r.redrive_count, r.number), default=None)
     if newest is None:
         return Verdict.INERT
+    same = (newest.redrive_count, newest.number) == (attempt.redrive_count, attempt.number)
+    here = newest.place == Place(*attempt.position)
+    if same and here and newest.status is Status.SCHEDULED:
+        return Verdict.RUN
     if attempt.number == 0:  # a redriven copy in the entry topic
         redrivable = newest.status is Status.FAILED and newest.redrive_count < attempt.redrive_count
         return Verdict.RUN if redrivable else Verdict.INERT
-    same = (newest.redrive_count, newest.number) == (attempt.redrive_count, attempt.number)
-    here = newest.place == Place(*attempt.position)
-    return Verdict.RUN if same and here and newest.status is Status.SCHEDULED else Verdict.INERT
+    return Verdict.INERT
+
+
+def owed_elsewhere(rows: Sequence[RowState]) -> bool:
+    """Whether some copy of the record is still to be run."""
+    newest = max(rows, key=lambda r: (r.redrive_count, r.number), default=None)
+    return newest is not None and newest.status is Status.SCHEDULED
 
 
 def backs_failed(place: Place, row: RowState | None) -> bool:
@@ -150,9 +162,23 @@ def succeeded(attempt: Attempt, now_ms: int) -> Entries:
     """A first try that succeeds leaves no row; a retry closes its own."""
     if attempt.previous is None:
         return Entries(None, None)
-    if attempt.number == 0:
+    if not _has_row(attempt):
         return Entries(None, _ended(attempt, Status.DONE, now_ms))
     return Entries(_claim(attempt), None)
+
+
+def held(attempt: Attempt, copy: Copy, place: Place, now_ms: int) -> Entries:
+    """The row of a record that follows its key into a tier: the attempt it was about to make."""
+    row = LedgerRow(
+        origin=attempt.origin, redrive_count=attempt.redrive_count, number=attempt.number,
+        status=Status.SCHEDULED, place=place, due_ms=copy.retry.not_before_ms,
+        key_hash=key_hash(attempt.key), disposition=copy.retry.disposition.value,
+        reason=copy.retry.reason, error_class="", error_message="", fingerprint="",
+        created_ms=now_ms, delay_ms=copy.retry.delay_ms,
+    )  # fmt: skip
+    if not _has_row(attempt):
+        return Entries(None, row)
+    return Entries(_claim(attempt, moved=row), None)
 
 
 def failed(
@@ -176,7 +202,7 @@ def failed(
         closed_ms=None if step else now_ms,
         delay_ms=step.tier.delay_ms if step else None,
     )
-    if attempt.previous is None or attempt.number == 0:
+    if not _has_row(attempt):
         return Entries(None, row)  # two rows for a redriven copy: see `also_ended`
     if step is None:
         return Entries(_claim(attempt, row), None)
@@ -188,7 +214,7 @@ def also_ended(attempt: Attempt, step: Step | None, now_ms: int) -> LedgerRow | 
 
     It makes the run of the copy unique: a duplicate meets the row and is inert.
     """
-    if attempt.previous is not None and attempt.number == 0 and step is not None:
+    if attempt.previous is not None and not _has_row(attempt) and step is not None:
         return _ended(attempt, Status.DONE, now_ms)
     return None
 
@@ -198,8 +224,16 @@ def key_hash(key: bytes | None) -> str | None:
     return None if key is None else hashlib.sha256(key).hexdigest()[:MAX_KEY_HASH]
 
 
-def _claim(attempt: Attempt, row: LedgerRow | None = None) -> Claim:
-    return Claim(attempt.origin.retry_id, attempt.redrive_count, attempt.number, row)
+def _has_row(attempt: Attempt) -> bool:
+    """Whether the ledger told of this attempt before it was made: not of a first try."""
+    previous = attempt.previous
+    return previous is not None and (attempt.number > 0 or previous.disposition is Disposition.HELD)
+
+
+def _claim(
+    attempt: Attempt, row: LedgerRow | None = None, *, moved: LedgerRow | None = None
+) -> Claim:
+    return Claim(attempt.origin.retry_id, attempt.redrive_count, attempt.number, row, moved)
 
 
 def _ended(attempt: Attempt, status: Status, now_ms: int) -> LedgerRow:

@@ -16,7 +16,7 @@ Rules (retry reference E2, invariants X1-X8):
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,6 +28,7 @@ from kohort.errors import ConfigError, KohortError, StorageError
 from kohort.retry.effects import Params, Statement
 from kohort.retry.headers import Origin
 from kohort.retry.ledger import Claim, FenceMove, FenceRow, LedgerRow, Place, RowState, Status
+from kohort.retry.progress import PROGRESS_SCHEMA, Advance, LostRaceError, Progress
 
 MAX_IDS_PER_QUERY: Final = 500
 SCHEMA: Final = (
@@ -49,6 +50,7 @@ SCHEMA: Final = (
     """CREATE INDEX IF NOT EXISTS kohort_ledger_open
         ON kohort_ledger (pipeline, dest, copy_partition, copy_offset)
         WHERE status = 'scheduled'""",
+    PROGRESS_SCHEMA,
 )
 ROW_COLUMNS: Final = (
     "retry_id", "redrive_count", "retry_number", "status", "origin_topic", "origin_partition",
@@ -98,11 +100,11 @@ class Transaction:
     of_tier: bool = False
 
 
-class Store(ABC):
-    """One database. `open_store(url)` makes the right one."""
+Change = Transaction | Advance
 
-    share_lock = ""
-    """What a SELECT needs to hold a row as it is until the transaction ends."""
+
+class Store(Progress):
+    """One database. `open_store(url)` makes the right one."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -228,7 +230,7 @@ class Store(ABC):
                     self._check_left_behind(cursor, change)
                 for statement in change.statements:
                     cursor.executemany(self._sql(statement.sql), statement.rows)
-        except _Lost as lost:
+        except LostRaceError as lost:
             return lost.how
         return Applied.COMMITTED
 
@@ -284,32 +286,34 @@ class Store(ABC):
             ),
         )  # fmt: skip
         if cursor.rowcount != 1:
-            raise _Lost(Applied.FENCE_LOST)
+            raise LostRaceError(Applied.FENCE_LOST)
 
-    def _close_claims(self, cursor: Any, change: Transaction) -> None:
+    def _close_claims(self, cursor: Any, change: Change) -> None:
         done = [
             (change.now_ms, change.pipeline, c.retry_id, c.redrive_count, c.number)
             for c in change.claims
-            if c.failed is None
+            if c.failed is None and c.moved is None
         ]
         if done:
             sql = f"UPDATE kohort_ledger SET status = 'done', closed_at = ? {_OF_ATTEMPT}"
             cursor.executemany(self._sql(sql), done)
             if cursor.rowcount != len(done):
-                raise _Lost(Applied.CLAIM_LOST)
+                raise LostRaceError(Applied.CLAIM_LOST)
         for claim in change.claims:
             if claim.failed is not None:
                 self._close_failed(cursor, change, claim, claim.failed)
+            elif claim.moved is not None:
+                self._move(cursor, change, claim, claim.moved)
         try:
             rows = [(change.pipeline, *_from_row(row)) for row in change.rows]
             if rows:
                 cursor.executemany(self._sql(_INSERT_ROW), rows)
         except Exception as error:  # every database has its own classes
             if isinstance(self._translate(error), ConstraintError):
-                raise _Lost(Applied.CLAIM_LOST) from error
+                raise LostRaceError(Applied.CLAIM_LOST) from error
             raise
 
-    def _close_failed(self, cursor: Any, change: Transaction, claim: Claim, row: LedgerRow) -> None:
+    def _close_failed(self, cursor: Any, change: Change, claim: Claim, row: LedgerRow) -> None:
         place = row.place or Place("", -1, -1)
         cursor.execute(
             self._sql(
@@ -324,7 +328,23 @@ class Store(ABC):
             ),
         )  # fmt: skip
         if cursor.rowcount != 1:
-            raise _Lost(Applied.CLAIM_LOST)
+            raise LostRaceError(Applied.CLAIM_LOST)
+
+    def _move(self, cursor: Any, change: Change, claim: Claim, row: LedgerRow) -> None:
+        place = row.place or Place("", -1, -1)
+        cursor.execute(
+            self._sql(
+                "UPDATE kohort_ledger SET dest = ?, copy_partition = ?, copy_offset = ?, "
+                f"delay_ms = ?, due = ?, disposition = ?, reason = ? {_OF_ATTEMPT}"
+            ),
+            (
+                place.topic, place.partition, place.offset, row.delay_ms, row.due_ms,
+                row.disposition, row.reason,
+                change.pipeline, claim.retry_id, claim.redrive_count, claim.number,
+            ),
+        )  # fmt: skip
+        if cursor.rowcount != 1:
+            raise LostRaceError(Applied.CLAIM_LOST)
 
     def _check_overtaken(self, cursor: Any, change: Transaction) -> None:
         """No copy that is scheduled here may stand below the fence of its tier."""
@@ -343,7 +363,7 @@ class Store(ABC):
             )
             fence = cursor.fetchone()
             if fence is not None and fence[0] > offset:
-                raise _Lost(Applied.CLAIM_LOST)
+                raise LostRaceError(Applied.CLAIM_LOST)
 
     def _check_left_behind(self, cursor: Any, change: Transaction) -> None:
         """Nothing that is still scheduled may stand below a tier's new fence."""
@@ -356,7 +376,7 @@ class Store(ABC):
             (change.pipeline, move.topic, move.partition, move.next_offset),
         )
         if cursor.fetchone() is not None:
-            raise _Lost(Applied.CLAIM_LOST)
+            raise LostRaceError(Applied.CLAIM_LOST)
 
     # Connections
 
@@ -405,14 +425,6 @@ class Store(ABC):
         if self._pid != os.getpid():  # forked: the parent's connections are not ours to touch
             self._writer = self._reader = None
             self._pid = os.getpid()
-
-
-class _Lost(KohortError):
-    """The compare-and-set of the fence or of a claim found another value: roll back."""
-
-    def __init__(self, how: Applied) -> None:
-        self.how = how
-        super().__init__(how.value)
 
 
 def open_store(url: str) -> Store:

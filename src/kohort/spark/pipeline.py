@@ -37,8 +37,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from kohort.config import parse_duration_ms
 from kohort.errors import ConfigError
 from kohort.retry.classify import Classifier
-from kohort.retry.effects import Execute, Insert, Params, Upsert, statements
-from kohort.retry.handling import Decode, HandlerSpec, Lookup
+from kohort.retry.handling import Decode, HandlerSpec, SetupStore
 from kohort.retry.policy import DEFAULT_RETRIES, RetryPolicy, RetryTopics
 from kohort.retry.store import Store, open_store
 
@@ -52,22 +51,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 SERVERS_VARIABLE: Final = "KOHORT_BOOTSTRAP_SERVERS"
 DEFAULT_SERVERS: Final = "localhost:9092"
 MODES: Final = ("continuous", "until_idle", "available_now")
-
-
-class SetupStore(Lookup):
-    """What a setup function gets: it may create tables and fill them, before anything starts."""
-
-    def run(self, sql: str, params: Params = ()) -> None:
-        """One statement in a transaction of its own; `?` marks parameters."""
-        self._store.execute(statements([Execute(sql, params)]))
-
-    def insert(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Insert rows in one transaction."""
-        self._store.execute(statements(Insert(table, row) for row in rows))
-
-    def upsert(self, table: str, rows: Iterable[Mapping[str, Any]], key: tuple[str, ...]) -> None:
-        """Insert rows, or replace those with the same key, in one transaction."""
-        self._store.execute(statements(Upsert(table, row, key) for row in rows))
 
 
 class Pipeline:

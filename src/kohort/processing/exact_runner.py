@@ -1,0 +1,138 @@
+"""The shell around an exactly-once engine: batches instead of publications and commits.
+
+Rules:
+- While one batch is put through, the next one gathers; nothing is published outside of a batch.
+- A partition that is taken away is given up only when what was done of it is through, or when the
+  time for it is over: then its next owner does that anew, since nothing of it is visible.
+- With a store, the group's commits only tell of its progress; they decide nothing.
+
+Shell: threads, the clock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from queue import Empty
+
+from kohort.client.types import OffsetAndMetadata, TopicPartition
+from kohort.errors import KohortError
+from kohort.processing.exact import Batch, ExactEngine, Verdict
+from kohort.processing.gatekeeper import Gatekeeper
+from kohort.processing.publishing import Publisher
+from kohort.processing.runner import Runner, Start, wall_ms
+from kohort.processing.store_transactor import BY_STORE
+from kohort.processing.transactor import Broken, Judged, Transactor
+
+log = logging.getLogger("kohort.processing")
+
+JUDGED_AT_ONCE = 500
+TELL_EVERY_MS = 1_000
+PAUSE_AFTER_ABORT_MS = 100
+
+
+class ExactRunner(Runner):
+    """A runner whose engine is done by transactions. Give it its transactor before `run`."""
+
+    transactor: Transactor
+    tells_group = False
+    """The store is the truth, and the group is told of it."""
+
+    @property
+    def exact(self) -> ExactEngine:
+        """The engine, which is one of those."""
+        assert isinstance(self.engine, ExactEngine), "made with one"
+        return self.engine
+
+    def run(self, publisher: Publisher, gatekeeper: Gatekeeper | None) -> None:
+        """As `Runner.run`."""
+        self._tell_due_ms = 0
+        self._in_hand: Batch | None = None
+        self.transactor.start(self.tell)
+        try:
+            super().run(publisher, gatekeeper)
+        finally:
+            self.transactor.stop(self.timing.drain_ms / 1_000)
+
+    def _publish(self) -> None:
+        """Everything goes with a batch; the ledger is asked of what came from the tiers."""
+        while items := self.exact.unjudged(JUDGED_AT_ONCE):
+            self.transactor.judge(items)
+
+    def _commit(self, now_ms: int) -> None:
+        if self._in_hand is not None:
+            return
+        self._commit_due_ms = now_ms + self.timing.commit_interval_ms
+        batch = self.exact.batch(now_ms)
+        if batch is not None:
+            self._in_hand = batch
+            self.transactor.submit(batch, self.consumer.group_metadata())
+
+    def _hear_of(self, said: object, now_ms: int) -> None:
+        if isinstance(said, Judged):
+            self.exact.judged(said.items, said.owed, said.elsewhere, now_ms)
+        elif isinstance(said, Verdict):
+            self._ended(said, now_ms)
+        elif isinstance(said, Broken):
+            raise said.error
+        else:
+            super()._hear_of(said, now_ms)
+
+    def _ended(self, verdict: Verdict, now_ms: int) -> None:
+        self._in_hand = None
+        self.trouble = ""
+        if verdict.error is None:
+            self.exact.through(verdict.batch, now_ms)
+            if self.tells_group and now_ms >= self._tell_due_ms:
+                self._tell_due_ms = now_ms + TELL_EVERY_MS
+                self.consumer.commit_async(_told(verdict.batch))
+            return
+        self.exact.back(verdict, now_ms)
+        told = verdict.failures or verdict.too_large or verdict.inert or verdict.revived
+        if not told:
+            self.trouble = f"a transaction did not go through: {verdict.error}"
+            log.warning("%s; it is tried again", self.trouble)
+            self._commit_due_ms = now_ms + PAUSE_AFTER_ABORT_MS
+
+    def _starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Start]:
+        committed = super()._starts(partitions)
+        found = self.transactor.take_over(
+            {(tp.topic, tp.partition): start for tp, start in committed.items()}
+        )
+        starts = {tp: found[tp.topic, tp.partition] for tp in partitions}
+        for tp, start in starts.items():
+            if start.offset is not None and start.offset != committed[tp].offset:
+                self.consumer.seek(tp, start.offset)
+        return starts
+
+    def _commit_last(self, keys: Sequence[TopicPartition]) -> None:
+        """Put through what is settled, as long as there is time."""
+        until_ms = wall_ms() + self.timing.drain_ms
+        last: Batch | None = None
+        mine = set(keys)
+        while (now_ms := wall_ms()) < until_ms:
+            if self._in_hand is None:
+                if not self.exact.owes(mine):
+                    break
+                self._commit(now_ms)
+            last = self._in_hand or last
+            try:
+                self._inbox_first(until_ms - now_ms)
+            except Empty:
+                log.warning("the last transaction of revoked partitions had no end in time")
+                break
+            self._hear(wall_ms())
+        if self.tells_group and last is not None:
+            told = {tp: at for tp, at in _told(last).items() if tp in mine}
+            try:
+                if told:
+                    self.consumer.commit(told)
+            except KohortError as error:
+                log.info("the group was not told of the last progress: %s", error)
+
+
+def _told(batch: Batch) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {
+        TopicPartition(*key): OffsetAndMetadata(commit.offset, BY_STORE)
+        for key, commit in batch.commits.items()
+    }

@@ -1,0 +1,220 @@
+"""Exactly once into Kafka: outputs, copies and offsets in one transaction (KIP-98, KIP-447).
+
+Rules (retry reference E):
+- The offsets go with the group's present generation: a member that its group has left behind is
+  refused, and its transaction aborted (zombies).
+- Whether a commit whose answer was lost has happened is not guessed: a new producer of the same
+  transactional id ends what is open, and then the group's committed offsets tell.
+- Readers of the outputs, and of the tiers, read committed records only.
+
+Shell: threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from kohort.client.front_implementation import RecordFuture
+from kohort.client.producer import Producer
+from kohort.client.types import GroupMetadata, OffsetAndMetadata
+from kohort.client.types import TopicPartition as Partition
+from kohort.errors import (
+    AbortableTransactionError,
+    ClosedError,
+    FencedError,
+    KafkaTimeoutError,
+    KohortError,
+    TransactionAbortedError,
+)
+from kohort.processing.dispatch import Item
+from kohort.processing.engine_core import TopicPartition
+from kohort.processing.exact import Batch, Verdict
+from kohort.processing.publishing import is_too_large, send
+from kohort.processing.tracker import Commit
+from kohort.processing.transactor import Judged, Start, Transactor
+
+log = logging.getLogger("kohort.processing")
+
+INIT_TIMEOUT_S: Final = 30.0
+
+Committed = Callable[[Sequence[TopicPartition]], dict[TopicPartition, OffsetAndMetadata | None]]
+"""The group's stable committed offsets."""
+
+
+class KafkaTransactor(Transactor):
+    """Transactions of one producer at a time.
+
+    Args:
+        connect: makes a producer with the transactional id.
+        partitions: how many partitions a topic has.
+        committed: asks for the group's committed offsets, when a commit is in doubt.
+        takes_over: the transactional id is the user's own: to be fenced by it ends the program.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Producer],
+        partitions: Callable[[str], int],
+        committed: Committed,
+        *,
+        takes_over: bool,
+    ) -> None:
+        super().__init__()
+        self._connect = connect
+        self._partitions = partitions
+        self._committed = committed
+        self._takes_over = takes_over
+        self._producer: Producer | None = None
+        self._stopping = threading.Event()
+
+    def stop(self, timeout_s: float) -> None:
+        """As `Transactor.stop`; a commit that has no answer is left to its next owner to find."""
+        self._stopping.set()
+        super().stop(timeout_s)
+
+    def _take_over(self, wanted: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]:
+        return dict(wanted)  # the group's own offsets are the truth
+
+    def _judge(self, items: Sequence[Item]) -> Judged:
+        everything = frozenset(range(len(items)))  # what is committed in a tier is owed
+        return Judged(items, everything, frozenset())
+
+    def _close(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            try:
+                producer.close(0)
+            except KohortError as error:
+                log.debug("the transactional producer was closed with %s", error)
+
+    # -- one batch -------------------------------------------------------------------------------
+
+    def _put_through(self, batch: Batch, member: GroupMetadata) -> Verdict:
+        try:
+            producer = self._ready()
+            producer.begin_transaction()
+        except FencedError as error:
+            return self._fenced(batch, error)
+        except KohortError as error:
+            self._close()
+            return Verdict(batch, error)
+        sent: list[tuple[int, RecordFuture]] = []
+        try:
+            verdict = self._fill(producer, batch, member, sent)
+            if verdict is not None:
+                return verdict
+            self._commit(producer)
+        except AbortableTransactionError as error:
+            return self._aborted(producer, batch, error, sent)
+        except FencedError as error:
+            return self._fenced(batch, error)
+        except KohortError as error:  # final for this producer, and the commit may have happened
+            return self._in_doubt(batch, error)
+        return Verdict(batch)
+
+    def _ready(self) -> Producer:
+        if self._producer is None:
+            producer = self._connect()
+            try:
+                producer.init_transactions(INIT_TIMEOUT_S)
+            except BaseException:  # whatever it was, this producer is of no use
+                producer.close(0)
+                raise
+            self._producer = producer
+        return self._producer
+
+    def _fill(
+        self,
+        producer: Producer,
+        batch: Batch,
+        member: GroupMetadata,
+        sent: list[tuple[int, RecordFuture]],
+    ) -> Verdict | None:
+        """Records and offsets; a verdict when one of them was refused before it was even sent."""
+        for index, publication in enumerate(batch.publications):
+            for output in publication.outputs:
+                try:
+                    future = send(producer, self._partitions, publication, output)
+                except (AbortableTransactionError, FencedError, ClosedError):
+                    raise
+                except KohortError as error:
+                    return self._aborted(producer, batch, error, sent, index)
+                sent.append((index, future))
+        producer.send_offsets_to_transaction(_offsets(batch.commits), member)
+        return None
+
+    def _commit(self, producer: Producer) -> None:
+        while True:
+            try:
+                producer.commit_transaction()
+                return
+            except KafkaTimeoutError as error:
+                if self._stopping.is_set():
+                    raise
+                log.warning("a transaction is being committed for long: %s", error)
+
+    # -- what did not go through -----------------------------------------------------------------
+
+    def _aborted(
+        self,
+        producer: Producer,
+        batch: Batch,
+        error: KohortError,
+        sent: Sequence[tuple[int, RecordFuture]],
+        index: int | None = None,
+    ) -> Verdict:
+        """Abort, and find out whose records were refused."""
+        try:
+            producer.abort_transaction()
+        except KohortError as worse:
+            log.warning("a transaction could not be aborted (%s); a new producer will", worse)
+            self._close()
+        found: dict[int, KohortError] = {} if index is None else {index: error}
+        for at, future in sent:
+            refusal = future.error() if future.done else None
+            if refusal is not None and not isinstance(refusal, TransactionAbortedError):
+                found.setdefault(at, refusal)
+        too_large = {at for at, each in found.items() if is_too_large(each)}
+        refused = {
+            at for at, each in found.items() if at not in too_large and not isinstance(
+                each, (AbortableTransactionError, FencedError)
+            )
+        }  # fmt: skip
+        cause = next(iter(found.values()), error)
+        return Verdict(batch, cause, too_large=too_large, refused=refused)
+
+    def _fenced(self, batch: Batch, error: FencedError) -> Verdict:
+        self._close()
+        if self._takes_over:
+            raise error
+        return Verdict(batch, error)  # the coordinator has aborted it, since it took too long
+
+    def _in_doubt(self, batch: Batch, error: KohortError) -> Verdict:
+        """End what is open with a new producer, then look at what is committed."""
+        self._close()
+        while not self._stopping.is_set():
+            try:
+                self._ready()
+                found = self._committed(list(batch.commits))
+            except KohortError as worse:
+                log.warning("whether a transaction was committed is not known yet (%s)", worse)
+                self._close()
+                self._stopping.wait(1)
+                continue
+            through = all(
+                (at := found.get(key)) is not None
+                and (at.offset, at.metadata) == (commit.offset, commit.metadata)
+                for key, commit in batch.commits.items()
+            )
+            return Verdict(batch, None if through else error)
+        return Verdict(batch, error)
+
+
+def _offsets(commits: Mapping[TopicPartition, Commit]) -> dict[Partition, OffsetAndMetadata]:
+    return {
+        Partition(*key): OffsetAndMetadata(commit.offset, commit.metadata)
+        for key, commit in commits.items()
+    }
