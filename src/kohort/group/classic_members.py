@@ -21,13 +21,14 @@ from kohort.group.assignors.base import AssignorError, MemberView
 from kohort.group.assignors.protocol import decode_subscription, encode_assignment
 from kohort.group.consumer_draft import Draft
 from kohort.group.consumer_group import ConsumerGroup
-from kohort.group.consumer_heartbeat import check_size, step_on, take_word
+from kohort.group.consumer_heartbeat import check_size, reached, step_on, take_word
 from kohort.group.consumer_leave import fence, static_member, unknown_member
 from kohort.group.consumer_records import ClassicMetadata, Current, MemberMetadata
 from kohort.group.consumer_states import MemberState
 from kohort.group.consumer_target import accept, by_name, retarget
 from kohort.group.downgrade import convert, held_by, may_downgrade, protocol_version
 from kohort.group.effects import Effects, Reply, RequestContext
+from kohort.group.history import REASON_CHARS_MAX, Trigger
 from kohort.group.live import Protocols
 from kohort.group.rebalance import CONSUMER_PROTOCOL_TYPE, start_rebalance
 from kohort.group.reconcile import Owned
@@ -100,8 +101,9 @@ def _join(
     else:
         retarget(ws, draft)
         step_on(ws, draft, member_id, member, owned)
-        accept(ws, draft, out)
+        accept(ws, draft, now_ms, out)
         _arm_joined(ws, group.group_id, member_id, member, now_ms)
+        reached(ws, group.group_id, member_id, draft.current(member_id), now_ms)
         generation = draft.current(member_id).epoch
         if holder is not None and holder != member_id:
             consumer_timers.cancel(ws, group.group_id, holder)
@@ -199,6 +201,7 @@ def _downgrade(
     held = {m: draft.target(m) if settled else held_by(draft.current(m)) for m in members}
     classic = convert(ws, group.group_id, draft.epoch, members, held, now_ms, out, settled=settled)
     if not settled:
+        ws.caused(classic, Trigger.DOWNGRADED, now_ms)
         start_rebalance(ws, classic, now_ms, out)
     return draft.epoch
 
@@ -321,7 +324,7 @@ def leave(
     By its instance id alone an administrator removes a static member of either protocol.
     """
     codes: list[ErrorCode] = []
-    gone: dict[str, None] = {}
+    gone: dict[str, str] = {}
     for who in leaving:
         try:
             if not who.member_id and who.group_instance_id is not None:
@@ -334,8 +337,8 @@ def leave(
         except BrokerError as error:
             codes.append(ErrorCode(error.code))
             continue
-        gone[member_id] = None
+        gone[member_id] = (who.reason or "")[:REASON_CHARS_MAX]
         codes.append(ErrorCode.NONE)
     if gone:
-        fence(ws, group, gone, now_ms, out)
+        fence(ws, group, gone, Trigger.LEFT, now_ms, out)
     return codes

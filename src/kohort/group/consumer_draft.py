@@ -28,6 +28,7 @@ from kohort.group.consumer_records import (
     tombstone,
 )
 from kohort.group.effects import Effects
+from kohort.group.history import Cause
 
 
 class Draft:
@@ -39,6 +40,7 @@ class Draft:
         "_members",
         "_regexes",
         "_targets",
+        "causes",
         "epoch",
         "group",
         "looked_at_topics",
@@ -51,6 +53,7 @@ class Draft:
         self.group, self.out = group, out
         self.epoch, self.metadata_hash = group.epoch, group.metadata_hash
         self.target_epoch = group.target_epoch
+        self.causes: list[Cause] = []  # why the epoch rises
         self.looked_at_topics = False  # what they say is in the epoch and the regexes
         self._members: dict[str, MemberMetadata] = {}
         self._targets: dict[str, Partitions] = {}

@@ -28,6 +28,7 @@ from kohort.group.consumer_records import (
 from kohort.group.consumer_states import Asked, MemberState, Step, answer
 from kohort.group.consumer_target import accept, refresh, retarget, subscribed_ids, take_regex
 from kohort.group.effects import Effects, Reply, RequestContext
+from kohort.group.history import Cause, Trigger, cause_of
 from kohort.group.holders import group_not_found, holder_of
 from kohort.group.reconcile import Owned, reconcile
 from kohort.group.records import group_tombstone
@@ -170,13 +171,14 @@ def _heartbeat(
     take_word(ws, draft, member_id, old, member, now_ms, anew=step is Step.UPGRADE)
     retarget(ws, draft)
     step_on(ws, draft, member_id, member, _reliable(request, before, owned))
-    accept(ws, draft, out)
+    accept(ws, draft, now_ms, out)
     if step in (Step.REPLACE, Step.UPGRADE) and group_id in ws.groups:
         upgrade.retire(ws, ws.groups[group_id], now_ms, out)
     if replaced is not None:
         consumer_timers.cancel(ws, group_id, replaced)
     after = draft.current(member_id)
     _arm(ws, group_id, member_id, member, before, after, now_ms)
+    reached(ws, group_id, member_id, after, now_ms)
     response = ConsumerGroupHeartbeatResponse(
         member_id=member_id,
         member_epoch=after.epoch,
@@ -334,6 +336,11 @@ def take_word(
     changed = member.topics != old_topics
     if member.regex or old_regex:
         changed = take_regex(ws, draft, old_regex, member.regex, now_ms) or changed
+    if anew:
+        draft.causes.append(Cause(Trigger.UPGRADED, ws.wall_ms(now_ms)))
+    if old is None or changed:
+        trigger = Trigger.JOINED if old is None else Trigger.SUBSCRIPTION
+        draft.causes.append(cause_of(trigger, member, member_id, ws.wall_ms(now_ms)))
     anew = anew or draft.group.target_epoch_stored is None
     refresh(ws, draft, now_ms, changed=changed or anew)
     return changed
@@ -360,6 +367,12 @@ def step_on(
     )
     if after is not before:
         draft.set_current(member_id, after)
+
+
+def reached(ws: Workspace, group_id: str, member_id: str, current: Current, now_ms: int) -> None:
+    """Let the history know of a member that has all that it is to have."""
+    if current.state is MemberState.STABLE:
+        ws.history.reached(group_id, member_id, current.epoch, ws.wall_ms(now_ms))
 
 
 def _arm(

@@ -10,7 +10,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
+from typing import Final
 
 from kohort.errors import BrokerError, ErrorCode
 from kohort.group import consumer_timers
@@ -18,11 +19,19 @@ from kohort.group.consumer_draft import Draft
 from kohort.group.consumer_group import ConsumerGroup
 from kohort.group.consumer_records import LEFT_FOR_A_WHILE
 from kohort.group.consumer_states import MemberState
-from kohort.group.consumer_target import subscription_hash
+from kohort.group.consumer_target import remember, subscription_hash
 from kohort.group.downgrade import downgrade, may_downgrade
 from kohort.group.effects import Effects
+from kohort.group.history import Trigger, cause_of
 from kohort.group.workspace import Workspace
 from kohort.wire.messages.consumer_group_heartbeat_request import ConsumerGroupHeartbeatRequest
+
+_OVER: Final = {
+    consumer_timers.SESSION: Trigger.SESSION_OVER,
+    consumer_timers.REBALANCE: Trigger.REVOKE_OVER,
+    consumer_timers.JOIN: Trigger.JOIN_OVER,
+    consumer_timers.SYNC: Trigger.SYNC_OVER,
+}
 
 
 def leave(
@@ -39,7 +48,7 @@ def leave(
     elif member_id not in group.members:
         raise unknown_member(member_id)
     if request.member_epoch != LEFT_FOR_A_WHILE:
-        fence(ws, group, [member_id], now_ms, out)
+        fence(ws, group, {member_id: ""}, Trigger.LEFT, now_ms, out)
         return member_id
     current = group.current(member_id)
     left = current._replace(epoch=LEFT_FOR_A_WHILE, previous_epoch=current.epoch, pending={})
@@ -73,9 +82,15 @@ def static_member(group: ConsumerGroup, instance_id: str, member_id: str) -> str
 
 
 def fence(
-    ws: Workspace, group: ConsumerGroup, member_ids: Collection[str], now_ms: int, out: Effects
+    ws: Workspace,
+    group: ConsumerGroup,
+    gone: Mapping[str, str],
+    trigger: Trigger,
+    now_ms: int,
+    out: Effects,
 ) -> None:
-    """Take members out of the group."""
+    """Take members out of the group, with what they say about it."""
+    member_ids = gone.keys()
     for member_id in member_ids:
         consumer_timers.cancel(ws, group.group_id, member_id)
     if may_downgrade(ws, group, member_ids):
@@ -91,6 +106,11 @@ def fence(
         if draft.resolved(regex) is not None:
             draft.set_regex(regex, None)
     draft.set_epoch(group.epoch + 1, subscription_hash(ws.topics, draft))
+    draft.causes += [
+        cause_of(trigger, group.members[member_id], member_id, ws.wall_ms(now_ms), reason)
+        for member_id, reason in gone.items()
+    ]
+    remember(ws, draft, now_ms)
 
 
 def time_over(
@@ -102,4 +122,4 @@ def time_over(
     unrevoked = group.current(member_id).state is MemberState.UNREVOKED
     if kind == consumer_timers.REBALANCE and not unrevoked:
         return
-    fence(ws, group, [member_id], now_ms, out)
+    fence(ws, group, {member_id: ""}, _OVER[kind], now_ms, out)

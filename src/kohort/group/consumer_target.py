@@ -28,6 +28,7 @@ from kohort.group.assignors.base import (
 from kohort.group.consumer_draft import Draft
 from kohort.group.consumer_records import MemberMetadata, Partitions, Resolved
 from kohort.group.effects import Effects
+from kohort.group.history import Cause, ConsumerView, Trigger
 from kohort.group.regex import compiled
 from kohort.group.topics import TopicsImage, metadata_hash
 from kohort.group.workspace import Workspace
@@ -45,15 +46,36 @@ def refresh(ws: Workspace, draft: Draft, now_ms: int, *, changed: bool) -> None:
             resolve(ws, draft, regex, now_ms)
     new_hash = subscription_hash(ws.topics, draft)
     if changed or new_hash != draft.metadata_hash:
+        if not changed:
+            draft.causes.append(Cause(Trigger.TOPICS, ws.wall_ms(now_ms)))
         draft.set_epoch(draft.epoch + 1, new_hash)
 
 
-def accept(ws: Workspace, draft: Draft, out: Effects) -> None:
+def accept(ws: Workspace, draft: Draft, now_ms: int, out: Effects) -> None:
     """What was proposed is decided. Until here the topics count as not looked at (B12)."""
+    remember(ws, draft, now_ms)
     out.records += draft.out.records
     out.news += draft.out.news
     if draft.looked_at_topics:
         ws.checked_topics[draft.group.group_id] = ws.topics
+
+
+def remember(ws: Workspace, draft: Draft, now_ms: int) -> None:
+    """Let the history know when the epoch has risen, and when there is a target for it."""
+    group, at_ms = draft.group, ws.wall_ms(now_ms)
+    group_id = group.group_id
+    if draft.epoch > group.epoch:
+        before = ConsumerView(
+            dict(group.members), dict(group.targets), dict(group.regexes), ws.topics
+        )
+        ws.history.raised(group_id, draft.epoch, before, draft.causes, at_ms)
+    if draft.target_epoch > group.target_epoch:
+        members = dict(draft.members())
+        targets = {member_id: draft.target(member_id) for member_id in members}
+        resolved = ((regex, draft.resolved(regex)) for regex in draft.regexes())
+        regexes = {regex: found for regex, found in resolved if found is not None}
+        after = ConsumerView(members, targets, regexes, ws.topics)
+        ws.history.targeted(group_id, draft.target_epoch, after, at_ms)
 
 
 def subscription_hash(topics: TopicsImage, draft: Draft) -> int:

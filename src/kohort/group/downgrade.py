@@ -22,6 +22,7 @@ from kohort.group.consumer_group import ConsumerGroup
 from kohort.group.consumer_records import Current, MemberMetadata, Partitions
 from kohort.group.consumer_target import by_name
 from kohort.group.effects import Effects
+from kohort.group.history import Trigger
 from kohort.group.live import Group, Member
 from kohort.group.rebalance import CONSUMER_PROTOCOL_TYPE, start_rebalance, topics_of
 from kohort.group.records import group_record
@@ -51,6 +52,7 @@ def downgrade(
     left = {m: member for m, member in group.members.items() if m not in gone}
     held = {m: held_by(group.current(m)) for m in left}
     classic = convert(ws, group.group_id, group.epoch, left, held, now_ms, out, settled=False)
+    ws.caused(classic, Trigger.DOWNGRADED, now_ms)
     start_rebalance(ws, classic, now_ms, out)
 
 

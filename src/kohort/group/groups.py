@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 from kohort.errors import ErrorCode
+from kohort.group import timeline
 from kohort.group.consumer_group import ConsumerGroup
 from kohort.group.consumer_timers import dissolve
 from kohort.group.effects import Effects, Reply, RequestContext
@@ -43,6 +44,10 @@ def describe(
     """Describe the groups asked for; one that does not exist is `Dead`."""
     del now_ms
     groups = [_described(ws, group_id, context.api_version) for group_id in request.groups]
+    if last := timeline.asks(request.unknown_tags):
+        for group in groups:
+            entries = ws.history.of(group.group_id)[-last:]
+            group.unknown_tags = [timeline.as_tag(map(timeline.tell, entries))]
     out.replies.append(Reply(context.token, DescribeGroupsResponse(groups=groups)))
 
 

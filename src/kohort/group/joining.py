@@ -15,6 +15,7 @@ from kohort.errors import ErrorCode
 from kohort.group import consumer_states, consumer_timers
 from kohort.group.classic_members import join as admit_classic
 from kohort.group.effects import Effects, Reply, RequestContext
+from kohort.group.history import Trigger
 from kohort.group.holders import holder_of
 from kohort.group.live import SESSION, Group, Member, Protocols
 from kohort.group.rebalance import (
@@ -140,6 +141,8 @@ def _turn_away(ws: Workspace, group: Group, member_id: str, now_ms: int, out: Ef
     if member_id in group.pending_join:
         drop_pending(ws, group, member_id)
     elif member_id in group.members:
+        if group.state is GroupState.PREPARING:
+            ws.caused(group, Trigger.NO_ROOM, now_ms, member_id)
         drop_member(ws, group, member_id, out)
     else:
         return
@@ -228,14 +231,18 @@ def _join_known(
         refuse_join(out, context, member_id, fault or ErrorCode.UNKNOWN_MEMBER_ID)
         return
     member = group.members[member_id]
+    changed = member.protocols != _protocols(request)
     waits = (
         step is Step.PARK
-        or member.protocols != _protocols(request)
+        or changed
         or (step is Step.PARK_IF_CHANGED_OR_LEADER and group.leader == member_id)
     )
     timeouts = (member.rebalance_timeout_ms, member.session_timeout_ms)
     _update(group, member, request)
     if waits:
+        if step is not Step.PARK:
+            trigger = Trigger.CHANGED if changed else Trigger.LEADER
+            ws.caused(group, trigger, now_ms, member_id, request.reason or "")
         _park(group, member, context, out)
         start_or_continue(ws, group, now_ms, out)
         return
@@ -292,6 +299,7 @@ def _add(
     group.add(member)
     _park(group, member, context, out)
     ws.timers.arm(member.timer_key, now_ms + ws.config.group_new_member_join_timeout_ms)
+    ws.caused(group, Trigger.JOINED, now_ms, member_id, request.reason or "")
     start_or_continue(ws, group, now_ms, out)
 
 
@@ -325,6 +333,7 @@ def _replace(
         or group.vote() != protocol
         or _reads_other_topics(old.metadata(protocol), member.metadata(protocol))
     ):
+        ws.caused(group, Trigger.STATIC_BACK, now_ms, new_id, request.reason or "")
         _park(group, member, context, out)
         start_or_continue(ws, group, now_ms, out)
         return

@@ -91,6 +91,7 @@ class Group:
         "group_id",
         "initial_delay_ms",
         "initial_remaining_ms",
+        "last_joined",
         "leader",
         "members",
         "members_bytes",
@@ -116,6 +117,7 @@ class Group:
         self.static_members: dict[str, str] = {}  # instance id -> member id
         self.support: dict[str, int] = {}  # protocol name -> members that support it
         self.awaiting_join = 0
+        self.last_joined = ""
         self.pending_join: dict[str, None] = {}  # ids given with MEMBER_ID_REQUIRED (KIP-394)
         self.pending_sync: dict[str, None] = {}  # members of the generation yet to sync
         self.new_member_added = False
@@ -191,6 +193,7 @@ class Group:
         earlier = self.unpark_join(member)
         member.parked_join = context
         self.awaiting_join += 1
+        self.last_joined = member.member_id
         return earlier
 
     def unpark_join(self, member: Member) -> RequestContext | None:

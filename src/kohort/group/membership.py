@@ -13,6 +13,7 @@ from typing import Final
 from kohort.errors import ErrorCode
 from kohort.group import classic_members
 from kohort.group.effects import Effects, Reply, RequestContext
+from kohort.group.history import Trigger
 from kohort.group.live import Group
 from kohort.group.rebalance import (
     drop_member,
@@ -84,7 +85,7 @@ def leave(
         return
     removed, codes = 0, list[ErrorCode]()
     for who in leaving:
-        code, was_member = _remove(ws, group, who, out)
+        code, was_member = _remove(ws, group, who, now_ms, out)
         removed += was_member
         codes.append(code)
     _tell(response, leaving, codes, batch=batch)
@@ -117,7 +118,7 @@ def _tell(
 
 
 def _remove(
-    ws: Workspace, group: Group | None, who: MemberIdentity, out: Effects
+    ws: Workspace, group: Group | None, who: MemberIdentity, now_ms: int, out: Effects
 ) -> tuple[ErrorCode, bool]:
     """The error for one who leaves, and whether it was a member.
 
@@ -134,5 +135,6 @@ def _remove(
     fault = group.fault_of(member_id, instance_id)
     if fault:
         return fault, False
+    ws.caused(group, Trigger.LEFT, now_ms, member_id, who.reason or "")
     drop_member(ws, group, member_id, out)
     return ErrorCode.NONE, True

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from kohort.errors import ErrorCode, ProtocolError
 from kohort.group.effects import Effects, Reply
+from kohort.group.history import Trigger
 from kohort.group.live import JOIN, SESSION, SYNC, Group, Member
 from kohort.group.records import StoredGroup, group_record
 from kohort.group.states import GroupEvent, GroupState
@@ -38,6 +39,7 @@ def sync_key(group: Group) -> TimerKey:
 
 def start_rebalance(ws: Workspace, group: Group, now_ms: int, out: Effects) -> None:
     """Ask everybody to join again (prepareRebalance in Kafka)."""
+    ws.history.began(group.group_id, ws.wall_ms(now_ms))
     if group.state is GroupState.COMPLETING:
         refuse_parked_syncs(ws, group, ErrorCode.REBALANCE_IN_PROGRESS, now_ms, out)
     group.pending_sync.clear()
@@ -81,6 +83,7 @@ def end_join_phase(ws: Workspace, group: Group, now_ms: int, out: Effects) -> No
     ws.timers.cancel(join_key(group))
     for member in list(group.members.values()):
         if member.parked_join is None and member.instance_id is None:
+            ws.caused(group, Trigger.JOIN_OVER, now_ms, member.member_id)
             ws.timers.cancel(member.timer_key)
             group.remove(member.member_id)
     if group.members and not group.elect_joined_leader():
@@ -92,6 +95,8 @@ def end_join_phase(ws: Workspace, group: Group, now_ms: int, out: Effects) -> No
     protocol = group.vote() if group.members else None
     stored = ws.snapshot(group, ws.generation(group) + 1, protocol, {}, ws.wall_ms(now_ms))
     out.records.append(group_record(group.group_id, stored))
+    at_ms, last = ws.wall_ms(now_ms), group.last_joined
+    ws.history.joined(group.group_id, ws.stored(group), stored, last, at_ms)
     group.subscribed_topics = topics_of(stored)
     for member in group.members.values():
         parked = group.unpark_join(member)
@@ -167,6 +172,7 @@ def session_ended(ws: Workspace, group: Group, member_id: str, now_ms: int, out:
     elif not member.is_new and (member.parked_join or member.parked_sync):
         return  # it waits for us, not we for it; the answer starts its session anew
     else:
+        ws.caused(group, Trigger.SESSION_OVER, now_ms, member_id)
         drop_member(ws, group, member_id, out)
         if group.state in (GroupState.STABLE, GroupState.COMPLETING):
             start_rebalance(ws, group, now_ms, out)
@@ -197,6 +203,7 @@ def sync_time_over(ws: Workspace, group: Group, now_ms: int, out: Effects) -> No
     if group.state not in (GroupState.COMPLETING, GroupState.STABLE) or not group.pending_sync:
         return
     for member_id in list(group.pending_sync):
+        ws.caused(group, Trigger.SYNC_OVER, now_ms, member_id)
         drop_member(ws, group, member_id, out)
     start_rebalance(ws, group, now_ms, out)
 

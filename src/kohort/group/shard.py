@@ -33,6 +33,7 @@ from kohort.group.consumer_leave import time_over
 from kohort.group.durable import NO_PRODUCER, DurableState
 from kohort.group.effects import Effects, GroupRecord, Reply, RequestContext
 from kohort.group.expiry import Sweep, forget_topics
+from kohort.group.history import Trigger
 from kohort.group.live import JOIN, SESSION, SWEEP, SYNC, Group, Member
 from kohort.group.records import StoredGroup, StoredMember
 from kohort.group.refusals import append_code, refusal_of, refused
@@ -165,6 +166,7 @@ class GroupShard:
         for group in list(ws.groups.values()):
             too_large = len(group.members) > ws.config.group_max_size
             if too_large or ws.stored(group).lacks_assignment():
+                ws.caused(group, Trigger.TOO_LARGE if too_large else Trigger.UNFINISHED, now_ms)
                 rebalance.start_rebalance(ws, group, now_ms, out)
         return out
 

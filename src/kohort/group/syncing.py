@@ -11,6 +11,7 @@ from __future__ import annotations
 from kohort.errors import ErrorCode
 from kohort.group import classic_members
 from kohort.group.effects import Effects, Reply, RequestContext
+from kohort.group.history import Trigger
 from kohort.group.live import Group
 from kohort.group.rebalance import refuse_parked_syncs, start_rebalance, sync_key
 from kohort.group.records import StoredGroup, group_record
@@ -86,9 +87,11 @@ def _take_plan(
     if len(record.value or b"") > ws.config.group_record_max_bytes:
         # As when the append of a too large record fails in Kafka.
         refuse_parked_syncs(ws, group, ErrorCode.UNKNOWN_SERVER_ERROR, now_ms, out)
+        ws.caused(group, Trigger.PLAN_TOO_LARGE, now_ms, request.member_id)
         start_rebalance(ws, group, now_ms, out)
         return
     out.records.append(record)
+    ws.history.assigned(group.group_id, stored, ws.wall_ms(now_ms))
     group.move(GroupEvent.ASSIGNED)
     for member in group.members.values():
         if member.parked_sync is not None:

@@ -14,6 +14,7 @@ from kohort.errors import BrokerError, ErrorCode
 from kohort.group.config import GroupConfig, GroupTimeouts
 from kohort.group.durable import DurableState
 from kohort.group.effects import Effects, Reply, RequestContext
+from kohort.group.history import Cause, History, Trigger, cause_of
 from kohort.group.live import Group, Member
 from kohort.group.records import StoredGroup, StoredMember, group_record
 from kohort.group.timers import Timers
@@ -38,6 +39,7 @@ class Workspace:
         "dead",
         "durable",
         "groups",
+        "history",
         "new_id",
         "pending_join_bytes",
         "timeouts",
@@ -53,6 +55,7 @@ class Workspace:
         self.durable = DurableState()
         self.groups: dict[str, Group] = {}
         self.timers = Timers()
+        self.history = History()
         self.timeouts: Mapping[str, GroupTimeouts] = {}  # where a group was configured for itself
         self.topics: TopicsImage = NO_TOPICS
         self.pending_join_bytes = 0
@@ -128,6 +131,17 @@ class Workspace:
     def assignments(self, group: Group) -> dict[str, bytes]:
         """The stored assignments by member id."""
         return {m.member_id: m.assignment for m in self.stored(group).members.values()}
+
+    def caused(
+        self, group: Group, trigger: Trigger, now_ms: int, member_id: str = "", reason: str = ""
+    ) -> None:
+        """Remember why the group rebalances, and which of its members that is about."""
+        member, at_ms = group.members.get(member_id), self.wall_ms(now_ms)
+        if member is None:
+            cause = Cause(trigger, at_ms, reason=reason)
+        else:
+            cause = cause_of(trigger, member, member_id, at_ms, reason)
+        self.history.cause(group.group_id, cause)
 
     def arm_session(self, member: Member, now_ms: int) -> None:
         """Start the member's session anew (spec 2.3)."""

@@ -1,7 +1,8 @@
 """DescribeGroups (15), v0-6. KIP-345, KIP-430, KIP-1043.
 
 Each group is described by its own shard; the answer keeps the order asked for. Authorised
-operations are never computed.
+operations are never computed. A tagged field of ours asks for the group's last rebalances
+(`kohort.group.timeline`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ def handle(node: Node, request: DescribeGroupsRequest, call: Call) -> None:
             groups=[group_id],
             include_authorized_operations=request.include_authorized_operations,
         )
+        one.unknown_tags = request.unknown_tags
         node.groups.handle(group_id, one, Part(gather, call))
 
 
