@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from kohort.broker.config import OFFSETS_TOPIC
 from kohort.broker.groups import GroupHost
 from kohort.broker.leadership import Led
+from kohort.broker.partition import Partition
 from kohort.broker.taps import Event, Moment, Tap, Taps, Verdict
-from kohort.errors import ErrorCode, KafkaTimeoutError
+from kohort.errors import BrokerError, ErrorCode, KafkaTimeoutError
 from kohort.wire.messages.find_coordinator_request import FindCoordinatorRequest
 from kohort.wire.messages.find_coordinator_response import FindCoordinatorResponse
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
@@ -62,12 +66,14 @@ class Nodes(Harness):
     def commit(self, offset: int, node: int | None = None) -> int:
         return self.code(self.begin_commit(offset, node))
 
+    def fetch_request(self) -> OffsetFetchRequest:
+        topic = OffsetFetchRequestTopics(name="t", partition_indexes=[0])
+        asked = OffsetFetchRequestGroup(group_id=GROUP, topics=[topic])
+        return OffsetFetchRequest(groups=[asked])
+
     def committed(self, node: int | None = None) -> int:
         """The offset, or an error below zero."""
-        topic = OffsetFetchRequestTopics(name="t", partition_indexes=[0])
-        request = OffsetFetchRequest(
-            groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=[topic])]
-        )
+        request = self.fetch_request()
         group = self.ask(request, OffsetFetchResponse, 9, node or self.coordinator).groups[0]
         return -group.error_code or group.topics[0].partitions[0].committed_offset
 
@@ -77,6 +83,22 @@ class Nodes(Harness):
 
     def move(self, to: int | None = None) -> int:
         return self.commons.nodes.move_coordinator(GROUP, to)
+
+    @contextmanager
+    def one_turn(self) -> Iterator[None]:
+        """What is sent inside comes in one turn of the loop."""
+        settle = self.env.settle
+        self.env.settle = lambda: None  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            self.env.settle = settle  # type: ignore[method-assign]
+            settle()
+
+    def batches(self) -> list[int]:
+        """How many records each batch of the group's partition has."""
+        log = self.host().partition.log
+        return [] if log is None else [header.record_count for header, _ in log.batches()]
 
 
 @pytest.fixture
@@ -205,6 +227,85 @@ def test_no_marker_is_written_while_a_shard_is_loaded(nodes: Nodes) -> None:
     nodes.env.settle()
     assert nodes.commons.nodes.takes_markers(partition)
     assert nodes.committed() == 5
+
+
+# -- what comes in one turn of the loop
+
+
+def test_what_comes_in_one_turn_is_written_as_one_batch(nodes: Nodes) -> None:
+    """Group commit; each reply waits for its record, and a reader for what it was shown."""
+    nodes.commit(1)
+    with nodes.one_turn():
+        commits = [nodes.begin_commit(offset) for offset in (2, 3, 4)]
+        assert nodes.batches() == [1]
+        assert not any(commit.done for commit in commits)
+    assert [nodes.code(commit) for commit in commits] == [0, 0, 0]
+    assert nodes.batches() == [1, 3]
+    assert nodes.committed() == 4
+    nodes.move()
+    assert nodes.committed() == 4
+
+
+def test_a_batch_is_bounded(nodes: Nodes) -> None:
+    with nodes.one_turn():
+        commits = [nodes.begin_commit(offset) for offset in range(1_001)]
+        assert nodes.batches() == [1_000]
+        assert [commit.done for commit in commits] == [True] * 1_000 + [False]
+    assert nodes.batches() == [1_000, 1]
+
+
+def test_a_batch_that_cannot_be_written_refuses_all_of_its_turn(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O7, G10: nobody is told of what is not in the log, and it is not what is read afterwards."""
+    assert nodes.commit(1) == 0
+
+    def fails(*args: object) -> None:
+        raise BrokerError(E.KAFKA_STORAGE_ERROR, "no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Partition, "append", fails)
+        with nodes.one_turn():
+            commits = [nodes.begin_commit(offset) for offset in (2, 3)]
+            read = nodes.send(nodes.fetch_request(), 9, nodes.coordinator)
+    assert {nodes.code(commit) for commit in commits} == {E.NOT_COORDINATOR}
+    assert nodes.read(read, OffsetFetchResponse, 9).groups[0].error_code == E.NOT_COORDINATOR
+    nodes.env.advance(1_000)
+    assert nodes.committed() == 1
+
+
+@pytest.mark.parametrize("end", ["move", "kill"])
+def test_a_batch_of_a_lost_leadership_is_refused(nodes: Nodes, end: str) -> None:
+    """L11, G10: it was not written in time, so it never is."""
+    assert nodes.commit(1) == 0
+    with nodes.one_turn():
+        waiting = nodes.begin_commit(2)
+        if end == "move":
+            nodes.move()
+        else:
+            nodes.commons.nodes.kill(nodes.coordinator)
+    assert nodes.code(waiting) == E.NOT_COORDINATOR
+    nodes.env.advance(100)
+    assert nodes.committed() == 1
+
+
+def test_a_marker_stands_behind_what_was_replayed_before_it(nodes: Nodes) -> None:
+    """Else the records would get other offsets than they were replayed with."""
+    with nodes.one_turn():
+        nodes.begin_commit(1)
+        partition = nodes.commons.nodes.coordinating(GROUP)
+        assert nodes.batches() == []
+        assert nodes.commons.nodes.takes_markers(partition)
+        assert nodes.batches() == [1]
+
+
+def test_a_node_that_is_shut_down_writes_its_batch_first(nodes: Nodes) -> None:
+    with nodes.one_turn():
+        waiting = nodes.begin_commit(1)
+        log = nodes.host().partition
+        nodes.at(nodes.coordinator).close()
+    assert nodes.code(waiting) == 0
+    assert log.end_offset == 1
 
 
 def test_every_node_has_the_image_of_the_topics(nodes: Nodes) -> None:

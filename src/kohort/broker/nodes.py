@@ -228,7 +228,7 @@ class Nodes:
         Not while its shard is being loaded: that might replay the marker twice, or never.
         """
         host = self._shard_at(partition)
-        return host is None or host.loaded
+        return host is None or host.takes_marker()
 
     def marker_written(self, partition: Partition, producer_id: int, committed: bool) -> None:
         """A transaction's marker was appended to a partition: a live shard there must know."""

@@ -1,8 +1,9 @@
 """Hosting coordinators' shards: on the node that leads their partition of an internal topic.
 
 Rules (DESIGN.md, "group, the coordinator's side"):
-- Records are appended as one batch, replayed at once, and replies go when the log is durable up to
-  where it ended then; replies without records wait for the same mark.
+- Records are replayed at once, each with the offset that it is about to get; those of one turn of
+  the loop are appended together, as one batch at its end. Replies go when the log is durable up to
+  where their records stand; replies without records wait for what was replayed before them.
 - A shard is loaded by replaying its partition from the start, a slice at a time, so that a long log
   does not stop the node. Until then requests are answered COORDINATOR_LOAD_IN_PROGRESS, heartbeats
   without an error.
@@ -16,7 +17,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from kohort.broker.env import Cancellable
@@ -25,7 +26,7 @@ from kohort.broker.log.txn_index import marker_of
 from kohort.broker.partition import Partition
 from kohort.broker.taps import Event, Moment
 from kohort.errors import BrokerError, ErrorCode, ProtocolError
-from kohort.group.effects import Effects, GroupRecord, Reply, RequestContext
+from kohort.group.effects import Effects, GroupRecord, Producer, Reply, RequestContext
 from kohort.group.routing import coordinator_partition
 from kohort.records import BatchBuilder, BatchHeader, Chunk
 from kohort.wire import Message
@@ -39,6 +40,8 @@ log = logging.getLogger("kohort.broker")
 
 _LOAD_SLICE_BATCHES = 500
 _RELOAD_DELAY_MS = 1_000
+_BATCH_RECORDS, _BATCH_BYTES = 1_000, 1 << 20
+"""What ends a batch before the turn of the loop does."""
 
 
 class Shard(Protocol):
@@ -106,6 +109,9 @@ class ShardHost(ABC, Generic[S]):
         self.partition = partition
         self.epoch = partition.leader_epoch
         self.loaded = False
+        self._batch: list[GroupRecord] = []
+        """Replayed, and to be appended when the turn ends."""
+        self._batch_bytes = 0
         self._held: deque[tuple[int, list[Reply]]] = deque()
         self._later: deque[tuple[int, Callable[[], object]]] = deque()
         self._timer: Cancellable | None = None
@@ -170,6 +176,10 @@ class ShardHost(ABC, Generic[S]):
         context = RequestContext(asker, asker.api_version, asker.client_id, asker.client_host)
         self.run(self.shard.handle(request, context, self._node.env.now_ms()))
 
+    def takes_marker(self) -> bool:
+        """Whether a marker may be appended to the partition now: after all that was replayed."""
+        return self.loaded and self._write()
+
     def marker_written(self, producer_id: int, committed: bool) -> None:
         """A marker stands in the partition (see `Nodes.takes_markers`)."""
         if not self._closed:
@@ -184,43 +194,89 @@ class ShardHost(ABC, Generic[S]):
     # -- effects
 
     def run(self, effects: Effects) -> None:
-        """Append, replay, and answer when it is durable."""
+        """Replay, append, and answer when it is durable."""
         if self._closed:  # unloaded: all that it says is that it is not the coordinator
             for reply in effects.replies:
                 answer(reply)
             return
         if effects.records:
-            self._append(effects)
+            if effects.producer is not None or self._node.commons.taps.set:
+                self._append_alone(effects)
+            else:
+                self._append_later(effects)
         elif effects.replies:
-            self._hold(self._log_end(), effects.replies)
+            self._hold(self._end(), effects.replies)
         if effects.news:
             self._node.commons.news.spread(effects.news)
         if self.loaded and not self._closed:
             self._arm()
 
-    def _append(self, effects: Effects) -> None:
-        partition, env = self.partition, self._node.env
-        batch = build_batch(effects, env.wall_ms())
+    def _append_later(self, effects: Effects) -> None:
+        """With everything else of this turn."""
+        if not self._batch:
+            self._node.env.call_soon(self._write)
+        self._replay(effects.records, self._end(), -1)
+        for record in effects.records:
+            self._batch_bytes += len(record.key) + len(record.value or b"")
+        self._batch += effects.records
+        self._hold(self._end(), effects.replies)
+        if len(self._batch) >= _BATCH_RECORDS or self._batch_bytes >= _BATCH_BYTES:
+            self._write()
+
+    def _append_alone(self, effects: Effects) -> None:
+        """As a producer's batch, or one that a tap is to see by itself."""
+        if not self._write():
+            for reply in self.shard.append_failed(effects, ErrorCode.KAFKA_STORAGE_ERROR):
+                answer(reply)
+            return
+        producer = effects.producer
         try:
-            if partition.leader_epoch != self.epoch:  # L11; its resignation is on its way
-                raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            appended = partition.append(batch, BatchHeader(batch, 0), self._durable)
+            appended = self._append(effects.records, producer)
         except BrokerError as error:
-            log.warning("%s-%d: an append failed: %s", *partition.key, error)
             self._start_again(effects, error.code)
             return
-        producer_id = effects.producer.producer_id if effects.producer else -1
-        for at, record in enumerate(effects.records):
-            self.shard.replay(record, appended.base_offset + at, producer_id)
+        producer_id = -1 if producer is None else producer.producer_id
+        self._replay(effects.records, appended.base_offset, producer_id)
         taps, me = self._node.commons.taps, self._node.node_id
         if taps.set:
-            event = Event(Moment.APPENDED, me, None, "", *partition.key, records=effects.records)
+            event = Event(
+                Moment.APPENDED, me, None, "", *self.partition.key, records=effects.records
+            )
             if taps.fatal(event):
                 return
         self._hold(appended.last_offset + 1, effects.replies)
 
+    def _replay(self, records: Sequence[GroupRecord], offset: int, producer_id: int) -> None:
+        for at, record in enumerate(records, offset):
+            self.shard.replay(record, at, producer_id)
+
+    def _write(self) -> bool:
+        """Append what was replayed; False when that failed, and the shard has been dropped."""
+        records, self._batch, self._batch_bytes = self._batch, [], 0
+        if not records:
+            return True
+        try:
+            self._append(records, None)
+        except BrokerError as error:
+            self._start_again(Effects(), error.code)
+            return False
+        return True
+
+    def _append(self, records: Sequence[GroupRecord], producer: Producer | None) -> Appended:
+        """Append one batch. Raises BrokerError."""
+        partition = self.partition
+        batch = build_batch(records, producer, self._node.env.wall_ms())
+        try:
+            if partition.leader_epoch != self.epoch:  # L11; its resignation is on its way
+                raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return partition.append(batch, BatchHeader(batch, 0), self._durable)
+        except BrokerError as error:
+            log.warning("%s-%d: an append failed: %s", *partition.key, error)
+            raise
+
     def _start_again(self, effects: Effects, code: int) -> None:
         """What was to be written is not; drop the shard and read the log again, a little later."""
+        self._batch, self._batch_bytes = [], 0
         replies = [*self._take_held(), *effects.replies]
         refused = self.shard.append_failed(Effects(replies=replies), code)
         parked = self.shard.unload().replies
@@ -247,18 +303,23 @@ class ShardHost(ABC, Generic[S]):
             self._load()
 
     def _hold(self, offset: int, replies: list[Reply]) -> None:
-        if replies:
+        if not self._held and offset <= self.partition.end_offset:
+            for reply in replies:
+                answer(reply)
+        elif replies:
             self._held.append((offset, replies))
             self._release()
 
     def when_durable(self, do: Callable[[], object]) -> None:
         """Do something once all that has been appended is durable and its replies have gone."""
-        self._later.append((self._log_end(), do))
+        self._later.append((self._end(), do))
         self._release()
 
-    def _log_end(self) -> int:
+    def _end(self) -> int:
+        """The end of what was replayed."""
         opened = self.partition.log
-        return 0 if opened is None else opened.active.next_offset
+        end = 0 if opened is None else opened.segments[-1].next_offset
+        return end + len(self._batch)
 
     def _durable(self, result: Appended | BrokerError) -> None:
         if not isinstance(result, BrokerError):
@@ -295,6 +356,7 @@ class ShardHost(ABC, Generic[S]):
 
         What it has appended is in the log, which others go on with, so its replies stand.
         """
+        self._write()
         self._closed = True
         self._cancel_timer()
         self._unpin()
@@ -303,6 +365,7 @@ class ShardHost(ABC, Generic[S]):
 
     def abandon(self) -> None:
         """The node has died. Its connections are cut; others that wait hear that it is gone."""
+        self._batch = []
         self.close()
         self._refuse_held(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
@@ -434,12 +497,13 @@ def replay_batch(topic: str, shard: Shard, header: BatchHeader, batch: memoryvie
                 shard.replay(GroupRecord(record.key, record.value), record.offset, producer_id)
 
 
-def build_batch(effects: Effects, now_ms: int) -> memoryview:
+def build_batch(
+    records: Sequence[GroupRecord], producer: Producer | None, now_ms: int
+) -> memoryview:
     """One uncompressed batch of the records, as it is to stand in the log."""
     builder = BatchBuilder()
-    for record in effects.records:
+    for record in records:
         builder.append(now_ms, record.key, record.value)
-    producer = effects.producer
     if producer is None:
         return memoryview(bytearray(builder.build()))
     batch = builder.build(

@@ -64,14 +64,12 @@ def guarded_join(
 ) -> list[Buffer]:
     """Joins all small neighbours in `out`; the buffers at the indices `large` stay as they are."""
     try:
-        return _join_parts(out, large)
+        return _join_parts(out, large) if large else [b"".join(out)]
     except TypeError as error:
         raise _explained(message, version, error) from None
 
 
 def _join_parts(out: list[Buffer], large: list[int]) -> list[Buffer]:
-    if not large:
-        return [b"".join(out)]
     parts: list[Buffer] = []
     start = 0
     for index in large:
@@ -133,8 +131,11 @@ def decode_partial(
     cls: type[M], version: int, data: Buffer, offset: int, *, limits: Limits | None = None
 ) -> M:
     """As `decode`, but bytes may follow the message."""
-    decoder, data = _prepare(cls, version, data)
-    limits = limits or cls.LIMITS
+    decoder = cls.DECODERS.get(version) if type(data) is bytes else None
+    if decoder is None:
+        decoder, data = _prepare(cls, version, data)
+    if limits is None:
+        limits = cls.LIMITS
     end = len(data)
     if end > limits.frame_bytes:
         raise _too_large(cls, version, end, limits)

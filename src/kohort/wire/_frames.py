@@ -93,12 +93,11 @@ def _framed(message: Message, version: int, out: list[Buffer]) -> list[Buffer]:
     large: list[int] = []
     encode_into(message, version, out, large)
     parts = guarded_join(message, version, out, large)
-    size = sum(map(len, parts))
+    size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
     if size > 0x7FFFFFFF:
         raise EncodeError(f"{message.NAME} v{version}: frame of {size} bytes does not fit int32")
-    if len(parts) == 1:
-        return [_SIZE(size) + parts[0]]
-    return [_SIZE(size) + parts[0], *parts[1:]]
+    parts[0] = _SIZE(size) + parts[0]
+    return parts
 
 
 def decode_request_header(frame: Buffer) -> RequestHead:
@@ -126,7 +125,7 @@ def decode_request_header(frame: Buffer) -> RequestHead:
             raise DecodeError(f"client id is not UTF-8 ({error.reason})") from None
         p += size
     if version >= api[4]:
-        p = _skip_tags(frame, p)
+        p = p + 1 if p < len(frame) and frame[p] == 0 else _skip_tags(frame, p)
     return RequestHead(api_key, version, correlation_id, client_id, p)
 
 

@@ -13,6 +13,7 @@ API_NAMES: Final[dict[int, str]] = {key: api[0] for key, api in APIS.items()}
 """API key -> Kafka's name, as `18: "ApiVersions"`."""
 
 _CLASSES: dict[str, type[Message]] = {}
+_REQUESTS: dict[int, type[Message]] = {}
 
 
 def message_class(name: str) -> type[Message]:
@@ -28,7 +29,10 @@ def message_class(name: str) -> type[Message]:
 
 def request_class(api_key: int) -> type[Message]:
     """The request class of an API. Raises `UnsupportedVersionError` for an unknown key."""
-    return message_class(_api_name(api_key) + "Request")
+    cls = _REQUESTS.get(api_key)
+    if cls is None:
+        cls = _REQUESTS[api_key] = message_class(_api_name(api_key) + "Request")
+    return cls
 
 
 def response_class(api_key: int) -> type[Message]:
