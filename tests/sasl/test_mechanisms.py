@@ -11,25 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kohort.errors import AuthenticationError, ConfigError
-from kohort.sasl import (
-    SCRAM_SHA_256,
-    SCRAM_SHA_512,
-    Accepted,
-    Challenge,
-    OAuthBearerClient,
-    OAuthBearerServer,
-    PlainClient,
-    PlainServer,
+from kohort.sasl import SCRAM_SHA_256, SCRAM_SHA_512
+from kohort.sasl.mechanism import Accepted, Challenge
+from kohort.sasl.oauthbearer import OAuthBearerClient, OAuthBearerServer, Token
+from kohort.sasl.plain import PlainClient, PlainServer
+from kohort.sasl.saslprep import require_prepared, saslprep
+from kohort.sasl.scram import (
+    MAX_CLIENT_ITERATIONS,
     ScramClient,
     ScramCredential,
     ScramServer,
-    Token,
     credential_of,
+    escaped,
     salted_password,
+    unescaped,
     verifies,
 )
-from kohort.sasl.saslprep import require_prepared, saslprep
-from kohort.sasl.scram import MAX_CLIENT_ITERATIONS, escaped, unescaped
 from kohort.sasl.tokens import SignedTokens, TokenRules, verify_unsecured
 
 SECRET = "pencil-Geheim"

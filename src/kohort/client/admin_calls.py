@@ -21,6 +21,7 @@ from kohort.client.client_metrics import ClientMetrics, Observed
 from kohort.client.cluster import ANY, ClusterClient, Versioned
 from kohort.client.config import AdminConfig
 from kohort.client.coordinator import coordinator_in, find_coordinator
+from kohort.client.credentials import Credentials
 from kohort.client.future import Future
 from kohort.client.metadata import ClusterMetadata, Node
 from kohort.client.network import NetworkThread
@@ -48,8 +49,9 @@ class AdminCalls(Observed):
     def __init__(self, config: AdminConfig | None = None, /, **settings: Any) -> None:
         self.config = AdminConfig.from_mapping(settings) if config is None else config
         self._closed = False
+        credentials = Credentials(self.config)  # refuses first what would leave the thread behind
         self._thread = NetworkThread.shared()
-        self._cluster = ClusterClient(self._thread.loop, self.config)
+        self._cluster = ClusterClient(self._thread.loop, self.config, credentials=credentials)
         self._metrics = ClientMetrics(
             "admin", self.config.client_id, self._cluster.events, self._thread.loop
         )

@@ -7,6 +7,8 @@ Rules:
 - A request to `ANY` goes to the broker that is least busy; while it has not been sent it moves on
   when that broker cannot be reached, until its deadline. A request to a node fails with the node.
 - `done` is told exactly once, never from inside `request`.
+- A login that was refused is final: everything asked fails with that error, and `refused` is told.
+  Asking again would be refused again, and may lock the user out.
 
 Shell: randomness (jitter and the choice among equal brokers).
 """
@@ -19,6 +21,7 @@ from typing import Final, NamedTuple
 
 from kohort.client.backoff import Backoff
 from kohort.client.config import ClientConfig
+from kohort.client.credentials import Credentials
 from kohort.client.metadata import (
     ALL,
     AllTopics,
@@ -33,6 +36,7 @@ from kohort.client.metadata import (
 from kohort.client.peer import Lane, Peer, PeerState
 from kohort.client.pipeline import Build, Done, PendingRequest
 from kohort.errors import (
+    AuthenticationError,
     BrokerError,
     ClosedError,
     ConnectionFailedError,
@@ -54,6 +58,7 @@ ANY: Final = -1_000_000
 _SILENT: Final = {
     PeerState.CONNECTING: "no answer to connecting yet; is a firewall in between?",
     PeerState.NEGOTIATING: "connected, but it does not answer as a Kafka broker does",
+    PeerState.AUTHENTICATING: "connected, but the login is not answered",
 }
 _WANTED: Final = frozenset({PeerState.BACKING_OFF, *_SILENT})
 _FIRST_BOOTSTRAP: Final = -2  # bootstrap addresses are nodes -2, -3, ... until ids are known
@@ -91,11 +96,17 @@ class ClusterClient:
         *,
         auto_create_topics: bool = False,
         uniform: Callable[[], float] = random.random,
+        credentials: Credentials | None = None,
     ) -> None:
         self.loop = loop
         self.events = Events()
         """Everything that happens to this client, for whoever wants to know."""
         self.config = config
+        self._credentials = Credentials(config) if credentials is None else credentials
+        self.refusal: AuthenticationError | None = None
+        """Why this client may not talk to the cluster."""
+        self.refused: Callable[[AuthenticationError], object] = lambda error: None
+        """Told when a login was refused, once."""
         self.metadata = ClusterMetadata()
         """The present snapshot; replaced, never changed."""
         self.metadata_error: KohortError | None = None
@@ -138,6 +149,9 @@ class ClusterClient:
         """
         if self.is_closed:
             self.loop.call_soon(done, ClosedError("the client was closed"))
+            return
+        if self.refusal is not None:
+            self.loop.call_soon(done, self.refusal)
             return
         if isinstance(message, Versioned):
             api, build, at_most = message.api, message.build, message.at_most
@@ -191,7 +205,10 @@ class ClusterClient:
                 return None
             address = (node.host, node.port)
             name = f"{node.host}:{node.port}" if node_id in self._bootstrap else str(node)
-            peer = Peer(self.loop, self, self.config, node_id, address, name, lane, self.uniform)
+            peer = Peer(
+                self.loop, self, self.config, node_id, address, name, lane, self.uniform,
+                self._credentials,
+            )  # fmt: skip
             self._peers[node_id, lane] = peer
         return peer
 
@@ -207,7 +224,7 @@ class ClusterClient:
     def _cost(self, peer: Peer) -> tuple[int, float, float]:
         if peer.state is PeerState.READY:
             return (0, len(peer.pipeline), self.uniform())
-        if peer.state in (PeerState.CONNECTING, PeerState.NEGOTIATING):
+        if peer.state in _SILENT:
             return (1, peer.failures, self.uniform())
         if peer.state is PeerState.IDLE:
             return (2, peer.failures, self.uniform())
@@ -217,6 +234,11 @@ class ClusterClient:
         self, peer: Peer, requests: list[PendingRequest], error: KohortError
     ) -> None:
         """Told by a peer; unsent requests to ANY go on to another broker until their deadline."""
+        if isinstance(error, AuthenticationError):
+            self._refuse(error)
+            for request in requests:
+                self.loop.call_soon(request.done, error)
+            return
         now_ms = self.loop.now_ms()
         for request in requests:
             unsent = request.correlation_id == -1
@@ -229,9 +251,23 @@ class ClusterClient:
         if not self.is_closed and isinstance(error, ConnectionFailedError):
             self.refresh_soon()
 
+    def _refuse(self, error: AuthenticationError) -> None:
+        """This client may not talk to the cluster: nothing is tried any more."""
+        if self.refusal is not None or self.is_closed:
+            return
+        self.refusal = error
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.timer.cancel()
+            self.loop.call_soon(waiter.done, error)
+        self.loop.call_soon(self.refused, error)
+
     def _reroute(self, request: PendingRequest, failed: Peer) -> None:
         if self.is_closed:
             request.done(ClosedError("the client was closed"))
+            return
+        if self.refusal is not None:
+            request.done(self.refusal)
             return
         self._route(ANY, request, failed.lane)
 
@@ -287,6 +323,9 @@ class ClusterClient:
         if self.is_closed:
             self.loop.call_soon(done, ClosedError("the client was closed"))
             return
+        if self.refusal is not None:
+            self.loop.call_soon(done, self.refusal)
+            return
         now_ms = self.loop.now_ms()
         wait_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
         number = self._schedule.ask(now_ms)
@@ -311,7 +350,7 @@ class ClusterClient:
         self._listeners.append(listener)
 
     def _tick(self) -> None:
-        if self.is_closed:
+        if self.is_closed or self.refusal is not None:
             return
         if self._schedule.tick(self.loop.now_ms()):
             number, watched = self._schedule.sent, self._schedule.watched

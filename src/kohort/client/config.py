@@ -3,8 +3,7 @@
 Rules:
 - Names are Kafka's, dotted or with underscores. Durations are milliseconds (`_ms`), sizes bytes.
 - A value that can never work is refused when the client is made, before anything is started.
-- TLS and SASL are not in this version: keys that begin with `ssl` or `sasl` are accepted and unused
-  while `security_protocol` is PLAINTEXT, as Kafka does, and any other protocol is refused.
+- `ssl` and `sasl` keys: see `security`.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, Self
 
 from kohort.client.reset_policy import ResetPolicy
+from kohort.client.security import SecurityConfig, in_our_words
 from kohort.config import Config, is_secret, plain
 from kohort.errors import ConfigError
 
@@ -45,7 +45,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 @dataclass(frozen=True)
-class ClientConfig(Config):
+class ClientConfig(SecurityConfig, Config):
     """What every role has in common."""
 
     bootstrap_servers: tuple[str, ...] = ("localhost:9092",)
@@ -72,20 +72,14 @@ class ClientConfig(Config):
     """A connection without a request for so long is closed."""
     receive_message_max_bytes: int = 128 << 20
     """The largest answer that is accepted; a longer one closes its connection."""
-    security_protocol: str = "PLAINTEXT"
-    """PLAINTEXT only, in this version."""
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """As `Config.from_mapping`; `ssl` and `sasl` keys are unused (see the module's rules)."""
-        ours = {
-            key: value
-            for key, value in values.items()
-            if not key.lower().startswith(("ssl.", "ssl_", "sasl.", "sasl_"))
-        }
-        return super().from_mapping(ours)
+        """As `Config.from_mapping`, with Java's names of security settings (see `security`)."""
+        return super().from_mapping(in_our_words(values, set(cls.field_names())))
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         servers: Any = self.bootstrap_servers
         if isinstance(servers, str):
             servers = servers.split(",")
@@ -96,11 +90,6 @@ class ClientConfig(Config):
             raise ConfigError("bootstrap_servers is empty; name at least one host:port")
         for server in self.bootstrap_servers:
             parse_address(server)
-        if self.security_protocol.upper() != "PLAINTEXT":
-            raise ConfigError(
-                f"security_protocol={self.security_protocol!r} is not supported in this version "
-                f"of Kohort; only PLAINTEXT is"
-            )
         self._at_least(1, "request_timeout_ms", "default_api_timeout_ms", "metadata_max_age_ms")
         self._at_least(1, "socket_connection_setup_timeout_ms", "connections_max_idle_ms")
         self._at_least(0, "retry_backoff_ms", "reconnect_backoff_ms")

@@ -110,6 +110,7 @@ class ConsumerCore:
         self._pump_posted = False
         self._closed = False
         cluster.add_listener(self._metadata_changed)
+        cluster.refused = self.failed
 
     # -- from the caller's thread ----------------------------------------------------------------
 

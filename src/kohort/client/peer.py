@@ -1,10 +1,14 @@
 """One broker on one lane: a connection that comes back, its handshake, its requests.
 
 Rules:
-- States: IDLE (no connection, nobody needs one), CONNECTING, NEGOTIATING (ApiVersions is asked),
-  READY, BACKING_OFF (the last try failed; the next one comes by itself when something waits).
+- States: IDLE (no connection, nobody needs one), CONNECTING (TLS included), NEGOTIATING
+  (ApiVersions is asked), AUTHENTICATING (where SASL is used), READY, BACKING_OFF (the last try
+  failed; the next one comes by itself when something waits).
 - Every new connection negotiates versions again: the broker may have been upgraded meanwhile.
 - When a try fails, everything that waits fails with it, so that callers may choose another broker.
+- A login that is refused is not tried again: its error reaches the cluster, which ends with it.
+- Where the broker gives a login an end (KIP-368), the next one begins before it, over the same
+  connection, when everything asked was answered: nothing may come in between (KAFKA-9854).
 - A completion of an earlier connection is dropped by its identity (design decision 4).
 """
 
@@ -17,9 +21,12 @@ from typing import Literal, Protocol
 import kohort
 from kohort.client.backoff import Backoff
 from kohort.client.config import ClientConfig
+from kohort.client.credentials import Credentials
+from kohort.client.login import Login, reauthenticate_after_ms
 from kohort.client.pipeline import PendingRequest, Pipeline
 from kohort.client.versions import features_of, pick, ranges_of
 from kohort.errors import (
+    AuthenticationError,
     BrokerError,
     ClosedError,
     ConnectionFailedError,
@@ -29,7 +36,14 @@ from kohort.errors import (
 )
 from kohort.metrics.events import ConnectionLost, ConnectionOpened, Events, RequestDone
 from kohort.net import Connection, Loop, Timer
-from kohort.wire import Message, decode_response, encode_request, response_correlation_id
+from kohort.sasl.mechanism import ClientExchange
+from kohort.wire import (
+    Message,
+    decode_response,
+    encode_request,
+    response_class,
+    response_correlation_id,
+)
 from kohort.wire.api_versions import decode_api_versions
 from kohort.wire.messages.api_versions_request import ApiVersionsRequest
 
@@ -43,9 +57,13 @@ class PeerState(Enum):
     IDLE = "idle"
     CONNECTING = "connecting"
     NEGOTIATING = "negotiating"
+    AUTHENTICATING = "authenticating"
     READY = "ready"
     BACKING_OFF = "backing off"
     CLOSED = "closed"
+
+
+_SHAKING = (PeerState.NEGOTIATING, PeerState.AUTHENTICATING)
 
 
 class PeerOwner(Protocol):
@@ -76,8 +94,11 @@ class Peer:
         name: str,
         lane: Lane,
         uniform: Callable[[], float],
+        credentials: Credentials,
     ) -> None:
         self._loop = loop
+        self._credentials = credentials
+        self._uniform = uniform
         self._owner = owner
         self._config = config
         self.node_id = node_id
@@ -102,6 +123,11 @@ class Peer:
         self._retry: Timer | None = None
         self._idle: Timer | None = None
         self._used_ms = 0
+        self._login: Login | None = None
+        self._asked: Message | None = None  # by the login; its answer is waited for
+        self._renewal: Timer | None = None
+        self._renewing = False
+        self._was_answered = False  # over this connection, after its handshakes
 
     @property
     def failures(self) -> int:
@@ -124,7 +150,7 @@ class Peer:
         if self.state is PeerState.CLOSED:
             return
         self.state = PeerState.CLOSED
-        for timer in (self._deadline, self._retry, self._idle):
+        for timer in (self._deadline, self._retry, self._idle, self._renewal):
             if timer is not None:
                 timer.cancel()
         connection, self._connection = self._connection, None
@@ -147,6 +173,9 @@ class Peer:
         if self.state is PeerState.NEGOTIATING:
             self._versions_answered(frame)
             return
+        if self.state is PeerState.AUTHENTICATING:
+            self._login_answered(frame)
+            return
         try:
             request = self.pipeline.answered(response_correlation_id(frame))
         except ProtocolError as error:
@@ -164,12 +193,29 @@ class Peer:
             return
         self._used_ms = self._loop.turn_ms
         self._tell_done(request, len(frame), answer)
+        self._was_answered = True
         request.done(answer)
+        if self._renewing and not self.pipeline.in_flight and c is self._connection:
+            self._log_in()
 
     def closed(self, c: Connection, error: KohortError | None, /) -> None:
         """The stream is gone."""
         if c is self._connection:
-            self._lost(error or ConnectionFailedError(f"the connection to {self.name} was closed"))
+            self._lost(self._explained(error))
+
+    def _explained(self, error: KohortError | None) -> KohortError:
+        """Why the stream is gone, with a guess where the broker hung up on what it was told."""
+        if isinstance(error, AuthenticationError):
+            return error.at(self.name)
+        if error is None:
+            return ConnectionFailedError(f"the connection to {self.name} was closed")
+        talked = self.state in (PeerState.NEGOTIATING, PeerState.AUTHENTICATING, PeerState.READY)
+        if talked and not self._was_answered and self._config.security_protocol == "PLAINTEXT":
+            return ConnectionFailedError(
+                f"{error} before it answered anything; does its listener ask for TLS or SASL? "
+                "check security_protocol"
+            )
+        return error
 
     def drained(self, c: Connection, /) -> None:
         """Nothing waits for this: requests are bounded by their callers."""
@@ -179,6 +225,7 @@ class Peer:
     def _connect(self) -> None:
         self.state = PeerState.CONNECTING
         self._retry = None
+        self._was_answered = self._renewing = False
         host, port = self.address
         self._connection = self._loop.connect(
             host,
@@ -186,6 +233,7 @@ class Peer:
             self,
             max_frame_bytes=self._config.receive_message_max_bytes,
             timeout_ms=self._config.socket_connection_setup_timeout_ms,
+            tls=self._credentials.tls(host),
         )
 
     def _ask_versions(self, version: int) -> None:
@@ -222,18 +270,88 @@ class Peer:
             return
         self.ranges = ranges_of(answer.message)
         self.features = features_of(answer.message)
+        if self._credentials.logs_in:
+            self._log_in()
+        else:
+            self._opened()
+
+    def _opened(self, *, again: bool = False) -> None:
         self._backoff.succeeded()
         self.state = PeerState.READY
-        self._owner.events.emit(ConnectionOpened(self.node_id))
         self._used_ms = self._loop.now_ms()
+        if not again:
+            self._owner.events.emit(ConnectionOpened(self.node_id))
         self._arm_idle()
         self._send_waiting()
+
+    # -- the login
+
+    def _log_in(self) -> None:
+        self.state = PeerState.AUTHENTICATING
+        if self._idle is not None:
+            self._idle.cancel()
+        self._login = self._asked = None
+        deadline_ms = self._loop.now_ms() + self._config.request_timeout_ms
+        self._handshake = (-1, -1, deadline_ms)
+        self._watch_deadline(deadline_ms)
+        connection = self._connection
+
+        def begin(exchange: ClientExchange | KohortError) -> None:
+            if connection is not self._connection or connection is None:
+                return
+            if isinstance(exchange, KohortError):
+                self._lose(exchange)
+                return
+            self._login = Login(exchange, self.ranges, self.name)
+            try:
+                self._say(*self._login.first())
+            except KohortError as error:
+                self._lose(error)
+
+        self._credentials.begin(self._loop, begin)
+
+    def _say(self, message: Message, version: int) -> None:
+        assert self._connection is not None
+        correlation_id = self.pipeline.next_id()
+        self._handshake = (correlation_id, version, self._handshake[2])
+        self._asked = message
+        self._connection.send(
+            encode_request(message, version, correlation_id, self._config.client_id)
+        )
+
+    def _login_answered(self, frame: memoryview) -> None:
+        expected, version, _ = self._handshake
+        asked, login = self._asked, self._login
+        try:
+            if asked is None or login is None or response_correlation_id(frame) != expected:
+                raise ProtocolError(f"{self.name} answered what it was not asked")
+            answer = decode_response(response_class(asked.API_KEY), version, frame)[1]
+            following = login.answered(answer)
+        except KohortError as error:
+            self._lose(error)
+            return
+        if following is not None:
+            self._say(*following)
+            return
+        self._login = self._asked = None
+        again, self._renewing = self._renewing, False
+        if login.lifetime_ms:
+            after_ms = reauthenticate_after_ms(login.lifetime_ms, self._uniform())
+            self._renewal = self._loop.call_at(self._loop.now_ms() + after_ms, self._renew)
+        self._opened(again=again)
+
+    def _renew(self) -> None:
+        """Log in again; nothing is sent from now on until that is done."""
+        if self.state is PeerState.READY:
+            self._renewing = True
+            if not self.pipeline.in_flight:
+                self._log_in()
 
     # -- sending
 
     def _send_waiting(self) -> None:
         pipeline = self.pipeline
-        while pipeline.waiting and self._connection is not None:
+        while pipeline.waiting and self._connection is not None and not self._renewing:
             request = pipeline.waiting.popleft()
             try:
                 version = pick(request.api, self.ranges, self.name, request.at_most)
@@ -271,9 +389,10 @@ class Peer:
                 self._tell_done(request, 0, error)
             self._owner.requests_failed(self, in_flight, error)
             self._lose(error)
-        elif self.state is PeerState.NEGOTIATING and now_ms >= self._handshake[2]:
-            self._lose(self._too_late("did not answer ApiVersions in time"))
-        if self.state is PeerState.NEGOTIATING:
+        elif self.state in _SHAKING and now_ms >= self._handshake[2]:
+            asked = "ApiVersions" if self.state is PeerState.NEGOTIATING else "the login"
+            self._lose(self._too_late(f"did not answer {asked} in time"))
+        if self.state in _SHAKING:
             self._watch_deadline(self._handshake[2])
         deadline_ms = self.pipeline.next_deadline()
         if deadline_ms is not None and self.state is not PeerState.CLOSED:
@@ -299,6 +418,8 @@ class Peer:
         connection, self._connection = self._connection, None
         assert connection is not None
         connection.close()
+        if self._renewal is not None:
+            self._renewal.cancel()
         self.state = PeerState.IDLE
 
     # -- losing
@@ -315,8 +436,10 @@ class Peer:
         self._connection = None
         self.last_error = error
         self._owner.events.emit(ConnectionLost(self.node_id, error))
-        if self._idle is not None:
-            self._idle.cancel()
+        self._login = self._asked = None
+        for timer in (self._idle, self._renewal):
+            if timer is not None:
+                timer.cancel()
         wait_ms = self._backoff.failed()
         self.retry_at_ms = self._loop.now_ms() + wait_ms
         self.state = PeerState.BACKING_OFF
@@ -331,7 +454,7 @@ class Peer:
 
     def _fail_all(self, error: KohortError) -> None:
         waiting, in_flight = self.pipeline.take_all()
-        if not isinstance(error, ConnectionFailedError | ClosedError):
+        if not isinstance(error, ConnectionFailedError | ClosedError | AuthenticationError):
             error = ConnectionFailedError(f"the connection to {self.name} was given up: {error}")
         for request in in_flight:
             self._tell_done(request, 0, error)

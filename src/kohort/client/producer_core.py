@@ -21,6 +21,7 @@ from typing import Any, Final
 from kohort.client.accumulator import Accumulator, Add, Batch, PartitionQueue
 from kohort.client.cluster import ANY, ClusterClient, Versioned
 from kohort.client.config import ProducerConfig
+from kohort.client.credentials import Credentials
 from kohort.client.delivery import Delivery
 from kohort.client.front_implementation import Guard, RecordFuture, TopicSlots, for_key
 from kohort.client.future import Future
@@ -32,6 +33,7 @@ from kohort.client.sender import IdState, Outcome, ProducePlan, Sender
 from kohort.client.transactional import Transactional, tell
 from kohort.client.transactions import Settled
 from kohort.errors import (
+    AuthenticationError,
     BrokerError,
     ClosedError,
     DeliveryFailedError,
@@ -110,9 +112,13 @@ class ProducerCore:
         self._drain_posted = False
         self._unsent: deque[ProducePlan] = deque()
         self._timer: Timer | None = None
+        credentials = Credentials(config)  # refuses first what would leave the thread behind
         self.thread = NetworkThread.shared()
         self._loop = self.thread.loop
-        self._cluster = ClusterClient(self._loop, config, auto_create_topics=True)
+        self._cluster = ClusterClient(
+            self._loop, config, auto_create_topics=True, credentials=credentials
+        )
+        self._cluster.refused = self._refused
         self.events = self._cluster.events
         self._cluster.add_listener(self._metadata_changed)
         self.transactional: Transactional | None = None
@@ -198,8 +204,7 @@ class ProducerCore:
         self, route: Route, queue: PartitionQueue, add: Add
     ) -> tuple[Batch, int] | Future[None]:
         """Add when perhaps a new batch must be opened; or what to wait for."""
-        if self.closed:
-            raise ClosedError("this producer was closed; make a new one")
+        self._check_alive()
         if self.transactional is not None:
             self.transactional.check_may_write()
         before = queue.open
@@ -216,8 +221,7 @@ class ProducerCore:
         return room
 
     def _wait_for_topic(self, topic: str) -> Future[None]:
-        if self.closed:
-            raise ClosedError("this producer was closed; make a new one")
+        self._check_alive()
         code = self._topic_errors.get(topic, 0)
         if code in _FATAL_TOPIC_ERRORS:
             raise BrokerError(code, f"topic {topic!r} cannot be produced to{_cure(code)}")
@@ -227,6 +231,12 @@ class ProducerCore:
             self._topics |= {topic}
             self._loop.call_soon_threadsafe(self._watch_topics)
         return news
+
+    def _check_alive(self) -> None:
+        if self.closed:
+            raise ClosedError("this producer was closed; make a new one")
+        if self._cluster.refusal is not None:
+            raise self._cluster.refusal
 
     def check_may_wait(self) -> None:
         """Raise UsageError on the network thread, which would wait for itself."""
@@ -320,6 +330,16 @@ class ProducerCore:
             self._loop.call_soon_threadsafe(self._drain)
 
     # -- the network thread
+
+    def _refused(self, error: AuthenticationError) -> None:
+        """A login was refused: nothing will be stored any more."""
+        with self.lock:
+            outcomes = self._sender.drop_unsent(error)
+            waiting = self._room + self._news
+            self._room, self._news = [], []
+        self._complete(outcomes)
+        for future in waiting:
+            future.set_result(None)
 
     def _watch_topics(self) -> None:
         self._cluster.watch_topics(self._topics)

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from kohort.errors import AuthenticationError
+from kohort.sasl import OAUTHBEARER
 from kohort.sasl.mechanism import MAX_MESSAGE_BYTES, Accepted, Challenge
 
-OAUTHBEARER: Final = "OAUTHBEARER"
 _SEPARATOR: Final = "\x01"
 _KEY = re.compile(r"[A-Za-z]+")
 _VALUE = re.compile(r"[\x21-\x7E \t\r\n]+")

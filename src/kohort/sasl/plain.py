@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kohort.errors import AuthenticationError
+from kohort.sasl import PLAIN
 from kohort.sasl.mechanism import MAX_MESSAGE_BYTES, Accepted, Challenge
-
-PLAIN = "PLAIN"
 
 
 class PlainClient:

@@ -20,10 +20,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kohort.errors import AuthenticationError
+from kohort.sasl import SCRAM_SHA_256, SCRAM_SHA_512
 from kohort.sasl.mechanism import MAX_MESSAGE_BYTES, Accepted, Challenge
 
-SCRAM_SHA_256: Final = "SCRAM-SHA-256"
-SCRAM_SHA_512: Final = "SCRAM-SHA-512"
 HASHES: Final = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
 MIN_ITERATIONS: Final = 4_096
 MAX_ITERATIONS: Final = 16_384

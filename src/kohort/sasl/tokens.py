@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from kohort.errors import AuthenticationError, ConfigError
-from kohort.sasl.oauthbearer import OAUTHBEARER
+from kohort.sasl import OAUTHBEARER
 
 PUBLIC_KEY_ALGORITHMS: Final = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",

@@ -17,6 +17,7 @@ from kohort.simulator.machine import WALL_MS, Machine
 from kohort.simulator.schedule import Handle
 
 if TYPE_CHECKING:
+    from kohort.net.tls import TlsClient
     from kohort.simulator.network import Network
 
 
@@ -90,9 +91,10 @@ class SimLoop(Loop):
         *,
         max_frame_bytes: int,
         timeout_ms: int = 10_000,
+        tls: TlsClient | None = None,
     ) -> Connection:
         """Begin to connect to a simulated node."""
-        del port, max_frame_bytes
+        del port, max_frame_bytes, tls
         return self.network.connect(self, host, handler, timeout_ms)
 
 

@@ -1,0 +1,195 @@
+"""How a client proves who it is, and whom it believes: Kafka's `security`, `ssl` and `sasl` keys.
+
+Rules:
+- Files are PEM. Java's names for them are read too (`ssl.truststore.location`, `sasl.jaas.config`);
+  a Java key store (JKS, PKCS12) is refused with what makes PEM of it.
+- With `security_protocol=PLAINTEXT` every key that begins with `ssl` or `sasl` is accepted and
+  unused, as Kafka does; with any other, one that is not known here is refused.
+- Secrets are in no `repr` and no error (`Config`); `sasl.password.file` names a file instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kohort.config import plain
+from kohort.errors import ConfigError
+from kohort.sasl import MECHANISMS, OAUTHBEARER
+
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_SPELT_OTHERWISE: Final = {
+    "ssl_truststore_location": "ssl_ca_location",
+    "ssl_keystore_location": "ssl_certificate_location",
+    "sasl_mechanisms": "sasl_mechanism",
+    "sasl_oauthbearer_client_credentials_client_id": "sasl_oauthbearer_client_id",
+    "sasl_oauthbearer_client_credentials_client_secret": "sasl_oauthbearer_client_secret",
+}
+_UNUSED: Final = frozenset(
+    {
+        "ssl_protocol", "ssl_provider", "ssl_secure_random_implementation",
+        "ssl_keymanager_algorithm", "ssl_trustmanager_algorithm",
+        "sasl_login_callback_handler_class", "sasl_login_class",
+        "sasl_client_callback_handler_class", "sasl_kerberos_service_name",
+        "sasl_kerberos_kinit_cmd", "sasl_login_retry_backoff_ms", "sasl_login_retry_backoff_max_ms",
+        "sasl_login_refresh_window_factor", "sasl_login_refresh_window_jitter",
+        "sasl_login_refresh_min_period_seconds", "sasl_login_refresh_buffer_seconds",
+        "sasl_login_read_timeout_ms", "sasl_oauthbearer_method",
+    }
+)  # fmt: skip
+"""Kafka's keys that name Java classes, or how fast Java does what is done here by itself."""
+_STORE_TYPES: Final = ("ssl_truststore_type", "ssl_keystore_type")
+_JAAS: Final = re.compile(
+    r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\s+(.*?);\s*", re.S
+)
+_JAAS_OPTION: Final = re.compile(r"""\s*([\w.]+)\s*=\s*(?:"((?:\\.|[^"\\])*)"|([^\s"]+))""", re.S)
+_JAAS_KEYS: Final = {
+    "username": "sasl_username", "password": "sasl_password",
+    "clientId": "sasl_oauthbearer_client_id", "clientSecret": "sasl_oauthbearer_client_secret",
+    "scope": "sasl_oauthbearer_scope",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class SecurityConfig:
+    """What every client has of Kafka's security settings; a part of `ClientConfig`."""
+
+    security_protocol: str = "PLAINTEXT"
+    """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; both sides must name the same."""
+    ssl_ca_location: str | None = None
+    """A PEM file with the certificates that are believed; None: the system's."""
+    ssl_certificate_location: str | None = None
+    """A PEM file with this client's certificate, for brokers that ask for one."""
+    ssl_key_location: str | None = None
+    """A PEM file with its key; None: it stands with the certificate."""
+    ssl_key_password: str | None = None
+    ssl_endpoint_identification_algorithm: str = "https"
+    """`https`: the broker's name must stand in its certificate; `none` trusts any name."""
+    ssl_enabled_protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
+    ssl_cipher_suites: tuple[str, ...] = ()
+    """OpenSSL's names, for TLS 1.2; empty: OpenSSL's choice."""
+    sasl_mechanism: str | None = None
+    """PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER."""
+    sasl_username: str | None = None
+    sasl_password: str | None = None
+    sasl_oauthbearer_token_provider: Callable[[], Any] | None = None
+    """Called, on a thread of its own, for a token: `sasl.oauthbearer.Token`, or its text."""
+    sasl_oauthbearer_token_endpoint_url: str | None = None
+    """Where tokens are got by client id and secret (OIDC, KIP-768); https, or this machine."""
+    sasl_oauthbearer_client_id: str | None = None
+    sasl_oauthbearer_client_secret: str | None = None
+    sasl_oauthbearer_scope: str | None = None
+    sasl_login_connect_timeout_ms: int = 10_000
+    """A token endpoint that has not answered by then has failed."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "security_protocol", self.security_protocol.upper())
+        if self.security_protocol not in PROTOCOLS:
+            raise ConfigError(
+                f"security_protocol={self.security_protocol!r}; it is one of {', '.join(PROTOCOLS)}"
+            )
+        if self.uses_sasl:
+            self._check_sasl()
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.security_protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether a login comes before everything else."""
+        return self.security_protocol in ("SASL_PLAINTEXT", "SASL_SSL")
+
+    @property
+    def verifies_hostname(self) -> bool:
+        """Whether the broker's name must stand in its certificate."""
+        return self.ssl_endpoint_identification_algorithm.lower() not in ("", "none")
+
+    def _check_sasl(self) -> None:
+        mechanism = (self.sasl_mechanism or "").upper()
+        object.__setattr__(self, "sasl_mechanism", mechanism)
+        if mechanism not in MECHANISMS:
+            raise ConfigError(
+                f"sasl_mechanism={mechanism!r}; with {self.security_protocol} it is one of "
+                f"{', '.join(MECHANISMS)}"
+            )
+        if mechanism != OAUTHBEARER:
+            for name in ("sasl_username", "sasl_password"):
+                if not getattr(self, name):
+                    raise ConfigError(f"sasl_mechanism={mechanism} needs {name}; give it")
+            return
+        if self.sasl_oauthbearer_token_provider is not None:
+            return
+        url = self.sasl_oauthbearer_token_endpoint_url
+        if not (url and self.sasl_oauthbearer_client_id and self.sasl_oauthbearer_client_secret):
+            raise ConfigError(
+                "sasl_mechanism=OAUTHBEARER needs sasl_oauthbearer_token_provider, or "
+                "sasl_oauthbearer_token_endpoint_url with sasl_oauthbearer_client_id and "
+                "sasl_oauthbearer_client_secret"
+            )
+        require_safe_url("sasl_oauthbearer_token_endpoint_url", url)
+
+
+def require_safe_url(setting: str, url: str) -> None:
+    """Only https, and http to this machine: never a file (CVE-2025-27817). Raises ConfigError."""
+    from urllib.parse import urlsplit  # few need it, and importing it takes its time
+
+    parts = urlsplit(url)
+    local = parts.hostname in ("localhost", "127.0.0.1", "::1")
+    if parts.hostname is None or not (
+        parts.scheme == "https" or (parts.scheme == "http" and local)
+    ):
+        raise ConfigError(f"{setting} must begin with https:// (http:// on this machine only)")
+
+
+def in_our_words(values: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
+    """Java's and librdkafka's keys as ours. Raises ConfigError."""
+    protocol = next((v for k, v in values.items() if plain(k) == "security_protocol"), "PLAINTEXT")
+    secured = str(protocol).upper() != "PLAINTEXT"
+    translated: dict[str, Any] = {}
+    for key, value in values.items():
+        name = plain(key)
+        ours = name in known or not name.startswith(("ssl_", "sasl_"))
+        if ours or name in _SPELT_OTHERWISE:
+            key = key if ours else _SPELT_OTHERWISE[name]
+            if key in translated:
+                raise ConfigError(f"{key!r} is given twice, in two spellings")
+            translated[key] = value
+        elif name == "sasl_jaas_config":
+            for found, text in jaas_options(str(value)).items():
+                translated.setdefault(found, text)
+        elif name in _STORE_TYPES:
+            _require_pem(name, str(value))
+        elif secured and name not in _UNUSED:
+            raise ConfigError(
+                f"unknown security setting {key!r}; those there are: "
+                f"{', '.join(sorted(n for n in known if n.startswith(('ssl_', 'sasl_'))))}"
+            )
+    return translated
+
+
+def _require_pem(name: str, kind: str) -> None:
+    if kind.upper() != "PEM":
+        raise ConfigError(
+            f"{name}={kind}: only PEM is read; `keytool -exportcert -rfc -keystore STORE` or "
+            "`openssl pkcs12 -in STORE -out FILE.pem -nodes` makes it"
+        )
+
+
+def jaas_options(text: str) -> dict[str, str]:
+    """User and password of a `sasl.jaas.config`, under our names. Raises ConfigError."""
+    match = _JAAS.fullmatch(text)
+    if match is None:
+        raise ConfigError(
+            'sasl.jaas.config is not `MODULE required username="..." password="...";`'
+        )
+    found: dict[str, str] = {}
+    for option in _JAAS_OPTION.finditer(match[2]):
+        name, quoted, bare = option.groups()
+        if name in _JAAS_KEYS:
+            value = bare if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+            found[_JAAS_KEYS[name]] = value
+    return found
