@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from kohort import TopicPartition
+from kohort import Admin, Consumer, TopicPartition
 from kohort.client.health import Surroundings, examine, raise_stalled
+from kohort.client.missing_topics import missing_topic
 from kohort.client.positions import Phase, Position, Stamp
 from kohort.errors import ConsumerStalledError, KohortError
 from tests.clusters import Cluster
@@ -103,4 +104,59 @@ def test_the_watchdog_ends_a_silent_poll() -> None:
         consumer.seek((topic, 0), 2)
         with pytest.raises(ConsumerStalledError, match="has not moved from offset 2"):
             until(lambda: False, consumer)
+        world.close()
+
+
+def test_a_broker_that_is_down_is_a_concern() -> None:
+    """Also before any has ever answered, and after all have gone; named with its cause."""
+    with Consumer(bootstrap_servers="127.0.0.1:1", group_id="g") as nowhere:
+        nowhere.subscribe(["t"])
+        until(lambda: "127.0.0.1:1" in str(nowhere.health()), nowhere)
+    with Cluster(group_initial_rebalance_delay_ms=0) as cluster:
+        world = World(cluster)
+        topic = world.topic(1, records=10)
+        consumer = world.consumer(group_id=world.group())
+        consumer.subscribe([topic])
+        until(lambda: [p.lag for p in consumer.health().partitions] == [0], consumer)
+        assert consumer.health().concerns == ()
+        assert re.match("joined, generation 1", consumer.health().last_rebalance)
+        cluster.kill()
+        until(lambda: len(consumer.health().concerns) == 1, consumer)
+        assert "no broker could be reached" in consumer.health().concerns[0]
+        world.close()
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({"unknown": True, "exists": False, "creates": True}, "asked to create it"),
+        ({"unknown": True, "exists": False, "creates": False}, "read as soon as it does"),
+        ({"unknown": False, "exists": True, "creates": True, "before": "x"}, "did not exist when"),
+        ({"unknown": False, "exists": False, "creates": True, "before": "x"}, "x"),
+        ({"unknown": False, "exists": True, "creates": True}, None),
+    ],
+)
+def test_what_is_said_of_a_missing_topic(state, said) -> None:
+    found = missing_topic("ordrs", **{"before": None, **state})
+    assert found is None if said is None else said in str(found)
+
+
+@pytest.mark.parametrize("creates", [True, False])
+def test_a_mistyped_topic_is_not_silent(creates: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Kafka creates it (allow.auto.create.topics); that is logged, and stays a concern."""
+    with Cluster(group_initial_rebalance_delay_ms=0) as cluster:
+        world = World(cluster)
+        consumer = world.consumer(group_id=world.group(), allow_auto_create_topics=creates)
+        consumer.subscribe(["ordrs"])
+        until(lambda: bool(consumer.health().concerns), consumer)
+        until(lambda: "topic 'ordrs' does not exist" in caplog.text, consumer)
+        if creates:
+            until(lambda: bool(consumer.assignment()), consumer)
+            assert "did not exist when it was subscribed to" in str(consumer.health())
+        else:
+            consumer.poll(0.2)
+            with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+                assert "ordrs" not in {t.name for t in admin.list_topics()}
+        consumer.subscribe([world.topic()])
+        until(lambda: not consumer.health().concerns, consumer)
         world.close()

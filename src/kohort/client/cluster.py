@@ -113,6 +113,7 @@ class ClusterClient:
         """Why the last try to get metadata failed; None after a success."""
         self.is_closed = False
         self._auto_create = auto_create_topics
+        self._missing: frozenset[str] = frozenset()
         self.uniform = uniform
         """The chance of everything that jitters here and in what is built on it."""
         self._peers: dict[tuple[int, Lane], Peer] = {}
@@ -376,7 +377,13 @@ class ClusterClient:
         )
         if version == 0 and topics is None:
             topics = []  # in v0 an empty list means all topics
-        create = self._auto_create or version < 4  # before v4 the broker alone decides
+        # Before v4 the broker alone decides. A topic that is missing is known as missing before the
+        # broker is asked to create it, so that a wrong name is noticed.
+        create = version < 4 or (
+            self._auto_create
+            and not isinstance(watched, AllTopics)
+            and watched <= self._missing | self.metadata.topics.keys()
+        )
         return MetadataRequest(topics=topics, allow_auto_topic_creation=create)
 
     def _metadata_answered(self, number: int, answer: Message | KohortError) -> None:
@@ -387,6 +394,10 @@ class ClusterClient:
             self._learned = {n: node for n, node in self._learned.items() if n not in fresh.nodes}
             self.metadata_error = None
             self._publish(fresh)
+            missing = frozenset(n for n, code in fresh.errors.items() if code == _UNKNOWN_TOPIC)
+            if self._auto_create and missing - self._missing:
+                self._schedule.ask(now_ms)
+            self._missing = missing
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:
                 if waiter.number <= number:
@@ -456,6 +467,9 @@ class ClusterClient:
             self.loop.call_soon(waiter.done, error)
         self._waiters.clear()
         self._peers.clear()
+
+
+_UNKNOWN_TOPIC: Final = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 def _no_metadata(answer: Message) -> BrokerError:

@@ -45,6 +45,7 @@ from kohort.client.fetch_planner import FetchPlanner, FetchResult
 from kohort.client.fetch_reader import FetchReader
 from kohort.client.group_session import GroupSession
 from kohort.client.metadata import ALL, NO_LEADER, ClusterMetadata
+from kohort.client.missing_topics import MissingTopics
 from kohort.client.offset_queries import OffsetQueries, OffsetQuery, QuerySend, TimeAnswer
 from kohort.client.offset_resolver import OffsetAnswer, OffsetResolver
 from kohort.client.positions import Phase, Positions
@@ -103,7 +104,7 @@ class ConsumerCore:
         self._told: dict[object, Callable[[KohortError | None], None]] = {}
         self.matched: frozenset[str] = frozenset()
         self._asked_topics: set[str] = set()
-        self._warned: set[str] = set()
+        self.missing = MissingTopics(creates=config.allow_auto_create_topics)
         self._topic_ids: dict[str, bytes] = {}
         self._auto_at_ms = 0
         self._timer: Timer | None = None
@@ -457,15 +458,11 @@ class ConsumerCore:
     def _look_at_errors(self, metadata: ClusterMetadata) -> None:
         names = self.subscription.topics | {tp.topic for tp in self.subscription.partitions}
         for name in names:
-            code = metadata.errors.get(name, 0)
-            if not code or name in self._warned:
-                continue
-            if code in TOPIC_ERRORS:
+            if (code := metadata.errors.get(name, 0)) in TOPIC_ERRORS:
                 self.errors.append(BrokerError(code, f"topic {name!r}"))
                 self._attend()
-            elif code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                self._warned.add(name)
-                self.warn(f"topic {name!r} does not exist; it is read as soon as it does")
+        for said in self.missing.look(names, metadata):
+            self.warn(said)
 
     # -- inside ----------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kohort.client.consumer_core import ConsumerCore
+from kohort.client.consumer_setup import GroupMember
 from kohort.client.health import ConsumerHealth, Surroundings, examine, raise_stalled
 from kohort.client.metadata import NO_LEADER
 from kohort.client.types import TopicPartition
@@ -18,13 +19,29 @@ def health_of(core: ConsumerCore) -> ConsumerHealth:
     return ConsumerHealth(
         group="" if member is None else member.state.value,
         group_since_ms=0 if member is None else now_ms - member.since_ms,
-        last_rebalance="" if member is None else member.last_reason,
+        last_rebalance="" if member is None else _last_rebalance(member),
         coordinator=around.coordinator,
         polled_ms=around.polled_ms,
         buffered_bytes=around.buffered_bytes,
         budget_bytes=around.budget_bytes,
         partitions=partitions,
+        concerns=_concerns(core),
     )
+
+
+def _last_rebalance(member: GroupMember) -> str:
+    """A member's first join has no reason but itself."""
+    if member.last_reason or member.generation < 0:
+        return member.last_reason
+    return f"joined, generation {member.generation}"
+
+
+def _concerns(core: ConsumerCore) -> tuple[str, ...]:
+    cluster, found = core.cluster, list(core.missing.concerns())
+    never = not cluster.metadata.version and cluster.metadata_error is not None
+    if never or cluster.is_cut_off:
+        found.append(str(cluster.unreachable()))
+    return tuple(found)
 
 
 def check_watchdog(core: ConsumerCore) -> None:

@@ -61,6 +61,8 @@ class ConsumerHealth:
         polled_ms: how long ago the caller polled last; 0 while it is inside a poll.
         buffered_bytes, budget_bytes: what is held of the one byte budget, and how large it is.
         partitions: every assigned partition.
+        concerns: in words, what is wrong with no partition in particular: no broker answers, a
+            topic does not exist or did not when it was subscribed to.
     """
 
     group: str
@@ -71,6 +73,7 @@ class ConsumerHealth:
     buffered_bytes: int
     budget_bytes: int
     partitions: tuple[PartitionHealth, ...]
+    concerns: tuple[str, ...] = ()
 
     @property
     def stuck(self) -> tuple[PartitionHealth, ...]:
@@ -85,6 +88,7 @@ class ConsumerHealth:
             where = "no coordinator" if self.coordinator is None else f"node {self.coordinator}"
             since = format_duration(self.group_since_ms)
             lines.append(f"group: {self.group} for {since}, coordinator: {where}")
+        lines += self.concerns
         for each in self.partitions:
             lag = "?" if each.lag is None else str(each.lag)
             lines.append(

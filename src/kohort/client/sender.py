@@ -232,7 +232,8 @@ class Sender:
             queue.bump = True
             self._retry(batch, now_ms)
         elif code == ErrorCode.PRODUCER_FENCED:
-            self._give_up(batch, FencedError(code, _about(batch)), outcomes, refused=True)
+            what = f"a newer producer of the same name has begun; nothing was stored{_about(batch)}"
+            self._give_up(batch, FencedError(code, what), outcomes, refused=True)
         elif code in _TOO_LARGE and batch.count > 1:
             self._split(batch, now_ms)
         elif code in _TOO_LARGE:
@@ -243,7 +244,10 @@ class Sender:
             )
             self._give_up(batch, error, outcomes, refused=True)
         else:
-            error = BrokerError(code, f"{answer.message}{_about(batch)}")
+            said = answer.message
+            if code == ErrorCode.INVALID_PRODUCER_EPOCH and self._gate is not None:
+                said = "its transaction has ended: it was open for longer than " + _ENDED
+            error = BrokerError(code, f"{said}{_about(batch)}")
             refused = code not in _MAYBE_STORED
             self._came_back(batch, error, now_ms, outcomes, refused=refused)
 
@@ -361,6 +365,10 @@ class Sender:
         queue.bump = False
 
 
+_ENDED: Final = (
+    "transaction_timeout_ms, or another producer of its transactional_id has begun; nothing was "
+    "stored"
+)
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _EPOCH_MAX: Final = 32_767
 _UNEXPECTED: Final = frozenset(

@@ -221,3 +221,11 @@ def end(who: Identity, *, commit: bool, kip_890: bool) -> Versioned:
     )
     at_most = None if kip_890 else BEFORE_KIP_890["end"]
     return Versioned(EndTxnRequest, lambda _: request, at_most=at_most)
+
+
+def fenced(name: str) -> str:
+    """What a fenced producer is told."""
+    return (
+        f"another producer with transactional_id {name!r} has begun, and this one can never write "
+        "again: close it. If both are to run, give each a transactional_id of its own"
+    )

@@ -322,8 +322,7 @@ class Transactions:
             self._retry_at_ms = now_ms + (min(_BUSY_MS, wait_ms) if busy else wait_ms)
             return []
         if found is Verdict.FENCED:
-            what = f"another producer with transactional_id {name!r} has begun; this one is fenced"
-            return self._die(FencedError(code, what))
+            return self._die(FencedError(code, requests.fenced(name)))
         error = BrokerError(code, f"{ask.kind.value} of transactional_id {name!r}")
         unknown = ask.kind is Kind.END and code == ErrorCode.INVALID_TXN_STATE and not self._sure
         if unknown and self.state is TxState.ABORTING:

@@ -1,0 +1,68 @@
+"""What is to be known of subscribed topics that do not exist, or did not at first. Pure.
+
+Rules:
+- A wrong name must not be silent: the broker may create the topic (`allow_auto_create_topics`, as
+  Kafka does), and then nothing would ever come.
+- Each thing is said once; it stays a concern of `health()` while the topic is subscribed to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from kohort.client.metadata import ClusterMetadata
+from kohort.errors import ErrorCode
+
+_UNKNOWN: Final = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+class MissingTopics:
+    """Remembers what was said of which topic."""
+
+    def __init__(self, *, creates: bool) -> None:
+        self._creates = creates
+        self._said: dict[str, str] = {}
+
+    def look(self, names: Collection[str], metadata: ClusterMetadata) -> list[str]:
+        """What is new to say now that this is known of these topics."""
+        new: list[str] = []
+        before, now = self._said, dict[str, str]()
+        for name in sorted(names):
+            said = missing_topic(
+                name,
+                unknown=metadata.errors.get(name) == _UNKNOWN,
+                exists=name in metadata.topics,
+                before=before.get(name),
+                creates=self._creates,
+            )
+            if said is not None:
+                now[name] = said
+                if said != before.get(name):
+                    new.append(said)
+        self._said = now
+        return new
+
+    def concerns(self) -> tuple[str, ...]:
+        """What holds of topics subscribed to at present."""
+        return tuple(self._said.values())
+
+
+def missing_topic(
+    name: str, *, unknown: bool, exists: bool, before: str | None, creates: bool
+) -> str | None:
+    """What to say of a subscribed topic that does not exist, or that came to; None: nothing.
+
+    `before` is what was said of it last, None when it has existed all along; `creates` is
+    `allow_auto_create_topics`.
+    """
+    if unknown:
+        if creates:
+            return (
+                f"topic {name!r} does not exist; the broker is asked to create it, if it may "
+                "(allow_auto_create_topics). Is the name right?"
+            )
+        return f"topic {name!r} does not exist; it is read as soon as it does. Is the name right?"
+    if before is not None and exists:
+        return f"topic {name!r} did not exist when it was subscribed to, and does now"
+    return before
