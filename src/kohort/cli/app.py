@@ -37,7 +37,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "consume",
         "Read records, alone or in a group, until interrupted or a bound is reached.",
     ),
-    "group": ("kohort.cli.group", "group", "List and describe groups; how far behind they are."),
+    "group": (
+        "kohort.cli.group",
+        "group",
+        "List and describe groups; how far behind they are, and why they rebalanced.",
+    ),
     "retry": ("kohort.cli.retry", "retry", "What waits in the retry tiers."),
     "failed": (
         "kohort.cli.failed_redrive",

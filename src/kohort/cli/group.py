@@ -21,6 +21,7 @@ from kohort.cli.app import EXIT_CHECK_FAILED, EXIT_PARTIAL
 from kohort.cli.connect import Client, client_options, open_admin
 from kohort.cli.group_look import existing, settings
 from kohort.cli.group_plan import plan
+from kohort.cli.group_timeline import timeline
 from kohort.cli.output import as_table, output_option, show
 from kohort.errors import KohortError
 
@@ -60,7 +61,7 @@ class Found:
 
 @click.group()
 def group() -> None:
-    """List and describe groups; how far behind they are."""
+    """List and describe groups; how far behind they are, and why they rebalanced."""
 
 
 @group.command(
@@ -334,3 +335,4 @@ def _coordinator(described: GroupDescription) -> str:
 
 
 group.add_command(plan)
+group.add_command(timeline)

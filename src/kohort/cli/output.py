@@ -87,8 +87,12 @@ def _all_numbers(values: Iterable[Any]) -> bool:
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
-    text = str(_joined(value))
-    # What others have named (clients, topics, errors) must not drive the terminal.
+    return printable(str(_joined(value)))
+
+
+def printable(text: str) -> str:
+    """Text that others have chosen (names of clients, topics, errors): it must not drive the
+    terminal, so control characters are escaped."""
     return text if text.isprintable() else "".join(_visible(c) for c in text)
 
 

@@ -11,6 +11,8 @@ from kohort.client.group_descriptions import DEAD, classic_group, consumer_group
 from kohort.client.metadata import Node
 from kohort.client.types import OffsetAndMetadata, TopicPartition
 from kohort.errors import ErrorCode, GroupError, UnsupportedVersionError
+from kohort.group import timeline
+from kohort.group.timeline import Rebalance
 from kohort.wire import Message
 from kohort.wire.messages.consumer_group_describe_request import ConsumerGroupDescribeRequest
 from kohort.wire.messages.consumer_group_describe_response import ConsumerGroupDescribeResponse
@@ -40,6 +42,7 @@ from kohort.wire.messages.offset_fetch_request import (
 )
 from kohort.wire.messages.offset_fetch_response import OffsetFetchResponse
 
+_TAGS_FROM = 5  # DescribeGroups: tagged fields (KIP-482)
 _GROUPS_FROM = 8  # OffsetFetch: several groups a request (KIP-709)
 _NAMES_UNTIL = 9  # OffsetFetch and OffsetCommit: topics by id from version 10 on (KIP-848)
 _STATES_FROM = 4  # ListGroups: states (KIP-518)
@@ -117,6 +120,35 @@ class AdminGroups(AdminCalls):
             return None
         _check(group.error_code, f"describing group {group_id!r}")
         return consumer_group(group, node)
+
+    def group_timeline(
+        self, group_id: str, *, last: int = timeline.LAST_DEFAULT, timeout_s: float | None = None
+    ) -> list[Rebalance] | None:
+        """The last rebalances that the group's coordinator remembers, the oldest first.
+
+        None when the coordinator keeps no such history: only kohort's does, and it begins anew on
+        each node that takes the group over. `client.group_timeline` reads what the log says.
+        """
+
+        def build(version: int) -> Message:
+            request = DescribeGroupsRequest(groups=[group_id])
+            if version >= _TAGS_FROM:
+                request.unknown_tags = timeline.ask(last)
+            return request
+
+        def check(answer: DescribeGroupsResponse) -> None:
+            code = answer.groups[0].error_code
+            if code != ErrorCode.GROUP_ID_NOT_FOUND:  # what it says of consumer groups
+                _check(code, f"describing group {group_id!r}")
+
+        answer = self._on_coordinator(
+            DescribeGroupsResponse,
+            group_id,
+            Versioned(DescribeGroupsRequest, build),
+            self._deadline(timeout_s),
+            check,
+        )
+        return timeline.from_tags(answer.groups[0].unknown_tags)
 
     def delete_groups(self, group_ids: Iterable[str], *, timeout_s: float | None = None) -> None:
         """Delete groups that have no members, with their offsets.

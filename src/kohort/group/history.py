@@ -115,6 +115,8 @@ class Entry:
     """The member that was waited for longest."""
     causes: list[Cause] = field(default_factory=list[Cause])
     causes_more: int = 0
+    gap: int = 0
+    """Generations before this one that are not in the log any more."""
     before: View | None = None
     after: View | None = None
     waiting: set[str] = field(default_factory=set[str])

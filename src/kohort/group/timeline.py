@@ -71,7 +71,8 @@ class Rebalance:
     `generation` is the epoch of a consumer group; None while members still join. `joined_ms` is
     when the generation (the target) was made, `settled_ms` when its assignment was stored (when
     every member had reached it). `needed` and `not_needed` count moves, None where they were not
-    worked out. `inferred` names the fields that were read off a log and may be wrong.
+    worked out. `gap`: so many generations before it are in no log any more. `from_log`: read off
+    the log, not remembered by the coordinator; `inferred` names its fields that may be wrong.
     """
 
     group: str
@@ -87,14 +88,16 @@ class Rebalance:
     came: tuple[str, ...] = ()
     went: tuple[str, ...] = ()
     waited_for: str = ""
+    gap: int = 0
     partitions: int = 0
     moved: int | None = None
     needed: int | None = None
     not_needed: int | None = None
     moves: tuple[ToldMove, ...] = ()
+    from_log: bool = False
     inferred: tuple[str, ...] = ()
     names: dict[str, str] = field(default_factory=dict[str, str])
-    """What to call members: client id and host, by member id."""
+    """The client ids of members, by member id."""
 
     @property
     def joining_ms(self) -> int | None:
@@ -119,8 +122,8 @@ class _Scene:
     has: dict[str, Partitions]
 
 
-def tell(entry: Entry, inferred: Sequence[str] = ()) -> Rebalance:
-    """What there is to say of a rebalance."""
+def tell(entry: Entry, inferred: Sequence[str] | None = None) -> Rebalance:
+    """What there is to say of a rebalance; with `inferred`, one that was read off a log."""
     after = _scene(entry.after)
     before = _renamed(_scene(entry.before), after)
     causes, changed = list(entry.causes), _changed(before, after)
@@ -142,7 +145,9 @@ def tell(entry: Entry, inferred: Sequence[str] = ()) -> Rebalance:
         causes=tuple(ToldCause(c.trigger.name.lower(), *c[1:]) for c in causes),
         causes_more=entry.causes_more,
         waited_for=entry.last,
-        inferred=tuple(inferred),
+        gap=entry.gap,
+        from_log=inferred is not None,
+        inferred=tuple(inferred or ()),
         names=_names(entry),
     )
     return told if after is None else _with_moves(told, before, after)
@@ -185,14 +190,13 @@ def _changed(before: _Scene | None, after: _Scene | None) -> list[str]:
 
 
 def _names(entry: Entry) -> dict[str, str]:
-    """Names of those whom the entry mentions by id; ids say nothing to people."""
-    names = {c.member_id: f"{c.client_id} {c.host}" for c in entry.causes if c.client_id}
-    if not entry.last:
-        return names
+    """The client ids of members, for ids say little to people; first of those named in causes."""
+    names = {cause.member_id: cause.client_id for cause in entry.causes if cause.member_id}
     for view in (entry.after, entry.before):
-        member = view.members.get(entry.last) if view is not None else None
-        if member is not None:
-            names.setdefault(entry.last, f"{member.client_id} {member.client_host}")
+        for member_id, member in view.members.items() if view is not None else ():
+            if len(names) >= NAMES_MAX and member_id != entry.last:
+                continue
+            names.setdefault(member_id, member.client_id)
     return names
 
 
@@ -288,6 +292,23 @@ def _consumer_scene(view: ConsumerView) -> _Scene:
         topics = frozenset(member.topics) | frozenset(resolved.topics if resolved else ())
         members[member_id] = MemberView(member_id, topics, member.instance_id)
     return _Scene(members, {m: by_name(view.topics, t) for m, t in view.targets.items()})
+
+
+def merged(exact: Iterable[Rebalance], inferred: Iterable[Rebalance]) -> list[Rebalance]:
+    """What the coordinator remembers, and before that what a log still says; the oldest first.
+
+    The coordinator's word counts where both know of a generation.
+    """
+    told = list(exact)
+    known = {(one.protocol, one.generation) for one in told}
+    first_ms = min((one.began_ms for one in told if one.began_ms is not None), default=None)
+    older = [
+        one
+        for one in inferred
+        if (one.protocol, one.generation) not in known
+        and (first_ms is None or (one.settled_ms or one.joined_ms or 0) <= first_ms)
+    ]
+    return older + told
 
 
 # Between broker and client
