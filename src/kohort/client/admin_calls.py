@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from kohort.client.abandoned import End, watch_over
 from kohort.client.backoff import Backoff
 from kohort.client.client_metrics import ClientMetrics, Observed
 from kohort.client.cluster import ANY, ClusterClient, Versioned
@@ -43,6 +44,16 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
 
+def end_admin(cluster: ClusterClient) -> End:
+    """For `watch_over`: close the connections."""
+
+    def end(done: Callable[[], None]) -> None:
+        cluster.close()
+        done()
+
+    return end
+
+
 class AdminCalls(Observed):
     """The part of `Admin` that talks."""
 
@@ -55,6 +66,7 @@ class AdminCalls(Observed):
         self._metrics = ClientMetrics(
             "admin", self.config.client_id, self._cluster.events, self._thread.loop
         )
+        self._watched = watch_over(self, self._thread, end_admin(self._cluster))
 
     def close(self) -> None:
         """Close the connections. A second call does nothing."""
@@ -62,6 +74,7 @@ class AdminCalls(Observed):
             self._closed = True
             if self._thread.alive:
                 self._thread.call(self._cluster.close).wait(5)
+            self._watched.detach()
             self._thread.release()
 
     def __enter__(self) -> Self:

@@ -99,10 +99,7 @@ class AsyncConsumer(ConsumerBase):
 
     def __init__(self, config: ConsumerConfig | None = None, **given: Any) -> None:
         self._bell = AsyncBell()
-        super().__init__(settled(config, given), _me)
-
-    def _notify(self) -> None:
-        self._bell.ring()
+        super().__init__(settled(config, given), _me, self._bell.ring)
 
     async def _run(self, steps: Steps[T]) -> T:
         try:
@@ -265,7 +262,7 @@ class AsyncConsumer(ConsumerBase):
             steps = self._calls.close(round(timeout * 1_000), dealt_with=dealt_with)
             return await self._run(steps)
         finally:
-            self._network.release()
+            self._release()
 
     async def __aenter__(self) -> Self:
         return self

@@ -55,10 +55,7 @@ class Consumer(ConsumerBase):
 
     def __init__(self, config: ConsumerConfig | None = None, **given: Any) -> None:
         self._bell = Doorbell()
-        super().__init__(settled(config, given), threading.get_ident)
-
-    def _notify(self) -> None:
-        self._bell.ring()
+        super().__init__(settled(config, given), threading.get_ident, self._bell.ring)
 
     def _run(self, steps: Steps[T]) -> T:
         return run_steps(steps, self._bell)
@@ -246,7 +243,7 @@ class Consumer(ConsumerBase):
             steps = self._calls.close(round(timeout * 1_000), dealt_with=dealt_with)
             return self._run(steps)
         finally:
-            self._network.release()
+            self._release()
 
     def __enter__(self) -> Self:
         return self

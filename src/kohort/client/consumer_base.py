@@ -14,11 +14,13 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from kohort.client.abandoned import watch_over
 from kohort.client.client_metrics import Observed
 from kohort.client.cluster import ClusterClient
 from kohort.client.config import CONSUMER_PROTOCOL, ConsumerConfig
 from kohort.client.consumer_calls import CloseReport, ConsumerCalls
 from kohort.client.consumer_core import ConsumerCore
+from kohort.client.consumer_end import end_consumer
 from kohort.client.consumer_health import health_of
 from kohort.client.consumer_metrics import ConsumerMetrics
 from kohort.client.health import ConsumerHealth
@@ -85,9 +87,15 @@ class ConsumerBase(Observed):
         self,
         config: ConsumerConfig,
         me: Callable[[], object],
+        notify: Callable[[], None],
         network: NetworkThread | None = None,
     ) -> None:
+        """`me` names the thread or task that calls; `notify`, from any thread, wakes it.
+
+        `notify` must not refer to this object, or nobody would notice that it was dropped.
+        """
         self.config = config
+        self._notify = notify
         self._gate = Gate(me)
         self._network = NetworkThread.shared() if network is None else network
         try:
@@ -97,16 +105,15 @@ class ConsumerBase(Observed):
                 auto_create_topics=config.allow_auto_create_topics,
                 uniform=self._network.uniform,
             )
-            self._core = ConsumerCore(config, self._cluster, self._notify)
+            self._core = ConsumerCore(config, self._cluster, notify)
             self._calls = ConsumerCalls(self._core, self._network)
             self._metrics = ConsumerMetrics(self._core)
         except BaseException:  # nothing may keep the thread alive
             self._network.release()
             raise
-
-    def _notify(self) -> None:
-        """Something has come, or is to be done, for a caller that waits. Any thread."""
-        raise UsageError("make a Consumer or an AsyncConsumer")
+        self._watched: Callable[[], object] | None = None
+        if network is None:
+            self._watched = watch_over(self, self._network, end_consumer(self._core)).detach
 
     # -- what is read ----------------------------------------------------------------------------
 
@@ -366,8 +373,18 @@ class ConsumerBase(Observed):
         calls = self._calls
         if not calls.closed and self._core.loop.forked:
             calls.closed = True
+            self._unwatch()
             return CloseReport(False, False, ("made in another process: nothing was done",))
         return CloseReport(True, True, ()) if calls.closed else None
+
+    def _release(self) -> None:
+        """Closed: nothing is left to be ended when this is collected."""
+        self._unwatch()
+        self._network.release()
+
+    def _unwatch(self) -> None:
+        if self._watched is not None:
+            self._watched()
 
     def _partitions(
         self, partitions: Iterable[TopicPartition | tuple[str, int]]

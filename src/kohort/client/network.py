@@ -5,9 +5,10 @@ Rules:
   and ends with the last one.
 - Sockets do not survive a fork. In the child the parent's clients raise ForkedError from every
   call, and a new client gets a new thread.
-- At interpreter exit the thread is ended, so that nothing runs while modules are torn down.
+- At interpreter exit the thread is ended, so that nothing runs while modules are torn down; clients
+  that nobody closed get `LAST_MS` for what they had begun (`kohort.client.abandoned`).
 
-Shell: threads, fork, exit, randomness.
+Shell: threads, the clock, fork, exit, randomness.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import atexit
 import os
 import random
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -24,6 +26,8 @@ from kohort.errors import ClosedError, ForkedError
 from kohort.net import Loop
 
 T = TypeVar("T")
+LAST_MS: Final = 5_000
+"""The most that is spent on a client that was dropped without `close()`."""
 _JOIN_S: Final = 5.0
 
 
@@ -40,6 +44,7 @@ class NetworkThread:
 
         The system's, so that processes which seed `random` alike are not alike here."""
         self._users = 0
+        self._abandoned: list[object] = []
         self._stopped = False
         self._thread = threading.Thread(target=self.loop.run, name="kohort-network", daemon=True)
         self._thread.start()
@@ -70,6 +75,19 @@ class NetworkThread:
             if cls._shared is self:
                 cls._shared = None
         self._stop()
+
+    def abandon(self, end: Callable[[Callable[[], None]], object]) -> None:
+        """Run `end(done)` for a client that nobody holds; `done` releases the thread.
+
+        May be called by a finalizer, on any thread and inside any lock: it only posts a call.
+        """
+        self._abandoned.append(end)
+
+        def done() -> None:
+            self._abandoned.remove(end)
+            self.release()
+
+        self.loop.call_soon_threadsafe(end, done)
 
     def call(self, fn: Callable[..., T], *args: Any) -> Future[T]:
         """Run `fn(*args)` on the network thread; the future has what it returns or raises.
@@ -103,6 +121,9 @@ class NetworkThread:
         with cls._guard:
             thread, cls._shared = cls._shared, None
         if thread is not None and thread.alive:
+            until_s = time.monotonic() + LAST_MS / 1_000
+            while thread._abandoned and thread._thread.is_alive() and time.monotonic() < until_s:
+                thread._thread.join(0.01)
             thread._stopped = True
             thread._stop()
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from kohort.client.abandoned import watch_over
 from kohort.client.client_metrics import Observed
 from kohort.client.config import ProducerConfig
 from kohort.client.delivery import Delivery
@@ -23,6 +24,7 @@ from kohort.client.front import Headers
 from kohort.client.front_implementation import Front, RecordFuture, for_key
 from kohort.client.future import Future
 from kohort.client.producer_core import ProducerCore
+from kohort.client.producer_end import end_producer
 from kohort.client.producer_metrics import ProducerMetrics
 from kohort.client.producer_transactions import AsyncTransacting, Transacting
 from kohort.errors import KafkaTimeoutError
@@ -46,6 +48,7 @@ class Producer(Front, Transacting, Observed):
         self.config = ProducerConfig.from_mapping(settings) if config is None else config
         self._core = core = ProducerCore(self.config)
         self._metrics = ProducerMetrics(core)
+        self._watched = watch_over(self, core.thread, end_producer(core))
         super().__init__(core.lock, core.routes, core.custom is not None, self._add_slowly)
 
     def _add_slowly(
@@ -178,6 +181,7 @@ class Producer(Front, Transacting, Observed):
         if thread.alive:
             thread.call(self._core.shut_down).wait(5)
         self._core.closed = True
+        self._watched.detach()
         thread.release()
 
     def _fill(
@@ -234,6 +238,7 @@ class AsyncProducer(AsyncTransacting, Observed):
         self.config = ProducerConfig.from_mapping(settings) if config is None else config
         self._core = ProducerCore(self.config)
         self._metrics = ProducerMetrics(self._core)
+        self._watched = watch_over(self, self._core.thread, end_producer(self._core))
 
     async def send(
         self,
@@ -299,6 +304,7 @@ class AsyncProducer(AsyncTransacting, Observed):
         if thread.alive:
             await thread.call(self._core.shut_down)
         self._core.closed = True
+        self._watched.detach()
         thread.release()
 
 

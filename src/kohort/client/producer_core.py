@@ -275,6 +275,10 @@ class ProducerCore:
         """Send what has been gathered without lingering; the deliveries to wait for."""
         self.thread.check()
         self.check_may_wait()
+        return self.gather()
+
+    def gather(self) -> list[Delivery]:
+        """The same for who does not wait here."""
         with self.lock:
             self._flushing += 1
             pending: list[Delivery] = []

@@ -117,11 +117,7 @@ class SimConsumer(ConsumerBase):
     """The real consumer with the face that a simulated application needs."""
 
     def __init__(self, config: ConsumerConfig, thread: SimThread, ring: Callable[[], None]):
-        self._ring = ring
-        super().__init__(config, lambda: "the application", thread)
-
-    def _notify(self) -> None:
-        self._ring()
+        super().__init__(config, lambda: "the application", ring, thread)
 
     @property
     def core(self) -> ConsumerCore:

@@ -1,0 +1,153 @@
+"""Clients that nobody closed: told of, and ended as well as can be (issue C; invariant C14)."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+
+import kohort
+from kohort import Admin, AsyncConsumer, AsyncProducer, Consumer, Producer, TopicPartition
+from tests.clusters import Cluster
+
+from .consumer_world import PATIENCE_S, World, take, until, values
+
+SRC = Path(kohort.__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with Cluster(group_initial_rebalance_delay_ms=0) as running:
+        yield running
+
+
+@pytest.fixture
+def world(cluster):
+    made = World(cluster)
+    yield made
+    made.close()
+
+
+def drop(what: list) -> None:
+    """Let go of the one thing in the list, and collect it."""
+
+    def collect() -> None:
+        what.clear()
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match="was dropped without close"):
+        collect()
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_dropped_consumer_leaves_its_group_and_commits(world, protocol):
+    """Others get its partitions at once, and go on where it stood (A10 without its wait)."""
+    topic, group = world.topic(1, records=20), world.group()
+    settings = {"bootstrap_servers": world.cluster.bootstrap, "auto_offset_reset": "earliest"}
+    dropped = [Consumer(group_id=group, group_protocol=protocol, **settings)]
+    dropped[0].subscribe([topic])
+    assert take(dropped[0], 10) == values(range(10))
+    dropped[0].poll(0, max_records=1)  # comes back, so that the ten have been dealt with
+    drop(dropped)
+    started = time.monotonic()
+    successor = world.consumer(group_id=group, group_protocol=protocol)
+    successor.subscribe([topic])
+    assert take(successor, 10)[0] == b"10"
+    assert time.monotonic() - started < PATIENCE_S  # session.timeout.ms is 45 s
+
+
+def test_a_dropped_producer_sends_what_it_holds(world):
+    topic = world.topic(1)
+    dropped = [Producer(bootstrap_servers=world.cluster.bootstrap, linger_ms=60_000)]
+    future = dropped[0].send(topic, b"0")
+    drop(dropped)
+    assert future.result(PATIENCE_S).offset == 0
+
+
+def test_dropped_clients_of_tasks_and_admins_end_the_thread(world):
+    """The last one's end is the end of the network thread."""
+    bootstrap = world.cluster.bootstrap
+
+    async def use() -> None:
+        producer = AsyncProducer(bootstrap_servers=bootstrap)
+        await producer.send(world.topic(1), b"0")
+
+    with pytest.warns(ResourceWarning, match="AsyncProducer was dropped"):
+        asyncio.run(use())
+    gc.collect()
+    for kind in (Admin, AsyncConsumer):
+        dropped = [kind(bootstrap_servers=bootstrap)]
+        network = dropped[0]._thread if kind is Admin else dropped[0]._network
+        drop(dropped)
+    network._thread.join(PATIENCE_S)
+    assert not network._thread.is_alive()
+
+
+def test_a_closed_client_is_not_spoken_of(world):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for kind in (Consumer, Producer, Admin):
+            with kind(bootstrap_servers=world.cluster.bootstrap):
+                pass
+        gc.collect()
+
+
+def test_a_producer_that_is_open_at_the_end_of_the_program_loses_nothing(world):
+    """Bounded by five seconds; a cluster that is gone does not keep the program alive."""
+    topic, group = world.topic(1), world.group()
+    world.produce(topic, 1, range(3))
+    code = f"""
+import kohort
+producer = kohort.Producer(bootstrap_servers={world.cluster.bootstrap!r}, linger_ms=60_000)
+consumer = kohort.Consumer(bootstrap_servers={world.cluster.bootstrap!r}, group_id={group!r},
+                           auto_offset_reset="earliest")
+consumer.subscribe([{topic!r}])
+while not consumer.poll(0.1):
+    pass
+producer.send({topic!r}, b"last")
+"""
+    ran = subprocess.run(
+        [sys.executable, "-W", "always::ResourceWarning", "-c", code],
+        env={**os.environ, "PYTHONPATH": str(SRC)},
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert "a Producer was dropped without close()" in ran.stderr
+    assert "a Consumer was dropped without close()" in ran.stderr
+    reader = world.consumer(group_id=group)
+    reader.subscribe([topic])
+    assert take(reader, 4)[-1] == b"last"
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_in_the_child_of_a_fork_nothing_is_ended(world):
+    """The client is the parent's; the child only lets go of its copy."""
+    topic = world.topic(1, records=5)
+    clients = [
+        Consumer(bootstrap_servers=world.cluster.bootstrap, auto_offset_reset="earliest"),
+        Producer(bootstrap_servers=world.cluster.bootstrap),
+    ]
+    clients[0].assign([(topic, 0)])
+    until(lambda: clients[0].position(TopicPartition(topic, 0)) == 5, clients[0])
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                clients.clear()
+                gc.collect()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    clients[1].send(topic, b"5").result(PATIENCE_S)
+    assert take(clients[0], 1) == [b"5"]
+    for client in clients:
+        client.close()
