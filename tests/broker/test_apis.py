@@ -20,6 +20,7 @@ from kohort.wire.messages.api_versions_request import ApiVersionsRequest
 from kohort.wire.messages.api_versions_response import ApiVersionsResponse
 from kohort.wire.messages.consumer_group_describe_request import ConsumerGroupDescribeRequest
 from kohort.wire.messages.consumer_group_heartbeat_request import ConsumerGroupHeartbeatRequest
+from kohort.wire.messages.create_acls_request import AclCreation, CreateAclsRequest
 from kohort.wire.messages.create_partitions_request import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -33,6 +34,7 @@ from kohort.wire.messages.create_topics_request import (
     CreateTopicsRequest,
 )
 from kohort.wire.messages.create_topics_response import CreateTopicsResponse
+from kohort.wire.messages.delete_acls_request import DeleteAclsFilter, DeleteAclsRequest
 from kohort.wire.messages.delete_groups_request import DeleteGroupsRequest
 from kohort.wire.messages.delete_groups_response import DeleteGroupsResponse
 from kohort.wire.messages.delete_records_request import (
@@ -43,6 +45,7 @@ from kohort.wire.messages.delete_records_request import (
 from kohort.wire.messages.delete_records_response import DeleteRecordsResponse
 from kohort.wire.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
 from kohort.wire.messages.delete_topics_response import DeleteTopicsResponse
+from kohort.wire.messages.describe_acls_request import DescribeAclsRequest
 from kohort.wire.messages.describe_cluster_request import DescribeClusterRequest
 from kohort.wire.messages.describe_cluster_response import DescribeClusterResponse
 from kohort.wire.messages.describe_configs_request import (
@@ -261,6 +264,9 @@ REQUESTS: dict[str, Make] = {
     ),
     "DescribeCluster": lambda v, tid: DescribeClusterRequest(),
     **transacting.REQUESTS,
+    "CreateAcls": lambda v, tid: CreateAclsRequest(creations=[AclCreation(resource_name="t")]),
+    "DescribeAcls": lambda v, tid: DescribeAclsRequest(),
+    "DeleteAcls": lambda v, tid: DeleteAclsRequest(filters=[DeleteAclsFilter()]),
     "ConsumerGroupHeartbeat": lambda v, tid: ConsumerGroupHeartbeatRequest(
         group_id="k848",
         member_id="m",

@@ -48,7 +48,7 @@ class Call:
 
     __slots__ = (
         "_on_answer", "answered", "api_version", "client_host", "client_id", "correlation_id",
-        "ear", "given_up", "may_park", "principal", "response",
+        "ear", "given_up", "hides", "may_park", "principal", "response",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +70,8 @@ class Call:
         self.ear = ear or Ear()
         self.principal = principal
         """Who asks, as Kafka writes it, for example `User:alice`."""
+        self.hides: Callable[[str], bool] | None = None
+        """Whether a topic may not be read by this principal; None: nobody is asked."""
         self._on_answer = on_answer
         self.answered = False
         self.response: Message | None = None

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterator
 from itertools import chain
 
+from kohort.broker.acls import Acls
 from kohort.broker.cleaning import Cleaning
 from kohort.broker.config import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerConfig, Durability
 from kohort.broker.env import Env
@@ -60,6 +61,7 @@ class Commons:
             )
             self.topics = Topics(self, self.directory)
             self.group_configs = GroupConfigs(config, self.directory)
+            self.acls = Acls(config, self.directory)
             self._settle_nodes()
             for partition in self.topics.stored():
                 self._open_stored(partition)

@@ -53,6 +53,13 @@ class BrokerConfig(Config):
     """What clients are told to connect to; default: `host`."""
     allow_open: bool = False
     """Must be set by name to listen on more than loopback: the broker asks nobody who they are."""
+    acls: bool = False
+    """Ask of every request whether its principal may do that (see `kohort acl`). Kafka's
+    `authorizer.class.name`."""
+    super_users: tuple[str, ...] = ()
+    """Principals that may do everything, for example `User:admin`."""
+    allow_everyone_if_no_acl_found: bool = False
+    """What no entry applies to is open, instead of closed."""
     node_id: int = 1
     """The id of the first node; further ones count on from it."""
     nodes: int = 1

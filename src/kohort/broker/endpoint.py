@@ -81,7 +81,7 @@ class Peer:
         if self._gate.watching:
             self._gate.pass_on(api, self._node, message, call, self)
         else:
-            api.handle(self._node, message, call)
+            self._node.serve(api, message, call)
         if call.answered:
             return
         if call.may_park:

@@ -124,7 +124,7 @@ class Passage:
     def _handle(self, request: Message, done: Callable[[Message | None], None]) -> None:
         inner = self._inner = self._call.stand_in(lambda call: done(call.response))
         self._call.given_up = self._give_up
-        self._api.handle(self._node, request, inner)
+        self._node.serve(self._api, request, inner)
 
     def _give_up(self) -> None:
         inner = self._inner

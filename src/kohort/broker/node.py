@@ -11,10 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kohort.broker.apis import APIS
-from kohort.broker.calls import Call
+from kohort.broker.calls import Api, Call
 from kohort.broker.fetch_sessions import FetchSessions
 from kohort.broker.groups import Groups
 from kohort.broker.partition import Partition
+from kohort.broker.screens import screen
 from kohort.broker.shards import Shards
 from kohort.broker.topics import Topic
 from kohort.broker.transactions import Transactions
@@ -60,7 +61,16 @@ class Node:
 
     def handle(self, request: Message, call: Call) -> None:
         """Serve a request of a version that its API's module lists."""
-        APIS[request.API_KEY].handle(self, request, call)
+        self.serve(APIS[request.API_KEY], request, call)
+
+    def serve(self, api: Api, request: Message, call: Call) -> None:
+        """The same with the API looked up: ask what the principal may do, then have it done."""
+        if self.commons.acls.authorizer is not None:
+            screened = screen(self, self.commons.acls.authorizer, request, call)
+            if screened is None:
+                return
+            call = screened
+        api.handle(self, request, call)
 
     # -- leadership
 

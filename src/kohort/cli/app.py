@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "group",
         "List and describe groups; how far behind they are, and why they rebalanced.",
     ),
+    "acl": ("kohort.cli.acl", "acl", "Who may do what."),
     "retry": ("kohort.cli.retry", "retry", "What waits in the retry tiers."),
     "failed": (
         "kohort.cli.failed_redrive",

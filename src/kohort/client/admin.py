@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from kohort.client.admin_acls import AdminAcls
 from kohort.client.admin_calls import raise_failed
 from kohort.client.admin_groups import AdminGroups
 from kohort.client.admin_types import (
@@ -76,7 +77,7 @@ _TIMESTAMPS: Final = {"latest": -1, "earliest": -2, "max_timestamp": -3}
 _MAX_TIMESTAMP_FROM: Final = 7  # KIP-734
 
 
-class Admin(AdminGroups):
+class Admin(AdminGroups, AdminAcls):
     """Manages topics, configurations and groups. Close it, or use it in a `with` block.
 
     Takes `AdminConfig`'s keys as keyword arguments, or a ready `AdminConfig`.

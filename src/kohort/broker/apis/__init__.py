@@ -11,11 +11,14 @@ from kohort.broker.apis import (
     api_versions,
     consumer_group_describe,
     consumer_group_heartbeat,
+    create_acls,
     create_partitions,
     create_topics,
+    delete_acls,
     delete_groups,
     delete_records,
     delete_topics,
+    describe_acls,
     describe_cluster,
     describe_configs,
     describe_groups,
@@ -47,13 +50,13 @@ from kohort.broker.calls import Api
 
 _MODULES: Final = (
     add_offsets_to_txn, add_partitions_to_txn, alter_configs, api_versions,
-    consumer_group_describe, consumer_group_heartbeat, create_partitions,
-    create_topics, delete_groups, delete_records, delete_topics, describe_cluster,
-    describe_configs, describe_groups, describe_producers, describe_transactions, elect_leaders,
-    end_txn, fetch, find_coordinator, heartbeat, incremental_alter_configs, init_producer_id,
-    join_group, leave_group, list_groups, list_offsets, list_transactions, metadata, offset_commit,
-    offset_delete, offset_fetch, offset_for_leader_epoch, produce, sync_group, txn_offset_commit,
-    write_txn_markers,
+    consumer_group_describe, consumer_group_heartbeat, create_acls, create_partitions,
+    create_topics, delete_acls, delete_groups, delete_records, delete_topics, describe_acls,
+    describe_cluster, describe_configs, describe_groups, describe_producers,
+    describe_transactions, elect_leaders, end_txn, fetch, find_coordinator, heartbeat,
+    incremental_alter_configs, init_producer_id, join_group, leave_group, list_groups,
+    list_offsets, list_transactions, metadata, offset_commit, offset_delete, offset_fetch,
+    offset_for_leader_epoch, produce, sync_group, txn_offset_commit, write_txn_markers,
 )  # fmt: skip
 
 APIS: Final[dict[int, Api]] = {module.API.key: module.API for module in _MODULES}

@@ -1,7 +1,7 @@
 """ConsumerGroupDescribe (69), v0-1. KIP-848, KIP-1099 (which protocol a member speaks).
 
 Each group is described by its own shard; the answer keeps the order asked for. Authorised
-operations are never computed.
+operations are told where access control is on.
 """
 
 from __future__ import annotations

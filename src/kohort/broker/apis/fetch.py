@@ -181,6 +181,9 @@ class _Fetch:
         if partition is None or self._node.topics.partition(*partition.key) is not partition:
             unknown = ErrorCode.UNKNOWN_TOPIC_ID if self._fetching.by_id else None
             return unknown or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        hides = self._call.hides
+        if hides is not None and hides(partition.topic.name):
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         fault = partition.refusal(self._node.node_id, wanted.part.request.current_leader_epoch) or 0
         if fault == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._any_replica:
             replicas = self._node.commons.leadership.at(*partition.key).replicas

@@ -4,7 +4,7 @@ Topics that do not exist are made when the request and `auto_create_topics_enabl
 in the same answer.
 
 Differs from Apache Kafka: a topic made by this request is answered as usable at once, not with
-LEADER_NOT_AVAILABLE; authorised operations are never computed (nobody is asked who they are).
+LEADER_NOT_AVAILABLE; authorised operations are computed where access control is on.
 """
 
 from __future__ import annotations

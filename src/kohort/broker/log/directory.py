@@ -32,6 +32,10 @@ _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 PRODUCER_ID_BLOCK = 1_000
 
 
+AclRow = list[str]
+"""Resource, name, pattern, principal, host, operation, permission."""
+
+
 def topic_name_fault(name: str) -> str | None:
     """Why a topic cannot have this name, or None."""
     if not name:
@@ -96,6 +100,8 @@ class Registry:
     """The nodes that shared the directory last, where there were several."""
     groups: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
     """What single groups were configured with."""
+    acls: list[AclRow] = field(default_factory=list[AclRow])
+    """Who may do what."""
 
     def encode(self) -> bytes:
         document = {
@@ -105,6 +111,7 @@ class Registry:
             "deleting": self.deleting,
             "nodes": self.nodes,
             "groups": self.groups,
+            "acls": self.acls,
             "topics": [topic.encode() for topic in self.topics.values()],
         }
         return json.dumps(document, indent=1).encode()
@@ -126,6 +133,7 @@ class Registry:
                 document["deleting"],
                 document.get("nodes", []),
                 document.get("groups", {}),
+                document.get("acls", []),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise StorageError(

@@ -1,0 +1,62 @@
+"""DescribeAcls (29), v1-3. KIP-290 (prefixed names)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kohort.acl import Acl, AclFilter, Operation, Pattern, Permission, Resource
+from kohort.broker.apis.create_acls import DISABLED
+from kohort.broker.calls import Call, serve
+from kohort.errors import ErrorCode
+from kohort.wire.messages.describe_acls_request import DescribeAclsRequest
+from kohort.wire.messages.describe_acls_response import (
+    AclDescription,
+    DescribeAclsResource,
+    DescribeAclsResponse,
+)
+
+if TYPE_CHECKING:
+    from kohort.broker.node import Node
+
+
+def handle(node: Node, request: DescribeAclsRequest, call: Call) -> None:
+    """The entries that a filter meets, by resource."""
+    if node.commons.acls.authorizer is None:
+        code = ErrorCode.SECURITY_DISABLED
+        call.answer(DescribeAclsResponse(error_code=code, error_message=DISABLED))
+        return
+    try:
+        wanted = AclFilter(
+            Resource(request.resource_type_filter),
+            request.resource_name_filter,
+            Pattern(request.pattern_type_filter),
+            request.principal_filter,
+            request.host_filter,
+            Operation(request.operation),
+            Permission(request.permission_type),
+        )
+    except ValueError as error:
+        code = ErrorCode.INVALID_REQUEST
+        call.answer(DescribeAclsResponse(error_code=code, error_message=str(error)))
+        return
+    resources: dict[tuple[Resource, str, Pattern], DescribeAclsResource] = {}
+    for acl in node.commons.acls.find(wanted):
+        key = (acl.resource, acl.name, acl.pattern)
+        if key not in resources:
+            resources[key] = DescribeAclsResource(
+                resource_type=acl.resource, resource_name=acl.name, pattern_type=acl.pattern
+            )
+        resources[key].acls.append(_described(acl))
+    call.answer(DescribeAclsResponse(error_message=None, resources=list(resources.values())))
+
+
+def _described(acl: Acl) -> AclDescription:
+    return AclDescription(
+        principal=acl.principal,
+        host=acl.host,
+        operation=acl.operation,
+        permission_type=acl.permission,
+    )
+
+
+API = serve(DescribeAclsRequest, handle)

@@ -1,0 +1,197 @@
+"""What may be done with settings, with the cluster itself, and with access control."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from kohort.acl import CLUSTER_NAME, Operation, Resource
+from kohort.broker.screens.asking import Asking, Patch
+from kohort.errors import ErrorCode
+from kohort.wire import Message
+from kohort.wire.messages.alter_client_quotas_request import AlterClientQuotasRequest
+from kohort.wire.messages.alter_client_quotas_response import AlterClientQuotasResponse
+from kohort.wire.messages.alter_client_quotas_response import EntityData as QuotaEntity
+from kohort.wire.messages.alter_client_quotas_response import EntryData as QuotaResult
+from kohort.wire.messages.alter_configs_request import AlterConfigsRequest
+from kohort.wire.messages.alter_configs_response import (
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+from kohort.wire.messages.alter_user_scram_credentials_request import (
+    AlterUserScramCredentialsRequest,
+)
+from kohort.wire.messages.alter_user_scram_credentials_response import (
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+)
+from kohort.wire.messages.create_acls_request import CreateAclsRequest
+from kohort.wire.messages.create_acls_response import AclCreationResult, CreateAclsResponse
+from kohort.wire.messages.delete_acls_request import DeleteAclsRequest
+from kohort.wire.messages.delete_acls_response import DeleteAclsFilterResult, DeleteAclsResponse
+from kohort.wire.messages.describe_cluster_request import DescribeClusterRequest
+from kohort.wire.messages.describe_cluster_response import DescribeClusterResponse
+from kohort.wire.messages.describe_configs_request import DescribeConfigsRequest
+from kohort.wire.messages.describe_configs_response import (
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from kohort.wire.messages.incremental_alter_configs_request import IncrementalAlterConfigsRequest
+from kohort.wire.messages.incremental_alter_configs_response import (
+    AlterConfigsResourceResponse as IncrementalResult,
+)
+from kohort.wire.messages.incremental_alter_configs_response import (
+    IncrementalAlterConfigsResponse,
+)
+
+_O = Operation
+REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+_TOPIC, _GROUP = 2, 32
+"""The kinds of resource that are not the cluster's; numbers of the configuration APIs."""
+_OF_RESOURCE: Final = {
+    _TOPIC: (Resource.TOPIC, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+    _GROUP: (Resource.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED),
+}
+
+
+def cluster(operation: Operation, response: type[Any]) -> Callable[[Asking, Any], Message | None]:
+    """This operation on the cluster, or a refusal of the whole."""
+
+    def screen(asking: Asking, _: Any) -> Message | None:
+        return None if asking.cluster(operation) else response(error_code=REFUSED)
+
+    return screen
+
+
+def _fault(asking: Asking, operation: Operation, kind: int, name: str) -> int:
+    resource, code = _OF_RESOURCE.get(kind, (Resource.CLUSTER, REFUSED))
+    guarded = CLUSTER_NAME if resource is Resource.CLUSTER else name
+    return 0 if asking.may(operation, resource, guarded) else code
+
+
+def describe_configs(asking: Asking, request: DescribeConfigsRequest) -> Message | Patch | None:
+    """DESCRIBE_CONFIGS of the topics, the groups, or the cluster for its brokers."""
+    answers = [
+        DescribeConfigsResult(
+            error_code=code,
+            error_message=None,
+            resource_type=each.resource_type,
+            resource_name=each.resource_name,
+        )
+        for each in request.resources
+        if (code := _fault(asking, _O.DESCRIBE_CONFIGS, each.resource_type, each.resource_name))
+    ]
+    refused = {(answer.resource_type, answer.resource_name) for answer in answers}
+    request.resources = [
+        each
+        for each in request.resources
+        if (each.resource_type, each.resource_name) not in refused
+    ]
+
+    def patch(response: DescribeConfigsResponse) -> None:
+        response.results = [*response.results, *answers]
+
+    return patch if answers else None
+
+
+def alter_configs(asking: Asking, request: AlterConfigsRequest) -> Message | Patch | None:
+    """ALTER_CONFIGS of the topics, the groups, or the cluster for its brokers."""
+    answers = _refused_configs(asking, request, AlterConfigsResourceResponse)
+
+    def patch(response: AlterConfigsResponse) -> None:
+        response.responses = [*response.responses, *answers]
+
+    return patch if answers else None
+
+
+def incremental_alter_configs(
+    asking: Asking, request: IncrementalAlterConfigsRequest
+) -> Message | Patch | None:
+    """As `alter_configs`."""
+    answers = _refused_configs(asking, request, IncrementalResult)
+
+    def patch(response: IncrementalAlterConfigsResponse) -> None:
+        response.responses = [*response.responses, *answers]
+
+    return patch if answers else None
+
+
+def _refused_configs(asking: Asking, request: Any, result: type[Any]) -> list[Any]:
+    answers, kept = list[Any](), list[Any]()
+    for each in request.resources:
+        code = _fault(asking, _O.ALTER_CONFIGS, each.resource_type, each.resource_name)
+        if not code:
+            kept.append(each)
+            continue
+        answers.append(
+            result(
+                error_code=code,
+                error_message=None,
+                resource_type=each.resource_type,
+                resource_name=each.resource_name,
+            )
+        )
+    request.resources = kept
+    return answers
+
+
+def describe_cluster(asking: Asking, request: DescribeClusterRequest) -> Message | Patch | None:
+    """Everybody may; what else they may do is told when it is asked for (KIP-430)."""
+    if not request.include_cluster_authorized_operations:
+        return None
+
+    def patch(response: DescribeClusterResponse) -> None:
+        bits = asking.operations(Resource.CLUSTER, CLUSTER_NAME)
+        response.cluster_authorized_operations = bits
+
+    return patch
+
+
+def alter_client_quotas(asking: Asking, request: AlterClientQuotasRequest) -> Message | None:
+    """ALTER_CONFIGS of the cluster."""
+    if asking.cluster(_O.ALTER_CONFIGS):
+        return None
+    return AlterClientQuotasResponse(
+        entries=[
+            QuotaResult(
+                error_code=REFUSED,
+                error_message=None,
+                entity=[
+                    QuotaEntity(entity_type=of.entity_type, entity_name=of.entity_name)
+                    for of in entry.entity
+                ],
+            )
+            for entry in request.entries
+        ]
+    )
+
+
+def alter_user_scram_credentials(
+    asking: Asking, request: AlterUserScramCredentialsRequest
+) -> Message | None:
+    """ALTER the cluster."""
+    if asking.cluster(_O.ALTER):
+        return None
+    users = dict.fromkeys(each.name for each in (*request.deletions, *request.upsertions))
+    return AlterUserScramCredentialsResponse(
+        results=[
+            AlterUserScramCredentialsResult(user=user, error_code=REFUSED, error_message=None)
+            for user in users
+        ]
+    )
+
+
+def create_acls(asking: Asking, request: CreateAclsRequest) -> Message | Patch | None:
+    """ALTER the cluster."""
+    if asking.cluster(_O.ALTER):
+        return None
+    refused = AclCreationResult(error_code=REFUSED, error_message=None)
+    return CreateAclsResponse(results=[refused for _ in request.creations])
+
+
+def delete_acls(asking: Asking, request: DeleteAclsRequest) -> Message | Patch | None:
+    """ALTER the cluster."""
+    if asking.cluster(_O.ALTER):
+        return None
+    refused = DeleteAclsFilterResult(error_code=REFUSED, error_message=None)
+    return DeleteAclsResponse(filter_results=[refused for _ in request.filters])

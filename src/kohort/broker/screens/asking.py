@@ -1,0 +1,73 @@
+"""One request that is asked what it may do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kohort.acl import CLUSTER_NAME, OPERATIONS, Operation, Resource
+from kohort.broker.authorizer import Authorizer
+from kohort.broker.calls import Call
+from kohort.wire import Message
+
+if TYPE_CHECKING:
+    from kohort.broker.node import Node
+
+Patch = Callable[[Any], None]
+"""Changes the answer of what went on."""
+Screen = Callable[["Asking", Any], "Message | Patch | None"]
+"""A refusal of the whole, what is to be done to its answer, or None: nothing stands against it."""
+
+
+class Asking:
+    """Who asks, from where, of which node."""
+
+    __slots__ = ("_authorizer", "_host", "_principal", "call", "node")
+
+    def __init__(self, node: Node, authorizer: Authorizer, call: Call) -> None:
+        self.node = node
+        self.call = call
+        self._authorizer = authorizer
+        self._principal = call.principal
+        self._host = call.client_host.removeprefix("/")
+
+    def may(self, operation: Operation, resource: Resource, name: str) -> bool:
+        """Whether this may be done."""
+        return self._authorizer.may(self._principal, self._host, operation, resource, name)
+
+    def topic(self, operation: Operation, name: str) -> bool:
+        """With a topic."""
+        return self.may(operation, Resource.TOPIC, name)
+
+    def group(self, operation: Operation, group_id: str) -> bool:
+        """With a group."""
+        return self.may(operation, Resource.GROUP, group_id)
+
+    def transactional(self, operation: Operation, transactional_id: str) -> bool:
+        """With a transactional id."""
+        return self.may(operation, Resource.TRANSACTIONAL_ID, transactional_id)
+
+    def cluster(self, operation: Operation) -> bool:
+        """With the cluster itself."""
+        return self.may(operation, Resource.CLUSTER, CLUSTER_NAME)
+
+    def some_topic(self, operation: Operation) -> bool:
+        """With any topic at all."""
+        return self._authorizer.may_any(self._principal, self._host, operation, Resource.TOPIC)
+
+    def operations(self, resource: Resource, name: str) -> int:
+        """Everything that may be done, as bits (KIP-430)."""
+        every = OPERATIONS[resource]
+        return self._authorizer.operations(self._principal, self._host, every, resource, name)
+
+    def name_of(self, name: str | None, topic_id: bytes) -> str | None:
+        """A topic's name, given it or its id; None for an id that nobody has."""
+        if name:
+            return name
+        topic = self.node.topics.by_id(topic_id)
+        return None if topic is None else topic.name
+
+    def knows(self, operation: Operation, name: str | None, topic_id: bytes) -> bool:
+        """As `topic`, where the request may name it by id; what does not exist is let through."""
+        found = self.name_of(name, topic_id)
+        return found is None or self.topic(operation, found)

@@ -1,0 +1,317 @@
+"""What may be done with topics: reading, writing, describing, making, changing.
+
+A topic that may not even be described is refused by name as if it might exist: the answer does not
+tell whether it does.
+"""
+
+from __future__ import annotations
+
+from kohort.acl import Operation, Resource
+from kohort.broker.screens.asking import Asking, Patch
+from kohort.errors import ErrorCode
+from kohort.wire import ZERO_UUID, Message
+from kohort.wire.messages.create_partitions_request import CreatePartitionsRequest
+from kohort.wire.messages.create_partitions_response import (
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+)
+from kohort.wire.messages.create_topics_request import CreateTopicsRequest
+from kohort.wire.messages.create_topics_response import CreatableTopicResult, CreateTopicsResponse
+from kohort.wire.messages.delete_records_request import DeleteRecordsRequest
+from kohort.wire.messages.delete_records_response import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from kohort.wire.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
+from kohort.wire.messages.delete_topics_response import DeletableTopicResult, DeleteTopicsResponse
+from kohort.wire.messages.describe_producers_request import DescribeProducersRequest
+from kohort.wire.messages.describe_producers_response import (
+    DescribeProducersResponse,
+    PartitionResponse,
+    TopicResponse,
+)
+from kohort.wire.messages.describe_topic_partitions_request import DescribeTopicPartitionsRequest
+from kohort.wire.messages.describe_topic_partitions_response import (
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponseTopic,
+)
+from kohort.wire.messages.fetch_request import FetchRequest
+from kohort.wire.messages.list_offsets_request import ListOffsetsRequest
+from kohort.wire.messages.list_offsets_response import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from kohort.wire.messages.metadata_request import MetadataRequest, MetadataRequestTopic
+from kohort.wire.messages.metadata_response import MetadataResponse, MetadataResponseTopic
+from kohort.wire.messages.offset_for_leader_epoch_request import OffsetForLeaderEpochRequest
+from kohort.wire.messages.offset_for_leader_epoch_response import (
+    EpochEndOffset,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+from kohort.wire.messages.produce_request import ProduceRequest
+from kohort.wire.messages.produce_response import (
+    PartitionProduceResponse,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+
+REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+_O = Operation
+
+
+def produce(asking: Asking, request: ProduceRequest) -> Message | Patch | None:
+    """WRITE the topics, and the transactional id."""
+    tx_id = request.transactional_id
+    code, refused = REFUSED, request.topic_data
+    if tx_id is not None and not asking.transactional(_O.WRITE, tx_id):
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    else:
+        allowed = [t for t in refused if asking.knows(_O.WRITE, t.name, t.topic_id)]
+        refused = [topic for topic in refused if topic not in allowed]
+        request.topic_data = allowed
+    answers = [
+        TopicProduceResponse(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partition_responses=[
+                PartitionProduceResponse(index=p.index, error_code=code, base_offset=-1)
+                for p in topic.partition_data
+            ],
+        )
+        for topic in refused
+    ]
+    if not answers:
+        return None
+    if code != REFUSED or not request.topic_data:
+        return ProduceResponse(responses=answers)
+
+    def patch(response: ProduceResponse) -> None:
+        response.responses = [*response.responses, *answers]
+
+    return patch
+
+
+def fetch(asking: Asking, request: FetchRequest) -> Message | Patch | None:
+    """READ the topics; asked again at each look, because a session remembers what was asked for."""
+    asking.call.hides = lambda topic: not asking.topic(_O.READ, topic)
+    return None
+
+
+def list_offsets(asking: Asking, request: ListOffsetsRequest) -> Message | Patch | None:
+    """DESCRIBE the topics."""
+    refused = [t for t in request.topics if not asking.topic(_O.DESCRIBE, t.name)]
+    request.topics = [t for t in request.topics if t not in refused]
+    answers = [
+        ListOffsetsTopicResponse(
+            name=topic.name,
+            partitions=[
+                ListOffsetsPartitionResponse(
+                    partition_index=p.partition_index, error_code=REFUSED, offset=-1, timestamp=-1
+                )
+                for p in topic.partitions
+            ],
+        )
+        for topic in refused
+    ]
+
+    def patch(response: ListOffsetsResponse) -> None:
+        response.topics = [*response.topics, *answers]
+
+    return patch if answers else None
+
+
+def offset_for_leader_epoch(
+    asking: Asking, request: OffsetForLeaderEpochRequest
+) -> Message | Patch | None:
+    """DESCRIBE the topics."""
+    refused = [t for t in request.topics if not asking.topic(_O.DESCRIBE, t.topic)]
+    request.topics = [t for t in request.topics if t not in refused]
+    answers = [
+        OffsetForLeaderTopicResult(
+            topic=topic.topic,
+            partitions=[
+                EpochEndOffset(partition=p.partition, error_code=REFUSED) for p in topic.partitions
+            ],
+        )
+        for topic in refused
+    ]
+
+    def patch(response: OffsetForLeaderEpochResponse) -> None:
+        response.topics = [*response.topics, *answers]
+
+    return patch if answers else None
+
+
+def metadata(asking: Asking, request: MetadataRequest) -> Message | Patch | None:
+    """DESCRIBE the topics; CREATE those that would be made, or CREATE in the cluster."""
+    answers: list[MetadataResponseTopic] = []
+    every = request.topics is None or (asking.call.api_version == 0 and not request.topics)
+    if not every:
+        kept = list[MetadataRequestTopic]()
+        for topic in request.topics or ():
+            name = asking.name_of(topic.name, topic.topic_id)
+            exists = name is None or asking.node.topics.get(name) is not None
+            if name is None or (
+                asking.topic(_O.DESCRIBE, name)
+                and (exists or not request.allow_auto_topic_creation or may_create(asking, name))
+            ):
+                kept.append(topic)
+            else:
+                shown = topic.name if topic.topic_id == ZERO_UUID else None
+                answers.append(
+                    MetadataResponseTopic(error_code=REFUSED, name=shown, topic_id=topic.topic_id)
+                )
+        request.topics = kept
+
+    def patch(response: MetadataResponse) -> None:
+        topics = response.topics
+        if every:
+            topics = [t for t in topics if t.name and asking.topic(_O.DESCRIBE, t.name)]
+        response.topics = [*topics, *answers]
+        if request.include_topic_authorized_operations:
+            for topic in topics:
+                if topic.name and not topic.error_code:
+                    bits = asking.operations(Resource.TOPIC, topic.name)
+                    topic.topic_authorized_operations = bits
+
+    return patch
+
+
+def describe_topic_partitions(
+    asking: Asking, request: DescribeTopicPartitionsRequest
+) -> Message | Patch | None:
+    """DESCRIBE the topics."""
+    every = not request.topics
+    refused = [t.name for t in request.topics if not asking.topic(_O.DESCRIBE, t.name)]
+    request.topics = [t for t in request.topics if t.name not in refused]
+    answers = [
+        DescribeTopicPartitionsResponseTopic(error_code=REFUSED, name=name) for name in refused
+    ]
+    if refused and not request.topics:  # nothing asked for would mean everything
+        return DescribeTopicPartitionsResponse(topics=answers)
+
+    def patch(response: DescribeTopicPartitionsResponse) -> None:
+        topics = response.topics
+        if every:
+            topics = [t for t in topics if t.name and asking.topic(_O.DESCRIBE, t.name)]
+        for topic in topics:
+            if topic.name and not topic.error_code:
+                bits = asking.operations(Resource.TOPIC, topic.name)
+                topic.topic_authorized_operations = bits
+        response.topics = sorted([*topics, *answers], key=lambda t: t.name or "")
+
+    return patch
+
+
+def may_create(asking: Asking, name: str) -> bool:
+    """CREATE in the cluster, or this very topic."""
+    return asking.cluster(_O.CREATE) or asking.topic(_O.CREATE, name)
+
+
+def create_topics(asking: Asking, request: CreateTopicsRequest) -> Message | Patch | None:
+    """CREATE in the cluster, or these topics; their settings are shown to DESCRIBE_CONFIGS."""
+    refused = [t.name for t in request.topics if not may_create(asking, t.name)]
+    request.topics = [t for t in request.topics if t.name not in refused]
+    answers = [
+        CreatableTopicResult(name=name, error_code=REFUSED, error_message="Authorization failed.")
+        for name in refused
+    ]
+
+    def patch(response: CreateTopicsResponse) -> None:
+        for topic in response.topics:
+            shown = asking.topic(_O.DESCRIBE_CONFIGS, topic.name)
+            if not topic.error_code and not shown:
+                topic.topic_config_error_code = REFUSED
+                topic.configs, topic.num_partitions, topic.replication_factor = None, -1, -1
+        response.topics = [*response.topics, *answers]
+
+    return patch
+
+
+def delete_topics(asking: Asking, request: DeleteTopicsRequest) -> Message | Patch | None:
+    """DELETE the topics; the name behind an id is told to DESCRIBE alone."""
+    answers: list[DeletableTopicResult] = []
+    kept = list[DeleteTopicState]()
+    for topic in request.topics:
+        name = asking.name_of(topic.name, topic.topic_id)
+        if name is None or asking.topic(_O.DELETE, name):
+            kept.append(topic)
+        else:
+            shown = name if topic.name or asking.topic(_O.DESCRIBE, name) else None
+            answers.append(
+                DeletableTopicResult(name=shown, topic_id=topic.topic_id, error_code=REFUSED)
+            )
+    names = [name for name in request.topic_names if asking.topic(_O.DELETE, name)]
+    answers += [
+        DeletableTopicResult(name=name, error_code=REFUSED)
+        for name in request.topic_names
+        if name not in names
+    ]
+    request.topics, request.topic_names = kept, names
+
+    def patch(response: DeleteTopicsResponse) -> None:
+        response.responses = [*response.responses, *answers]
+
+    return patch if answers else None
+
+
+def delete_records(asking: Asking, request: DeleteRecordsRequest) -> Message | Patch | None:
+    """DELETE the topics."""
+    refused = [t for t in request.topics if not asking.topic(_O.DELETE, t.name)]
+    request.topics = [t for t in request.topics if t not in refused]
+    answers = [
+        DeleteRecordsTopicResult(
+            name=topic.name,
+            partitions=[
+                DeleteRecordsPartitionResult(
+                    partition_index=p.partition_index, low_watermark=-1, error_code=REFUSED
+                )
+                for p in topic.partitions
+            ],
+        )
+        for topic in refused
+    ]
+
+    def patch(response: DeleteRecordsResponse) -> None:
+        response.topics = [*response.topics, *answers]
+
+    return patch if answers else None
+
+
+def create_partitions(asking: Asking, request: CreatePartitionsRequest) -> Message | Patch | None:
+    """ALTER the topics."""
+    refused = [t.name for t in request.topics if not asking.topic(_O.ALTER, t.name)]
+    request.topics = [t for t in request.topics if t.name not in refused]
+    answers = [
+        CreatePartitionsTopicResult(name=name, error_code=REFUSED, error_message=None)
+        for name in refused
+    ]
+
+    def patch(response: CreatePartitionsResponse) -> None:
+        response.results = [*response.results, *answers]
+
+    return patch if answers else None
+
+
+def describe_producers(asking: Asking, request: DescribeProducersRequest) -> Message | Patch | None:
+    """READ the topics."""
+    refused = [t for t in request.topics if not asking.topic(_O.READ, t.name)]
+    request.topics = [t for t in request.topics if t not in refused]
+    answers = [
+        TopicResponse(
+            name=topic.name,
+            partitions=[
+                PartitionResponse(partition_index=index, error_code=REFUSED, error_message=None)
+                for index in topic.partition_indexes
+            ],
+        )
+        for topic in refused
+    ]
+
+    def patch(response: DescribeProducersResponse) -> None:
+        response.topics = [*response.topics, *answers]
+
+    return patch if answers else None
