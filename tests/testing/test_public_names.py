@@ -10,7 +10,7 @@ import pytest
 import kohort.testing
 from kohort.testing import Cluster
 
-NAMES = {"Cluster", "LoggedRequest", "SetFault"}
+NAMES = {"Cluster", "History", "Kind", "LoggedRequest", "Report", "SetFault", "Violation"}
 FAULTS = {"answer", "clear", "cut", "delay", "fail", "fail_disk", "hold", "remove", "silence"}
 REQUESTS = {"clear", "of", "wait"}
 

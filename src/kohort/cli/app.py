@@ -61,6 +61,16 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "config",
         "The settings in force, and where each is from.",
     ),
+    "verifiable-consumer": (
+        "kohort.cli.verifiable_consumer",
+        "verifiable_consumer",
+        "Read in a group and print what happens as JSON events, as Kafka's own tool.",
+    ),
+    "verifiable-producer": (
+        "kohort.cli.verifiable_producer",
+        "verifiable_producer",
+        "Write numbers and print which were stored as JSON events, as Kafka's own tool.",
+    ),
     "doctor": ("kohort.cli.doctor", "doctor", "What this machine has and lacks, and the cure."),
 }
 

@@ -1,4 +1,5 @@
-"""What tests of users need: an embedded broker, faults, and the log of what it was asked.
+"""What tests of users need: an embedded broker, faults, the log of what it was asked,
+and a checker of what groups did.
 
 Rules:
 - A name is imported when it is first used: the pytest plugin is loaded with every test run.
@@ -13,13 +14,19 @@ if TYPE_CHECKING:
     from kohort.broker.request_log import LoggedRequest
     from kohort.testing.cluster import Cluster
     from kohort.testing.faults import SetFault
+    from kohort.testing.history import History, Report
+    from kohort.testing.history_check import Kind, Violation
 
-__all__ = ["Cluster", "LoggedRequest", "SetFault"]
+__all__ = ["Cluster", "History", "Kind", "LoggedRequest", "Report", "SetFault", "Violation"]
 
 _HOMES = {
     "Cluster": "kohort.testing.cluster",
+    "History": "kohort.testing.history",
+    "Kind": "kohort.testing.history_check",
     "LoggedRequest": "kohort.broker.request_log",
+    "Report": "kohort.testing.history",
     "SetFault": "kohort.testing.faults",
+    "Violation": "kohort.testing.history_check",
 }
 
 
