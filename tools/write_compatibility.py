@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from kohort.broker import config  # noqa: E402
+from kohort.broker import config, topic_settings  # noqa: E402
 from kohort.broker.apis import APIS  # noqa: E402
 from kohort.broker.calls import Api  # noqa: E402
 
@@ -126,9 +126,9 @@ def defaults() -> Iterator[str]:
 def ignored() -> Iterator[str]:
     """Topic configurations without effect."""
     yield from ("", "## Topic configurations", "")
-    yield "Acted upon: " + ", ".join(f"`{name}`" for name in sorted(config.SETTINGS)) + "."
+    yield "Acted upon: " + ", ".join(f"`{name}`" for name in sorted(topic_settings.SETTINGS)) + "."
     yield ""
-    names = ", ".join(f"`{name}`" for name in sorted(config.ACCEPTED_AND_IGNORED))
+    names = ", ".join(f"`{name}`" for name in sorted(topic_settings.ACCEPTED_AND_IGNORED))
     yield f"Stored and shown, without effect: {names}. Any other name is refused."
 
 

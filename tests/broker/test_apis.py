@@ -109,7 +109,7 @@ from kohort.wire.messages.offset_for_leader_epoch_request import (
 from kohort.wire.messages.offset_for_leader_epoch_response import OffsetForLeaderEpochResponse
 from kohort.wire.messages.sync_group_request import SyncGroupRequest
 
-from . import transacting
+from . import cluster_requests, transacting
 from .harness import Harness, batch_of, fetch_request, produce_request
 
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -267,6 +267,7 @@ REQUESTS: dict[str, Make] = {
     "CreateAcls": lambda v, tid: CreateAclsRequest(creations=[AclCreation(resource_name="t")]),
     "DescribeAcls": lambda v, tid: DescribeAclsRequest(),
     "DeleteAcls": lambda v, tid: DeleteAclsRequest(filters=[DeleteAclsFilter()]),
+    **cluster_requests.REQUESTS,
     "ConsumerGroupHeartbeat": lambda v, tid: ConsumerGroupHeartbeatRequest(
         group_id="k848",
         member_id="m",
@@ -317,9 +318,12 @@ def test_every_advertised_version_is_answered(harness: Harness, key: int, versio
 def test_api_versions_lists_exactly_what_is_handled(harness: Harness) -> None:
     request = ApiVersionsRequest(client_software_name="x", client_software_version="1")
     answer = harness.ask(request, ApiVersionsResponse)
-    assert {a.api_key: (a.min_version, a.max_version) for a in answer.api_keys} == {
-        key: (api.min_version, api.max_version) for key, api in APIS.items()
-    }
+    listed = {a.api_key: (a.min_version, a.max_version) for a in answer.api_keys}
+    served = {key: (api.min_version, api.max_version) for key, api in APIS.items()}
+    produce = 0
+    assert listed.pop(produce)[0] == 0, "for librdkafka's sake (KAFKA-18659)"
+    del served[produce]
+    assert listed == served
     bad = ApiVersionsRequest(client_software_name="!", client_software_version="1")
     assert harness.ask(bad, ApiVersionsResponse).error_code == ErrorCode.INVALID_REQUEST
 
@@ -551,7 +555,7 @@ def test_list_offsets(harness: Harness) -> None:
     twice.topics[0].partitions *= 2
     answer = harness.ask(twice, ListOffsetsResponse)
     codes = [p.error_code for p in answer.topics[0].partitions]
-    assert codes == [ErrorCode.INVALID_REQUEST] * 2
+    assert codes == [ErrorCode.INVALID_REQUEST], "answered once"
 
 
 def test_time_lookup_inside_a_batch_of_append_time(harness: Harness) -> None:

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kohort.broker.config import BrokerConfig, TopicConfig
+from kohort.broker.config import BrokerConfig
 from kohort.broker.log.files import MemoryFiles
 from kohort.broker.log.loading import Opening, open_log
 from kohort.broker.log.log import PartitionLog
 from kohort.broker.log.segment import IndexMemory, file_name
+from kohort.broker.topic_settings import TopicConfig
 from kohort.records import BatchHeader
 
 from .harness import WALL_MS, batch_of

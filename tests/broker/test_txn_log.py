@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from kohort.broker.config import BrokerConfig, TopicConfig
+from kohort.broker.config import BrokerConfig
 from kohort.broker.leadership import Led
 from kohort.broker.log import producers as producers_module
 from kohort.broker.log.cleaner import clean
@@ -24,6 +24,7 @@ from kohort.broker.log.txn_index import (
     marker_of,
 )
 from kohort.broker.partition import Partition
+from kohort.broker.topic_settings import TopicConfig
 from kohort.errors import BrokerError, ErrorCode
 from kohort.records import BatchHeader, Chunk
 

@@ -36,8 +36,7 @@ def test_it_agrees_with_a_backtracking_matcher(pattern: str) -> None:
         "".join(chance.choices("abcxyz-._01AB", k=chance.randrange(1, 6))) for _ in range(300)
     ]
     for name in names:
-        legal = all(c not in "{,}" for c in name)
-        assert mine.matches(name) == (legal and bool(oracle.fullmatch(name))), name
+        assert mine.matches(name) == bool(oracle.fullmatch(name)), name
 
 
 @pytest.mark.parametrize("pattern", BAD)

@@ -15,6 +15,7 @@ from itertools import chain
 
 from kohort.broker.acls import Acls
 from kohort.broker.cleaning import Cleaning
+from kohort.broker.client_quotas import ClientQuotas
 from kohort.broker.config import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerConfig, Durability
 from kohort.broker.env import Env
 from kohort.broker.fault_gate import FaultGate
@@ -33,6 +34,7 @@ from kohort.broker.topics import Topic, Topics
 from kohort.errors import BrokerError, CorruptRecordError, ErrorCode, StorageError
 
 log = logging.getLogger("kohort.broker")
+UNKNOWN_VOLUME = (-1, -1)
 
 
 class Commons:
@@ -53,6 +55,8 @@ class Commons:
         self._index_memory = IndexMemory(config.log_indexes_in_memory)
         self.leadership = Leadership(config.node_ids())
         self.taps = Taps()
+        self.volume_of: Callable[[], tuple[int, int]] | None = None
+        """Set by who has the directory."""
         self.gate = gate or FaultGate()
         self.news = News()
         try:
@@ -62,6 +66,7 @@ class Commons:
             self.topics = Topics(self, self.directory)
             self.group_configs = GroupConfigs(config, self.directory)
             self.acls = Acls(config, self.directory)
+            self.quotas = ClientQuotas(self.directory)
             self._settle_nodes()
             for partition in self.topics.stored():
                 self._open_stored(partition)
@@ -100,6 +105,10 @@ class Commons:
     @property
     def cluster_id(self) -> str:
         return self.directory.registry.cluster_id
+
+    def volume(self) -> tuple[int, int]:
+        """Size and free bytes of the volume that holds the data directory; -1 where unknown."""
+        return UNKNOWN_VOLUME if self.volume_of is None else self.volume_of()
 
     # -- logs
 

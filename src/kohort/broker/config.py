@@ -9,18 +9,17 @@ Rules:
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
-from kohort.config import Config, nearest
+from kohort.broker.topic_settings import INT64_MAX, TopicConfig
+from kohort.config import Config
 from kohort.errors import ConfigError
 from kohort.group.assignors import Assignor, make_server_assignors
 from kohort.group.config import GroupConfig
 from kohort.transactions.config import TransactionConfig
 
 MIB = 1 << 20
-INT64_MAX = (1 << 63) - 1
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
@@ -219,138 +218,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One topic configuration that Kafka knows: its type, and the broker's field it comes from."""
-
-    kind: type
-    default: str | int | bool | float
-    broker_field: str | None = None
-    low: int = -1
-    choices: frozenset[str] = frozenset()
-    doc: str = ""
-
-
-SETTINGS: dict[str, Setting] = {
-    "cleanup.policy": Setting(
-        str, "delete", choices=frozenset({"delete", "compact", "compact,delete", "delete,compact"}),
-        doc="what becomes of old segments",
-    ),
-    "compression.type": Setting(
-        str, "producer",
-        choices=frozenset({"producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"}),
-        doc="shown only: batches are stored as they were sent",
-    ),
-    "delete.retention.ms": Setting(
-        int, 86_400_000, "log_cleaner_delete_retention_ms", low=0,
-        doc="how long compaction keeps a tombstone",
-    ),
-    "index.interval.bytes": Setting(int, 4_096, "log_index_interval_bytes", low=0),
-    "max.message.bytes": Setting(
-        int, 1_048_588, "message_max_bytes", low=0, doc="the largest batch that is accepted"
-    ),
-    "message.timestamp.type": Setting(
-        str, "CreateTime", "log_message_timestamp_type",
-        choices=frozenset({"CreateTime", "LogAppendTime"}),
-    ),
-    "message.timestamp.before.max.ms": Setting(
-        int, INT64_MAX, "log_message_timestamp_before_max_ms", low=0
-    ),
-    "message.timestamp.after.max.ms": Setting(
-        int, 3_600_000, "log_message_timestamp_after_max_ms", low=0
-    ),
-    "min.insync.replicas": Setting(int, 1, low=1, doc="there is one replica of everything"),
-    "retention.bytes": Setting(int, -1, "log_retention_bytes"),
-    "retention.ms": Setting(int, 604_800_000, "log_retention_ms"),
-    "segment.bytes": Setting(int, 134_217_728, "log_segment_bytes", low=14),
-    "segment.ms": Setting(int, 604_800_000, "log_roll_ms", low=1),
-}  # fmt: skip
-"""Every topic configuration that is acted upon."""
-
-ACCEPTED_AND_IGNORED: frozenset[str] = frozenset(
-    {
-        "file.delete.delay.ms", "flush.messages", "flush.ms", "max.compaction.lag.ms",
-        "min.cleanable.dirty.ratio", "min.compaction.lag.ms", "preallocate", "segment.index.bytes",
-        "segment.jitter.ms", "unclean.leader.election.enable",
-        "follower.replication.throttled.replicas", "leader.replication.throttled.replicas",
-    }
-)  # fmt: skip
-"""Configurations of Kafka's that are stored and shown and have no effect here (docs/skipped.md)."""
-
-
-@dataclass(frozen=True, slots=True)
-class TopicConfig:
-    """The values that hold for one topic."""
-
-    compact: bool
-    delete: bool
-    delete_retention_ms: int
-    index_interval_bytes: int
-    max_message_bytes: int
-    log_append_time: bool
-    timestamp_before_max_ms: int
-    timestamp_after_max_ms: int
-    retention_ms: int
-    retention_bytes: int
-    segment_bytes: int
-    segment_ms: int
-
-    @classmethod
-    def of(cls, broker: BrokerConfig, own: Mapping[str, str]) -> TopicConfig:
-        """From the broker's defaults and a topic's own values; raises ConfigError."""
-        for name, value in own.items():
-            check_setting(name, value)
-
-        def value_of(name: str) -> str:
-            return own.get(name) or default_of(broker, name)
-
-        policy = value_of("cleanup.policy").split(",")
-        check_setting("message.timestamp.type", value_of("message.timestamp.type"))
-        return cls(
-            compact="compact" in policy,
-            delete="delete" in policy,
-            delete_retention_ms=int(value_of("delete.retention.ms")),
-            index_interval_bytes=int(value_of("index.interval.bytes")),
-            max_message_bytes=int(value_of("max.message.bytes")),
-            log_append_time=value_of("message.timestamp.type") == "LogAppendTime",
-            timestamp_before_max_ms=int(value_of("message.timestamp.before.max.ms")),
-            timestamp_after_max_ms=int(value_of("message.timestamp.after.max.ms")),
-            retention_ms=int(value_of("retention.ms")),
-            retention_bytes=int(value_of("retention.bytes")),
-            segment_bytes=min(int(value_of("segment.bytes")), (1 << 31) - 1),
-            segment_ms=int(value_of("segment.ms")),
-        )
-
-
-def default_of(broker: BrokerConfig, name: str) -> str:
-    """The value that holds when a topic does not set one."""
-    setting = SETTINGS[name]
-    value = getattr(broker, setting.broker_field) if setting.broker_field else setting.default
-    return str(value)
-
-
-def check_setting(name: str, value: str) -> None:
-    """Raises ConfigError for a name Kafka does not know or a value it would refuse."""
-    setting = SETTINGS.get(name)
-    if setting is None:
-        if name in ACCEPTED_AND_IGNORED:
-            return
-        near = nearest(name, [*SETTINGS, *ACCEPTED_AND_IGNORED])
-        hint = f"; did you mean {near!r}?" if near else ""
-        raise ConfigError(f"Unknown topic config name: {name}{hint}")
-    if setting.choices and value not in setting.choices:
-        raise ConfigError(
-            f"Invalid value {value} for configuration {name}: it is one of "
-            f"{', '.join(sorted(setting.choices))}"
-        )
-    if setting.kind is int:
-        try:
-            number = int(value)
-        except ValueError as error:
-            raise ConfigError(f"Invalid value {value} for configuration {name}") from error
-        if number < setting.low:
-            raise ConfigError(
-                f"Invalid value {value} for configuration {name}: at least {setting.low}"
-            )

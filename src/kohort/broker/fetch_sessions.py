@@ -174,7 +174,7 @@ class FetchSessions:
         """The session id to answer with: that of the fetch, or of a session made for it now."""
         if fetching.session is not None:
             return fetching.session.session_id
-        if not fetching.wants_session or not fetching.parts:
+        if not fetching.wants_session:
             return NO_SESSION
         size = len(fetching.parts)
         if len(self._sessions) >= self._slots and not self._evict(size, now_ms):

@@ -37,6 +37,10 @@ class GroupConfigs:
         """What was set for one group."""
         return self._directory.registry.groups.get(group_id, {})
 
+    def groups(self) -> list[str]:
+        """The groups for which something was set."""
+        return list(self._directory.registry.groups)
+
     def default_of(self, name: str) -> str:
         """The broker's value, which holds where a group sets none."""
         return str(getattr(self._config, f"group_consumer_{FIELDS[name]}_ms"))

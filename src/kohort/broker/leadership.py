@@ -181,6 +181,19 @@ class Leadership:
             )
         return self._lead(topic, partition, to)
 
+    def place(self, topic: str, partition: int, replicas: Sequence[int]) -> Change | None:
+        """Other nodes may lead a partition. The leader stays where it can; else: the change."""
+        led = self.at(topic, partition)
+        placed = self._shared(Led(led.leader, led.epoch, tuple(replicas)))
+        self._topics[topic][partition] = placed
+        if led.leader in placed.replicas:
+            return None
+        return self._lead(topic, partition, self._first_alive(placed.replicas))
+
+    def put_back(self, topic: str, partition: int, led: Led) -> None:
+        """A placement could not be kept."""
+        self._topics[topic][partition] = led
+
     # -- the table
 
     def _each(self) -> list[tuple[str, int, Led]]:

@@ -183,6 +183,23 @@ class Nodes:
         self._apply(changes)
         return changes
 
+    def place(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
+        """Give a partition that is there other replicas. Raises BrokerError."""
+        found = self._commons.topics.get(topic)
+        assert found is not None, "the caller has looked"
+        leadership = self._commons.leadership
+        before = leadership.at(topic, partition)
+        if before.replicas == tuple(replicas):
+            return
+        change = leadership.place(topic, partition, replicas)
+        try:
+            self._commons.topics.placed_otherwise(found)
+        except BrokerError:
+            leadership.put_back(topic, partition, before)
+            raise
+        if change is not None:
+            self._apply([change])
+
     def _apply(self, changes: Sequence[Change]) -> None:
         """Keep the changes, then carry them out."""
         if not changes:

@@ -9,7 +9,9 @@ Shell: sockets, threads, time, randomness, signals.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
+import shutil
 import signal
 import threading
 import time
@@ -18,7 +20,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from kohort.broker.commons import Commons
+from kohort.broker.commons import UNKNOWN_VOLUME, Commons
 from kohort.broker.config import BrokerConfig, Durability
 from kohort.broker.endpoint import NodeEndpoint
 from kohort.broker.env import Cancellable
@@ -172,6 +174,8 @@ class Broker:
             files = self._open_files()
             undo.callback(self._close_files, files)
             commons = Commons(self.config, files, env, self._gate)
+            if self.config.data_dir is not None:
+                commons.volume_of = functools.partial(_volume, self.config.data_dir)
             undo.pop_all()
         for node_id, endpoint in zip(self.config.node_ids(), endpoints, strict=True):
             commons.nodes.attach(node_id, endpoint)
@@ -275,6 +279,14 @@ def _answer_into(result: Future[T], fn: Callable[..., T], args: tuple[Any, ...])
 
 def _call(fn: Callable[..., object], *args: Any) -> None:
     fn(*args)
+
+
+def _volume(directory: str) -> tuple[int, int]:
+    try:
+        usage = shutil.disk_usage(directory)
+    except OSError:  # taken away under us: the logs will say so
+        return UNKNOWN_VOLUME
+    return usage.total, usage.free
 
 
 def serve(config: BrokerConfig, ready: Callable[[Broker], object] | None = None) -> None:

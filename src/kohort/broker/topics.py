@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kohort.broker.config import INTERNAL_TOPICS, TopicConfig
+from kohort.broker.config import INTERNAL_TOPICS
 from kohort.broker.log.directory import (
     DataDirectory,
     TopicRecord,
@@ -14,6 +14,7 @@ from kohort.broker.log.directory import (
     topic_name_fault,
 )
 from kohort.broker.partition import Partition
+from kohort.broker.topic_settings import TopicConfig
 from kohort.errors import BrokerError, ConfigError, ErrorCode
 from kohort.group.topics import TopicImage, TopicsImage
 
@@ -68,6 +69,8 @@ class Topics:
         self._directory = directory
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
+        self._plain: dict[str, str] = {}
+        """Names by what they are when '.' and '_' are the same."""
         for record in directory.registry.topics.values():
             commons.leadership.add(record.name, record.partitions, record.replicas, record.leaders)
             self._add(Topic(commons, record))
@@ -75,6 +78,7 @@ class Topics:
 
     def _add(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
+        self._plain[_plain(topic.name)] = topic.name
         self._by_id[topic.topic_id] = topic
 
     def __iter__(self) -> Iterator[Topic]:
@@ -110,6 +114,13 @@ class Topics:
             raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!r}: {fault}")
         if name in self._by_name:
             raise BrokerError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        other = self._plain.get(_plain(name))
+        if other is not None:
+            raise BrokerError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"{name!r} differs from topic {other!r} in '.' and '_' alone, and would have the "
+                "same metrics",
+            )
         if name in INTERNAL_TOPICS and not internal:
             raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is made by the broker")
         if partitions < 1:
@@ -193,6 +204,7 @@ class Topics:
             registry.deleting.remove(topic.name)
             raise
         del self._by_name[topic.name], self._by_id[topic.topic_id]
+        self._plain.pop(_plain(topic.name), None)
         self._commons.leadership.remove(topic.name)
         for partition in topic.partitions:
             if partition.log is not None:
@@ -268,7 +280,24 @@ class Topics:
             topic.record.leaders = self._commons.leadership.unlike_new(topic.name)
         self._save()
 
+    def placed_otherwise(self, topic: Topic) -> None:
+        """Keep the replicas that the partitions of a topic have now. Raises BrokerError."""
+        leadership, record = self._commons.leadership, topic.record
+        before = record.replicas, record.leaders
+        record.replicas = [list(led.replicas) for led in leadership.of(topic.name)]
+        record.leaders = leadership.unlike_new(topic.name)
+        try:
+            self._save()
+        except BrokerError:
+            record.replicas, record.leaders = before
+            raise
+        self._show(self.image.with_topic(topic.image()))
+
     def stored(self) -> list[Partition]:
         """The partitions that have a directory."""
         there = existing(self._directory.files)
         return [p for p in self.partitions() if partition_dir(*p.key) in there]
+
+
+def _plain(name: str) -> str:
+    return name.replace(".", "_")

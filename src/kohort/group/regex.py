@@ -9,8 +9,9 @@ Rules:
   `* + ? {n} {n,} {n,m}` (lazy ones match the same), `^ $ \\A \\z`, and the flags `i` and `s`. As
   in RE2, there are no references back and no looking around; Unicode classes and `\\b` are left
   out: names of topics are ASCII.
-- A pattern has to match the whole name, as in Kafka. Only characters that a topic may be named
-  with exist; whatever else a pattern holds is well-formed and matches nothing.
+- A pattern has to match the whole name, as in Kafka. Only ASCII's printable characters exist;
+  whatever else a pattern holds is well-formed and matches nothing. Topics are named with fewer of
+  them, transactional ids (KIP-1152) with these.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from typing import Final, NamedTuple
 
 from kohort.errors import KohortError
 
-NAME_CHARS: Final = frozenset(string.ascii_letters + string.digits + "._-")
-"""What a topic may be named with."""
+NAME_CHARS: Final = frozenset(string.ascii_letters + string.digits + string.punctuation + " ")
+"""The characters that there are."""
 PATTERN_CHARS_MAX: Final = 4_096
 STATES_MAX: Final = 1_000
 REPEAT_MAX: Final = 1_000
@@ -36,16 +37,19 @@ _KEPT_STATES: Final = 2_000
 _DIGITS = frozenset(string.digits)
 _WORD = frozenset(string.ascii_letters + string.digits + "_")
 _NONE: frozenset[str] = frozenset()
+_SPACE = frozenset(" ")
 _CLASSES: Final = {
     "d": _DIGITS, "D": NAME_CHARS - _DIGITS, "w": _WORD & NAME_CHARS, "W": NAME_CHARS - _WORD,
-    "s": _NONE, "S": NAME_CHARS,
+    "s": _SPACE, "S": NAME_CHARS - _SPACE,
 }  # fmt: skip
 _POSIX: Final = {
     "alnum": frozenset(string.ascii_letters + string.digits),
     "alpha": frozenset(string.ascii_letters),
-    "ascii": NAME_CHARS, "blank": _NONE, "cntrl": _NONE, "digit": _DIGITS, "graph": NAME_CHARS,
+    "ascii": NAME_CHARS, "blank": _SPACE, "cntrl": _NONE, "digit": _DIGITS,
+    "graph": NAME_CHARS - _SPACE,
     "lower": frozenset(string.ascii_lowercase), "print": NAME_CHARS,
-    "punct": frozenset("._-"), "space": _NONE, "upper": frozenset(string.ascii_uppercase),
+    "punct": frozenset(string.punctuation), "space": _SPACE,
+    "upper": frozenset(string.ascii_uppercase),
     "word": _WORD, "xdigit": frozenset(string.hexdigits),
 }  # fmt: skip
 _CONTROLS: Final = {"a": "\a", "f": "\f", "t": "\t", "n": "\n", "r": "\r", "v": "\v"}

@@ -47,7 +47,12 @@ def handle(node: Node, request: AlterConfigsRequest, call: Call) -> None:
 
 
 def _replacement(resource: AlterConfigsResource) -> dict[str, str]:
-    return {c.name: c.value for c in resource.configs if c.value is not None}
+    found: dict[str, str] = {}
+    for config in resource.configs:
+        if config.value is None:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, f"{config.name}: no value")
+        found[config.name] = config.value
+    return found
 
 
 def change(
@@ -69,9 +74,11 @@ def change(
                 "only topics and groups have a configuration that can be changed while the broker "
                 "runs",
             )
+        if not name:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, "a topic's name must not be empty")
         topic = node.topics.get(name)
         if topic is None:
-            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
         node.topics.configure(topic, new(topic.record.config), validate_only=validate_only)
     except BrokerError as error:
         return error.code, error.detail

@@ -1,7 +1,7 @@
 """ApiVersions (18), v0-4. KIP-35, KIP-511.
 
-What is listed is exactly what is handled. A version that is not known is answered by the server in
-v0 with UNSUPPORTED_VERSION, before this module is reached.
+What is listed is what is handled, but for the oldest versions of Produce. A version that is not
+known is answered by the server in v0 with UNSUPPORTED_VERSION, before this module is reached.
 
 Features: `transaction.version` 2, which tells clients to end transactions as of KIP-890. Features
 cannot be changed here.
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SOFTWARE_FROM = 3
+_LISTED_FROM = {0: 0}
+"""Produce: librdkafka before 2.10 takes a broker that does not list v0 for one that cannot take
+compressed records; it never sends what is not served (as Apache Kafka does, KAFKA-18659)."""
 FEATURES = (("transaction.version", 2),)
 """Features and their level, which every client may count on (KIP-584)."""
 
@@ -60,7 +63,11 @@ def _listed() -> list[ApiVersion]:
     from kohort.broker.apis import APIS  # the table lists this module too
 
     return [
-        ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version)
+        ApiVersion(
+            api_key=api.key,
+            min_version=_LISTED_FROM.get(api.key, api.min_version),
+            max_version=api.max_version,
+        )
         for api in sorted(APIS.values(), key=lambda a: a.key)
     ]
 

@@ -1,13 +1,14 @@
 """ConsumerGroupDescribe (69), v0-1. KIP-848, KIP-1099 (which protocol a member speaks).
 
 Each group is described by its own shard; the answer keeps the order asked for. Authorised
-operations are told where access control is on.
+operations are all there are, where no access control is on.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kohort.broker.apis._operations import GROUP_OPERATIONS
 from kohort.broker.calls import Call, Gather, Part, serve
 from kohort.wire.messages.consumer_group_describe_request import ConsumerGroupDescribeRequest
 from kohort.wire.messages.consumer_group_describe_response import ConsumerGroupDescribeResponse
@@ -22,6 +23,9 @@ def handle(node: Node, request: ConsumerGroupDescribeRequest, call: Call) -> Non
 
     def merge(answers: list[ConsumerGroupDescribeResponse]) -> None:
         groups = [group for answer in answers for group in answer.groups]
+        if request.include_authorized_operations:
+            for group in groups:
+                group.authorized_operations = GROUP_OPERATIONS
         groups.sort(key=lambda g: order[g.group_id])
         call.answer(ConsumerGroupDescribeResponse(groups=groups))
 

@@ -55,7 +55,7 @@ def _grow(
         )
     except BrokerError as error:
         return CreatePartitionsTopicResult(
-            name=wanted.name, error_code=error.code, error_message=error.detail
+            name=wanted.name, error_code=error.code, error_message=error.detail or None
         )
     return CreatePartitionsTopicResult(name=wanted.name, error_message=None)
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from kohort.broker.apis.describe_configs import DYNAMIC_TOPIC, source_of
 from kohort.broker.calls import Call, serve
-from kohort.broker.config import SETTINGS, default_of
+from kohort.broker.topic_settings import ALL_SETTINGS, default_of
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
 from kohort.wire.messages.create_topics_response import (
@@ -22,8 +23,6 @@ from kohort.wire.messages.create_topics_response import (
 
 if TYPE_CHECKING:
     from kohort.broker.node import Node
-
-_DYNAMIC_TOPIC_CONFIG, _DEFAULT_CONFIG = 1, 5
 
 
 def handle(node: Node, request: CreateTopicsRequest, call: Call) -> None:
@@ -44,7 +43,7 @@ def _create(
             raise BrokerError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
         partitions, replicas = _partitions(node, wanted)
         factor = len(replicas[0]) if replicas else node.config.nodes
-        config = {c.name: c.value for c in wanted.configs if c.value is not None}
+        config = _configs(wanted)
         if validate_only:
             node.topics.check_new(wanted.name, partitions, config)
             return _created(node, wanted.name, bytes(16), (partitions, factor), config)
@@ -54,6 +53,15 @@ def _create(
             name=wanted.name, error_code=error.code, error_message=error.detail, configs=[]
         )
     return _created(node, wanted.name, topic.topic_id, (partitions, factor), config)
+
+
+def _configs(wanted: CreatableTopic) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for config in wanted.configs:
+        if config.value is None:
+            raise BrokerError(ErrorCode.INVALID_CONFIG, f"{config.name}: no value")
+        found[config.name] = config.value
+    return found
 
 
 def _partitions(node: Node, wanted: CreatableTopic) -> tuple[int, list[list[int]]]:
@@ -106,15 +114,16 @@ def _created(
     return CreatableTopicResult(
         name=name,
         topic_id=topic_id,
+        error_message=None,
         num_partitions=partitions,
         replication_factor=factor,
         configs=[
             CreatableTopicConfigs(
                 name=setting,
                 value=config.get(setting, default_of(node.config, setting)),
-                config_source=_DYNAMIC_TOPIC_CONFIG if setting in config else _DEFAULT_CONFIG,
+                config_source=DYNAMIC_TOPIC if setting in config else source_of(node, setting),
             )
-            for setting in SETTINGS
+            for setting in ALL_SETTINGS
         ],
     )
 

@@ -5,6 +5,7 @@ The offsets that groups have committed for a deleted topic go with it (as in Apa
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from kohort.broker.calls import Call, serve
@@ -25,17 +26,24 @@ def handle(node: Node, request: DeleteTopicsRequest, call: Call) -> None:
         states = request.topics
     else:
         states = [DeleteTopicState(name=name, topic_id=ZERO_UUID) for name in request.topic_names]
-    results = [_delete(node, state) for state in states]
+    times = Counter((state.name, bytes(state.topic_id)) for state in states)
+    once = {(state.name, bytes(state.topic_id)): state for state in states}
+    results = [_delete(node, state, times[key] > 1) for key, state in once.items()]
     gone = {r.name for r in results if r.error_code == 0 and r.name is not None}
     if gone:
         node.commons.nodes.topics_deleted(gone)
     call.answer(DeleteTopicsResponse(responses=results))
 
 
-def _delete(node: Node, state: DeleteTopicState) -> DeletableTopicResult:
+def _delete(node: Node, state: DeleteTopicState, twice: bool) -> DeletableTopicResult:
     by_id = state.name is None
+    named = (state.name is not None) + (bytes(state.topic_id) != ZERO_UUID)
     topic = node.topics.by_id(state.topic_id) if state.name is None else node.topics.get(state.name)
     try:
+        if named != 1:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, "give either the name or the id")
+        if twice:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, "the topic is named twice")
         if topic is None:
             code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             raise BrokerError(code, "This server does not host this topic.")

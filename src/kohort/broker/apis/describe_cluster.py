@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kohort.broker.apis._operations import CLUSTER_OPERATIONS, NOT_ASKED
 from kohort.broker.calls import Call, serve
 from kohort.errors import ErrorCode
 from kohort.wire.messages.describe_cluster_request import DescribeClusterRequest
@@ -18,18 +19,23 @@ from kohort.wire.messages.describe_cluster_response import (
 if TYPE_CHECKING:
     from kohort.broker.node import Node
 
-_BROKERS = 1
+_BROKERS, _CONTROLLERS = 1, 2
 
 
 def handle(node: Node, request: DescribeClusterRequest, call: Call) -> None:
     """Describe the brokers that are believed to live."""
     if request.endpoint_type != _BROKERS:
-        code = ErrorCode.MISMATCHED_ENDPOINT_TYPE
+        known = request.endpoint_type == _CONTROLLERS
+        code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
         call.answer(DescribeClusterResponse(error_code=code, error_message="this is a broker"))
         return
     call.answer(
         DescribeClusterResponse(
+            error_message=None,
             cluster_id=node.cluster_id,
+            cluster_authorized_operations=CLUSTER_OPERATIONS
+            if request.include_cluster_authorized_operations
+            else NOT_ASKED,
             controller_id=node.commons.nodes.controller_id(),
             brokers=[
                 DescribeClusterBroker(broker_id=node_id, host=host, port=port, rack=rack)

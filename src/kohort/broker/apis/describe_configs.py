@@ -1,20 +1,23 @@
 """DescribeConfigs (32), v1-4. KIP-133, KIP-226, KIP-569.
 
-Topics: every configuration that is acted upon, and those that were set and are not. The broker: its
-own configuration, read-only.
+Topics: every configuration that Kafka knows, also those without effect here. The broker: its own
+configuration, read-only. Groups (KIP-848): their own session timeout and heartbeat interval.
+Synonyms say where a value comes from, with the broker's name for it.
 
-Groups (KIP-848): their own session timeout and heartbeat interval.
-
-Differs from Apache Kafka: other kinds of resource (loggers, client metrics) have none here.
+Differs from Apache Kafka: loggers and client metrics have no configuration here and are refused;
+the broker's own configuration has this broker's keys, and no synonyms.
 """
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Final, cast
 
 from kohort.broker.calls import Call, serve
-from kohort.broker.config import SETTINGS, default_of
+from kohort.broker.config import BrokerConfig
 from kohort.broker.group_configs import FIELDS
+from kohort.broker.log.directory import topic_name_fault
+from kohort.broker.topic_settings import ALL_SETTINGS, Kind, default_of
 from kohort.broker.topics import Topic
 from kohort.errors import BrokerError, ErrorCode
 from kohort.group.assignors import Assignor
@@ -32,121 +35,137 @@ from kohort.wire.messages.describe_configs_response import (
 if TYPE_CHECKING:
     from kohort.broker.node import Node
 
-TOPIC, BROKER, GROUP = 2, 4, 32
-_DYNAMIC_TOPIC, _STATIC_BROKER, _DEFAULT, _OF_GROUP = 1, 4, 5, 8
-_STRING, _INT, _LONG, _LIST, _BOOLEAN = 2, 3, 5, 7, 1
-_INTS: Final = frozenset(
-    {"max.message.bytes", "index.interval.bytes", "min.insync.replicas", "segment.bytes"}
-)
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+DYNAMIC_TOPIC, _STATIC_BROKER, _DEFAULT, _OF_GROUP = 1, 4, 5, 8
+
+
+DEFAULTS: Final = {field.name: field.default for field in fields(BrokerConfig)}
+_ALWAYS_SET: Final = frozenset({"node_id", "port"})
+_INT32_MAX: Final = (1 << 31) - 1
+_SET_IN_HOURS: Final = frozenset({"log_retention_ms", "log_roll_ms"})
+"""Kafka's defaults for these are of other names (in hours), which are not shown as synonyms."""
 
 
 def handle(node: Node, request: DescribeConfigsRequest, call: Call) -> None:
     """Describe resources, each on its own."""
-    call.answer(
-        DescribeConfigsResponse(
-            results=[_describe(node, r, request.include_synonyms) for r in request.resources]
-        )
-    )
+    results = [_describe(node, resource) for resource in request.resources]
+    for result in results:
+        for entry in result.configs:
+            if not request.include_synonyms:
+                entry.synonyms = []
+            if not request.include_documentation:
+                entry.documentation = None
+    call.answer(DescribeConfigsResponse(results=results))
 
 
-def _describe(node: Node, wanted: DescribeConfigsResource, synonyms: bool) -> DescribeConfigsResult:
+def _describe(node: Node, wanted: DescribeConfigsResource) -> DescribeConfigsResult:
     result = DescribeConfigsResult(
-        resource_type=wanted.resource_type, resource_name=wanted.resource_name, error_message=None
+        resource_type=wanted.resource_type, resource_name=wanted.resource_name, error_message=""
     )
-    keys = wanted.configuration_keys
     try:
-        if wanted.resource_type == TOPIC:
-            topic = node.topics.get(wanted.resource_name)
-            if topic is None:
-                raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            found = _topic(node, topic, synonyms)
-        elif wanted.resource_type == BROKER:
-            if wanted.resource_name not in ("", str(node.node_id)):
-                raise BrokerError(
-                    ErrorCode.INVALID_REQUEST,
-                    f"this is broker {node.node_id}, not {wanted.resource_name!r}",
-                )
-            found = _broker(node)
-        elif wanted.resource_type == GROUP:
-            found = _group(node, wanted.resource_name, synonyms)
-        else:
-            raise BrokerError(
-                ErrorCode.INVALID_REQUEST,
-                f"resource type {wanted.resource_type} has no configuration here",
-            )
+        found = _entries(node, wanted.resource_type, wanted.resource_name)
     except BrokerError as error:
         result.error_code, result.error_message = error.code, error.detail
         return result
-    result.configs = found if keys is None else [c for c in found if c.name in keys]
+    keys = wanted.configuration_keys
+    result.configs = [entry for entry in found if entry.name in keys] if keys else found
     return result
 
 
-def _topic(node: Node, topic: Topic, synonyms: bool) -> list[DescribeConfigsResourceResult]:
-    own = topic.record.config
-    found: list[DescribeConfigsResourceResult] = []
-    for name in [*SETTINGS, *(n for n in own if n not in SETTINGS)]:
-        chain = [(own[name], _DYNAMIC_TOPIC)] if name in own else []
-        if name in SETTINGS:
-            chain.append((default_of(node.config, name), _DEFAULT))
-        value, source = chain[0]
-        found.append(
-            DescribeConfigsResourceResult(
-                name=name,
-                value=value,
-                config_source=source,
-                synonyms=[DescribeConfigsSynonym(name=name, value=v, source=s) for v, s in chain]
-                if synonyms
-                else [],
-                config_type=_type_of(name),
-                documentation=SETTINGS[name].doc or None if name in SETTINGS else None,
+def _entries(node: Node, kind: int, name: str) -> list[DescribeConfigsResourceResult]:
+    if kind == TOPIC:
+        fault = topic_name_fault(name)
+        if fault:
+            raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!r}: {fault}")
+        topic = node.topics.get(name)
+        if topic is None:
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+        return [_of_topic(node, topic, setting) for setting in ALL_SETTINGS]
+    if kind == BROKER:
+        if name not in ("", str(node.node_id)):
+            raise BrokerError(
+                ErrorCode.INVALID_REQUEST, f"this is broker {node.node_id}, not {name!r}"
             )
-        )
-    return found
+        return _of_broker(node) if name else []  # nothing can be set for all brokers
+    if kind == GROUP:
+        if not name:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, "a group's name must not be empty")
+        return [_of_group(node, name, setting) for setting in FIELDS]
+    raise BrokerError(ErrorCode.INVALID_REQUEST, f"resource type {kind} has no configuration here")
 
 
-def _group(node: Node, group_id: str, synonyms: bool) -> list[DescribeConfigsResourceResult]:
+def _entry(
+    name: str, chain: list[tuple[str, str, int]], kind: Kind, documentation: str | None
+) -> DescribeConfigsResourceResult:
+    """`chain`: name, value and source, that which holds first."""
+    _, value, source = chain[0]
+    return DescribeConfigsResourceResult(
+        name=name,
+        value=value,
+        config_source=source,
+        synonyms=[DescribeConfigsSynonym(name=n, value=v, source=s) for n, v, s in chain],
+        config_type=kind,
+        documentation=documentation,
+    )
+
+
+def _of_topic(node: Node, topic: Topic, name: str) -> DescribeConfigsResourceResult:
+    own, setting = topic.record.config, ALL_SETTINGS[name]
+    chain = [(name, own[name], DYNAMIC_TOPIC)] if name in own else []
+    broker_name = (setting.broker_field or name).replace("_", ".")
+    chain.append((broker_name, default_of(node.config, name), source_of(node, name)))
+    entry = _entry(name, chain, setting.kind, setting.doc)
+    if setting.broker_field in _SET_IN_HOURS and entry.synonyms[-1].source == _DEFAULT:
+        entry.synonyms.pop()
+    return entry
+
+
+def source_of(node: Node, name: str) -> int:
+    """Where the value of a topic's configuration comes from that the topic has not set itself."""
+    field = ALL_SETTINGS[name].broker_field
+    default = DEFAULTS.get(field) if field else None
+    is_default = default is None or str(default) == default_of(node.config, name)
+    return _DEFAULT if is_default else _STATIC_BROKER
+
+
+def _of_group(node: Node, group_id: str, name: str) -> DescribeConfigsResourceResult:
     groups = node.commons.group_configs
     own = groups.own(group_id)
-    found: list[DescribeConfigsResourceResult] = []
-    for name in FIELDS:
-        chain = [(own[name], _OF_GROUP)] if name in own else []
-        chain.append((groups.default_of(name), _DEFAULT))
-        value, source = chain[0]
-        result = DescribeConfigsResourceResult(
-            name=name, value=value, config_source=source, config_type=_INT, documentation=None
-        )
-        if synonyms:
-            result.synonyms = [
-                DescribeConfigsSynonym(name=name, value=v, source=s) for v, s in chain
-            ]
-        found.append(result)
-    return found
+    chain = [(name, own[name], _OF_GROUP)] if name in own else []
+    chain.append((f"group.{name}", groups.default_of(name), _DEFAULT))
+    return _entry(name, chain, Kind.INT, f"overrides group.{name} for this group")
 
 
-def _type_of(name: str) -> int:
-    setting = SETTINGS.get(name)
-    if setting is None:
-        return _STRING
-    if setting.kind is int:
-        return _INT if name in _INTS else _LONG
-    return _LIST if name == "cleanup.policy" else _STRING
-
-
-def _broker(node: Node) -> list[DescribeConfigsResourceResult]:
+def _of_broker(node: Node) -> list[DescribeConfigsResourceResult]:
     config = node.config
     values: dict[str, object] = {n: getattr(config, n) for n in config.field_names()}
     values |= {"node_id": node.node_id, "port": node.port, "broker_rack": node.rack}
-    return [
-        DescribeConfigsResourceResult(
-            name=name.replace("_", "."),
-            value=_shown(value),
-            read_only=True,
-            config_source=_STATIC_BROKER,
-            config_type=_BOOLEAN if isinstance(value, bool) else _STRING,
-            documentation=None,
+    entries: list[DescribeConfigsResourceResult] = []
+    for field, value in values.items():
+        default = field not in _ALWAYS_SET and DEFAULTS[field] == value
+        entries.append(
+            DescribeConfigsResourceResult(
+                name=field.replace("_", "."),
+                value=_shown(value),
+                read_only=True,
+                config_source=_DEFAULT if default else _STATIC_BROKER,
+                config_type=_kind_of(field, value),
+                documentation=None,
+            )
         )
-        for name, value in values.items()
-    ]
+    return entries
+
+
+def _kind_of(field: str, value: object) -> Kind:
+    match value:
+        case bool():
+            return Kind.BOOLEAN
+        case int():
+            return Kind.LONG if field.endswith("_ms") or abs(value) > _INT32_MAX else Kind.INT
+        case tuple():
+            return Kind.LIST
+        case _:
+            return Kind.STRING
 
 
 def _shown(value: object) -> str | None:

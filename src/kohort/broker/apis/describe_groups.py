@@ -1,7 +1,7 @@
 """DescribeGroups (15), v0-6. KIP-345, KIP-430, KIP-1043.
 
 Each group is described by its own shard; the answer keeps the order asked for. Authorised
-operations are told where access control is on. A tagged field of ours asks for the group's last
+operations are all there are, where no access control is on. A tagged field of ours asks for the group's last
 rebalances (`kohort.group.timeline`).
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kohort.broker.apis._operations import GROUP_OPERATIONS
 from kohort.broker.calls import Call, Gather, Part, serve
 from kohort.wire.messages.describe_groups_request import DescribeGroupsRequest
 from kohort.wire.messages.describe_groups_response import DescribeGroupsResponse
@@ -23,6 +24,9 @@ def handle(node: Node, request: DescribeGroupsRequest, call: Call) -> None:
 
     def merge(answers: list[DescribeGroupsResponse]) -> None:
         groups = [group for answer in answers for group in answer.groups]
+        if request.include_authorized_operations:
+            for group in groups:
+                group.authorized_operations = GROUP_OPERATIONS
         groups.sort(key=lambda g: order[g.group_id])
         call.answer(DescribeGroupsResponse(groups=groups))
 

@@ -34,7 +34,8 @@ def _of(node: Node, topic: str, index: int) -> PartitionResponse:
     partition = node.topics.partition(topic, index)
     if partition is None:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return PartitionResponse(partition_index=index, error_code=code)
+        text = f"there is no {topic}-{index}"
+        return PartitionResponse(partition_index=index, error_code=code, error_message=text)
     if not node.leads(partition):
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         return PartitionResponse(partition_index=index, error_code=code)

@@ -8,6 +8,7 @@ election finds nothing to do where a replica lives, and nobody to elect where no
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kohort.broker.calls import Call, serve
@@ -29,20 +30,30 @@ _PREFERRED, _UNCLEAN = 0, 1
 def handle(node: Node, request: ElectLeadersRequest, call: Call) -> None:
     """Elect leaders, each partition on its own."""
     if request.election_type not in (_PREFERRED, _UNCLEAN):
-        call.answer(ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
+        asked = [(t.topic, p) for t in request.topic_partitions or () for p in t.partitions]
+        call.answer(
+            ElectLeadersResponse(
+                error_code=ErrorCode.INVALID_REQUEST,
+                replica_election_results=_results(
+                    [(tp, ErrorCode.INVALID_REQUEST) for tp in asked], ()
+                ),
+            )
+        )
         return
+    every: list[str] = []
     unclean = request.election_type == _UNCLEAN
     if request.topic_partitions is None:
         changes = [] if unclean else node.commons.nodes.elect_preferred()
-        codes = {(change.topic, change.partition): ErrorCode.NONE for change in changes}
+        codes = [((change.topic, change.partition), ErrorCode.NONE) for change in changes]
+        every = [topic.name for topic in node.topics]
     else:
         asked = [(t.topic, p) for t in request.topic_partitions for p in t.partitions]
         known = {tp for tp in asked if node.topics.partition(*tp) is not None}
         leadership = node.commons.leadership
-        codes = {tp: _fault(leadership, tp, tp in known, unclean) for tp in asked}
-        wanted = [tp for tp, code in codes.items() if code == ErrorCode.NONE]
+        codes = [(tp, _fault(leadership, tp, tp in known, unclean)) for tp in asked]
+        wanted = [tp for tp, code in codes if code == ErrorCode.NONE]
         node.commons.nodes.elect_preferred(wanted)
-    call.answer(ElectLeadersResponse(replica_election_results=_results(codes)))
+    call.answer(ElectLeadersResponse(replica_election_results=_results(codes, every)))
 
 
 def _fault(
@@ -61,9 +72,12 @@ def _fault(
     return ErrorCode.NONE
 
 
-def _results(codes: dict[tuple[str, int], ErrorCode]) -> list[ReplicaElectionResult]:
-    by_topic: dict[str, list[PartitionResult]] = {}
-    for (topic, index), code in codes.items():
+def _results(
+    codes: Iterable[tuple[tuple[str, int], ErrorCode]], every: Iterable[str]
+) -> list[ReplicaElectionResult]:
+    """By topic; `every`: topics that are in the answer whatever became of them."""
+    by_topic: dict[str, list[PartitionResult]] = {topic: [] for topic in every}
+    for (topic, index), code in codes:
         message = code.name if code else None
         by_topic.setdefault(topic, []).append(
             PartitionResult(partition_id=index, error_code=code, error_message=message)

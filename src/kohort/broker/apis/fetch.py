@@ -179,8 +179,9 @@ class _Fetch:
     def _fault(self, wanted: _Wanted) -> int:
         partition = wanted.partition
         if partition is None or self._node.topics.partition(*partition.key) is not partition:
-            unknown = ErrorCode.UNKNOWN_TOPIC_ID if self._fetching.by_id else None
-            return unknown or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            by_id = self._fetching.by_id
+            lost = by_id and self._node.topics.by_id(wanted.part.topic_id) is None
+            return ErrorCode.UNKNOWN_TOPIC_ID if lost else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         hides = self._call.hides
         if hides is not None and hides(partition.topic.name):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -270,6 +271,7 @@ class _Fetch:
                 partition_index=wanted.part.request.partition,
                 error_code=wanted.error,
                 high_watermark=-1,
+                aborted_transactions=[] if partition is None else None,
                 records=b"",
             )
         return PartitionData(

@@ -35,7 +35,7 @@ def handle(node: Node, request: FindCoordinatorRequest, call: Call) -> None:
     call.answer(
         FindCoordinatorResponse(
             error_code=one.error_code,
-            error_message=one.error_message,
+            error_message=one.error_message or "NONE",
             node_id=one.node_id,
             host=one.host,
             port=one.port,

@@ -51,7 +51,7 @@ def handle(node: Node, request: ListOffsetsRequest, call: Call) -> None:
                     request.isolation_level == READ_COMMITTED,
                     asked[topic.name, part.partition_index] > 1,
                 )
-                for part in topic.partitions
+                for part in {p.partition_index: p for p in topic.partitions}.values()
             ],
         )
         for topic in request.topics

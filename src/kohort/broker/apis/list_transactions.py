@@ -1,16 +1,19 @@
-"""ListTransactions (66), v0-1. KIP-664, KIP-994 (duration).
+"""ListTransactions (66), v0-2. KIP-664, KIP-994 (duration), KIP-1152 (patterns).
 
 Every shard is asked. One that is still being loaded makes the whole answer say
 COORDINATOR_LOAD_IN_PROGRESS, with the transactions of the others.
 
-Differs from Apache Kafka: v2 (a regular expression over transactional ids, KIP-1152) is not served.
+A pattern is matched in linear time, as those of subscriptions are; characters that are not ASCII's
+printable ones match nothing.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Api, Call, Gather, Part
+from kohort.broker.calls import Call, Gather, Part, serve
+from kohort.errors import ErrorCode
+from kohort.group.regex import RegexError, compiled
 from kohort.wire.messages.list_transactions_request import ListTransactionsRequest
 from kohort.wire.messages.list_transactions_response import ListTransactionsResponse
 
@@ -20,9 +23,18 @@ if TYPE_CHECKING:
 
 def handle(node: Node, request: ListTransactionsRequest, call: Call) -> None:
     """List transactions."""
+    pattern = request.transactional_id_pattern
+    try:
+        wanted = compiled(pattern) if pattern else None
+    except RegexError:
+        code = ErrorCode.INVALID_REGULAR_EXPRESSION
+        call.answer(ListTransactionsResponse(error_code=code))
+        return
 
     def merge(answers: list[ListTransactionsResponse]) -> None:
         states = [state for answer in answers for state in answer.transaction_states]
+        if wanted is not None:
+            states = [s for s in states if wanted.matches(s.transactional_id)]
         states.sort(key=lambda s: s.transactional_id)
         call.answer(
             ListTransactionsResponse(
@@ -38,4 +50,4 @@ def handle(node: Node, request: ListTransactionsRequest, call: Call) -> None:
         host.handle(request, Part(gather, call))
 
 
-API = Api(ListTransactionsRequest, 0, 1, handle)
+API = serve(ListTransactionsRequest, handle)

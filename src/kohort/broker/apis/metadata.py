@@ -4,7 +4,7 @@ Topics that do not exist are made when the request and `auto_create_topics_enabl
 in the same answer.
 
 Differs from Apache Kafka: a topic made by this request is answered as usable at once, not with
-LEADER_NOT_AVAILABLE; authorised operations are computed where access control is on.
+LEADER_NOT_AVAILABLE.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from kohort.broker.apis._operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from kohort.broker.calls import Call, serve
 from kohort.broker.leadership import NOBODY, Led
 from kohort.broker.log.directory import topic_name_fault
@@ -43,7 +44,12 @@ def handle(node: Node, request: MetadataRequest, call: Call) -> None:
         may_create = node.config.auto_create_topics_enable and (
             call.api_version < _AUTO_CREATION_FROM or request.allow_auto_topic_creation
         )
-        topics = [_describe_wanted(node, topic, may_create) for topic in wanted]
+        once = {(topic.name, bytes(topic.topic_id)): topic for topic in wanted}
+        topics = [_describe_wanted(node, topic, may_create) for topic in once.values()]
+    allowed = _operations(TOPIC_OPERATIONS, request.include_topic_authorized_operations)
+    for topic in topics:
+        if topic.name is not None:
+            topic.topic_authorized_operations = allowed
     call.answer(
         MetadataResponse(
             brokers=[
@@ -52,9 +58,16 @@ def handle(node: Node, request: MetadataRequest, call: Call) -> None:
             ],
             cluster_id=node.cluster_id,
             controller_id=node.commons.nodes.controller_id(),
+            cluster_authorized_operations=_operations(
+                CLUSTER_OPERATIONS, request.include_cluster_authorized_operations
+            ),
             topics=topics,
         )
     )
+
+
+def _operations(operations: int, asked: bool) -> int:
+    return operations if asked else NOT_ASKED
 
 
 def describe(node: Node, topic: Topic) -> MetadataResponseTopic:

@@ -207,6 +207,7 @@ class _Pending:
             appended = partition.append(arrival.batch, arrival.header, done)
         except BrokerError:
             self._missing -= 1
+            response.log_start_offset = partition.start_offset
             raise
         response.base_offset = appended.base_offset
         response.log_append_time_ms = appended.append_time_ms
@@ -296,7 +297,7 @@ def _require_keys(
 
 def _refuse(response: PartitionProduceResponse, error: BrokerError) -> None:
     response.error_code = error.code
-    response.error_message = error.detail
+    response.error_message = error.detail or None
     response.base_offset = -1
 
 

@@ -30,6 +30,8 @@ _FORMAT = 1
 _PARTITION_DIR = re.compile(r"(.+)-(\d+)")
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 PRODUCER_ID_BLOCK = 1_000
+Entity = tuple[tuple[str, str | None], ...]
+"""Whom a quota is for: kinds and names, by kind; None is whoever has none of his own."""
 
 
 AclRow = list[str]
@@ -102,6 +104,10 @@ class Registry:
     """What single groups were configured with."""
     acls: list[AclRow] = field(default_factory=list[AclRow])
     """Who may do what."""
+    quotas: list[tuple[Entity, dict[str, float]]] = field(
+        default_factory=list[tuple["Entity", dict[str, float]]]
+    )
+    """Quotas of clients."""
 
     def encode(self) -> bytes:
         document = {
@@ -112,6 +118,7 @@ class Registry:
             "nodes": self.nodes,
             "groups": self.groups,
             "acls": self.acls,
+            "quotas": self.quotas,
             "topics": [topic.encode() for topic in self.topics.values()],
         }
         return json.dumps(document, indent=1).encode()
@@ -134,6 +141,10 @@ class Registry:
                 document.get("nodes", []),
                 document.get("groups", {}),
                 document.get("acls", []),
+                [
+                    (tuple((kind, name) for kind, name in entity), values)
+                    for entity, values in document.get("quotas", [])
+                ],
             )
         except (ValueError, KeyError, TypeError) as error:
             raise StorageError(

@@ -16,7 +16,6 @@ import logging
 import re
 from dataclasses import dataclass
 
-from kohort.broker.config import TopicConfig
 from kohort.broker.log.checkpoints import LeaderEpochs
 from kohort.broker.log.files import Files
 from kohort.broker.log.log import EPOCHS_FILE, PartitionLog, note_ended
@@ -24,6 +23,7 @@ from kohort.broker.log.producers import Producers
 from kohort.broker.log.recovery import headers, scan
 from kohort.broker.log.segment import SNAPSHOT_SUFFIX, Segment, file_name
 from kohort.broker.log.txn_index import TXN_INDEX_SUFFIX, marker_of
+from kohort.broker.topic_settings import TopicConfig
 from kohort.errors import CorruptRecordError
 from kohort.records import BatchHeader
 

@@ -19,12 +19,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from kohort.broker.config import TopicConfig
 from kohort.broker.log.checkpoints import LeaderEpochs
 from kohort.broker.log.files import Buffer, Files, replace_file
 from kohort.broker.log.producers import Completed, Producers
 from kohort.broker.log.segment import SNAPSHOT_SUFFIX, IndexMemory, Segment, file_name
 from kohort.broker.log.txn_index import AbortedTransaction, Marker, marker_of
+from kohort.broker.topic_settings import TopicConfig
 from kohort.errors import BrokerError, ErrorCode, StorageError
 from kohort.records import BatchHeader, Chunk, stamp
 

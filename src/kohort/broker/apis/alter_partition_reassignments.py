@@ -1,0 +1,85 @@
+"""AlterPartitionReassignments (45), v0-1. KIP-455, KIP-860 (a fixed number of replicas).
+
+Other replicas are other nodes that may lead the partition. They share one log, so the change is
+done when it is answered, and there is never one to take back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kohort.broker.calls import Call, serve
+from kohort.errors import BrokerError, ErrorCode
+from kohort.wire.messages.alter_partition_reassignments_request import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+)
+from kohort.wire.messages.alter_partition_reassignments_response import (
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+
+if TYPE_CHECKING:
+    from kohort.broker.node import Node
+
+
+def handle(node: Node, request: AlterPartitionReassignmentsRequest, call: Call) -> None:
+    """Change the replicas of partitions, each on its own."""
+    any_number = request.allow_replication_factor_change
+    responses = [
+        ReassignableTopicResponse(
+            name=topic.name,
+            partitions=[_reassign(node, topic.name, p, any_number) for p in topic.partitions],
+        )
+        for topic in request.topics
+    ]
+    call.answer(
+        AlterPartitionReassignmentsResponse(
+            allow_replication_factor_change=any_number,
+            error_message=None if responses else "",
+            responses=responses,
+        )
+    )
+
+
+def _reassign(
+    node: Node, topic: str, wanted: ReassignablePartition, any_number: bool
+) -> ReassignablePartitionResponse:
+    answer = ReassignablePartitionResponse(
+        partition_index=wanted.partition_index, error_message=None
+    )
+    try:
+        if node.topics.partition(topic, wanted.partition_index) is None:
+            raise BrokerError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"there is no {topic}-{answer.partition_index}",
+            )
+        if wanted.replicas is None:
+            answer.error_code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+            return answer
+        _check(node, topic, wanted, wanted.replicas, any_number)
+        node.commons.nodes.place(topic, wanted.partition_index, wanted.replicas)
+    except BrokerError as error:
+        answer.error_code, answer.error_message = error.code, error.detail
+    return answer
+
+
+def _check(
+    node: Node, topic: str, wanted: ReassignablePartition, replicas: list[int], any_number: bool
+) -> None:
+    known = node.commons.leadership.nodes
+    if not replicas or len(set(replicas)) < len(replicas) or not set(replicas) <= set(known):
+        raise BrokerError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"replicas {replicas} must be one or more of the brokers {list(known)}, each once",
+        )
+    now = node.commons.leadership.at(topic, wanted.partition_index).replicas
+    if not any_number and len(replicas) != len(now):
+        raise BrokerError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"{len(replicas)} replicas in place of {len(now)}, and the number was not to change",
+        )
+
+
+API = serve(AlterPartitionReassignmentsRequest, handle)
