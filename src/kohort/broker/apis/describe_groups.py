@@ -1,8 +1,8 @@
 """DescribeGroups (15), v0-6. KIP-345, KIP-430, KIP-1043.
 
 Each group is described by its own shard; the answer keeps the order asked for. Authorised
-operations are all there are, where no access control is on. A tagged field of ours asks for the group's last
-rebalances (`kohort.group.timeline`).
+operations are all there are, where no access control is on. A tagged field of ours asks for the
+group's last rebalances (`kohort.group.timeline`).
 """
 
 from __future__ import annotations
