@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from kohort.errors import ErrorCode
+from kohort.group import consumer_heartbeat
 from kohort.group.assignors.protocol import (
     decode_assignment,
     decode_subscription,
@@ -20,6 +21,7 @@ from kohort.group.assignors.protocol import (
     encode_subscription,
 )
 from kohort.group.consumer_states import ConsumerState
+from kohort.group.effects import Effects
 from kohort.group.states import GroupState
 from tests.group.consumer_harness import ConsumerBench, check_consumer_group, given
 from tests.group.harness import GROUP, compactions, replay
@@ -469,3 +471,26 @@ def test_invariants_hold_while_groups_migrate() -> None:
 @pytest.mark.parametrize("seed", range(1_000, 1_300))
 def test_invariants_hold_through_many_random_histories(seed: int) -> None:
     run(seed, 400, migrate=seed % 2 == 0)
+
+
+def test_a_heartbeat_without_news_is_answered_as_the_long_way_would(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The short way of `consumer_heartbeat` decides nothing of its own, whatever came before."""
+    short, taken = consumer_heartbeat._unchanged, 0
+
+    def both(ws: Any, request: Any, context: Any, now_ms: int) -> Any:
+        nonlocal taken
+        answer = short(ws, request, context, now_ms)
+        if answer is not None:
+            taken += 1
+            deadline, out = ws.timers.next_deadline(), Effects()
+            consumer_heartbeat._check(ws, request, context.api_version)
+            long = consumer_heartbeat._heartbeat(ws, request, context, now_ms, out)
+            assert (answer, out, deadline) == (long, Effects(), ws.timers.next_deadline())
+        return answer
+
+    monkeypatch.setattr(consumer_heartbeat, "_unchanged", both)
+    for seed in range(12):
+        run(seed, 150, migrate=seed % 3 == 0)
+    assert taken > 100, taken

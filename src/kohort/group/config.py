@@ -7,6 +7,7 @@ overrides `group_initial_rebalance_delay_ms` with 0.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from kohort.config import Config
@@ -111,7 +112,7 @@ class GroupConfig(Config):
                 f"consumer_assignors must name at least one assignor, and none twice: {names}"
             )
 
-    @property
+    @cached_property
     def consumer_timeouts(self) -> GroupTimeouts:
         """What holds for a consumer group that has no configuration of its own."""
         return GroupTimeouts(

@@ -9,6 +9,8 @@ Rules:
   count as having given anything up (B2).
 - The assignment is in the answer of a join, of a full request, and whenever it has changed.
 - A member that joins again under its own id starts from what it has (B6).
+- Where nothing is new on either side all of this comes to one answer, which `_unchanged` gives
+  at once: almost every heartbeat is one of these.
 """
 
 from __future__ import annotations
@@ -53,6 +55,10 @@ def heartbeat(
     out: Effects,
 ) -> None:
     """Answer a ConsumerGroupHeartbeat."""
+    unchanged = _unchanged(ws, request, context, now_ms)
+    if unchanged is not None:
+        out.replies.append(Reply(context.token, unchanged))
+        return
     try:
         _check(ws, request, context.api_version)
         if request.member_epoch < 0:
@@ -68,6 +74,58 @@ def heartbeat(
             error_code=ErrorCode.UNKNOWN_SERVER_ERROR, error_message=str(error)
         )
     out.replies.append(Reply(context.token, response))
+
+
+def _unchanged(
+    ws: Workspace,
+    request: ConsumerGroupHeartbeatRequest,
+    context: RequestContext,
+    now_ms: int,
+) -> ConsumerGroupHeartbeatResponse | None:
+    """The answer to a member that has arrived in a group at rest and says nothing new of itself.
+
+    None where any of it is in doubt. Otherwise what follows would decide the same.
+    """
+    group_id, member_id, epoch = request.group_id, request.member_id, request.member_epoch
+    group = ws.durable.consumer_groups.get(group_id)
+    if group is None or not epoch == group.epoch == group.target_epoch_stored:
+        return None
+    member, current = group.members.get(member_id), group.currents.get(member_id)
+    if (
+        member is None
+        or current is None
+        or epoch != current.epoch
+        or current.state is not MemberState.STABLE
+        or member.classic is not None
+        or member.regex
+        or member.client_id != context.client_id
+        or member.client_host != context.client_host
+        or ws.checked_topics.get(group_id) is not ws.topics
+        or _says_anything(request)
+    ):
+        return None
+    for topic_id in current.assigned:
+        topic = ws.topics.by_id.get(topic_id)
+        if topic is None or topic.name not in member.topics:
+            return None
+    consumer_timers.arm_session(ws, group_id, member_id, member, now_ms)
+    return ConsumerGroupHeartbeatResponse(
+        member_id=member_id,
+        member_epoch=epoch,
+        heartbeat_interval_ms=ws.timeouts_of(group_id).heartbeat_interval_ms,
+    )
+
+
+def _says_anything(request: ConsumerGroupHeartbeatRequest) -> bool:
+    return not (
+        request.topic_partitions is None
+        and request.instance_id is None
+        and request.rack_id is None
+        and request.rebalance_timeout_ms == NO_TIMEOUT
+        and request.subscribed_topic_names is None
+        and request.subscribed_topic_regex is None
+        and request.server_assignor is None
+    )
 
 
 # The request by itself
