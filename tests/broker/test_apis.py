@@ -692,3 +692,11 @@ def test_nobody_writes_to_the_groups_topic(harness: Harness) -> None:
     harness.ask(commit_request(9, b""), OffsetCommitResponse, 9)
     answer = harness.produce("__consumer_offsets", batch_of([b"x"], keys=[b"k"]))
     assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+@pytest.mark.parametrize("version", [10, 11])
+def test_metadata_by_id_is_refused_where_answers_need_names(harness: Harness, version: int) -> None:
+    """KIP-516: the id has a place in versions 10 and 11, and is not supported in them."""
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="t", topic_id=b"x" * 16)])
+    (topic,) = harness.ask(request, MetadataResponse, version).topics
+    assert (topic.name, topic.error_code) == ("t", ErrorCode.INVALID_REQUEST)

@@ -170,7 +170,7 @@ def test_a_configuration_that_cannot_be_is_refused(config: dict, message: str) -
 
 
 def test_an_unknown_key_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="num.partitions"):
+    with pytest.raises(ConfigError, match=r"num\.partitions"):
         BrokerConfig.from_mapping({"durability": "memory", "num.partition": 1})
 
 

@@ -33,11 +33,22 @@ if TYPE_CHECKING:
 Shown = tuple[list[int], list[int], list[int]]
 """Replicas, those that live, those that do not; partitions that have the same share the lists."""
 _AUTO_CREATION_FROM = 4
+_IDS_FROM = 12
+"""Versions 10 and 11 have a place for topic ids and none for an answer without a name."""
 
 
 def handle(node: Node, request: MetadataRequest, call: Call) -> None:
     """Describe the cluster and some or all of its topics."""
     wanted = request.topics
+    if call.api_version < _IDS_FROM and any(
+        topic.name is None or topic.topic_id != ZERO_UUID for topic in wanted or ()
+    ):
+        refused = [
+            MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=topic.name or "")
+            for topic in wanted or ()
+        ]
+        call.answer(MetadataResponse(topics=refused))
+        return
     if wanted is None or (call.api_version == 0 and not wanted):
         topics = [describe(node, topic) for topic in node.topics]
     else:

@@ -28,7 +28,6 @@ from kohort.wire.messages.describe_quorum_response import DescribeQuorumResponse
 from kohort.wire.messages.describe_user_scram_credentials_response import (
     DescribeUserScramCredentialsResponse,
 )
-from kohort.wire.messages.elect_leaders_response import ElectLeadersResponse
 from kohort.wire.messages.heartbeat_response import HeartbeatResponse
 from kohort.wire.messages.join_group_response import JoinGroupResponse
 from kohort.wire.messages.leave_group_response import LeaveGroupResponse
@@ -71,7 +70,7 @@ SCREENS: Final[dict[str, Screen]] = {
     "DescribeCluster": admin.describe_cluster,
     "DescribeConfigs": admin.describe_configs,
     "DescribeGroups": groups.describe_groups,
-    "DescribeLogDirs": admin.cluster(Operation.DESCRIBE, DescribeLogDirsResponse),
+    "DescribeLogDirs": admin.cluster(Operation.DESCRIBE, DescribeLogDirsResponse, told_from=3),
     "DescribeProducers": topics.describe_producers,
     "DescribeQuorum": admin.cluster(Operation.DESCRIBE, DescribeQuorumResponse),
     "DescribeTopicPartitions": topics.describe_topic_partitions,
@@ -79,7 +78,7 @@ SCREENS: Final[dict[str, Screen]] = {
     "DescribeUserScramCredentials": admin.cluster(
         Operation.DESCRIBE, DescribeUserScramCredentialsResponse
     ),
-    "ElectLeaders": admin.cluster(Operation.ALTER, ElectLeadersResponse),
+    "ElectLeaders": admin.elect_leaders,
     "EndTxn": transactions.end_txn,
     "Fetch": topics.fetch,
     "FindCoordinator": groups.find_coordinator,

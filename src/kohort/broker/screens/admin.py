@@ -36,6 +36,12 @@ from kohort.wire.messages.describe_configs_response import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
 )
+from kohort.wire.messages.elect_leaders_request import ElectLeadersRequest
+from kohort.wire.messages.elect_leaders_response import (
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
 from kohort.wire.messages.incremental_alter_configs_request import IncrementalAlterConfigsRequest
 from kohort.wire.messages.incremental_alter_configs_response import (
     AlterConfigsResourceResponse as IncrementalResult,
@@ -54,11 +60,16 @@ _OF_RESOURCE: Final = {
 }
 
 
-def cluster(operation: Operation, response: type[Any]) -> Callable[[Asking, Any], Message | None]:
-    """This operation on the cluster, or a refusal of the whole."""
+def cluster(
+    operation: Operation, response: type[Any], *, told_from: int = 0
+) -> Callable[[Asking, Any], Message | None]:
+    """This operation on the cluster, or a refusal of the whole; silent before `told_from`."""
 
     def screen(asking: Asking, _: Any) -> Message | None:
-        return None if asking.cluster(operation) else response(error_code=REFUSED)
+        if asking.cluster(operation):
+            return None
+        told = asking.call.api_version >= told_from
+        return response(error_code=REFUSED) if told else response()
 
     return screen
 
@@ -179,6 +190,24 @@ def alter_user_scram_credentials(
             for user in users
         ]
     )
+
+
+def elect_leaders(asking: Asking, request: ElectLeadersRequest) -> Message | None:
+    """ALTER the cluster."""
+    if asking.cluster(_O.ALTER):
+        return None
+    results = [
+        ReplicaElectionResult(
+            topic=topic.topic,
+            partition_result=[
+                PartitionResult(partition_id=index, error_code=REFUSED, error_message=None)
+                for index in topic.partitions
+            ],
+        )
+        for topic in request.topic_partitions or ()
+    ]
+    code = REFUSED if asking.call.api_version >= 1 else 0
+    return ElectLeadersResponse(error_code=code, replica_election_results=results)
 
 
 def create_acls(asking: Asking, request: CreateAclsRequest) -> Message | Patch | None:

@@ -60,6 +60,7 @@ from kohort.wire.messages.produce_response import (
 
 REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _O = Operation
+_IDS_FROM = 12
 
 
 def produce(asking: Asking, request: ProduceRequest) -> Message | Patch | None:
@@ -153,6 +154,8 @@ def metadata(asking: Asking, request: MetadataRequest) -> Message | Patch | None
         kept = list[MetadataRequestTopic]()
         for topic in request.topics or ():
             name = asking.name_of(topic.name, topic.topic_id)
+            if topic.topic_id != ZERO_UUID and asking.call.api_version < _IDS_FROM:
+                name = None  # the API itself refuses it
             exists = name is None or asking.node.topics.get(name) is not None
             if name is None or (
                 asking.topic(_O.DESCRIBE, name)

@@ -1,0 +1,168 @@
+"""A broker that is sent what nobody honest sends, without sockets: made, damaged, and both.
+
+Requests are filled at random, then names, ids and numbers are put right by chance, so that many
+come through to the bottom of the APIs; half of the frames are damaged on top. All of it follows
+from one seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from kohort.broker.apis import APIS
+from kohort.broker.endpoint import Peer
+from kohort.errors import EncodeError, KohortError, ProtocolError
+from kohort.records import Compression
+from kohort.wire import Message, decode_response, encode_request
+from kohort.wire import _schema as schema
+from kohort.wire.messages.api_versions_request import ApiVersionsRequest
+from kohort.wire.messages.api_versions_response import ApiVersionsResponse
+from tests.wire.test_fuzz import mutated
+from tests.wire.values import Maker
+
+from .harness import Harness, batch_of
+
+NAMES = ("t", "u", "g", "m", "x", "", "absent", "../t", "t" * 250, "*", "__consumer_offsets")
+_SMALL = (0, 1, -1, 2, 5, 100)
+NUMBERS = {
+    f"int{bits}": (*_SMALL, 2 ** (bits - 1) - 1, -(2 ** (bits - 1))) for bits in (8, 16, 32, 64)
+}
+PLAUSIBLE = 0.7
+
+
+class Line:
+    """One connection, as far as a peer sees it."""
+
+    def __init__(self, world: HostileWorld) -> None:
+        self.peer = "127.0.0.1:1"
+        self.peer_subject: str | None = None
+        self.is_closed = False
+        self.queued_bytes = 0
+        self.sent: list[bytes] = []
+        self.error: KohortError | None = None
+        self.reading = True
+        self._world = world
+
+    def send(self, buffers: Sequence[Any]) -> None:
+        self.sent.append(b"".join(buffers))
+
+    def close(self, error: KohortError | None = None) -> None:
+        self.is_closed, self.error = True, error
+
+    def close_when_idle(self, ms: int) -> None:
+        """Nobody is idle here."""
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+
+class HostileWorld:
+    """A broker with small limits, one hostile connection at a time, and an honest one."""
+
+    def __init__(self, seed: int, **config: Any) -> None:
+        self.harness = Harness(
+            max_topics=60, max_partitions=600, num_partitions=2,
+            group_min_session_timeout_ms=10, **config,
+        )  # fmt: skip
+        self.random = random.Random(seed)
+        self.harness.commons.topics.create("t", 2, {})
+        self.harness.commons.topics.create("u", 1, {"cleanup.policy": "compact"})
+        self.frames = self.refused = self.answered = 0
+        self.endpoint: Any = SimpleNamespace(node=self.harness.node, peers=set())
+        self._line, self._peer = self._connect()
+        self._honest_line, self._honest = self._connect()
+        self._apis = sorted(APIS)
+
+    def _connect(self) -> tuple[Line, Peer]:
+        line = Line(self)
+        peer = Peer(self.endpoint, line)  # type: ignore[arg-type]
+        self.endpoint.peers.add(peer)
+        peer.connected(line)  # type: ignore[arg-type]
+        return line, peer
+
+    def attack(self) -> str:
+        """Send one hostile frame; what it was."""
+        api = APIS[self.random.choice(self._apis)]
+        version = self.random.randint(api.min_version, api.max_version)
+        maker = Maker(self.random.getrandbits(32), unknown=True)
+        request = maker.message(api.request, version)
+        if self.random.random() < PLAUSIBLE:
+            self._mend(request, schema.load(request.NAME).root, version)
+        name = f"{api.request.NAME} v{version}"
+        client = self.random.choice(("c", "c2", ""))
+        frame = b"".join(encode_request(request, version, self.frames, client))[4:]
+        if self.random.random() < 0.5:
+            frame, name = mutated(frame, self.random), f"{name}, damaged"
+        self._send(frame)
+        return name
+
+    def _send(self, frame: bytes) -> None:
+        if self._line.is_closed or not self._line.reading:
+            if not self._line.is_closed:
+                self._line.close()
+            self._peer.closed(self._line, None)  # type: ignore[arg-type]
+            self._line, self._peer = self._connect()
+        self.frames += 1
+        self._peer.frame_received(self._line, memoryview(frame))  # type: ignore[arg-type]
+        self.harness.env.settle()
+        if self._line.is_closed:
+            self.refused += 1
+            error = self._line.error
+            assert error is None or isinstance(error, ProtocolError), error
+            ours = isinstance(error, EncodeError) or "must keep its default" in str(error)
+            assert not ours, f"an answer cannot be encoded: {error}"
+        self.answered += len(self._line.sent)
+        self._line.sent.clear()
+        if self.random.random() < 0.02:
+            self.harness.env.advance(self.random.choice((1, 20, 1_000, 60_000)))
+
+    def _mend(self, value: Any, facts: schema.Struct, version: int) -> None:
+        """Put plausible things where they belong."""
+        for field in facts.fields:
+            if version not in field.versions or self.random.random() < 0.1:
+                continue
+            held = getattr(value, field.name)
+            if isinstance(held, list):
+                mended = [self._mended(field, each, version) for each in held[:8]]
+            else:
+                mended = self._mended(field, held, version)
+            setattr(value, field.name, mended)
+
+    def _mended(self, field: schema.Field, held: Any, version: int) -> Any:
+        pick = self.random
+        if held is None:
+            return None
+        if field.struct is not None:
+            if version in field.tagged:
+                return held  # one that was left out is shared, and cannot be set
+            self._mend(held, field.struct, version)
+            return held
+        if field.name == "topic_id":
+            topic = self.harness.commons.topics.get(pick.choice(("t", "u")))
+            return bytes(16) if topic is None or pick.random() < 0.2 else topic.topic_id
+        if field.base == "records":
+            codec = pick.choice(list(Compression))
+            return batch_of([b"v" * pick.randint(0, 50)] * pick.randint(1, 5), compression=codec)
+        if field.base == "string":
+            return pick.choice(NAMES)
+        if field.name in ("num_partitions", "count"):
+            return pick.choice((1, 2, -1, 0, 500, 2**31 - 1))
+        return pick.choice(NUMBERS.get(field.base, (held,)))
+
+    def prove_unharmed(self) -> None:
+        """The honest connection is served as ever."""
+        asked = ApiVersionsRequest(client_software_name="honest", client_software_version="1")
+        frame = b"".join(encode_request(asked, 4, 7, "honest"))[4:]
+        self._honest.frame_received(self._honest_line, memoryview(frame))  # type: ignore[arg-type]
+        assert not self._honest_line.is_closed
+        (sent,) = self._honest_line.sent
+        self._honest_line.sent.clear()
+        answer: Message = decode_response(ApiVersionsResponse, 4, sent[4:])[1]
+        assert isinstance(answer, ApiVersionsResponse)
+        assert len(answer.api_keys) == len(APIS)
