@@ -391,3 +391,11 @@ def test_wall_clock_offset_may_move() -> None:
     assert entry.value is not None
     assert entry.value.commit_timestamp_ms == bench.now_ms + 123
     assert bench.shard.wall_offset_ms == 123
+
+
+def test_a_retention_time_beyond_all_time_is_for_ever() -> None:
+    """What a client asks for is added to the clock, and has to fit the record all the same."""
+    bench = Bench()
+    bench.commit(42, version=4, retention_ms=2**63 - 1)
+    (entry,) = decoded(bench.last)
+    assert entry == OffsetEntry(GROUP, ("t", 0), StoredOffset(42, -1, "m", WALL_MS, 2**63 - 1))

@@ -60,6 +60,7 @@ GROUP_ID_NOT_FOUND_FROM = 9
 BATCH_FETCH_FROM = 8
 _COMMIT_ROWS = (Asked.COMMIT_SIMPLE, Asked.COMMIT_MEMBER)
 _TXN_COMMIT_ROWS = (Asked.TXN_COMMIT_SIMPLE, Asked.TXN_COMMIT_MEMBER)
+INT64_MAX = 2**63 - 1
 NO_OFFSET = StoredOffset(-1, -1, "", -1)
 E = TypeVar("E", OffsetFetchResponsePartition, OffsetFetchResponsePartitions)
 
@@ -214,7 +215,7 @@ def _writer(
 ) -> Callable[[str, _AskedPartition], int]:
     """A function that records one partition's offset and gives its error code."""
     wall_ms = ws.wall_ms(now_ms)
-    expire_ms = wall_ms + retention_ms if retention_ms >= 0 else NO_EXPIRY
+    expire_ms = min(wall_ms + retention_ms, INT64_MAX) if retention_ms >= 0 else NO_EXPIRY
     max_metadata = ws.config.offset_metadata_max_bytes
     append = out.records.append
 
