@@ -749,3 +749,42 @@ def test_members_that_cannot_be_read_are_warned_of() -> None:
     lead(d, {"me": metadata("t"), "bad": b"\x00\x03\x7f"})
     assert "'bad'" in d.only(Warn).text
     assert plan_of(d) == {"me": {"t": (0,)}, "bad": {}}
+
+
+def test_a_cooperative_member_hears_of_the_second_phase_soon() -> None:
+    """KIP-429: what it is to get, others give up first. It asks soon, then ever less often."""
+    driver = Driver("cooperative-sticky", join_heartbeat_ms=100).stable({})
+    beats: list[int] = []
+    began = driver.now
+    for _ in range(7):
+        due = driver.member.next_deadline()
+        assert due is not None
+        driver.later(due - driver.now)
+        driver.request(HeartbeatRequest)
+        beats.append(driver.now - began)
+        driver.beat()
+    assert beats == [100, 300, 700, 1_500, 3_100, 6_100, 9_100]
+    driver.later(3_000)
+    driver.beat(ErrorCode.REBALANCE_IN_PROGRESS)
+    assert driver.member.state is State.JOINING
+
+
+def test_an_eager_member_heartbeats_in_its_interval() -> None:
+    driver = Driver("range").stable()
+    due = driver.member.next_deadline()
+    assert due == driver.now + 3_000
+
+
+def test_a_hint_that_comes_during_the_sync_is_not_lost() -> None:
+    """The next rebalance may begin before this member has heard how this one ended."""
+    driver = Driver("range").join()
+    driver.joined()
+    driver.call("hurry")
+    driver.sent_none(HeartbeatRequest)
+    driver.synced({"t": [0]})
+    driver.steps()
+    driver.later(0)
+    assert driver.sent[HeartbeatRequest].message.generation_id == 1
+    driver.beat()
+    driver.later(2_999)
+    driver.sent_none(HeartbeatRequest)

@@ -56,6 +56,7 @@ from kohort.group.member_effects import (
     WatchTopics,
 )
 from kohort.group.member_errors import fatal_error, unsupported_protocol
+from kohort.group.pace import Pace
 from kohort.wire.messages.consumer_group_heartbeat_response import ConsumerGroupHeartbeatResponse
 
 MOVED_CODES = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
@@ -129,8 +130,7 @@ class ConsumerMemberCore:
         self._heartbeat_at_ms = 0
         self._sent_ms = 0
         self._interval_ms = FIRST_INTERVAL_MS
-        # How often the wait between heartbeats has doubled since the join; None: it has grown up.
-        self._doublings: int | None = None
+        self._pace = Pace(config.join_heartbeat_ms)
         self._polled_ms = 0
 
     # -- moving --------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ class ConsumerMemberCore:
         self._known = self._telling = None
         self._target = {}
         self._announce = self._counted_in = False
-        self._doublings = None
+        self._pace.grow_up()
         self._watch(frozenset(), frozenset())
 
     def _overdue(self) -> None:
@@ -334,9 +334,9 @@ class ConsumerMemberCore:
         assert self.coordinator is not None, "a request needs a coordinator"
         now = self._telling = self._now_told()
         message = heartbeat_request(self.config, self.member_id, epoch, now, self._known)
-        self._sent_ms, self._heartbeat_at_ms = self._now_ms, self._now_ms + self._pace_ms()
-        if self._doublings is not None:
-            self._doublings += 1
+        self._sent_ms = self._now_ms
+        self._heartbeat_at_ms = self._now_ms + self._pace.wait_ms(self._interval_ms)
+        self._pace.beat()
         self._serial += 1
         self._calls[call] = self._serial
         self._out.append(
@@ -422,10 +422,12 @@ class ConsumerMemberCore:
         self.generation = answer.member_epoch
         if answer.heartbeat_interval_ms > 0:
             self._interval_ms = answer.heartbeat_interval_ms
-        if call is Call.JOIN or (target is not None and self._doublings is not None):
-            self._doublings = 0
+        if call is Call.JOIN or (target is not None and self._pace.is_young):
+            self._pace.restart()
         if self._heartbeat_at_ms > self._now_ms:
-            self._heartbeat_at_ms = max(self._now_ms, self._sent_ms + self._pace_ms())
+            self._heartbeat_at_ms = max(
+                self._now_ms, self._sent_ms + self._pace.wait_ms(self._interval_ms)
+            )
         if call is Call.JOIN:
             self.member_id = answer.member_id or self.member_id
             self._announce = True
@@ -463,19 +465,6 @@ class ConsumerMemberCore:
             self._telling = self._telling._replace(owned=union(self._telling.owned, gone))
 
     # -- time ----------------------------------------------------------------------------------
-
-    def _pace_ms(self) -> int:
-        """The wait until the next heartbeat: short after the join, and after what it brings.
-
-        What a new member is to have, others must give up first; it learns of that by heartbeats.
-        """
-        if self._doublings is None:
-            return self._interval_ms
-        wait_ms = self.config.join_heartbeat_ms << self._doublings
-        if not 0 < wait_ms < self._interval_ms:
-            self._doublings = None
-            return self._interval_ms
-        return wait_ms
 
     def _timers(self) -> None:
         now = self._now_ms

@@ -150,6 +150,8 @@ class ClassicMember(MemberCore):
         if self._keeps_session():
             self._heartbeat_at_ms = now_ms
             self._timers()
+        else:
+            self._hurried = True
         return self._flush()
 
     # -- the cluster ---------------------------------------------------------------------------

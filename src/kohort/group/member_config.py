@@ -18,9 +18,10 @@ class MemberConfig(Config):
     `group_instance_id` makes the member static (KIP-345): closing does not leave the group.
     `max_poll_interval_ms` is also the time the coordinator grants it to rejoin, or to give up
     partitions. Under the consumer protocol (KIP-848) the broker decides the two times of the
-    session, and `group_remote_assignor` names the assignor to ask it for (None: its default). A
-    member that has just joined waits for what others give up, so it heartbeats after
-    `join_heartbeat_ms`, then twice that, and so on up to the broker's interval; 0: not so.
+    session, and `group_remote_assignor` names the assignor to ask it for (None: its default).
+    Under it, and with cooperative assignors (KIP-429), a member that has just joined waits for what
+    others give up, so it heartbeats after `join_heartbeat_ms`, then twice that, and so on up to its
+    interval; 0: not so.
     """
 
     group_id: str = ""

@@ -53,6 +53,7 @@ from kohort.group.member_plan import (
     read_members,
 )
 from kohort.group.member_table import HEARTBEATING, SEEKING, TRANSITIONS, Event, State
+from kohort.group.pace import Pace
 from kohort.wire import Message
 from kohort.wire.messages.describe_groups_request import DescribeGroupsRequest
 from kohort.wire.messages.describe_groups_response import DescribeGroupsResponse
@@ -126,6 +127,8 @@ class MemberCore:
         self._join_at_ms = 0
         self._plan_at_ms = 0
         self._heartbeat_at_ms = 0
+        self._hurried = False  # a hint came when no heartbeat could go
+        self._pace = Pace(config.join_heartbeat_ms)
         self._heard_ms = 0
         self._polled_ms = 0
 
@@ -334,6 +337,7 @@ class MemberCore:
             return
         topics = self._topics or frozenset()
         self._calls.clear()
+        self._hurried = False
         self._joined_topics = topics
         protocols = join_protocols(
             self.assignors.values(),
@@ -498,7 +502,10 @@ class MemberCore:
         self._joins = 0
         self.rebalances += 1
         self._owned_generation = self.generation
-        self._heartbeat_at_ms = self._now_ms + self.config.heartbeat_interval_ms
+        if self.cooperative:  # KIP-429: what it is to get, others give up first
+            self._pace.restart()
+        wait_ms = 0 if self._hurried else self._pace.wait_ms(self.config.heartbeat_interval_ms)
+        self._heartbeat_at_ms = self._now_ms + wait_ms
         added, gone = subtract(assignment, self._owned), subtract(self._owned, assignment)
         if gone:
             # KIP-429, phase two: what is given up now goes to its new owner in the next rebalance.
@@ -524,7 +531,9 @@ class MemberCore:
     # -- heartbeat -----------------------------------------------------------------------------
 
     def _heartbeat(self) -> None:
-        self._heartbeat_at_ms = self._now_ms + self.config.heartbeat_interval_ms
+        self._pace.beat()
+        wait_ms, self._hurried = self._pace.wait_ms(self.config.heartbeat_interval_ms), False
+        self._heartbeat_at_ms = self._now_ms + wait_ms
         message = heartbeat_request(self.config, self.member_id, self.generation)
         timeout = min(self.config.request_timeout_ms, self.config.session_timeout_ms)
         self._send(Call.HEARTBEAT, message, timeout)
