@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from examples import (
+    app_exactly_once,
     consume_auto_commit,
     consume_exactly_once,
     consume_into_database,
@@ -31,6 +32,7 @@ from kohort.errors import ConfigError
 from kohort.records import Record
 from kohort.testing import Cluster
 from tests.processing.conftest import Running, Until
+from tests.processing.test_exact import read_committed, rows, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -205,6 +207,27 @@ def test_apart_from_processing(cluster, topic) -> None:
     until.wait()
     running.stop()
     assert running.error is None
+
+
+@pytest.mark.parametrize("mode", ["kafka", "store"])
+def test_results_that_count_exactly_once(cluster, tmp_path, mode) -> None:
+    topic, file = f"orders-{mode}", tmp_path / "bills.db"
+    cluster.create_topic(topic, partitions=3)
+    cluster.create_topic(f"{topic}.bills", partitions=3)
+    fill(cluster, topic, 60)
+    if mode == "kafka":
+        app = app_exactly_once.into_kafka(topic, mode, cluster.bootstrap)
+    else:
+        app = app_exactly_once.into_database(topic, mode, f"sqlite:///{file}", cluster.bootstrap)
+    running = Running(app)
+    wait_for(lambda: committed(cluster, mode) == 60, "all 60 are done")
+    running.stop()
+    assert running.error is None
+    if mode == "kafka":
+        bills = [int(r.value) for r in read_committed(cluster.bootstrap, f"{topic}.bills")]
+    else:
+        bills = [amount for (amount,) in rows(file, "SELECT amount FROM bills")]
+    assert sorted(bills) == list(range(60))
 
 
 def test_priorities(cluster, topic) -> None:

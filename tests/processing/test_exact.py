@@ -17,7 +17,9 @@ RECORDS = 60
 def read_committed(servers: str, topic: str, partitions: int = 3) -> list:
     """Everything in a topic that is committed."""
     found: list = []
-    with Consumer(bootstrap_servers=servers, isolation_level="read_committed") as consumer:
+    with Consumer(
+        bootstrap_servers=servers, isolation_level="read_committed", allow_auto_create_topics=False
+    ) as consumer:
         tps = [(topic, number) for number in range(partitions)]
         consumer.assign(tps)
         consumer.seek_to_beginning()

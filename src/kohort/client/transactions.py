@@ -133,10 +133,12 @@ class Transactions:
 
     def broken_error(self) -> AbortableTransactionError:
         """Why the transaction can only be aborted."""
-        return AbortableTransactionError(
+        broken = AbortableTransactionError(
             f"the transaction of {self.identity.transactional_id!r} cannot be committed: "
             f"{self.error}. Call abort_transaction(), then do its work again in a new one"
         )
+        broken.__cause__ = self.error
+        return broken
 
     def init(self, token: Any) -> None:
         """`init_transactions`; `token` is settled when the producer has its id and epoch."""

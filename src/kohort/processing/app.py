@@ -136,7 +136,7 @@ class App:
         )
         self._skew_ms = parse_duration_ms(clock_skew)
         self._crash_guard = crash_guard
-        self._client = self.exactly.checked(_checked_client(client or {}))
+        self._client = self.exactly.checked(_checked_client(client or {}, group))
         self._setups: list[Callable[[SetupStore], None]] = []
         self._specs: dict[str, HandlerSpec] = {}
         self._routes: dict[str, Route] = {}
@@ -365,13 +365,14 @@ class App:
                 signal.signal(number, handler)
 
 
-def _checked_client(given: Mapping[str, Any]) -> dict[str, Any]:
+def _checked_client(given: Mapping[str, Any], group: str) -> dict[str, Any]:
     """Client configuration in snake case, without what the app itself decides."""
     known = ConsumerConfig.field_names()
     client = {key.replace(".", "_").replace("-", "_"): value for key, value in given.items()}
     if taken := sorted(_OURS & client.keys()):
         raise ConfigError(f"client: {', '.join(taken)} is decided by the app itself; leave it out")
-    ConsumerConfig.from_mapping({key: value for key, value in client.items() if key in known})
+    whole = {key: value for key, value in client.items() if key in known}
+    ConsumerConfig.from_mapping({**whole, "group_id": group})
     unknown = client.keys() - known
     if unknown:
         ConsumerConfig.from_mapping({key: client[key] for key in unknown})  # names the nearest

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from kohort.errors import KohortError
+from kohort.errors import BrokerError, ErrorCode, KohortError
 from kohort.processing.dispatch import Item
 from kohort.processing.engine import Engine
 from kohort.processing.engine_core import TopicPartition
@@ -128,24 +128,33 @@ class ExactEngine(Engine):
                 left.append(publication)
             else:
                 chosen.append(publication)
-        self._settled = left
-        plain = {p.key: items for p, items in self._plain.items() if p.live}
-        self._plain, self._plain_count = {}, 0
-        commits = self._foretold(chosen, plain)
-        return Batch(chosen, plain, commits) if commits else None
+        plain = {p: items for p, items in self._plain.items() if p.live}
+        commits, unfit = self._foretold(chosen, plain)
+        self._settled = [p for p in chosen if p.item.partition in unfit] + left
+        self._plain = {p: items for p, items in plain.items() if p in unfit}
+        self._plain_count = sum(len(items) for items in self._plain.values())
+        chosen = [p for p in chosen if p.item.partition not in unfit]
+        done = {p.key: items for p, items in plain.items() if p not in unfit}
+        return Batch(chosen, done, commits) if commits else None
 
     def _foretold(
-        self, chosen: Sequence[Publication], plain: Mapping[TopicPartition, Sequence[Item]]
-    ) -> dict[TopicPartition, Commit]:
-        done = {key: [item.offset for item in items] for key, items in plain.items()}
+        self, chosen: Sequence[Publication], plain: Mapping[Partition, Sequence[Item]]
+    ) -> tuple[dict[TopicPartition, Commit], set[Partition]]:
+        """The commits, and the partitions whose snapshot would be too long at present."""
+        done = {partition: [item.offset for item in items] for partition, items in plain.items()}
         for publication in chosen:
-            done.setdefault(publication.item.partition.key, []).append(publication.item.offset)
+            done.setdefault(publication.item.partition, []).append(publication.item.offset)
         found: dict[TopicPartition, Commit] = {}
+        unfit: set[Partition] = set()
         for key, partition in self.partitions.items():
-            tracker, offsets = partition.tracker, done.get(key, ())
+            tracker, offsets = partition.tracker, done.get(partition, ())
             if offsets or (tracker.dirty and tracker.known):
-                found[key] = tracker.foretell(offsets)
-        return found
+                commit = tracker.foretell(offsets)
+                if commit is None:
+                    unfit.add(partition)
+                else:
+                    found[key] = commit
+        return found, unfit
 
     def owes(self, keys: Collection[TopicPartition]) -> bool:
         """Whether a batch would have anything to say of these partitions."""
@@ -169,6 +178,9 @@ class ExactEngine(Engine):
     def back(self, verdict: Verdict, now_ms: int) -> None:
         """The transaction is not through, and nothing of it is visible: it is settled still."""
         self.counts["transactions_aborted"] += 1
+        error = verdict.error
+        if isinstance(error, BrokerError) and error.code == ErrorCode.OFFSET_METADATA_TOO_LARGE:
+            self.metadata_refused(verdict.batch.commits)
         batch, settled = verdict.batch, list[Publication]()
         for index, publication in enumerate(batch.publications):
             if not publication.item.partition.live:

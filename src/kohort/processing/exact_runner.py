@@ -48,6 +48,7 @@ class ExactRunner(Runner):
         """As `Runner.run`."""
         self._tell_due_ms = 0
         self._in_hand: Batch | None = None
+        self._untold: dict[TopicPartition, OffsetAndMetadata] = {}
         self.transactor.start(self.tell)
         try:
             super().run(publisher, gatekeeper)
@@ -60,6 +61,11 @@ class ExactRunner(Runner):
             self.transactor.judge(items)
 
     def _commit(self, now_ms: int) -> None:
+        if self._untold and now_ms >= self._tell_due_ms:
+            self._tell_due_ms = now_ms + TELL_EVERY_MS
+            mine = self.consumer.assignment()
+            self.consumer.commit_async({tp: at for tp, at in self._untold.items() if tp in mine})
+            self._untold = {}
         if self._in_hand is not None:
             return
         self._commit_due_ms = now_ms + self.timing.commit_interval_ms
@@ -83,9 +89,8 @@ class ExactRunner(Runner):
         self.trouble = ""
         if verdict.error is None:
             self.exact.through(verdict.batch, now_ms)
-            if self.tells_group and now_ms >= self._tell_due_ms:
-                self._tell_due_ms = now_ms + TELL_EVERY_MS
-                self.consumer.commit_async(_told(verdict.batch))
+            if self.tells_group:
+                self._untold |= _told(verdict.batch)
             return
         self.exact.back(verdict, now_ms)
         told = verdict.failures or verdict.too_large or verdict.inert or verdict.revived
@@ -108,25 +113,23 @@ class ExactRunner(Runner):
     def _commit_last(self, keys: Sequence[TopicPartition]) -> None:
         """Put through what is settled, as long as there is time."""
         until_ms = wall_ms() + self.timing.drain_ms
-        last: Batch | None = None
         mine = set(keys)
         while (now_ms := wall_ms()) < until_ms:
             if self._in_hand is None:
                 if not self.exact.owes(mine):
                     break
                 self._commit(now_ms)
-            last = self._in_hand or last
             try:
                 self._inbox_first(until_ms - now_ms)
             except Empty:
                 log.warning("the last transaction of revoked partitions had no end in time")
                 break
             self._hear(wall_ms())
-        if self.tells_group and last is not None:
-            told = {tp: at for tp, at in _told(last).items() if tp in mine}
+        told = {tp: at for tp, at in self._untold.items() if tp in mine}
+        self._untold = {tp: at for tp, at in self._untold.items() if tp not in mine}
+        if told:
             try:
-                if told:
-                    self.consumer.commit(told)
+                self.consumer.commit(told)
             except KohortError as error:
                 log.info("the group was not told of the last progress: %s", error)
 

@@ -183,7 +183,9 @@ class KafkaTransactor(Transactor):
                 each, (AbortableTransactionError, FencedError)
             )
         }  # fmt: skip
-        cause = next(iter(found.values()), error)
+        cause = next(iter(found.values()), error.__cause__ or error)
+        if not isinstance(cause, KohortError):
+            cause = error
         return Verdict(batch, cause, too_large=too_large, refused=refused)
 
     def _fenced(self, batch: Batch, error: FencedError) -> Verdict:

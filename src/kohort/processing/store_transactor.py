@@ -69,7 +69,8 @@ class StoreTransactor(Transactor):
         self._partitions = partitions
         self._topic_ids = topic_ids
         self._now_ms = now_ms
-        self._epochs: dict[TopicPartition, int] = {}
+        self._rows: dict[TopicPartition, ProgressRow] = {}
+        """As this program left them."""
         self._stopping = threading.Event()
 
     def stop(self, timeout_s: float) -> None:
@@ -95,7 +96,7 @@ class StoreTransactor(Transactor):
                 log.warning("%s-%d waits for the store: %s", *key, error)
                 if self._stopping.wait(1):
                     raise
-        self._epochs[key] = row.epoch
+        self._rows[key] = row
         self._check(key, row, topic_id, committed)
         if row.next_offset == NOWHERE:  # the group may have been at work without a store before
             return committed
@@ -155,7 +156,7 @@ class StoreTransactor(Transactor):
                     return refusal
                 done = self._store.advance(self._advance(batch), done_at)
                 if done.committed:
-                    return Verdict(batch)
+                    return self._through(batch)
                 if not done.overtaken:
                     return self._lost(batch, done)
                 for publication in batch.publications:  # to be copied once more, further on
@@ -165,7 +166,30 @@ class StoreTransactor(Transactor):
         except ConstraintError as error:
             return self._broken(batch, error)
         except StoreBusyError as error:
-            return Verdict(batch, error)
+            return self._in_doubt(batch, error)
+
+    def _through(self, batch: Batch) -> Verdict:
+        for key, commit in batch.commits.items():
+            row = self._rows[key]
+            self._rows[key] = row._replace(next_offset=commit.offset, snapshot=commit.metadata)
+        return Verdict(batch)
+
+    def _in_doubt(self, batch: Batch, error: StoreBusyError) -> Verdict:
+        """The answer may have been lost, and not the transaction: the store tells."""
+        while True:
+            try:
+                through = all(
+                    (row := self._store.progress(self._group, *key)) is not None
+                    and (row.epoch, row.next_offset, row.snapshot)
+                    == (self._rows[key].epoch, commit.offset, commit.metadata)
+                    for key, commit in batch.commits.items()
+                )
+            except StoreBusyError as worse:
+                log.warning("whether a transaction went through is not known yet (%s)", worse)
+                if self._stopping.wait(1):
+                    return Verdict(batch, error)
+                continue
+            return self._through(batch) if through else Verdict(batch, error)
 
     def _publish(self, batch: Batch) -> Verdict | None:
         """Copies and outputs, acknowledged; a verdict when some were refused."""
@@ -201,7 +225,13 @@ class StoreTransactor(Transactor):
     def _advance(self, batch: Batch) -> Advance:
         now = self._now_ms()
         moves = [
-            ProgressMove(*key, self._epochs.get(key, -1), commit.offset, commit.metadata)
+            ProgressMove(
+                *key,
+                (row := self._rows[key]).epoch,
+                (row.next_offset, row.snapshot),
+                commit.offset,
+                commit.metadata,
+            )
             for key, commit in batch.commits.items()
         ]
         change = Advance(self._group, now, moves)

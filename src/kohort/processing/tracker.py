@@ -183,19 +183,25 @@ class PartitionTracker:
 
     def snapshot(self) -> Commit:
         """What to commit now: offset and metadata of one instant."""
-        done = tuple(self._done_ranges())
-        suspect = self.suspect if self.suspect >= self.base else NO_SUSPECT
-        said = Snapshot(done, self.crashes, suspect)
+        said = self._said()
         try:
             text = encode(self.base, said, self._limit_chars)
         except SnapshotError:
             # Only after the limit was learnt to be smaller than what had been begun under the old
             # one: a crash now repeats what is done beyond the offset, and loses nothing.
-            text = encode(self.base, Snapshot((), self.crashes, suspect))
+            text = encode(self.base, Snapshot((), said.crashes, said.suspect))
         return Commit(self.base, text, self.version, self.epoch)
 
-    def foretell(self, done: Collection[int]) -> Commit:
+    def _said(self) -> Snapshot:
+        """What is to be told beside the offset."""
+        suspect = self.suspect if self.suspect >= self.base else NO_SUSPECT
+        return Snapshot(tuple(self._done_ranges()), self.crashes, suspect)
+
+    def foretell(self, done: Collection[int]) -> Commit | None:
         """The snapshot as it will be when these are done too; nothing is done by it.
+
+        None when it would be too long (see `metadata_too_large`): then these have to wait for what
+        is before them.
 
         For a transaction with what they have caused: `complete_all` them when it is through.
         """
@@ -210,6 +216,10 @@ class PartitionTracker:
         twin._limit_chars = self._limit_chars
         twin._restore(self._restored)
         twin.complete_all(self.epoch, done)
+        try:
+            encode(twin.base, twin._said(), self._limit_chars)
+        except SnapshotError:
+            return None
         return twin.snapshot()
 
     def committed(self, version: int) -> None:

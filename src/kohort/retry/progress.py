@@ -29,6 +29,12 @@ PROGRESS_SCHEMA: Final = """CREATE TABLE IF NOT EXISTS kohort_progress (
         PRIMARY KEY (pipeline, topic, partition))"""
 
 
+_ROW: Final = (
+    "SELECT topic_id, epoch, next_offset, snapshot FROM kohort_progress "
+    "WHERE pipeline = ? AND topic = ? AND partition = ?"
+)
+
+
 class ProgressRow(NamedTuple):
     """A partition's row as it was taken over. `next_offset` -1: nothing has been done yet."""
 
@@ -39,11 +45,15 @@ class ProgressRow(NamedTuple):
 
 
 class ProgressMove(NamedTuple):
-    """How far a partition is with this transaction, in the words of the owner of `epoch`."""
+    """How far a partition is with this transaction, in the words of the owner of `epoch`.
+
+    `before` is what its row says until then, offset and snapshot.
+    """
 
     topic: str
     partition: int
     epoch: int
+    before: tuple[int, str]
     next_offset: int
     snapshot: str
 
@@ -121,13 +131,7 @@ class Progress(ABC):
                 ),
                 (pipeline, topic, partition, topic_id, NOWHERE, now_ms),
             )
-            cursor.execute(
-                self._sql(
-                    "SELECT topic_id, epoch, next_offset, snapshot FROM kohort_progress "
-                    "WHERE pipeline = ? AND topic = ? AND partition = ?"
-                ),
-                (pipeline, topic, partition),
-            )
+            cursor.execute(self._sql(_ROW), (pipeline, topic, partition))
             return ProgressRow(*cursor.fetchone())
 
     def advance(self, change: Advance, done_at: Callable[[int, str, int], bool]) -> Advanced:
@@ -153,17 +157,35 @@ class Progress(ABC):
             cursor.execute(
                 self._sql(
                     "UPDATE kohort_progress SET next_offset = ?, snapshot = ?, updated_at = ? "
-                    "WHERE pipeline = ? AND topic = ? AND partition = ? AND epoch = ?"
+                    "WHERE pipeline = ? AND topic = ? AND partition = ? AND epoch = ? "
+                    "AND next_offset = ? AND snapshot = ?"
                 ),
                 (
                     move.next_offset, move.snapshot, change.now_ms,
-                    change.pipeline, move.topic, move.partition, move.epoch,
+                    change.pipeline, move.topic, move.partition, move.epoch, *move.before,
                 ),
             )  # fmt: skip
             if cursor.rowcount != 1:
+                self._check_epoch(cursor, change.pipeline, move)
                 fenced.append((move.topic, move.partition))
         if fenced:
             raise LostRaceError(Advanced(fenced=fenced))
+
+    def _check_epoch(self, cursor: Any, pipeline: str, move: ProgressMove) -> None:
+        """Raise when the row is still ours and yet not as we left it."""
+        cursor.execute(self._sql(_ROW), (pipeline, move.topic, move.partition))
+        row = cursor.fetchone()
+        if row is not None and row[1] == move.epoch:
+            raise KohortError(
+                f"the progress of {move.topic}-{move.partition} in the store is not as this "
+                f"program left it ({row[2]}, not {move.before[0]}): a transaction whose answer was "
+                "lost went through late, or somebody changed it. Start again: it goes on from there"
+            )
+
+    def progress(self, pipeline: str, topic: str, partition: int) -> ProgressRow | None:
+        """A partition's row as it stands; None before anybody owned it."""
+        rows = self.query(_ROW, (pipeline, topic, partition))
+        return ProgressRow(*rows[0]) if rows else None
 
     def _look_for_overtaken(
         self, cursor: Any, change: Advance, done_at: Callable[[int, str, int], bool]

@@ -1,0 +1,121 @@
+"""The kill table with processes that are really killed, and really hang (retry reference E2, X3).
+
+Sockets, the broker's coordinators and SQLite's file are real here; `test_exact_world` has the same
+rows, and many more lives, in virtual time.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kohort import Producer
+from kohort.retry.policy import RetryPolicy, RetryTopics
+from tests.clusters import APACHE, Cluster
+from tests.e2e.broker_process import ROOT
+
+from .exact_program import OUT, TOPIC
+from .test_exact import read_committed, rows, wait_for
+
+RECORDS = 120
+PATIENCE_S = 60.0
+BAD = [n for n in range(RECORDS) if n % 10 == 9]
+GOOD = [n for n in range(RECORDS) if n % 10 != 9]
+
+pytestmark = pytest.mark.skipif(APACHE, reason="sessions are shorter than Apache Kafka allows")
+FAILED = RetryTopics(TOPIC, "billing", RetryPolicy.parse("1s")).failed
+CONFIG = {"message.timestamp.type": "LogAppendTime"}
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=500) as running:
+        for name in (TOPIC, OUT, FAILED):
+            running.create_topic(name, 3, CONFIG if name == FAILED else None)
+        with Producer(bootstrap_servers=running.bootstrap) as producer:
+            for n in range(RECORDS):
+                producer.send(TOPIC, b"%d" % n, b"k%d" % (n % 7))
+        yield running
+
+
+@pytest.fixture
+def program(cluster: Cluster, tmp_path: Path) -> Iterator[Start]:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(mode: str, place: str = "-", number: int = 0, instance: str = ""):
+        with (tmp_path / f"errors-{len(started)}").open("wb") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.processing.exact_program", cluster.bootstrap,
+                 "billing", mode, place, str(number), *([instance] if instance else [])],
+                cwd=ROOT, stderr=errors,
+            )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+        process.wait()
+    for errors in tmp_path.glob("errors-*"):
+        print(errors.read_text()[-2_000:])
+
+
+def mode_of(place: str, path: Path) -> str:
+    kafka = place.removeprefix("stop:") in ("begun", "offsets", "committed")
+    return "kafka" if kafka else f"sqlite:///{path}/results.db"
+
+
+def state(cluster: Cluster, mode: str) -> tuple[list[int], list[int]]:
+    """Results and failures as a reader sees them."""
+    if mode == "kafka":
+        found = [
+            sorted(int(r.value) for r in read_committed(cluster.bootstrap, topic))
+            for topic in (OUT, FAILED)
+        ]
+        return found[0], found[1]
+    file = Path(mode.removeprefix("sqlite:///"))
+    loaded = sorted(n for (n,) in rows(file, "SELECT number FROM loaded"))
+    sql = "SELECT reason FROM kohort_ledger WHERE status = 'failed'"
+    return loaded, BAD if len(rows(file, sql)) == len(BAD) else []
+
+
+def finish(cluster: Cluster, mode: str, process: subprocess.Popen[bytes]) -> None:
+    """Until everything is done; then what is there stays as it is."""
+    wait_for(lambda: [len(x) for x in state(cluster, mode)] == [len(GOOD), len(BAD)],
+             f"{[len(x) for x in state(cluster, mode)]}", PATIENCE_S)  # fmt: skip
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE_S) == 0
+    assert state(cluster, mode) == (GOOD, BAD)
+
+
+@pytest.mark.parametrize("number", [5, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "place", ["begun", "offsets", "committed", "published", "inside", "stored"]
+)
+def test_killed_in_the_midst_of_a_transaction(cluster, program, place, number, tmp_path) -> None:
+    """Before, between and after; the next process starts at once, as the same static member."""
+    mode = mode_of(place, tmp_path)
+    first = program(mode, place, number, "one")
+    assert first.wait(PATIENCE_S) == -signal.SIGKILL
+    finish(cluster, mode, program(mode, instance="one"))
+
+
+@pytest.mark.parametrize("place", ["stop:offsets", "stop:published"])
+def test_a_process_that_hangs_and_comes_back(cluster, program, place, tmp_path) -> None:
+    """E2, "zombie": another member has its partitions when it goes on with its transaction."""
+    mode = mode_of(place, tmp_path)
+    first = program(mode, place, 4)
+    second = program(mode)
+    done = [len(GOOD), len(BAD)]
+    wait_for(lambda: [len(x) for x in state(cluster, mode)] == done, "the second", PATIENCE_S)
+    first.send_signal(signal.SIGCONT)
+    second.send_signal(signal.SIGTERM)
+    assert second.wait(PATIENCE_S) == 0
+    finish(cluster, mode, first)
