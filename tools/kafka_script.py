@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from kohort.client import Admin, NewTopic
+from kohort import Admin, NewTopic
 
 
 def topics(arguments: list[str]) -> None:

@@ -17,6 +17,11 @@ Test assertion failed: "fail_cnt == 10":
 |\x1b[32m <MAIN>                  |     PASSED |   0.401s \x1b[0m|
 |\x1b[32m 0012_produce_consume    |     PASSED |   1.500s \x1b[0m|
 |\x1b[36m 0092_mixed_msgver   |    SKIPPED |   0.000s \x1b[0m|\x1b[36m MsgVersion 1 gone\x1b[0m
+[0135_sasl_credentials / 0.1s] [ do_test:78: SKIP: sasl.username not configured ]
+[0081_admin / 0.1s] [ do_test_acls:78: SKIP: no authorizer ]
+[0081_admin / 0.1s] [ do_test_groups:90: PASS (1.02s) ]
+|\x1b[32m 0135_sasl_credentials   |     PASSED |   0.100s \x1b[0m|
+|\x1b[32m 0081_admin              |     PASSED |   1.500s \x1b[0m|
 |\x1b[35m 0018_cgrp_term          |    RUNNING |  30.000s \x1b[0m|
 |\x1b[31m 0019_list_groups        |     FAILED |   2.000s \x1b[0m|\x1b[31m timed out\x1b[0m
 """
@@ -30,6 +35,7 @@ struct test tests[] = {
           TEST_BRKVER(0, 9, 0, 0),
           .scenario = "noautocreate"),
         _TEST(0103_transactions, 0, .scenario = "default,ak23"),
+        _TEST(0150_telemetry_mock, 0),
         _TEST(8000_idle, TEST_F_MANUAL),
 
     {NULL}};
@@ -52,6 +58,8 @@ def test_how_tests_ended_is_read_from_the_log(tools: Any, tmp_path: Path) -> Non
         "0011_produce_batch": "FAILED",
         "0012_produce_consume": "PASSED",
         "0092_mixed_msgver": "SKIPPED",
+        "0135_sasl_credentials": "SKIPPED",
+        "0081_admin": "PASSED",
         "0018_cgrp_term": "RUNNING",
         "0019_list_groups": "FAILED",
     }
