@@ -10,6 +10,7 @@ import argparse
 import sys
 
 from kohort import Admin, NewTopic
+from kohort.acl import Acl, Operation, Pattern, Permission, Resource
 
 
 def topics(arguments: list[str]) -> None:
@@ -43,15 +44,30 @@ def topics(arguments: list[str]) -> None:
             admin.delete_topics([options.topic])
 
 
-def main() -> int:
-    """The first argument names the script."""
-    script, *arguments = sys.argv[1:]
-    if script != "kafka-topics.sh":
-        print(f"{script}: not served yet", file=sys.stderr)
-        return 1
-    topics(arguments)
-    return 0
+def acls(arguments: list[str]) -> None:
+    """kafka-acls.sh --add --deny-principal … --topic …."""
+    parser = argparse.ArgumentParser(prog="kafka-acls.sh")
+    parser.add_argument("--bootstrap-server", required=True)
+    parser.add_argument("--add", action="store_true", required=True)
+    parser.add_argument("--deny-principal", required=True)
+    parser.add_argument("--deny-host", default="*")
+    parser.add_argument("--operation", required=True)
+    parser.add_argument("--topic", required=True)
+    options = parser.parse_args(arguments)
+    denied = Acl(
+        Resource.TOPIC,
+        options.topic,
+        Pattern.LITERAL,
+        options.deny_principal,
+        options.deny_host,
+        Operation[options.operation.upper()],
+        Permission.DENY,
+    )
+    with Admin(bootstrap_servers=options.bootstrap_server) as admin:
+        admin.create_acls([denied])
 
+
+SCRIPTS = {"kafka-topics.sh": topics, "kafka-acls.sh": acls}
 
 if __name__ == "__main__":
-    sys.exit(main())
+    SCRIPTS[sys.argv[1]](sys.argv[2:])

@@ -11,6 +11,7 @@ import pytest
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 LOG = """\
+[0045_subscribe_update/ 1.0s] \x1b[32m======= Test 0045_subscribe_update PASSED =====\x1b[0m
 [0011_produce_batch / 3.0s] TEST FAILURE
 \x1b[31m### Test "0011_produce_batch (sub:629)" failed at 0011-produce_batch.c:718:f() at Sat: ###
 Test assertion failed: "fail_cnt == 10":
@@ -58,6 +59,7 @@ def test_how_tests_ended_is_read_from_the_log(tools: Any, tmp_path: Path) -> Non
         "0011_produce_batch": "FAILED",
         "0012_produce_consume": "PASSED",
         "0092_mixed_msgver": "SKIPPED",
+        "0045_subscribe_update": "PASSED",
         "0135_sasl_credentials": "SKIPPED",
         "0081_admin": "PASSED",
         "0018_cgrp_term": "RUNNING",
