@@ -1,0 +1,135 @@
+"""Hostile clients over real sockets: slow, greedy, many, deaf; others are served all the while."""
+
+from __future__ import annotations
+
+import resource
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from kohort import Admin, Consumer, NewTopic, Producer
+from kohort.errors import BrokerError, ErrorCode
+from kohort.records import Compression
+from kohort.testing import Cluster
+from kohort.wire import decode_response, encode_request
+from kohort.wire.messages.metadata_request import MetadataRequest
+from kohort.wire.messages.produce_response import ProduceResponse
+
+from .harness import batch_of, produce_request
+from .test_server import Wire
+
+GIVEN = 20
+IDLE_MS = 300
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(max_connections=GIVEN, connections_max_idle_ms=IDLE_MS) as made:
+        made.create_topic("t", 1)
+        yield made
+
+
+def raw(cluster: Cluster) -> socket.socket:
+    host, _, port = cluster.bootstrap.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=20)
+
+
+def flood(connection: socket.socket, data: bytes, most: int) -> None:
+    """Send it again and again."""
+    for _ in range(-(-most // len(data))):
+        connection.sendall(data)
+
+
+def prove_served(cluster: Cluster) -> None:
+    with (
+        Producer(bootstrap_servers=cluster.bootstrap) as producer,
+        Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer,
+    ):
+        sent = producer.send("t", b"honest").result(20)
+        consumer.assign([("t", sent.partition)])
+        consumer.seek(("t", sent.partition), sent.offset)
+        records = []
+        while not records:
+            records = consumer.poll(20)
+        assert records[0].value == b"honest"
+
+
+def test_who_never_finishes_a_request_is_closed_and_holds_nobody_up(cluster: Cluster) -> None:
+    """Slow loris: half a size, half a frame, and nothing more."""
+    with ExitStack() as stack:
+        slow = [stack.enter_context(raw(cluster)) for _ in range(GIVEN // 2)]
+        for number, connection in enumerate(slow):
+            connection.sendall((b"\x00\x00\x00\x40" + b"\x00" * 20)[: 1 + number * 2])
+        prove_served(cluster)
+        for connection in slow:
+            assert connection.recv(1) == b""
+
+
+def test_more_connections_than_allowed_are_closed_and_the_others_stay(cluster: Cluster) -> None:
+    with ExitStack() as stack:
+        held = [stack.enter_context(Wire(cluster.bootstrap)) for _ in range(GIVEN)]
+        held[0].send(MetadataRequest(topics=[]), 9)
+        assert held[0].receive()
+        refused = stack.enter_context(raw(cluster))
+        assert refused.recv(1) == b""
+        held[1].send(MetadataRequest(topics=[]), 9)
+        assert held[1].receive()
+    prove_served(cluster)
+
+
+def test_who_never_reads_is_read_from_no_more(cluster: Cluster) -> None:
+    """Answers that nobody takes are bounded; the rest of the requests waits in the sockets."""
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.create_topics([NewTopic("wide", 500)])
+    request = b"".join(encode_request(MetadataRequest(topics=None), 9, 1, "deaf"))
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with raw(cluster) as deaf:
+        deaf.settimeout(1.0)
+        with pytest.raises(TimeoutError):
+            flood(deaf, request * 1_000, 64 << 20)
+        prove_served(cluster)
+    grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb
+    assert grown_kb < 256 << 10
+
+
+@pytest.mark.parametrize("size", [2**31 - 1, -1, -(2**31), 101 << 20])
+def test_a_frame_of_an_impossible_size_ends_its_connection(cluster: Cluster, size: int) -> None:
+    with raw(cluster) as greedy:
+        greedy.sendall(size.to_bytes(4, "big", signed=True) + b"\x00" * 100)
+        assert greedy.recv(1) == b""
+    prove_served(cluster)
+
+
+def test_an_oversized_request_of_a_small_api_ends_its_connection(cluster: Cluster) -> None:
+    with raw(cluster) as greedy:
+        head = bytes.fromhex("00030009" + "00000001" + "ffff" + "00")
+        greedy.sendall((17 << 20).to_bytes(4, "big") + head)
+        with pytest.raises(ConnectionError):
+            flood(greedy, b"\xff" * (1 << 20), 64 << 20)
+    prove_served(cluster)
+
+
+@pytest.mark.parametrize("codec", [Compression.GZIP, Compression.ZSTD, Compression.LZ4])
+def test_a_bomb_is_stored_unopened_or_refused(cluster: Cluster, codec: Compression) -> None:
+    """A batch that unpacks to 200 MB: stored as it came; where its keys must be seen, refused."""
+    bomb = batch_of([bytes(50 << 20)] * 4, compression=codec)
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.create_topics([NewTopic("kept", 1, configs={"cleanup.policy": "compact"})])
+    with Wire(cluster.bootstrap) as wire:
+        wire.send(produce_request("t", bomb), 9)
+        plain = decode_response(ProduceResponse, 9, wire.receive())[1]
+        assert plain.responses[0].partition_responses[0].error_code == 0
+        wire.send(produce_request("kept", bomb), 9)
+        kept = decode_response(ProduceResponse, 9, wire.receive())[1]
+        assert kept.responses[0].partition_responses[0].error_code in (
+            ErrorCode.CORRUPT_MESSAGE,
+            ErrorCode.INVALID_RECORD,
+            ErrorCode.MESSAGE_TOO_LARGE,
+        )
+    grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb
+    assert grown_kb < 128 << 10
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin, pytest.raises(BrokerError):
+        admin.create_topics([NewTopic("kept", 1)])
