@@ -28,7 +28,15 @@ _SIZE_UNITS = {
     "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,
 }  # fmt: skip
 _SIZE = re.compile(r"(\d+)\s*([a-z]*)")
-_SECRET = ("password", "secret", "token", "jaas_config", "private_key", "keystore_key")
+_SECRET = (
+    "password",
+    "secret",
+    "token",
+    "jaas_config",
+    "private_key",
+    "keystore_key",
+    "sasl_users",
+)
 _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 
 

@@ -16,6 +16,11 @@ from kohort.wire.messages.alter_configs_request import (
     AlterConfigsResource,
 )
 from kohort.wire.messages.alter_configs_response import AlterConfigsResponse
+from kohort.wire.messages.alter_user_scram_credentials_request import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
 from kohort.wire.messages.api_versions_request import ApiVersionsRequest
 from kohort.wire.messages.api_versions_response import ApiVersionsResponse
 from kohort.wire.messages.consumer_group_describe_request import ConsumerGroupDescribeRequest
@@ -55,6 +60,10 @@ from kohort.wire.messages.describe_configs_request import (
 from kohort.wire.messages.describe_configs_response import DescribeConfigsResponse
 from kohort.wire.messages.describe_groups_request import DescribeGroupsRequest
 from kohort.wire.messages.describe_groups_response import DescribeGroupsResponse
+from kohort.wire.messages.describe_user_scram_credentials_request import (
+    DescribeUserScramCredentialsRequest,
+    UserName,
+)
 from kohort.wire.messages.elect_leaders_request import ElectLeadersRequest
 from kohort.wire.messages.find_coordinator_request import FindCoordinatorRequest
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
@@ -107,6 +116,8 @@ from kohort.wire.messages.offset_for_leader_epoch_request import (
     OffsetForLeaderTopic,
 )
 from kohort.wire.messages.offset_for_leader_epoch_response import OffsetForLeaderEpochResponse
+from kohort.wire.messages.sasl_authenticate_request import SaslAuthenticateRequest
+from kohort.wire.messages.sasl_handshake_request import SaslHandshakeRequest
 from kohort.wire.messages.sync_group_request import SyncGroupRequest
 
 from . import cluster_requests, transacting
@@ -263,6 +274,15 @@ REQUESTS: dict[str, Make] = {
         ],
     ),
     "DescribeCluster": lambda v, tid: DescribeClusterRequest(),
+    "SaslHandshake": lambda v, tid: SaslHandshakeRequest(mechanism="PLAIN"),
+    "SaslAuthenticate": lambda v, tid: SaslAuthenticateRequest(auth_bytes=b"x"),
+    "AlterUserScramCredentials": lambda v, tid: AlterUserScramCredentialsRequest(
+        deletions=[ScramCredentialDeletion(name="u", mechanism=1)],
+        upsertions=[ScramCredentialUpsertion(name="v", mechanism=2, iterations=1)],
+    ),
+    "DescribeUserScramCredentials": lambda v, tid: DescribeUserScramCredentialsRequest(
+        users=[UserName(name="u")]
+    ),
     **transacting.REQUESTS,
     "CreateAcls": lambda v, tid: CreateAclsRequest(creations=[AclCreation(resource_name="t")]),
     "DescribeAcls": lambda v, tid: DescribeAclsRequest(),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from kohort.wire import Message
 
 if TYPE_CHECKING:
+    from kohort.broker.authentication import Session
     from kohort.broker.node import Node
 
 
@@ -48,7 +49,8 @@ class Call:
 
     __slots__ = (
         "_on_answer", "answered", "api_version", "client_host", "client_id", "correlation_id",
-        "ear", "given_up", "hides", "may_park", "principal", "response",
+        "ear", "ends_connection", "given_up", "hides", "may_park", "principal", "response",
+        "session",
     )  # fmt: skip
 
     def __init__(
@@ -61,6 +63,7 @@ class Call:
         on_answer: Callable[[Call], None],
         ear: Ear | None = None,
         principal: str = ANONYMOUS,
+        session: Session | None = None,
     ) -> None:
         self.api_version = api_version
         self.correlation_id = correlation_id
@@ -72,6 +75,10 @@ class Call:
         """Who asks, as Kafka writes it, for example `User:alice`."""
         self.hides: Callable[[str], bool] | None = None
         """Whether a topic may not be read by this principal; None: nobody is asked."""
+        self.session = session
+        """Its connection's, where there is one."""
+        self.ends_connection = False
+        """Whether nothing more is taken after the answer."""
         self._on_answer = on_answer
         self.answered = False
         self.response: Message | None = None

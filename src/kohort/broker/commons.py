@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 
 from kohort.broker.acls import Acls
+from kohort.broker.authentication import Authenticator, token_verifier
 from kohort.broker.cleaning import Cleaning
 from kohort.broker.client_quotas import ClientQuotas
 from kohort.broker.config import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerConfig, Durability
@@ -31,6 +32,7 @@ from kohort.broker.nodes import Nodes
 from kohort.broker.partition import Partition
 from kohort.broker.taps import Taps
 from kohort.broker.topics import Topic, Topics
+from kohort.broker.users import Users
 from kohort.errors import BrokerError, CorruptRecordError, ErrorCode, StorageError
 
 log = logging.getLogger("kohort.broker")
@@ -67,6 +69,11 @@ class Commons:
             self.group_configs = GroupConfigs(config, self.directory)
             self.acls = Acls(config, self.directory)
             self.quotas = ClientQuotas(self.directory)
+            self.users = Users(self.directory, env.new_uuid)
+            self.users.ensure(config.sasl_users)
+            self.authenticator = Authenticator(
+                config, self.users, token_verifier(config), env.new_uuid
+            )
             self._settle_nodes()
             for partition in self.topics.stored():
                 self._open_stored(partition)

@@ -8,10 +8,10 @@ Rules:
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
+from kohort.broker.security import BrokerSecurity
 from kohort.broker.topic_settings import INT64_MAX, TopicConfig
 from kohort.config import Config
 from kohort.errors import ConfigError
@@ -39,19 +39,16 @@ class Durability(StrEnum):
 
 
 @dataclass(frozen=True)
-class BrokerConfig(Config):
+class BrokerConfig(BrokerSecurity, Config):
     """A broker. Nothing is opened before everything here has been checked."""
 
     data_dir: str | None = None
     """Where the log lives. Needed unless `durability` is `memory`."""
     durability: str = "fsync"
-    host: str = "127.0.0.1"
     port: int = 0
     """0: any free port; see `Broker.bootstrap`."""
     advertised_host: str | None = None
     """What clients are told to connect to; default: `host`."""
-    allow_open: bool = False
-    """Must be set by name to listen on more than loopback: the broker asks nobody who they are."""
     acls: bool = False
     """Ask of every request whether its principal may do that (see `kohort acl`). Kafka's
     `authorizer.class.name`."""
@@ -129,6 +126,7 @@ class BrokerConfig(Config):
     request_max_bytes: int = 16 * MIB
     """The largest request that is not Produce."""
     max_connections: int = 1_000
+    max_connections_per_ip: int = (1 << 31) - 1
     connections_max_idle_ms: int = 600_000
     max_requests_in_flight: int = 256
     """Requests of one connection that may wait for the disk; further ones are not read."""
@@ -170,17 +168,13 @@ class BrokerConfig(Config):
             )
         if not 0 <= self.port <= 65_535:
             raise ConfigError(f"port={self.port} is not a port; 0 to 65535 are (0: any free one)")
-        if not self.allow_open and not _is_loopback(self.host):
-            raise ConfigError(
-                f"host={self.host!r} can be reached from other machines and this broker asks "
-                "nobody who they are; use 127.0.0.1, or allow_open=True (--allow-open) if you "
-                "mean it"
-            )
+        self.check_security()
         for name in (
             "num_partitions",
             "offsets_topic_num_partitions",
             "transaction_state_log_num_partitions",
             "max_connections",
+            "max_connections_per_ip",
         ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 1")
@@ -209,12 +203,3 @@ class BrokerConfig(Config):
         shared = {f.name: getattr(self, f.name) for f in fields(GroupConfig) if f.name in mine}
         assignors = tuple(make_server_assignors(self.group_consumer_assignors))
         return GroupConfig(**shared, consumer_assignors=assignors)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -3,6 +3,8 @@
 Rules:
 - Answers of one connection leave in the order of its requests. Requests that wait for the disk do
   not stop those behind them; parked ones do, as in Kafka.
+- Who is at the other end is known before anything else is asked (`Session`); a connection that
+  takes too long over it is closed.
 - What cannot be understood closes the connection, with one log line; it never ends the broker.
 
 Shell: sockets.
@@ -11,18 +13,24 @@ Shell: sockets.
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from kohort.broker.apis import APIS
+from kohort.broker.authentication import Session
 from kohort.broker.calls import ANONYMOUS, Api, Call, Ear
 from kohort.broker.config import BrokerConfig
+from kohort.broker.env import Cancellable
 from kohort.broker.node import Node
 from kohort.broker.taps import Event, Moment
-from kohort.errors import DecodeError, KohortError, ProtocolError
+from kohort.errors import AuthenticationError, DecodeError, KohortError, ProtocolError
 from kohort.net import Connection, Listener, Loop
 from kohort.wire import Message, decode_body, decode_request_header, encode_response
 from kohort.wire.api_versions import unsupported_api_versions
+
+if TYPE_CHECKING:
+    from kohort.net.tls import TlsServer
 
 log = logging.getLogger("kohort.broker")
 
@@ -40,9 +48,12 @@ class Peer:
         self._taps = endpoint.node.commons.taps
         self._gate = endpoint.node.commons.gate
         self._connection = connection
-        self._host = "/" + connection.peer.rpartition(":")[0]
+        self.host = "/" + connection.peer.rpartition(":")[0]
         self.principal = ANONYMOUS
         """Who is at the other end."""
+        self._session: Session | None = None
+        self._guarded = False
+        self._limit: Cancellable | None = None
         self._ear = Ear()
         self._max_in_flight = self._config.max_requests_in_flight
         self._request_max_bytes = self._config.request_max_bytes
@@ -52,7 +63,28 @@ class Peer:
         self._unsent = False
 
     def connected(self, c: Connection, /) -> None:
+        node, config = self._node, self._config
+        self._session = Session(node.commons.authenticator, c.peer_subject, self._known)
+        self.principal = self._session.principal
+        self._guarded = config.uses_sasl
+        if self._guarded:
+            c.max_frame_bytes = config.sasl_server_max_receive_size
+            due_ms = node.env.now_ms() + config.authentication_timeout_ms
+            self._limit = node.env.call_at(due_ms, self._not_known)
         c.close_when_idle(self._config.connections_max_idle_ms)
+
+    def _known(self, principal: str) -> None:
+        """The client has logged in."""
+        self.principal = principal
+        self._connection.max_frame_bytes = self._config.socket_request_max_bytes
+        if self._limit is not None:
+            self._limit.cancel()
+
+    def _not_known(self) -> None:
+        limit_ms = self._config.authentication_timeout_ms
+        self._connection.close(
+            AuthenticationError(f"{self._connection.peer} did not log in within {limit_ms} ms")
+        )
 
     def drained(self, c: Connection, /) -> None:
         if self._unsent:
@@ -60,13 +92,15 @@ class Peer:
             self._read_on()
 
     def closed(self, c: Connection, error: KohortError | None, /) -> None:
-        if isinstance(error, ProtocolError):
+        if isinstance(error, ProtocolError | AuthenticationError):
             log.warning("closed the connection of %s: %s", c.peer, error)
+        if self._limit is not None:
+            self._limit.cancel()
         for call in self._calls:
             if call.given_up is not None:
                 call.given_up()
         self._calls.clear()
-        self._endpoint.peers.discard(self)
+        self._endpoint.left(self)
 
     def frame_received(self, c: Connection, frame: memoryview, /) -> None:
         try:
@@ -100,6 +134,10 @@ class Peer:
             frame = bytes(frame)  # reading small fields out of bytes is faster than out of a view
         head = decode_request_header(frame)
         key, version, correlation_id, client_id, _ = head
+        if self._guarded and self._session is not None:
+            refused = self._session.refuses(key, self._node.env.wall_ms())
+            if refused is not None:
+                raise ProtocolError(refused)
         api = APIS.get(key)
         if api is None or not api.min_version <= version <= api.max_version:
             if key != _API_VERSIONS:
@@ -112,8 +150,8 @@ class Peer:
             )
         message = decode_body(frame, head)
         call = Call(
-            version, correlation_id, client_id or "", self._host, api.may_park, self._answered,
-            self._ear, self.principal,
+            version, correlation_id, client_id or "", self.host, api.may_park, self._answered,
+            self._ear, self.principal, self._session,
         )  # fmt: skip
         return api, call, message
 
@@ -141,6 +179,9 @@ class Peer:
             if self._taps.set and self._is_fatal(Moment.ANSWERING, response, done):
                 return
             if not self._send(done, response):
+                return
+            if done.ends_connection:
+                connection.close()
                 return
         if call is self._parked:
             self._parked = None
@@ -182,11 +223,14 @@ class NodeEndpoint:
         config: BrokerConfig,
         port: int,
         after_flushes: Callable[[Callable[[], None]], None],
+        tls: TlsServer | None = None,
     ) -> None:
         """Listens at once. `after_flushes` calls when what waits for a flush has been told."""
         self._loop = loop
         self._config = config
         self._after_flushes = after_flushes
+        self._tls = tls
+        self._by_ip: Counter[str] = Counter()
         self.host = config.advertised_host or config.host
         self.peers: set[Peer] = set()
         self._listener = self._listen(port)
@@ -211,12 +255,24 @@ class NodeEndpoint:
             self._accept,
             max_frame_bytes=self._config.socket_request_max_bytes,
             max_connections=self._config.max_connections,
+            tls=self._tls,
         )
 
     def _accept(self, connection: Connection) -> Peer:
         peer = Peer(self, connection)
+        if self._by_ip[peer.host] >= self._config.max_connections_per_ip:
+            connection.close()
+            return peer
+        self._by_ip[peer.host] += 1
         self.peers.add(peer)
         return peer
+
+    def left(self, peer: Peer) -> None:
+        """A connection has ended."""
+        self.peers.discard(peer)
+        self._by_ip[peer.host] -= 1
+        if not self._by_ip[peer.host]:
+            del self._by_ip[peer.host]
 
     def listen(self) -> None:
         """Listen again. Raises ConfigError."""

@@ -167,8 +167,9 @@ class Broker:
             undo.callback(loop.stop)
             env = LoopEnv(loop)
             undo.callback(env.stop)
+            tls = self.config.tls_server()
             endpoints = [
-                NodeEndpoint(loop, self.config, port, env.after_flushes)
+                NodeEndpoint(loop, self.config, port, env.after_flushes, tls)
                 for port in self._wanted_ports
             ]
             files = self._open_files()

@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "consume",
         "Read records, alone or in a group, until interrupted or a bound is reached.",
     ),
+    "user": ("kohort.cli.user", "user", "List, make and remove users with passwords (SCRAM)."),
     "group": (
         "kohort.cli.group",
         "group",

@@ -21,6 +21,7 @@ Examples:
   kohort broker run
   kohort broker run --data-dir ./data --port 9092
   kohort broker run --nodes 3 --racks a,b,c
+  KOHORT_USERS="alice:secret" kohort broker run --data-dir ./data
   kohort broker run --port 0 -X message.max.bytes=16MiB -X auto.create.topics.enable=false
 """
 
@@ -44,6 +45,20 @@ def broker() -> None:
 )
 @click.option("--partitions", type=int, help="Partitions of topics that are made on first use.")
 @click.option("--allow-open", is_flag=True, help="Listen beyond this machine, with no password.")
+@click.option(
+    "--user",
+    "users",
+    multiple=True,
+    metavar="NAME:PASSWORD",
+    envvar="KOHORT_USERS",
+    help="A user who may log in (docs/security.md); may be given again. Others on the machine see "
+    "it here: better in $KOHORT_USERS or a file.",
+)
+@click.option(
+    "--users-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file with a NAME:PASSWORD in each line.",
+)
 @click.option("-X", "properties", multiple=True, metavar="KEY=VALUE", help="Any broker setting.")
 @click.option(
     "--config",
@@ -61,6 +76,8 @@ def run(
     durability: str | None,
     partitions: int | None,
     allow_open: bool,
+    users: tuple[str, ...],
+    users_file: Path | None,
     properties: tuple[str, ...],
     config_file: Path | None,
     verbose: bool,
@@ -89,6 +106,7 @@ def run(
         "allow_open": allow_open or None,
     }  # fmt: skip
     values |= {key: value for key, value in flags.items() if value is not None}
+    _add_users(values, [*users, *_lines(users_file)])
     values.setdefault("durability", "fsync" if values.get("data_dir") else "memory")
     config = BrokerConfig.from_mapping(values)
 
@@ -97,3 +115,20 @@ def run(
         click.echo(f"ready on {started.bootstrap} (durability {config.durability}, {kept})")
 
     serve(config, ready=ready)
+
+
+def _lines(path: Path | None) -> list[str]:
+    """The lines of a file that say something; `#` begins a comment."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path else []
+    return [line for line in lines if line.strip() and not line.startswith("#")]
+
+
+def _add_users(values: dict[str, Any], users: list[str]) -> None:
+    """Users of the command line beside those of the settings; where there are any, SASL is on."""
+    if not users:
+        return
+    held = values.get("sasl_users", ())
+    held = tuple(held.split(",")) if isinstance(held, str) else tuple(held)
+    values["sasl_users"] = (*held, *users)
+    tls = bool(values.get("ssl_certificate_location"))
+    values.setdefault("security_protocol", "SASL_SSL" if tls else "SASL_PLAINTEXT")

@@ -1,4 +1,6 @@
-"""The admin client: topics, configurations, records, the cluster. Groups are in `admin_groups`.
+"""The admin client: topics, configurations, records, the cluster.
+
+Groups are in `admin_groups`, users in `admin_users`.
 
 Rules:
 - Calls block until they are done or `timeout_s` (default `default_api_timeout_ms`) is over, and may
@@ -24,6 +26,7 @@ from kohort.client.admin_types import (
     TopicDescription,
     TopicListing,
 )
+from kohort.client.admin_users import AdminUsers
 from kohort.client.cluster import ANY, Versioned
 from kohort.client.types import OffsetAndTimestamp, TopicPartition
 from kohort.errors import BrokerError, ErrorCode, UsageError
@@ -77,7 +80,7 @@ _TIMESTAMPS: Final = {"latest": -1, "earliest": -2, "max_timestamp": -3}
 _MAX_TIMESTAMP_FROM: Final = 7  # KIP-734
 
 
-class Admin(AdminGroups, AdminAcls):
+class Admin(AdminGroups, AdminAcls, AdminUsers):
     """Manages topics, configurations and groups. Close it, or use it in a `with` block.
 
     Takes `AdminConfig`'s keys as keyword arguments, or a ready `AdminConfig`.

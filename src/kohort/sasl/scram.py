@@ -24,6 +24,8 @@ from kohort.sasl import SCRAM_SHA_256, SCRAM_SHA_512
 from kohort.sasl.mechanism import MAX_MESSAGE_BYTES, Accepted, Challenge
 
 HASHES: Final = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
+MECHANISM_IDS: Final = {1: SCRAM_SHA_256, 2: SCRAM_SHA_512}
+"""Kafka's numbers of the mechanisms (KIP-554)."""
 MIN_ITERATIONS: Final = 4_096
 MAX_ITERATIONS: Final = 16_384
 """The most that is stored, as in Apache Kafka (KIP-554)."""

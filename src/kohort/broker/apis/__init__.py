@@ -10,6 +10,7 @@ from kohort.broker.apis import (
     alter_client_quotas,
     alter_configs,
     alter_partition_reassignments,
+    alter_user_scram_credentials,
     api_versions,
     consumer_group_describe,
     consumer_group_heartbeat,
@@ -30,6 +31,7 @@ from kohort.broker.apis import (
     describe_quorum,
     describe_topic_partitions,
     describe_transactions,
+    describe_user_scram_credentials,
     elect_leaders,
     end_txn,
     fetch,
@@ -52,6 +54,8 @@ from kohort.broker.apis import (
     offset_for_leader_epoch,
     produce,
     push_telemetry,
+    sasl_authenticate,
+    sasl_handshake,
     sync_group,
     txn_offset_commit,
     update_features,
@@ -69,8 +73,9 @@ _MODULES: Final = (
     fetch, find_coordinator, get_telemetry_subscriptions, heartbeat, incremental_alter_configs,
     init_producer_id, join_group, leave_group, list_config_resources, list_groups, list_offsets,
     list_partition_reassignments, list_transactions, metadata, offset_commit, offset_delete,
-    offset_fetch, offset_for_leader_epoch, produce, push_telemetry, sync_group,
-    txn_offset_commit, update_features, write_txn_markers,
+    offset_fetch, offset_for_leader_epoch, produce, push_telemetry,
+    sasl_authenticate, sasl_handshake, sync_group, txn_offset_commit, update_features,
+    write_txn_markers, alter_user_scram_credentials, describe_user_scram_credentials,
 )  # fmt: skip
 
 APIS: Final[dict[int, Api]] = {module.API.key: module.API for module in _MODULES}

@@ -102,6 +102,8 @@ SCREENS: Final[dict[str, Screen]] = {
     "OffsetForLeaderEpoch": topics.offset_for_leader_epoch,
     "Produce": topics.produce,
     "PushTelemetry": _open,
+    "SaslAuthenticate": _open,
+    "SaslHandshake": _open,
     "SyncGroup": groups.member(SyncGroupResponse),
     "TxnOffsetCommit": transactions.txn_offset_commit,
     "UpdateFeatures": admin.cluster(Operation.ALTER, UpdateFeaturesResponse),

@@ -1,0 +1,89 @@
+"""AlterUserScramCredentials (51), v0. KIP-554.
+
+The client salts the password, so that the broker never sees it. All changes of a user are made, or
+none of them; a change is durable before it is answered, and holds for the next login.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kohort.broker.calls import Call, serve
+from kohort.errors import BrokerError, ErrorCode
+from kohort.sasl.scram import (
+    MAX_ITERATIONS,
+    MECHANISM_IDS,
+    MIN_ITERATIONS,
+    ScramCredential,
+    credential_of,
+)
+from kohort.wire.messages.alter_user_scram_credentials_request import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from kohort.wire.messages.alter_user_scram_credentials_response import (
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+)
+
+if TYPE_CHECKING:
+    from kohort.broker.node import Node
+
+_Change = ScramCredentialDeletion | ScramCredentialUpsertion
+
+
+def handle(node: Node, request: AlterUserScramCredentialsRequest, call: Call) -> None:
+    """Set and remove credentials."""
+    by_user: dict[str, list[_Change]] = {}
+    for change in (*request.deletions, *request.upsertions):
+        by_user.setdefault(change.name, []).append(change)
+    results = [_altered(node, user, changes) for user, changes in by_user.items()]
+    call.answer(AlterUserScramCredentialsResponse(results=results))
+
+
+def _altered(node: Node, user: str, changes: list[_Change]) -> AlterUserScramCredentialsResult:
+    try:
+        if not user:
+            raise BrokerError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
+        credentials: dict[str, ScramCredential | None] = {}
+        for change in changes:
+            mechanism = MECHANISM_IDS.get(change.mechanism)
+            if mechanism is None:
+                raise BrokerError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
+            if mechanism in credentials:
+                raise BrokerError(
+                    ErrorCode.DUPLICATE_RESOURCE,
+                    "A user credential cannot be altered twice in the same request",
+                )
+            credentials[mechanism] = _wanted(node, mechanism, change)
+        node.commons.users.alter({user: credentials})
+    except BrokerError as error:
+        return AlterUserScramCredentialsResult(
+            user=user, error_code=error.code, error_message=error.detail
+        )
+    return AlterUserScramCredentialsResult(user=user)
+
+
+def _wanted(node: Node, mechanism: str, change: _Change) -> ScramCredential | None:
+    if isinstance(change, ScramCredentialDeletion):
+        if mechanism not in node.commons.users.of(change.name):
+            raise BrokerError(
+                ErrorCode.RESOURCE_NOT_FOUND,
+                "Attempt to delete a user credential that does not exist",
+            )
+        return None
+    for too, wrong in (
+        ("few", change.iterations < MIN_ITERATIONS), ("many", change.iterations > MAX_ITERATIONS),
+    ):  # fmt: skip
+        if wrong:
+            raise BrokerError(ErrorCode.UNACCEPTABLE_CREDENTIAL, f"Too {too} iterations")
+    if not change.salt or not change.salted_password:
+        raise BrokerError(
+            ErrorCode.UNACCEPTABLE_CREDENTIAL, "Salt and salted password must not be empty"
+        )
+    salt, salted = bytes(change.salt), bytes(change.salted_password)
+    return credential_of(mechanism, salted, salt, change.iterations)
+
+
+API = serve(AlterUserScramCredentialsRequest, handle)

@@ -1,0 +1,28 @@
+"""SaslHandshake (17), v1. KIP-43, KIP-152.
+
+Differs from Apache Kafka: v0, after which messages of the login come without headers, is not
+served; every client since Kafka 1.0 speaks v1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kohort.broker.calls import Api, Call
+from kohort.errors import ErrorCode
+from kohort.wire.messages.sasl_handshake_request import SaslHandshakeRequest
+from kohort.wire.messages.sasl_handshake_response import SaslHandshakeResponse
+
+if TYPE_CHECKING:
+    from kohort.broker.node import Node
+
+
+def handle(node: Node, request: SaslHandshakeRequest, call: Call) -> None:
+    """Choose a mechanism."""
+    if call.session is None:
+        call.answer(SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE))
+        return
+    call.answer(call.session.handshake(request.mechanism))
+
+
+API = Api(SaslHandshakeRequest, 1, SaslHandshakeRequest.STABLE_VERSION, handle)

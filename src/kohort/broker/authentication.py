@@ -1,0 +1,192 @@
+"""Who is at the other end of a connection, and what may be asked before that is known.
+
+Rules:
+- Before a client is known, and while it logs in again (KIP-368), only ApiVersions, SaslHandshake
+  and SaslAuthenticate are taken, in frames of `sasl_server_max_receive_size`; anything else closes
+  the connection.
+- A login again must be of the same user by the same mechanism, else the connection is closed.
+- A session that is over its time takes nothing but a new login. Time comes with each call.
+- What a client hears of a refusal is the same for a wrong name and a wrong password; the log says
+  more, and never a secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Final, Protocol
+
+from kohort.broker.calls import ANONYMOUS
+from kohort.broker.security import BrokerSecurity, PrincipalRules
+from kohort.broker.users import Users
+from kohort.errors import AuthenticationError, ConfigError, ErrorCode
+from kohort.sasl import OAUTHBEARER, PLAIN
+from kohort.sasl.mechanism import Accepted, ServerExchange
+from kohort.sasl.oauthbearer import OAuthBearerServer
+from kohort.sasl.plain import PlainServer
+from kohort.sasl.scram import HASHES, ScramServer
+from kohort.wire.messages.sasl_authenticate_response import SaslAuthenticateResponse
+from kohort.wire.messages.sasl_handshake_response import SaslHandshakeResponse
+
+API_VERSIONS: Final = 18
+SASL_HANDSHAKE: Final = 17
+SASL_AUTHENTICATE: Final = 36
+_OF_LOGIN: Final = frozenset({API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE})
+
+
+class TokenVerifier(Protocol):
+    """Whose a token is, and its end; raises AuthenticationError."""
+
+    def verify(self, token: str, now_ms: int) -> tuple[str, int | None]: ...
+
+
+def token_verifier(config: BrokerSecurity) -> TokenVerifier | None:
+    """What believes tokens; None: nothing does. Raises ConfigError (keys cannot be read)."""
+    if not config.uses_sasl or OAUTHBEARER not in config.sasl_enabled_mechanisms:
+        return None
+    from kohort.broker.jwks import Jwks, UnsecuredTokens, token_rules  # HTTP is slow to import
+
+    rules = token_rules(config)
+    url = config.sasl_oauthbearer_jwks_endpoint_url
+    if url is None:
+        return UnsecuredTokens(rules)
+    return Jwks(url, rules, config.sasl_oauthbearer_jwks_endpoint_refresh_ms)
+
+
+class Authenticator:
+    """What all connections of a broker share. Raises ConfigError when nobody could log in."""
+
+    def __init__(
+        self,
+        config: BrokerSecurity,
+        users: Users,
+        tokens: TokenVerifier | None,
+        random: Callable[[], bytes],
+    ) -> None:
+        by_password = {PLAIN, *HASHES} & set(config.sasl_enabled_mechanisms)
+        if config.uses_sasl and by_password and tokens is None and not len(users):
+            raise ConfigError(
+                "nobody could log in, because there are no users; name one: sasl_users, or "
+                "`kohort broker run --user NAME:PASSWORD`"
+            )
+        self.config = config
+        self.users = users
+        self._tokens = tokens
+        self._random = random
+        self._rules = PrincipalRules(config.ssl_principal_mapping_rules)
+
+    def principal_of(self, subject: str | None) -> str:
+        """Who shows a certificate with this subject (None: no certificate)."""
+        user = None if subject is None else self._rules.user_of(subject)
+        return ANONYMOUS if user is None else f"User:{user}"
+
+    def exchange(self, mechanism: str, wall_ms: int) -> ServerExchange:
+        """The broker's side of one login by a mechanism that is enabled."""
+        users = self.users
+        if mechanism == PLAIN:
+            return PlainServer(users.verify)
+        if mechanism == OAUTHBEARER:
+            tokens = self._tokens
+            assert tokens is not None, "the configuration was checked"
+            return OAuthBearerServer(lambda token: tokens.verify(token, wall_ms))
+        nonce = (self._random() + self._random()).hex()
+        return ScramServer(
+            mechanism, nonce, lambda user: users.of(user).get(mechanism), users.decoy_key
+        )
+
+
+class SessionState(Enum):
+    """Where a connection stands."""
+
+    OPEN = "open"
+    """Known, or nobody asks."""
+    CLOSED = "closed"
+    """Nothing but a login."""
+    EXCHANGE = "exchange"
+    """A mechanism was chosen; its messages are to come."""
+
+
+class Session:
+    """One connection's. `known` is told the principal when a login has succeeded first."""
+
+    def __init__(
+        self, authenticator: Authenticator, subject: str | None, known: Callable[[str], object]
+    ) -> None:
+        self._authenticator = authenticator
+        self._sasl = authenticator.config.uses_sasl
+        self._known = known
+        self.principal = ANONYMOUS if self._sasl else authenticator.principal_of(subject)
+        self.state = SessionState.CLOSED if self._sasl else SessionState.OPEN
+        self._exchange: ServerExchange | None = None
+        self._mechanism = ""
+        self._user = ""
+        self._expires_ms: int | None = None
+
+    def refuses(self, api_key: int, wall_ms: int) -> str | None:
+        """Why a request may not be asked now; None: it may."""
+        if not self._sasl or api_key in _OF_LOGIN:
+            return None
+        if self.state is SessionState.EXCHANGE:
+            return f"API key {api_key} was asked in the middle of a login"
+        if self.state is SessionState.CLOSED:
+            return f"API key {api_key} was asked before a login (security_protocol?)"
+        if self._expires_ms is not None and wall_ms >= self._expires_ms:
+            return "its login is over its time, and it did not log in again"
+        return None
+
+    def handshake(self, mechanism: str) -> SaslHandshakeResponse:
+        """Choose a mechanism."""
+        enabled = list(self._authenticator.config.sasl_enabled_mechanisms) if self._sasl else []
+        if not self._sasl or self.state is SessionState.EXCHANGE:
+            return SaslHandshakeResponse(
+                error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=enabled
+            )
+        changed = self._user and mechanism != self._mechanism
+        if mechanism not in enabled or changed:
+            return SaslHandshakeResponse(
+                error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=enabled
+            )
+        self._mechanism = mechanism
+        self._exchange = None
+        self.state = SessionState.EXCHANGE
+        return SaslHandshakeResponse(mechanisms=enabled)
+
+    def authenticate(self, data: bytes, wall_ms: int) -> SaslAuthenticateResponse:
+        """Take a message of the login. Raises AuthenticationError: the connection must close."""
+        if self.state is not SessionState.EXCHANGE:
+            raise AuthenticationError("it did not choose a mechanism first (SaslHandshake)")
+        if self._exchange is None:
+            self._exchange = self._authenticator.exchange(self._mechanism, wall_ms)
+        step = self._exchange.evaluate(data)
+        if isinstance(step, Accepted):
+            return self._accept(step, wall_ms)
+        return SaslAuthenticateResponse(auth_bytes=step.data)
+
+    def _accept(self, step: Accepted, wall_ms: int) -> SaslAuthenticateResponse:
+        if self._user and step.user != self._user:
+            raise AuthenticationError(
+                f"it logged in as {self._user!r} before; who is at a connection cannot change",
+                mechanism=self._mechanism,
+                user=step.user,
+            )
+        first, self._user = not self._user, step.user
+        self.principal = f"User:{step.user}"
+        self._exchange = None
+        self.state = SessionState.OPEN
+        limit_ms = self._authenticator.config.connections_max_reauth_ms
+        ends = [wall_ms + limit_ms] if limit_ms else []
+        ends += [step.expires_ms] if step.expires_ms is not None else []
+        self._expires_ms = min(ends, default=None)
+        if first:
+            self._known(self.principal)
+        lifetime_ms = 0 if self._expires_ms is None else max(1, self._expires_ms - wall_ms)
+        return SaslAuthenticateResponse(auth_bytes=step.data, session_lifetime_ms=lifetime_ms)
+
+
+def refusal(mechanism: str) -> SaslAuthenticateResponse:
+    """What a client hears whose login failed, whatever it failed for."""
+    return SaslAuthenticateResponse(
+        error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
+        error_message="Authentication failed during authentication due to invalid credentials"
+        + (f" with SASL mechanism {mechanism}" if mechanism else ""),
+    )

@@ -1,0 +1,147 @@
+"""The part of `Admin` for the users that may log in by password (KIP-554).
+
+Rules:
+- Passwords are salted here: what the broker is sent lets it check a password, and not know it.
+
+Shell: randomness (salts).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from typing import Final
+
+from kohort.client.admin_calls import AdminCalls, raise_failed
+from kohort.errors import BrokerError, ConfigError
+from kohort.sasl import SCRAM_SHA_256, SCRAM_SHA_512
+from kohort.wire.messages.alter_user_scram_credentials_request import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from kohort.wire.messages.alter_user_scram_credentials_response import (
+    AlterUserScramCredentialsResponse,
+)
+from kohort.wire.messages.describe_user_scram_credentials_request import (
+    DescribeUserScramCredentialsRequest,
+    UserName,
+)
+from kohort.wire.messages.describe_user_scram_credentials_response import (
+    DescribeUserScramCredentialsResponse,
+)
+
+BOTH: Final = (SCRAM_SHA_256, SCRAM_SHA_512)
+_SALT_BYTES: Final = 16
+
+
+class AdminUsers(AdminCalls):
+    """Makes, lists and removes users."""
+
+    def describe_users(
+        self, users: Iterable[str] | None = None, *, timeout_s: float | None = None
+    ) -> dict[str, dict[str, int]]:
+        """The SCRAM mechanisms of users (default: of all), each with its iterations.
+
+        Raises BrokerError (RESOURCE_NOT_FOUND) for a user that is named and does not exist.
+        """
+        from kohort.sasl.scram import MECHANISM_IDS
+
+        deadline_ms = self._deadline(timeout_s)
+        names = None if users is None else [UserName(name=user) for user in users]
+        if names == []:
+            return {}
+        request = DescribeUserScramCredentialsRequest(users=names)
+
+        def attempt() -> dict[str, dict[str, int]]:
+            kind = DescribeUserScramCredentialsResponse
+            answer = self._on_controller(kind, request, deadline_ms)
+            if answer.error_code:
+                raise BrokerError(answer.error_code, answer.error_message or "describing users")
+            raise_failed(
+                "describing user",
+                {r.user: (r.error_code, r.error_message) for r in answer.results},
+            )
+            return {
+                r.user: {
+                    MECHANISM_IDS.get(i.mechanism, f"mechanism {i.mechanism}"): i.iterations
+                    for i in r.credential_infos
+                }
+                for r in answer.results
+            }
+
+        return self._until(deadline_ms, attempt)
+
+    def upsert_user(
+        self,
+        user: str,
+        password: str,
+        *,
+        mechanisms: Iterable[str] = BOTH,
+        iterations: int = 4_096,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Make a user, or give one another password; connections that are open stay open.
+
+        `mechanisms` are SCRAM-SHA-256 and SCRAM-SHA-512. Raises ConfigError for a name or password
+        that clients would write differently (RFC 4013), BrokerError.
+        """
+        from kohort.sasl.saslprep import require_prepared
+        from kohort.sasl.scram import MECHANISM_IDS, salted_password
+
+        require_prepared(user, "the user's name")
+        require_prepared(password, "the password")
+        numbers = {name: number for number, name in MECHANISM_IDS.items()}
+        upsertions: list[ScramCredentialUpsertion] = []
+        for mechanism in dict.fromkeys(mechanisms):
+            if mechanism not in numbers:
+                raise ConfigError(f"mechanism {mechanism!r}; there are {', '.join(BOTH)}")
+            salt = secrets.token_bytes(_SALT_BYTES)
+            salted = salted_password(mechanism, password, salt, max(1, iterations))
+            upsertions.append(
+                ScramCredentialUpsertion(
+                    name=user,
+                    mechanism=numbers[mechanism],
+                    iterations=iterations,
+                    salt=salt,
+                    salted_password=salted,
+                )
+            )
+        self._alter(AlterUserScramCredentialsRequest(upsertions=upsertions), timeout_s)
+
+    def delete_user(
+        self,
+        user: str,
+        *,
+        mechanisms: Iterable[str] | None = None,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Remove a user, or (`mechanisms`) some of the ways to log in.
+
+        Raises BrokerError (RESOURCE_NOT_FOUND) when there is nothing to remove.
+        """
+        from kohort.sasl.scram import MECHANISM_IDS
+
+        held = mechanisms
+        if held is None:
+            held = self.describe_users([user], timeout_s=timeout_s)[user]
+        numbers = {name: number for number, name in MECHANISM_IDS.items()}
+        deletions: list[ScramCredentialDeletion] = []
+        for mechanism in dict.fromkeys(held):
+            if mechanism not in numbers:
+                raise ConfigError(f"mechanism {mechanism!r}; there are {', '.join(BOTH)}")
+            deletions.append(ScramCredentialDeletion(name=user, mechanism=numbers[mechanism]))
+        self._alter(AlterUserScramCredentialsRequest(deletions=deletions), timeout_s)
+
+    def _alter(self, request: AlterUserScramCredentialsRequest, timeout_s: float | None) -> None:
+        deadline_ms = self._deadline(timeout_s)
+
+        def attempt() -> None:
+            kind = AlterUserScramCredentialsResponse
+            answer = self._on_controller(kind, request, deadline_ms)
+            raise_failed(
+                "altering user",
+                {r.user: (r.error_code, r.error_message) for r in answer.results},
+            )
+
+        self._until(deadline_ms, attempt, mutates=True)
