@@ -24,8 +24,10 @@ from kohort.wire.messages import (
 from kohort.wire.messages import (
     alter_configs_response,
     consumer_group_describe_response,
+    create_acls_response,
     create_partitions_response,
     create_topics_response,
+    delete_acls_response,
     delete_groups_response,
     delete_records_response,
     delete_topics_response,
@@ -46,6 +48,9 @@ from kohort.wire.messages import (
     produce_response,
     txn_offset_commit_response,
     write_txn_markers_response,
+)
+from kohort.wire.messages import (
+    alter_user_scram_credentials_response as alter_scram_response,
 )
 
 Wants = Callable[[str, int], bool]
@@ -150,6 +155,8 @@ MIRRORS: Final[dict[int, tuple[Mirror, ...]]] = {
             _PARTITIONS, _PARTITIONS,
             txn_offset_commit_response.TxnOffsetCommitResponsePartition)),
     ),
+    30: (Mirror("creations", "results", create_acls_response.AclCreationResult),),
+    31: (Mirror("filters", "filter_results", delete_acls_response.DeleteAclsFilterResult),),
     32: (Mirror("resources", "results", describe_configs_response.DescribeConfigsResult),),
     33: (Mirror("resources", "responses", alter_configs_response.AlterConfigsResourceResponse),),
     37: (Mirror("topics", "results", create_partitions_response.CreatePartitionsTopicResult),),
@@ -167,6 +174,12 @@ MIRRORS: Final[dict[int, tuple[Mirror, ...]]] = {
     47: (
         Mirror("topics", "topics", offset_delete_response.OffsetDeleteResponseTopic, _p(
             _PARTITIONS, _PARTITIONS, offset_delete_response.OffsetDeleteResponsePartition)),
+    ),
+    51: (
+        _p("upsertions", "results", alter_scram_response.AlterUserScramCredentialsResult,
+           "user", "name"),
+        _p("deletions", "results", alter_scram_response.AlterUserScramCredentialsResult,
+           "user", "name"),
     ),
     61: (
         Mirror("topics", "topics", describe_producers_response.TopicResponse, _p(

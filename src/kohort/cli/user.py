@@ -22,7 +22,7 @@ COLUMNS = ("user", "mechanism", "iterations")
 
 @click.group()
 def user() -> None:
-    """List, make and remove the users that may log in by password (SCRAM)."""
+    """List, make and remove users with passwords (SCRAM)."""
 
 
 @user.command(
@@ -68,7 +68,13 @@ Examples:
     type=click.Choice(MECHANISMS),
     help="May be given again.  [default: both]",
 )
-@click.option("--iterations", type=click.IntRange(4_096, 16_384), default=4_096, show_default=True)
+@click.option(
+    "--iterations",
+    type=click.IntRange(4_096, 16_384),
+    default=4_096,
+    show_default=True,
+    help="How much work it is to try a password.",
+)
 @client_options
 def set_user(
     name: str,
