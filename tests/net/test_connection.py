@@ -10,6 +10,7 @@ import pytest
 
 from kohort.errors import ClosedError, ConfigError, ConnectionFailedError, ProtocolError
 from kohort.net import Connection
+from kohort.net.poller import READ
 
 from .conftest import WAIT_S, LoopThread, Recorder
 
@@ -203,6 +204,28 @@ def test_pausing_inside_frame_received_holds_the_frames_behind_in_order(lt):
         lt.do(lambda: None)
         assert pair.server.quiet
         lt.do(pair.s.resume_reading)
+
+
+def test_what_comes_after_a_pause_stays_behind_what_was_held_by_it(lt):
+    """Both may be there in the one turn of the loop in which reading is resumed."""
+    paused = []
+
+    def pause_once(c: Connection, frame: memoryview) -> None:
+        if not paused:
+            paused.append(c)
+            c.pause_reading()
+
+    pair = Pair(lt, on_frame=pause_once)
+    pair.send(b"one", b"two")
+    assert pair.server.next("frame") == b"one"
+    pair.send(b"three")
+
+    def resume() -> None:
+        pair.s.resume_reading()
+        pair.s._ready(READ)
+
+    lt.do(resume)
+    assert [pair.server.next("frame"), pair.server.next("frame")] == [b"two", b"three"]
 
 
 def test_a_sender_sees_back_pressure_and_hears_when_it_is_over(lt):

@@ -7,7 +7,8 @@ Rules:
   its memory, which is never written again while anything refers to it (C13).
 - `send` only queues; the loop writes at the end of the turn, all buffers of a connection together.
 - `closed` is told exactly once, never from inside `close`, and nothing is told after it.
-- While reading is paused, frames that are already here wait too, in order.
+- While reading is paused, frames that are already here wait too, in order. The kernel hears of a
+  pause only when something comes: most pauses are over before the peer says another word.
 
 The socket is used through `Transport`, the place where TLS goes between.
 
@@ -178,10 +179,7 @@ class Connection:
 
     def pause_reading(self) -> None:
         """Take no further frame until `resume_reading`; may be called inside `frame_received`."""
-        if not self._paused and not self.is_closed:
-            self._paused = True
-            if self.is_connected:
-                self._interest(self._mask & ~READ)
+        self._paused = True
 
     def resume_reading(self) -> None:
         """Take frames again, the ones that already arrived first."""
@@ -277,11 +275,12 @@ class Connection:
             self._dirty = True
             self.flush()
         if mask & ~WRITE and not self.is_closed:
-            if self._paused:
-                if mask & ~(READ | WRITE):  # hang-up is reported whether or not we ask for it
-                    self._fail(f"{self.peer} closed the connection")
-                return
-            self._read()
+            if not self._paused and self._rest is None:
+                self._read()
+            elif mask & ~(READ | WRITE):  # hang-up is reported whether or not we ask for it
+                self._fail(f"{self.peer} closed the connection")
+            else:
+                self._interest(self._mask & ~READ)
 
     def _guarded(self, fn: Any, *args: Any) -> None:
         """Run a piece of the handler; a defect in it closes this connection, not the loop."""
