@@ -30,7 +30,8 @@ configuration; a test fails when it is not up to date.
 
 Kohort's client speaks the protocol of Apache Kafka 4.x, whose message definitions its own are
 checked against. The embedded broker serves the clients below. What is left out altogether, and why:
-[skipped.md](skipped.md).
+[skipped.md](skipped.md). Where its answers are not Apache Kafka's, field by field, and why:
+[differences.md](differences.md).
 
 ## Clients that are tested
 

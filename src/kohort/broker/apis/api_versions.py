@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SOFTWARE_FROM = 3
+_LEVEL_ZERO_FROM = 4
+"""Java's clients before 3.9 refuse the whole answer if a feature may have level 0 (KAFKA-17011)."""
 _LISTED_FROM = {0: 0}
 """Produce: librdkafka before 2.10 takes a broker that does not list v0 for one that cannot take
 compressed records; it never sends what is not served (as Apache Kafka does, KAFKA-18659)."""
@@ -47,7 +49,9 @@ def handle(node: Node, request: ApiVersionsRequest, call: Call) -> None:
         ApiVersionsResponse(
             api_keys=_listed(),
             supported_features=[
-                SupportedFeatureKey(name=name, max_version=level) for name, level in FEATURES
+                SupportedFeatureKey(name=name, max_version=level)
+                for name, level in FEATURES
+                if call.api_version >= _LEVEL_ZERO_FROM
             ],
             finalized_features_epoch=0,
             finalized_features=[

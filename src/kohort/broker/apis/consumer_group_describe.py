@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kohort.broker.apis._operations import GROUP_OPERATIONS
 from kohort.broker.calls import Call, Gather, Part, serve
+from kohort.errors import ErrorCode
 from kohort.wire.messages.consumer_group_describe_request import ConsumerGroupDescribeRequest
 from kohort.wire.messages.consumer_group_describe_response import ConsumerGroupDescribeResponse
 
@@ -23,6 +24,9 @@ def handle(node: Node, request: ConsumerGroupDescribeRequest, call: Call) -> Non
 
     def merge(answers: list[ConsumerGroupDescribeResponse]) -> None:
         groups = [group for answer in answers for group in answer.groups]
+        for group in groups:
+            if not group.group_id:
+                group.error_code = ErrorCode.INVALID_GROUP_ID
         if request.include_authorized_operations:
             for group in groups:
                 group.authorized_operations = GROUP_OPERATIONS

@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 def handle(node: Node, request: DescribeGroupsRequest, call: Call) -> None:
     """Describe groups."""
-    order = {group_id: at for at, group_id in enumerate(request.groups)}
+    asked = dict.fromkeys(request.groups)
 
     def merge(answers: list[DescribeGroupsResponse]) -> None:
         groups = [group for answer in answers for group in answer.groups]
         if request.include_authorized_operations:
             for group in groups:
                 group.authorized_operations = GROUP_OPERATIONS
-        groups.sort(key=lambda g: order[g.group_id])
-        call.answer(DescribeGroupsResponse(groups=groups))
+        found = {group.group_id: group for group in groups}
+        call.answer(DescribeGroupsResponse(groups=[found[name] for name in request.groups]))
 
-    gather = Gather(len(order), merge)
-    for group_id in order:
+    gather = Gather(len(asked), merge)
+    for group_id in asked:
         one = DescribeGroupsRequest(
             groups=[group_id],
             include_authorized_operations=request.include_authorized_operations,

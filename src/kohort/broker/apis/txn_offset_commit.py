@@ -40,6 +40,9 @@ _WAIT = {
 
 def handle(node: Node, request: TxnOffsetCommitRequest, call: Call) -> None:
     """Commit offsets in a transaction."""
+    if not request.group_id:
+        _refuse(request, call, _E.INVALID_GROUP_ID)
+        return
     try:
         host = node.groups.host_of(request.group_id)
     except BrokerError as error:
