@@ -290,12 +290,16 @@ def _volume(directory: str) -> tuple[int, int]:
     return usage.total, usage.free
 
 
-def serve(config: BrokerConfig, ready: Callable[[Broker], object] | None = None) -> None:
+def serve(
+    config: BrokerConfig,
+    ready: Callable[[Broker], object] | None = None,
+    gate: FaultGate | None = None,
+) -> None:
     """Run a broker until SIGTERM or SIGINT, then shut it down cleanly. For the main thread.
 
-    `ready` is called with the broker once it answers.
+    `ready` is called with the broker once it answers; faults come in by `gate`.
     """
-    broker = Broker(config)
+    broker = Broker(config, gate=gate)
     wanted = threading.Event()
 
     def end(number: int, frame: object) -> None:

@@ -88,6 +88,11 @@ class LoadingGate:
         else:
             load()
 
+    @property
+    def held(self) -> bool:
+        """Whether somebody holds it."""
+        return self._holders > 0
+
     def hold(self) -> None:
         """Nothing is loaded until it is released as often as it was held."""
         self._holders += 1

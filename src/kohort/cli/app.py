@@ -25,7 +25,8 @@ EXIT_FAILED, EXIT_USAGE, EXIT_CHECK_FAILED, EXIT_PARTIAL, EXIT_INTERRUPTED = 1, 
 
 # name -> (module, attribute, one line of help)
 COMMANDS: dict[str, tuple[str, str, str]] = {
-    "broker": ("kohort.cli.broker", "broker", "Run the embedded broker."),
+    "broker": ("kohort.cli.broker", "broker", "Run the embedded broker, and let its nodes fail."),
+    "faults": ("kohort.cli.faults", "faults", "Decide what goes wrong in a broker."),
     "topic": ("kohort.cli.topic", "topic", "List, describe, create, grow and delete topics."),
     "produce": (
         "kohort.cli.produce",

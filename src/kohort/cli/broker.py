@@ -7,28 +7,44 @@ directory is touched.
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from kohort.cli.broker_control import COMMANDS
 from kohort.cli.connect import key_values
+from kohort.errors import ConfigError
 from kohort.settings import COMMAND_LINE, Setting, read_settings
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kohort.broker import Broker, BrokerConfig
+    from kohort.broker.control import Control
+
 DEFAULT_PORT = 9092
+CONTROL_LOG = 10_000
+"""Requests that are kept for `kohort faults requests`."""
 EXAMPLES = """\b
 Examples:
   kohort broker run
   kohort broker run --data-dir ./data --port 9092
   kohort broker run --nodes 3 --racks a,b,c
   KOHORT_USERS="alice:secret" kohort broker run --data-dir ./data
+  kohort broker run --nodes 3 --control 9690
   kohort broker run --port 0 -X message.max.bytes=16MiB -X auto.create.topics.enable=false
 """
 
 
 @click.group()
 def broker() -> None:
-    """Run the embedded broker."""
+    """Run the embedded broker, and let its nodes fail."""
+
+
+for command in COMMANDS:
+    broker.add_command(command)
 
 
 @broker.command(epilog=EXAMPLES)
@@ -44,6 +60,10 @@ def broker() -> None:
     "memory without --data-dir]",
 )
 @click.option("--partitions", type=int, help="Partitions of topics that are made on first use.")
+@click.option(
+    "--control", "control_port", type=click.IntRange(0, 65_535), metavar="PORT",
+    help="Take faults on this port of 127.0.0.1 (0: any free one); see kohort faults.",
+)  # fmt: skip
 @click.option("--allow-open", is_flag=True, help="Listen beyond this machine, with no password.")
 @click.option(
     "--user",
@@ -75,6 +95,7 @@ def run(
     racks: str | None,
     durability: str | None,
     partitions: int | None,
+    control_port: int | None,
     allow_open: bool,
     users: tuple[str, ...],
     users_file: Path | None,
@@ -87,7 +108,7 @@ def run(
     Prints one line on standard output when it is ready: `ready on HOST:PORT`, with several nodes
     all of their addresses, with commas between.
     """
-    from kohort.broker import Broker, BrokerConfig, serve
+    from kohort.broker import BrokerConfig, serve
 
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.INFO,
@@ -114,7 +135,39 @@ def run(
         kept = "nothing is kept" if config.durability == "memory" else f"kept in {config.data_dir}"
         click.echo(f"ready on {started.bootstrap} (durability {config.durability}, {kept})")
 
-    serve(config, ready=ready)
+    if control_port is None:
+        serve(config, ready=ready)
+    else:
+        _serve_controlled(config, ready, control_port)
+
+
+def _serve_controlled(
+    config: BrokerConfig, ready: Callable[[Broker], object], control_port: int
+) -> None:
+    """Serve, with a control port. Raises ConfigError where it would go round the passwords."""
+    from kohort.broker import serve
+    from kohort.broker.control import Control
+    from kohort.broker.fault_gate import FaultGate
+
+    token = os.environ.get("KOHORT_CONTROL_TOKEN", "")
+    if "SASL" in config.security_protocol and not token:
+        raise ConfigError(
+            "--control would let everybody on this machine past the passwords of this broker; set "
+            "a token for it in $KOHORT_CONTROL_TOKEN"
+        )
+    gate = FaultGate(CONTROL_LOG)
+    controls: list[Control] = []
+
+    def begin(started: Broker) -> None:
+        controls.append(Control(started, gate, control_port, token))
+        click.echo(f"control on {controls[0].address}", err=True)
+        ready(started)
+
+    try:
+        serve(config, begin, gate)
+    finally:
+        for control in controls:
+            control.close()
 
 
 def _lines(path: Path | None) -> list[str]:

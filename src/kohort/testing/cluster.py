@@ -30,10 +30,11 @@ from kohort.broker.calls import Call
 from kohort.broker.commons import Commons
 from kohort.broker.fault_gate import FaultGate
 from kohort.broker.log.files import Files, MemoryFiles
+from kohort.broker.notices import Notices
 from kohort.broker.request_log import DEFAULT_CAPACITY
 from kohort.broker.taps import Event, Moment, Tap, Verdict
 from kohort.errors import BrokerError, ClosedError, ConnectionFailedError, UsageError
-from kohort.testing.faults import ClusterFaults, Notices, Requests
+from kohort.testing.faults import ClusterFaults, Requests
 from kohort.wire import Message, decode_response, encode_request
 from kohort.wire.messages.create_topics_request import (
     CreatableTopic,

@@ -11,21 +11,18 @@ Rules:
   cluster. `clear` takes all of them away.
 - Everything may be called from any thread, and has taken effect when it returns: the next request
   that the broker reads is met by it.
-
-Shell: threads (a test waits for what the broker's thread sees).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from kohort.broker.fault_files import DiskFault
 from kohort.broker.fault_gate import FaultGate
 from kohort.broker.faults import Answerer, Armed, Fault, Then, api_name, error_code
+from kohort.broker.notices import Notices
 from kohort.broker.request_log import LoggedRequest
 from kohort.errors import KafkaTimeoutError
 
@@ -50,35 +47,6 @@ class Where(TypedDict, total=False):
     """How many requests are met, then it is over. Default: see each method."""
     skip: int
     """How many requests are let through first. Default 0."""
-
-
-class Notices:
-    """Tells waiting tests that the broker has seen something."""
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._waiting = 0
-
-    def tell(self) -> None:
-        """Something was seen; on the broker's thread."""
-        if self._waiting:
-            with self._condition:
-                self._condition.notify_all()
-
-    def until(self, look: Callable[[], T | None], timeout_s: float) -> T | None:
-        """What `look` finds, as soon as it is not None; None when the time is over."""
-        deadline = time.monotonic() + timeout_s
-        with self._condition:
-            self._waiting += 1
-            try:
-                while (found := look()) is None:
-                    left_s = deadline - time.monotonic()
-                    if left_s <= 0:
-                        return None
-                    self._condition.wait(min(left_s, 0.05))
-                return found
-            finally:
-                self._waiting -= 1
 
 
 class SetFault:
