@@ -30,6 +30,7 @@ from kohort.wire.messages.offset_commit_request import (
 from kohort.wire.messages.offset_commit_response import OffsetCommitResponse
 
 CODE = 15  # COORDINATOR_NOT_AVAILABLE
+ROW = "an API whose answer lists what its request named needs a row in MIRRORS"
 TOPIC_ID = b"0123456789abcdef"
 
 
@@ -78,12 +79,12 @@ def test_api_versions():
             if answer is None or key in STAMPED:
                 response = typing.cast("Message", filled(response_class(key)()))
                 response = fitted(response, lambda made, v=version: encode_response(made, v, 1))
-                assert stamp(response, CODE, lambda t, p: True, name_of), response
+                assert stamp(response, CODE, lambda t, p: True, name_of), (response, ROW)
             else:
                 response, rest = answer
                 assert rest is None, (request, rest)
             told = decoded(response, version)
-            assert CODE in errors_in(told), (request, told)
+            assert CODE in errors_in(told), (request, told, ROW)
 
 
 def fitted(message: Message, encode: Callable[[Message], object]) -> Message:

@@ -22,6 +22,7 @@ from kohort.wire.messages import (
     add_partitions_to_txn_response as add_partitions,
 )
 from kohort.wire.messages import (
+    alter_client_quotas_response,
     alter_configs_response,
     consumer_group_describe_response,
     create_acls_response,
@@ -34,6 +35,7 @@ from kohort.wire.messages import (
     describe_configs_response,
     describe_groups_response,
     describe_producers_response,
+    describe_topic_partitions_response,
     describe_transactions_response,
     elect_leaders_response,
     fetch_response,
@@ -56,13 +58,14 @@ from kohort.wire.messages import (
 Wants = Callable[[str, int], bool]
 NameOf = Callable[[bytes], str]
 
-_FETCH, _METADATA, _OFFSET_FETCH = 1, 3, 9
+_FETCH, _METADATA, _OFFSET_FETCH, _LOG_DIRS = 1, 3, 9, 35
 _TOPIC_FIELDS: Final = ("name", "topic")
 _NOT_TOPICS: Final = frozenset({"group_id", "key", "transactional_id"})
 _SAME: Final = frozenset(
     {
         "name", "topic", "topic_id", "index", "partition", "partition_index", "group_id",
         "resource_type", "resource_name", "transactional_id", "producer_id", "member_id", "key",
+        "entity", "user",
     }
 )  # fmt: skip
 
@@ -175,6 +178,7 @@ MIRRORS: Final[dict[int, tuple[Mirror, ...]]] = {
         Mirror("topics", "topics", offset_delete_response.OffsetDeleteResponseTopic, _p(
             _PARTITIONS, _PARTITIONS, offset_delete_response.OffsetDeleteResponsePartition)),
     ),
+    49: (Mirror("entries", "entries", alter_client_quotas_response.EntryData),),
     51: (
         _p("upsertions", "results", alter_scram_response.AlterUserScramCredentialsResult,
            "user", "name"),
@@ -190,11 +194,15 @@ MIRRORS: Final[dict[int, tuple[Mirror, ...]]] = {
         _p("transactional_ids", "transaction_states",
            describe_transactions_response.TransactionState, "transactional_id"),
     ),
+    75: (
+        Mirror("topics", "topics",
+               describe_topic_partitions_response.DescribeTopicPartitionsResponseTopic),
+    ),
     69: (_p("group_ids", "groups", consumer_group_describe_response.DescribedGroup, "group_id"),),
 }  # fmt: skip
 """By API key. Two rows: each is used in the versions that fill its source."""
 
-STAMPED: Final = frozenset({_FETCH, _METADATA})
+STAMPED: Final = frozenset({_FETCH, _METADATA, _LOG_DIRS})
 """Reads whose answer has more than the error in it: they are done, and the code is put in."""
 
 
@@ -380,6 +388,9 @@ def stamp(response: Message, code: int, wants: Wants, name_of: NameOf) -> int:
     if response.API_KEY == _METADATA:
         return _stamp_metadata(response, code, wants, name_of)
     count = 0
+    if response.API_KEY == _LOG_DIRS:
+        for result in response.results:  # type: ignore[attr-defined]
+            result.error_code, count = code, 1
     if response.API_KEY == _OFFSET_FETCH:
         count = _stamp_offsets(response, code, wants, name_of)
     for mirror in () if count else MIRRORS.get(response.API_KEY, ()):
@@ -454,6 +465,8 @@ def errors_in(response: Message | None) -> tuple[int, ...]:
         assert isinstance(response, metadata_response.MetadataResponse)
         for topic in response.topics:
             found.extend(p.error_code for p in topic.partitions)
+    if response.API_KEY == _LOG_DIRS:
+        found.extend(result.error_code for result in response.results)  # type: ignore[attr-defined]
     return tuple(code for code in dict.fromkeys(found) if code)
 
 
