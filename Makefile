@@ -10,7 +10,7 @@ KERNEL := $(wildcard src/kohort/*/*.pyx src/kohort/*/*.pxi src/kohort/*/*.h)
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench demo-kill nightly mutants soak interop compat wire diagrams clean
+.PHONY: power-cut help setup demo test check bench demo-kill nightly mutants soak interop compat wire diagrams clean
 
 help:  ## what the targets do
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -70,6 +70,9 @@ compat: setup  ## librdkafka's own test-runner against `kohort broker run` (npm,
 
 soak: setup  ## minutes of churn in groups of several makes, in both protocols (KOHORT_SOAK_S)
 	@$(PYTEST) -q -s -m nightly tests/e2e/test_soak.py
+
+power-cut: setup  ## cut the power of a real file system under the broker (needs root, loop devices)
+	@$(PYTEST) -q -s -rs -m nightly tests/broker/test_power_cut.py
 
 diagrams: setup  ## draw the state diagrams again from the tables
 	@$(BIN)/python tools/draw_diagrams.py
