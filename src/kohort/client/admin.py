@@ -12,10 +12,11 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, Literal
 
 from kohort.client.admin_acls import AdminAcls
 from kohort.client.admin_calls import raise_failed
+from kohort.client.admin_cluster import AdminCluster
 from kohort.client.admin_groups import AdminGroups
 from kohort.client.admin_types import (
     ClusterDescription,
@@ -29,7 +30,7 @@ from kohort.client.admin_types import (
 from kohort.client.admin_users import AdminUsers
 from kohort.client.cluster import ANY, Versioned
 from kohort.client.types import OffsetAndTimestamp, TopicPartition
-from kohort.errors import BrokerError, ErrorCode, UsageError
+from kohort.errors import UnsupportedVersionError, UsageError
 from kohort.wire import Message
 from kohort.wire.messages.create_partitions_request import (
     CreatePartitionsRequest,
@@ -76,11 +77,14 @@ _SET, _DELETE = 0, 1
 _SOURCES: Final = {
     1: "topic", 2: "broker", 3: "default broker", 4: "static broker", 5: "default",
 }  # fmt: skip
-_TIMESTAMPS: Final = {"latest": -1, "earliest": -2, "max_timestamp": -3}
-_MAX_TIMESTAMP_FROM: Final = 7  # KIP-734
+_TIMESTAMPS: Final = {
+    "latest": -1, "earliest": -2, "max_timestamp": -3, "earliest_local": -4, "latest_tiered": -5,
+}  # fmt: skip
+_FIRST_VERSION: Final = {-3: 7, -4: 8, -5: 9}
+"""Of ListOffsets: KIP-734, KIP-405, KIP-1005."""
 
 
-class Admin(AdminGroups, AdminAcls, AdminUsers):
+class Admin(AdminGroups, AdminCluster, AdminAcls, AdminUsers):
     """Manages topics, configurations and groups. Close it, or use it in a `with` block.
 
     Takes `AdminConfig`'s keys as keyword arguments, or a ready `AdminConfig`.
@@ -185,8 +189,14 @@ class Admin(AdminGroups, AdminAcls, AdminUsers):
     ) -> dict[str, TopicDescription]:
         """Topics with their partitions. Raises BrokerError when one does not exist."""
         wanted, deadline_ms = list(names), self._deadline(timeout_s)
-        found = self._checked(wanted, deadline_ms)
-        return {name: _description(name, found[name]) for name in wanted}
+        if not wanted:
+            return {}
+        try:
+            pages = self._topic_pages(wanted, deadline_ms)
+        except UnsupportedVersionError:  # before Kafka 3.8
+            found = self._checked(wanted, deadline_ms)
+            return {name: _description(name, found[name]) for name in wanted}
+        return {name: pages[name] for name in wanted}
 
     def _topics(
         self, names: Iterable[str] | None, deadline_ms: int
@@ -329,12 +339,19 @@ class Admin(AdminGroups, AdminAcls, AdminUsers):
         return low
 
     def list_offsets(
-        self, wanted: Mapping[TopicPartition, OffsetSpec], *, timeout_s: float | None = None
+        self,
+        wanted: Mapping[TopicPartition, OffsetSpec],
+        *,
+        isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
+        timeout_s: float | None = None,
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Offsets by time or by name, one request a leader.
 
-        A partition without a record at or after the time has offset -1.
+        A partition without a record at or after the time has offset -1. With `read_committed`,
+        `latest` is the end of what such consumers may read. Raises UnsupportedVersionError where a
+        broker does not know the name.
         """
+        isolation = int(isolation_level == "read_committed")
         deadline_ms = self._deadline(timeout_s)
         times = {
             TopicPartition(*tp): spec if isinstance(spec, int) else _TIMESTAMPS[spec]
@@ -345,7 +362,7 @@ class Admin(AdminGroups, AdminAcls, AdminUsers):
         def attempt() -> None:
             left = [tp for tp in times if tp not in found]
             requests: dict[int, Message | Versioned] = {
-                node_id: _list_offsets(tps, times, self.config.request_timeout_ms)
+                node_id: _list_offsets(tps, times, isolation, self.config.request_timeout_ms)
                 for node_id, tps in self._leaders(left, deadline_ms).items()
             }
             failed: dict[str, tuple[int, str | None]] = {}
@@ -395,24 +412,29 @@ def _description(name: str, topic: MetadataResponseTopic) -> TopicDescription:
 
 
 def _list_offsets(
-    tps: Iterable[TopicPartition], times: Mapping[TopicPartition, int], timeout_ms: int
+    tps: Iterable[TopicPartition],
+    times: Mapping[TopicPartition, int],
+    isolation_level: int,
+    timeout_ms: int,
 ) -> Versioned:
     topics: dict[str, ListOffsetsTopic] = {}
-    newest = False
+    needed = 0
     for tp in tps:
-        newest = newest or times[tp] == _TIMESTAMPS["max_timestamp"]
+        needed = max(needed, _FIRST_VERSION.get(times[tp], 0))
         topic = topics.setdefault(tp.topic, ListOffsetsTopic(name=tp.topic))
         topic.partitions.append(
             ListOffsetsPartition(partition_index=tp.partition, timestamp=times[tp])
         )
 
     def build(version: int) -> Message:
-        if newest and version < _MAX_TIMESTAMP_FROM:
-            raise BrokerError(
-                ErrorCode.UNSUPPORTED_VERSION,
-                "this broker cannot list the offset of the newest timestamp",
+        if version < needed:
+            raise UnsupportedVersionError(
+                f"the broker serves ListOffsets up to version {version}; an offset by this name "
+                f"needs {needed}"
             )
-        request = ListOffsetsRequest(replica_id=-1, topics=list(topics.values()))
+        request = ListOffsetsRequest(
+            replica_id=-1, isolation_level=isolation_level, topics=list(topics.values())
+        )
         if version >= 10:
             request.timeout_ms = timeout_ms
         return request

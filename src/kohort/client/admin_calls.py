@@ -178,7 +178,7 @@ class AdminCalls(Observed):
                     raise
             Future[None]().wait(wait_ms / 1000)
 
-    def _on_controller(self, kind: type[M], message: Message, deadline_ms: int) -> M:
+    def _on_controller(self, kind: type[M], message: Message | Versioned, deadline_ms: int) -> M:
         """Ask the controller; any broker forwards to it when it is not known (KRaft)."""
         metadata = self._cluster.metadata
         if not metadata.version:

@@ -10,8 +10,11 @@ from typing import Final, Literal
 from kohort.client.metadata import Node
 from kohort.client.types import TopicPartition
 
-OffsetSpec = int | Literal["earliest", "latest", "max_timestamp"]
+OffsetSpec = int | Literal["earliest", "latest", "max_timestamp", "earliest_local", "latest_tiered"]
 """Milliseconds since 1970 (the first record at or after), or one of the names."""
+
+QuotaEntity = frozenset[tuple[str, str | None]]
+"""Whom quotas are for: kinds (`user`, `client-id`, `ip`) and names, None for a kind's default."""
 
 BROKER_DEFAULT: Final = -1
 _NO_CONFIGS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -46,6 +49,9 @@ class PartitionDescription:
     leader_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    elr: tuple[int, ...] = ()
+    """Replicas that may lead without loss though they are not in sync (KIP-966)."""
+    last_known_elr: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,3 +143,64 @@ class ClusterDescription:
     cluster_id: str | None
     controller_id: int
     nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSize:
+    """A replica on a disk: its bytes, how far it lags, whether it is still on its way there."""
+
+    size_bytes: int
+    offset_lag: int
+    is_future: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirDescription:
+    """A log directory of a broker. Sizes of the volume are -1 from brokers that do not tell.
+
+    `error` is 0, or the code of the fault that has taken it offline.
+    """
+
+    path: str
+    error: int
+    replicas: Mapping[TopicPartition, ReplicaSize]
+    total_bytes: int
+    usable_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerDescription:
+    """A producer with an id, as a partition knows it.
+
+    `coordinator_epoch` and `transaction_start_offset` are -1 without an open transaction.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    transaction_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionListing:
+    """A transactional id, in short."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """A transactional id; `started_ms` is -1 and `partitions` empty without an open transaction."""
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    started_ms: int
+    partitions: tuple[TopicPartition, ...]
+    coordinator: Node
