@@ -9,7 +9,9 @@ from queue import SimpleQueue
 
 import pytest
 
-from kohort.errors import BrokerError, ErrorCode, UsageError
+from kohort.client.types import OffsetAndMetadata, TopicPartition
+from kohort.errors import BrokerError, ErrorCode, KafkaTimeoutError, UsageError
+from kohort.processing import runner as shell
 from kohort.processing.circuit import CircuitConfig
 from kohort.processing.dispatch import Item, Order
 from kohort.processing.engine import Engine
@@ -271,3 +273,39 @@ def test_a_process_that_cannot_even_start_is_not_its_records_fault() -> None:
     assert pool.stop(10)
     assert isinstance(finished.error, UsageError)
     assert "__main__" in str(finished.error)
+
+
+def test_commits_that_cannot_be_read_are_asked_for_again(monkeypatch) -> None:
+    """A cluster that is away while partitions come does not end the app, and is named."""
+    monkeypatch.setattr(shell, "PAUSE_S", 0)
+    answers = [
+        KafkaTimeoutError("no answer"),
+        BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the group"),
+        {TopicPartition("orders", 0): OffsetAndMetadata(7, "")},
+    ]
+    seen: list[str] = []
+
+    class Away:
+        def committed(self, partitions):
+            seen.append(runner.trouble)
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    runner = shell.Runner(Engine([route()]), Away(), [])
+    runner.on_partitions_assigned([TopicPartition("orders", 0)])
+    assert runner.engine.partitions["orders", 0].tracker.base == 7
+    assert "no answer" in seen[1]
+    assert "the group" in seen[2]
+    assert not runner.trouble
+
+
+def test_commits_that_may_not_be_read_end_the_app() -> None:
+    class Refused:
+        def committed(self, partitions):
+            raise BrokerError(ErrorCode.GROUP_AUTHORIZATION_FAILED, "the group")
+
+    runner = shell.Runner(Engine([route()]), Refused(), [])
+    with pytest.raises(BrokerError):
+        runner.on_partitions_assigned([TopicPartition("orders", 0)])

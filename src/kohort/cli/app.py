@@ -45,6 +45,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "List and describe groups; how far behind they are, and why they rebalanced.",
     ),
     "acl": ("kohort.cli.acl", "acl", "Who may do what."),
+    "app": ("kohort.cli.run_app", "app_group", "Run the handlers of an App written in Python."),
     "retry": ("kohort.cli.retry", "retry", "What waits in the retry tiers."),
     "failed": (
         "kohort.cli.failed_redrive",

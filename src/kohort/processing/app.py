@@ -36,6 +36,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from kohort.client.config import ConsumerConfig
@@ -60,8 +61,9 @@ from kohort.retry.classify import Classifier
 from kohort.retry.cluster_port import ClusterPort
 from kohort.retry.handling import Decode, SetupStore
 from kohort.retry.policy import DEFAULT_RETRIES, RetryPolicy, RetryTopics
-from kohort.retry.preparing import ensure_topics, plan_all
+from kohort.retry.preparing import ensure_topics, look_at_all, plan_all
 from kohort.retry.store import open_store
+from kohort.retry.topics import TopicState
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -70,6 +72,35 @@ DEFAULT_TASKS: Final = 100
 MAX_POLL_RECORDS: Final = 2_000
 MAX_COPY_BYTES: Final = 16 << 20
 _OURS: Final = frozenset({"enable_auto_commit", "group_id", "bootstrap_servers"})
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run has ended.
+
+    Args:
+        counts: what has happened, as `App.counts`.
+        given_up: records that were still being worked on when the time for that was over; whoever
+            owns their partitions next does them again.
+    """
+
+    counts: Mapping[str, int]
+    given_up: int
+
+    @property
+    def clean(self) -> bool:
+        """Whether everything that was begun was finished and committed."""
+        return not self.given_up
+
+    def __str__(self) -> str:
+        said = [f"{self.counts.get(name, 0):,} {word}" for name, word in _TOLD]
+        said += [f"{self.given_up:,} given up"] if self.given_up else []
+        return ", ".join(said)
+
+
+_TOLD: Final = (
+    ("succeeded", "done"), ("to_tier", "to be tried again"), ("to_failed", "to the failed topic"),
+)  # fmt: skip
 
 
 class App:
@@ -225,12 +256,54 @@ class App:
 
     # -- running ---------------------------------------------------------------------------------
 
-    def run(self, *, signals: bool = True) -> None:
-        """Handle records until `stop`, SIGTERM or Ctrl-C; then end cleanly.
+    def configure(
+        self,
+        *,
+        bootstrap_servers: str | None = None,
+        workers: int | None = None,
+        drain: str | int | None = None,
+        client: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Change what was given to `App`, before `run`: for whoever starts it. None: as it is.
 
-        `signals` False leaves signal handlers alone. Raises ConfigError for unfit retry topics
-        (with the commands that mend them), BrokerError for a source topic that does not exist,
-        StuckError, and what a worker itself was ended by.
+        Args:
+            workers: how many of each kind: threads, tasks, processes.
+            client: added to the client configuration.
+        """
+        if workers is not None:
+            if workers < 1:
+                raise ConfigError(f"workers={workers}: at least one worker is needed")
+            self._workers = dict.fromkeys(self._workers, workers)
+        if drain is not None:
+            self._timing = replace(self._timing, drain_ms=parse_duration_ms(drain))
+        if client:
+            more = _checked_client({**self._client, **client}, self.group)
+            self._client = self.exactly.checked(more)
+        self.servers = bootstrap_servers or self.servers
+
+    def check(self) -> list[TopicState]:
+        """Look at every retry topic; nothing is created, and no record is read.
+
+        Raises BrokerError for a source topic that does not exist.
+        """
+        port = self._port()
+        try:
+            return look_at_all(self._name, self.topics, port, bootstrap=self.servers)
+        finally:
+            port.close()
+
+    def run(
+        self, *, signals: bool = True, on_trouble: Callable[[str], None] | None = None
+    ) -> Ended:
+        """Handle records until `stop`, SIGTERM or Ctrl-C; then end cleanly, and tell how.
+
+        Args:
+            signals: False leaves signal handlers alone.
+            on_trouble: told in words when something outside is wrong that may pass (no broker
+                answers, the store is away, transactions are refused), and "" when it is over.
+
+        Raises ConfigError for unfit retry topics (with the commands that mend them), BrokerError
+        for a source topic that does not exist, StuckError, and what a worker itself was ended by.
         """
         if not self._specs:
             raise UsageError("the app has no handler; register one with @app.handler(TOPIC)")
@@ -238,20 +311,30 @@ class App:
             raise UsageError("the app is running already; start another process for more")
         port = self._port()
         try:
-            ensure_topics(f"app {self.group}", self.topics, port, bootstrap=self.servers)
+            ensure_topics(self._name, self.topics, port, bootstrap=self.servers)
             views = port.topics()
             planned = {s.name: s.partitions for s in plan_all(self.group, self.topics, views)}
             counts = planned | {name: view.partitions for name, view in views.items()}
             ids = {name: view.topic_id for name, view in views.items()}
-            self._run(port, counts, ids, signals=signals)
+            given_up = self._run(port, counts, ids, signals, on_trouble)
         finally:
             port.close()
             self._counted = {} if self._runner is None else dict(self._runner.engine.counts)
             self._runner = None
+        return Ended(self._counted, given_up)
+
+    @property
+    def _name(self) -> str:
+        return f"app {self.group}"
 
     def _run(
-        self, port: ClusterPort, counts: Mapping[str, int], ids: Mapping[str, str], *, signals: bool
-    ) -> None:
+        self,
+        port: ClusterPort,
+        counts: Mapping[str, int],
+        ids: Mapping[str, str],
+        signals: bool,
+        on_trouble: Callable[[str], None] | None,
+    ) -> int:
         with self._consumer() as consumer, self._producer() as producer:
             runner = self.exactly.runner(
                 self._routes.values(), self._limits, consumer, self._pools(), self._timing, ids,
@@ -269,10 +352,12 @@ class App:
                 runner.engine.delays_ms, self._skew_ms, port, wall_ms, runner.opened
             )
             self._runner = runner
+            runner.on_trouble = on_trouble
             if self._stopped.is_set():
-                return
+                return 0
             with self._signals() if signals else contextlib.nullcontext():
                 runner.run(publisher, gatekeeper)
+            return runner.given_up
 
     def stop(self) -> None:
         """End `run` soon and cleanly. Any thread; before `run` it keeps it from beginning."""
@@ -289,6 +374,10 @@ class App:
         """Why each partition stands still, in words; "" for those that do not. Any thread."""
         return {} if self._runner is None else self._runner.status()
 
+    def troubles(self) -> list[str]:
+        """What outside of this program keeps it from its work at present, in words. Any thread."""
+        return [] if self._runner is None else self._runner.troubles()
+
     def counts(self) -> dict[str, int]:
         """What has happened since `run` was called last, by name; also after it. Any thread."""
         runner = self._runner
@@ -296,9 +385,13 @@ class App:
 
     # -- inside ----------------------------------------------------------------------------------
 
+    @property
+    def way(self) -> dict[str, Any]:
+        """The way to the cluster: what every client of this app has of the configuration."""
+        return {**_shared(self._client), "bootstrap_servers": self.servers}
+
     def _port(self) -> ClusterPort:
-        way = {**_shared(self._client), "bootstrap_servers": self.servers}
-        return ClusterPort(way, committed_only=self.exactly.kafka)
+        return ClusterPort(self.way, committed_only=self.exactly.kafka)
 
     def _prepare_store(self) -> None:
         if self.exactly.store_url is not None:
@@ -326,8 +419,7 @@ class App:
 
     def _producing(self) -> dict[str, Any]:
         """What every producer of this app takes of the configuration."""
-        shared = _shared(self._client)
-        return {"max_request_size": MAX_COPY_BYTES, **shared, "bootstrap_servers": self.servers}
+        return {"max_request_size": MAX_COPY_BYTES, **self.way}
 
     def _pools(self) -> list[Pool]:
         url = self.exactly.store_url

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
@@ -42,6 +42,7 @@ log = logging.getLogger("kohort.processing")
 LONGEST_POLL_S = 1.0
 PAUSE_S = 0.5
 LOOK_FOR_GAPS_MS = 100
+LOOK_FOR_TROUBLE_MS = 1_000
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,9 @@ class Runner(RebalanceListener):
         self._stopping = False
         self.trouble = ""
         """What of the cluster cannot be had at present, in words."""
+        self.on_trouble: Callable[[str], None] | None = None
+        self._told_trouble = ""
+        self._trouble_due_ms = 0
         self.given_up = 0
         """Records that were still being worked on when the drain at the end was over."""
 
@@ -149,6 +153,11 @@ class Runner(RebalanceListener):
         """Why each partition stands still, in words; "" for those that do not. Any thread."""
         now_ms = wall_ms()
         return {key: p.why_standing(now_ms) for key, p in list(self.engine.partitions.items())}
+
+    def troubles(self) -> list[str]:
+        """What outside of this program is wrong at present, in words. Any thread."""
+        found = [self.trouble, *self.consumer.health().concerns]
+        return list(dict.fromkeys(each for each in found if each))
 
     # -- the owner -----------------------------------------------------------------------------
 
@@ -190,6 +199,17 @@ class Runner(RebalanceListener):
         if now_ms >= self._commit_due_ms or self.engine.commit_urgent:
             self._commit(now_ms)
         self._look_at_progress(now_ms)
+        if now_ms >= self._trouble_due_ms:
+            self._tell_trouble(now_ms)
+
+    def _tell_trouble(self, now_ms: int) -> None:
+        """Say what is wrong outside when that changes."""
+        self._trouble_due_ms = now_ms + LOOK_FOR_TROUBLE_MS
+        text = "; ".join(self.troubles())
+        if text != self._told_trouble:
+            self._told_trouble = text
+            if self.on_trouble is not None:
+                self.on_trouble(text)
 
     def _wait_s(self, now_ms: int) -> float:
         due = self.engine.next_deadline()

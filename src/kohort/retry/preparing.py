@@ -15,7 +15,15 @@ from kohort.config import nearest
 from kohort.errors import BrokerError, ErrorCode
 from kohort.retry.asking import TopicView
 from kohort.retry.policy import RetryTopics
-from kohort.retry.topics import Existing, TopicSpec, check_topics, creation_refused, plan_topics
+from kohort.retry.topics import (
+    Existing,
+    TopicSpec,
+    TopicState,
+    check_topics,
+    creation_refused,
+    look_at_topics,
+    plan_topics,
+)
 
 
 class TopicPort(Protocol):
@@ -33,12 +41,7 @@ def ensure_topics(
 
     Raises BrokerError for a source topic that does not exist, ConfigError for unfit retry topics.
     """
-    views = port.topics()
-    specs = plan_all(who, topics, views)
-    existing = {
-        name: Existing(views[name].partitions, configs)
-        for name, configs in port.describe([s.name for s in specs if s.name in views]).items()
-    }
+    specs, existing = _found(who, topics, port)
     missing = check_topics(specs, existing, bootstrap=bootstrap)
     if not missing:
         return
@@ -51,6 +54,25 @@ def ensure_topics(
             raise
         else:
             raise creation_refused(missing, bootstrap=bootstrap, reason=str(error)) from error
+
+
+def look_at_all(
+    who: str, topics: Mapping[str, RetryTopics], port: TopicPort, *, bootstrap: str
+) -> list[TopicState]:
+    """The state of every retry topic; nothing is created. Raises BrokerError for a lost source."""
+    specs, existing = _found(who, topics, port)
+    return look_at_topics(specs, existing, bootstrap=bootstrap)
+
+
+def _found(
+    who: str, topics: Mapping[str, RetryTopics], port: TopicPort
+) -> tuple[list[TopicSpec], dict[str, Existing]]:
+    views = port.topics()
+    specs = plan_all(who, topics, views)
+    described = port.describe([s.name for s in specs if s.name in views])
+    return specs, {
+        name: Existing(views[name].partitions, configs) for name, configs in described.items()
+    }
 
 
 def _create_others(missing: Sequence[TopicSpec], port: TopicPort, bootstrap: str) -> None:

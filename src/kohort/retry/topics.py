@@ -11,7 +11,7 @@ Rules (retry reference A2):
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -91,33 +91,62 @@ def plan_topics(
     return specs
 
 
-def check_topics(
-    specs: list[TopicSpec], existing: Mapping[str, Existing], *, bootstrap: str
-) -> list[TopicSpec]:
-    """The specs that do not exist yet. Raises ConfigError for one that exists and is unfit.
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """What is to be done about one retry topic; nothing when `wrong` is empty.
+
+    Args:
+        wrong: "it does not exist", or which configurations are unfit.
+        command: the line of Kafka's own tools that mends it.
+    """
+
+    spec: TopicSpec
+    exists: bool
+    wrong: str = ""
+    command: str = ""
+
+
+def look_at_topics(
+    specs: Sequence[TopicSpec], existing: Mapping[str, Existing], *, bootstrap: str
+) -> list[TopicState]:
+    """The state of every retry topic.
 
     A larger partition count is fit. Only what the gate and the ledger rest on is insisted upon:
     append time, deletion, and a retention longer than the delay.
     """
-    missing: list[TopicSpec] = []
+    states: list[TopicState] = []
     for spec in specs:
         found = existing.get(spec.name)
         if found is None:
-            missing.append(spec)
+            made_by = spec.command(bootstrap)
+            states.append(TopicState(spec, False, "it does not exist", made_by))
             continue
-        wrong = [*_wrong_configs(spec, found)]
-        if wrong:
-            alter = shlex.join([
-                "kafka-configs", "--bootstrap-server", bootstrap, "--alter", "--entity-type",
-                "topics", "--entity-name", spec.name, "--add-config",
-                ",".join(f"{key}={spec.configs[key]}" for key, _ in wrong),
-            ])  # fmt: skip
-            said = "; ".join(f"{key} is {value!r}" for key, value in wrong)
+        wrong = _wrong_configs(spec, found)
+        if not wrong:
+            states.append(TopicState(spec, True))
+            continue
+        alter = shlex.join([
+            "kafka-configs", "--bootstrap-server", bootstrap, "--alter", "--entity-type",
+            "topics", "--entity-name", spec.name, "--add-config",
+            ",".join(f"{key}={spec.configs[key]}" for key, _ in wrong),
+        ])  # fmt: skip
+        said = "; ".join(f"{key} is {value!r}" for key, value in wrong)
+        states.append(TopicState(spec, True, said, alter))
+    return states
+
+
+def check_topics(
+    specs: list[TopicSpec], existing: Mapping[str, Existing], *, bootstrap: str
+) -> list[TopicSpec]:
+    """The specs that do not exist yet. Raises ConfigError for one that exists and is unfit."""
+    states = look_at_topics(specs, existing, bootstrap=bootstrap)
+    for state in states:
+        if state.exists and state.wrong:
             raise ConfigError(
-                f"retry topic {spec.name} exists with unfit configuration ({said}). Mend it with:\n"
-                f"  {alter}"
+                f"retry topic {state.spec.name} exists with unfit configuration ({state.wrong}). "
+                f"Mend it with:\n  {state.command}"
             )
-    return missing
+    return [state.spec for state in states if not state.exists]
 
 
 def creation_refused(specs: list[TopicSpec], *, bootstrap: str, reason: str) -> ConfigError:

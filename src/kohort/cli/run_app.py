@@ -1,0 +1,168 @@
+"""`kohort app`: run the handlers of an `App`, and look at its retry topics.
+
+Rules:
+- MODULE:NAME is imported as Python does it, with the present directory first; FILE.py:NAME too.
+- SIGTERM and Ctrl-C let what was begun end, for at most `--drain`; what became of it is told.
+- Exit codes: 4 when records were given up at the end, 3 when `check` found something to mend.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kohort.cli.app import EXIT_CHECK_FAILED, EXIT_PARTIAL, OPTIONAL
+from kohort.cli.connect import Client, client_options, open_admin
+from kohort.cli.output import output_option, show
+from kohort.config import nearest
+from kohort.errors import ConfigError, KohortError
+
+if TYPE_CHECKING:
+    from kohort.processing.app import App
+
+COLUMNS = ("topic", "state", "partitions", "problem", "command")
+EXAMPLES = """\b
+Examples:
+  kohort app run billing:app
+  kohort app run services/billing.py:app --workers 32 --drain 30s
+  kohort app run billing:app -b broker:9092 --config production.toml
+"""
+CHECK_EXAMPLES = """\b
+Examples:
+  kohort app check billing:app
+  kohort app check billing:app -o json
+"""
+
+
+@click.group("app")
+def app_group() -> None:
+    """Run the handlers of an App written in Python."""
+
+
+@app_group.command(epilog=EXAMPLES)
+@click.argument("app", metavar="MODULE:NAME")
+@click.option(
+    "--workers", type=click.IntRange(1, 10_000), help="Workers of each kind; the app's by default."
+)
+@click.option(
+    "--drain", metavar="TIME", help="How long what was begun may take to end, such as 30s."
+)
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing of troubles that may pass.")
+@client_options
+def run(app: str, workers: int | None, drain: str | None, quiet: bool, client: Client) -> int:
+    """Handle records until SIGTERM or Ctrl-C, then end cleanly and tell what became of them."""
+    found = _found(app, client)
+    found.configure(workers=workers, drain=drain)
+    _reach(found)
+    click.echo(f"app {found.group} reads {', '.join(found.topics)} on {found.servers}", err=True)
+    ended = found.run(on_trouble=None if quiet else _tell)
+    click.echo(str(ended))
+    if ended.clean:
+        return 0
+    click.echo(
+        f"{ended.given_up:,} records were still being worked on when --drain was over; they are "
+        "done again by whoever owns their partitions next",
+        err=True,
+    )
+    return EXIT_PARTIAL
+
+
+@app_group.command(epilog=CHECK_EXAMPLES)
+@click.argument("app", metavar="MODULE:NAME")
+@output_option
+@client_options
+def check(app: str, output: str, client: Client) -> int:
+    """Look at every retry topic; print the commands that create or mend them. Nothing is changed.
+
+    `run` creates what is missing by itself, where it may; this is for where it may not.
+    """
+    found = _found(app, client)
+    _reach(found)
+    states = found.check()
+    wrong = [state for state in states if state.wrong]
+    if output != "table":
+        rows = [
+            {
+                "topic": state.spec.name,
+                "state": "unfit" if state.exists and state.wrong else "fit" if state.exists
+                else "missing",
+                "partitions": state.spec.partitions, "problem": state.wrong or None,
+                "command": state.command or None,
+            }
+            for state in states
+        ]  # fmt: skip
+        show(rows, COLUMNS, output)
+        return EXIT_CHECK_FAILED if wrong else 0
+    for state in wrong:
+        click.echo(f"{state.spec.name}: {state.wrong}", err=True)
+    for state in wrong:
+        click.echo(state.command)
+    if not wrong:
+        click.echo(f"all {len(states)} retry topics of app {found.group} are fit")
+    return EXIT_CHECK_FAILED if wrong else 0
+
+
+def _tell(trouble: str) -> None:
+    click.echo(f"trouble: {trouble}" if trouble else "the trouble is over", err=True)
+
+
+def _reach(app: App) -> None:
+    """Raise ConnectionFailedError when the app's cluster does not answer: nothing is begun."""
+    with open_admin(app.way):
+        return
+
+
+def _found(name: str, client: Client) -> App:
+    """The app, told what the command line says."""
+    app = load_app(name)
+    given = client.given()
+    servers = given.pop("bootstrap_servers", None)
+    app.configure(bootstrap_servers=servers, client=given)
+    return app
+
+
+def load_app(name: str) -> App:
+    """The `App` of MODULE:NAME or FILE.py:NAME; NAME may be left out when it is `app`.
+
+    Raises ConfigError when there is none.
+    """
+    from kohort.processing.app import App
+
+    where, _, attribute = name.partition(":")
+    attribute = attribute or "app"
+    module = _module(where)
+    value = getattr(module, attribute, None)
+    if isinstance(value, App):
+        return value
+    apps = [key for key, each in vars(module).items() if isinstance(each, App)]
+    near = nearest(attribute, apps) or next(iter(apps), None)
+    hint = f" Did you mean {where}:{near}?" if near else " It has no App at all."
+    raise ConfigError(f"{name}: {where} has no App called {attribute!r}.{hint}")
+
+
+def _module(where: str) -> object:
+    path = Path(where)
+    directory = path.resolve().parent if path.suffix == ".py" else Path.cwd()
+    if path.suffix == ".py" and not path.is_file():
+        raise ConfigError(f"there is no file {where}")
+    if str(directory) not in sys.path:
+        sys.path.insert(0, str(directory))
+    module = path.stem if path.suffix == ".py" else where
+    try:
+        return importlib.import_module(module)
+    except KohortError:
+        raise
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] in OPTIONAL:
+            raise  # an extra of ours is missing, which `app` explains
+        raise ConfigError(
+            f"{where}: {error}; is it spelt right, and run from its directory?"
+        ) from error
+    except Exception as error:  # the module is its author's: anything may come out of it
+        raise ConfigError(
+            f"{where} could not be imported: {type(error).__name__}: {error}"
+        ) from error
