@@ -31,12 +31,7 @@ from kohort.client.commit_lane import (
     CoordinatorLost,
     Identity,
 )
-from kohort.client.committed_queries import (
-    Committed,
-    CommittedQueries,
-    CommittedQuery,
-    CommittedSend,
-)
+from kohort.client.committed_queries import Committed, CommittedQueries, CommittedSend
 from kohort.client.config import ConsumerConfig
 from kohort.client.consumer_exchange import Exchange
 from kohort.client.consumer_setup import fetch_limits, flat, log, log_reset
@@ -219,8 +214,11 @@ class ConsumerCore:
         self._run_commits(effects)
         self.pump()
 
-    def query(self, query: object, told: Callable[[KohortError | None], None]) -> None:
-        """Ask for offsets by time, or for committed ones; the answer is in the query itself."""
+    def query(self, query: Any, told: Callable[[KohortError | None], None]) -> None:
+        """Ask for offsets by time (OffsetQuery), or for committed ones (CommittedQuery).
+
+        The answer is in the query itself.
+        """
         self._told[query] = told
         with self.lock:
             if isinstance(query, OffsetQuery):
@@ -229,7 +227,6 @@ class ConsumerCore:
                     self._asked_topics.clear()
                 self._asked_topics.update(tp.topic for tp in query.targets)
             else:
-                assert isinstance(query, CommittedQuery)
                 self.committed.submit(query)
         self._watch()
         self.pump()
@@ -239,14 +236,17 @@ class ConsumerCore:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
+        self._abandon(error)
+        self.cluster.close()
+        self.notify()
+
+    def _abandon(self, error: KohortError) -> None:
         with self.lock:
             left = self.lane.abandon(error) if self.lane is not None else []
             asked = [*self.queries.abandon(error), *self.committed.abandon(error)]
         self._run_commits(left)
         for done in asked:
             self._tell(done.query, done.query.error)
-        self.cluster.close()
-        self.notify()
 
     # -- on the network thread: what the session tells -------------------------------------------
 
@@ -264,6 +264,7 @@ class ConsumerCore:
         """Every later call raises this."""
         self.fatal = error
         self._attend()
+        self.pump()
 
     def warn(self, text: str) -> None:
         """Something for the log."""
@@ -283,6 +284,9 @@ class ConsumerCore:
         """Send whatever may go out now, and set the timer for the next deadline."""
         self._pump_posted = False
         if self._closed:
+            return
+        if self.cluster.refusal is not None:
+            self._abandon(self.cluster.refusal)
             return
         now_ms, metadata, session = self.loop.now_ms(), self.cluster.metadata, self.session
         known = session is not None and session.coordinator is not None

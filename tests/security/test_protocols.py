@@ -1,0 +1,287 @@
+"""Issue 4 and 5, security: our clients of every role against our broker, in every combination."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kohort import Admin, AsyncConsumer, Consumer, Producer
+from kohort.broker.taps import Moment
+from kohort.client.types import TopicPartition
+from kohort.errors import (
+    AuthenticationError,
+    BrokerError,
+    ConfigError,
+    ConnectionFailedError,
+    KohortError,
+)
+from kohort.testing import Cluster
+from kohort.testing.certificates import Certificates
+
+from .conftest import PASSWORD, USER, settings
+
+Start = Callable[..., Cluster]
+PASSWORDS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+COMBINATIONS = [
+    ("SSL", None),
+    *(("SASL_PLAINTEXT", mechanism) for mechanism in PASSWORDS),
+    *(("SASL_SSL", mechanism) for mechanism in PASSWORDS),
+]
+
+
+def read(consumer: Consumer, count: int) -> list[bytes | None]:
+    values: list[bytes | None] = []
+    deadline = time.monotonic() + 10
+    while len(values) < count:
+        assert time.monotonic() < deadline
+        values += [record.value for record in consumer.poll(5)]
+    return values
+
+
+@pytest.mark.parametrize(("protocol", "mechanism"), COMBINATIONS)
+def test_every_role(
+    start: Start, certificates: Certificates, protocol: str, mechanism: str | None
+) -> None:
+    """Admin, producer, transactions, group and simple consumer, sync and async."""
+    cluster = start(protocol)
+    own = settings(cluster, certificates, mechanism)
+    with Admin(**own) as admin:
+        admin.create_topics(["t"])
+    with Producer(**own) as producer:
+        producer.send("t", b"plain").result(10)
+    with Producer(**own, transactional_id="tx") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", bytes(300_000))
+        producer.commit_transaction()
+    with Consumer(**own, group_id="g", auto_offset_reset="earliest") as consumer:
+        consumer.subscribe(["t"])
+        assert read(consumer, 2) == [b"plain", bytes(300_000)]
+        consumer.commit()
+
+    async def assigned() -> bytes | None:
+        async with AsyncConsumer(
+            **own, group_id="s", group_protocol="consumer", auto_offset_reset="earliest"
+        ) as consumer:
+            await consumer.assign([TopicPartition("t", 0)])
+            records = await consumer.poll(10)
+            return records[0].value
+
+    assert asyncio.run(assigned()) == b"plain"
+
+
+def test_what_a_broker_knows_of_who_asks(start: Start, certificates: Certificates) -> None:
+    """The principal is the user's, or the certificate's subject, mapped by rules (KIP-371)."""
+    seen: list[str] = []
+
+    def principal_of(cluster: Cluster, **own: Any) -> str:
+        broker = cluster.broker
+        peers = broker._endpoints[0].peers  # the one place where it stands
+        with Admin(**own) as admin:
+            admin.describe_cluster()
+            return broker.call(lambda: next(iter(peers)).principal)
+
+    by_password = start("SASL_PLAINTEXT")
+    seen.append(principal_of(by_password, **settings(by_password, None, "PLAIN")))
+    by_certificate = start("SSL", ssl_client_auth="required")
+    shown = certificates.client("bob")
+    seen.append(principal_of(by_certificate, bootstrap_servers=by_certificate.bootstrap, **shown))
+    rules = "RULE:^CN=(.*?),.*$/$1/U,DEFAULT"
+    mapped = start("SSL", ssl_client_auth="requested", ssl_principal_mapping_rules=rules)
+    seen.append(principal_of(mapped, bootstrap_servers=mapped.bootstrap, **shown))
+    without = certificates.client()
+    seen.append(principal_of(mapped, bootstrap_servers=mapped.bootstrap, **without))
+    assert seen[0] == f"User:{USER}"
+    assert seen[1].startswith("User:CN=bob,")
+    assert seen[2:] == ["User:BOB", "User:ANONYMOUS"]
+
+
+@pytest.mark.parametrize("mechanism", PASSWORDS)
+def test_a_refused_login_is_final(start: Start, mechanism: str) -> None:
+    """Every role raises AuthenticationError at once, tries no second time, and says no secret."""
+    cluster = start("SASL_PLAINTEXT")
+    own = settings(cluster, None, mechanism, password="wrong-secret")
+
+    def produced() -> None:
+        with Producer(**own) as producer:
+            producer.send("t", b"x").result(10)
+
+    def asked() -> None:
+        with Admin(**own) as admin:
+            admin.list_topics()
+
+    def consumed() -> None:
+        with Consumer(**own, group_id="g") as consumer:
+            consumer.subscribe(["t"])
+            consumer.poll(10)
+
+    async def awaited() -> None:
+        async with AsyncConsumer(**own) as consumer:
+            await consumer.assign([TopicPartition("t", 0)])
+            await consumer.poll(10)
+
+    for use in (produced, asked, consumed, lambda: asyncio.run(awaited())):
+        begun = time.monotonic()
+        with pytest.raises(AuthenticationError) as caught:
+            use()
+        assert time.monotonic() - begun < 5
+        error = caught.value
+        assert not error.retriable
+        assert (error.mechanism, error.user) == (mechanism, USER)
+        assert error.broker
+        assert error.reason
+        assert error.advice
+        assert "wrong-secret" not in str(error) + repr(error)
+    with Admin(**own) as admin:
+        for _ in range(3):
+            with pytest.raises(AuthenticationError):
+                admin.list_topics()
+        logins = [e for e in cluster.requests if e.api == "SaslAuthenticate"]
+        before = len(logins)
+        with pytest.raises(AuthenticationError):
+            admin.list_topics()
+        assert len([e for e in cluster.requests if e.api == "SaslAuthenticate"]) == before
+
+
+def test_what_waits_fails_with_the_login(start: Start) -> None:
+    """A flush does not wait for its time-out, and a transaction is dead."""
+    cluster = start("SASL_PLAINTEXT")
+    own = settings(cluster, None, "SCRAM-SHA-256", password="wrong")
+    with Producer(**own, transactional_id="tx") as producer, pytest.raises(AuthenticationError):
+        producer.init_transactions()
+    with Consumer(**own, group_id="g") as consumer:
+        with pytest.raises(KohortError):
+            consumer.commit({TopicPartition("t", 0): 1})
+        with pytest.raises(AuthenticationError):
+            consumer.poll(5)
+
+
+def test_a_mechanism_that_is_not_enabled(start: Start) -> None:
+    cluster = start("SASL_PLAINTEXT", sasl_enabled_mechanisms=("SCRAM-SHA-512",))
+    with (
+        Admin(**settings(cluster, None, "PLAIN")) as admin,
+        pytest.raises(AuthenticationError, match="the broker has SCRAM-SHA-512 only"),
+    ):
+        admin.list_topics()
+
+
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+def test_a_client_without_security_is_told_what_is_missing(start: Start, protocol: str) -> None:
+    cluster = start(protocol)
+    with (
+        Admin(bootstrap_servers=cluster.bootstrap, default_api_timeout_ms=300) as admin,
+        pytest.raises(KohortError, match="security_protocol"),
+    ):
+        admin.list_topics()
+
+
+def test_a_client_that_wants_more_than_there_is(certificates: Certificates) -> None:
+    """TLS and SASL where the broker has neither."""
+    with Cluster() as cluster:
+        tls = {**certificates.client(), "bootstrap_servers": cluster.bootstrap}
+        with (
+            Admin(**tls, default_api_timeout_ms=500) as admin,
+            pytest.raises((AuthenticationError, ConnectionFailedError)),
+        ):
+            admin.list_topics()
+        sasl = {
+            "security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN",
+            "sasl_username": "a", "sasl_password": "b",
+        }  # fmt: skip
+        with (
+            Admin(bootstrap_servers=cluster.bootstrap, **sasl) as admin,
+            pytest.raises(AuthenticationError, match="ILLEGAL_SASL_STATE"),
+        ):
+            admin.list_topics()
+
+
+def test_a_broker_that_is_not_believed(start: Start, tmp_path: Any) -> None:
+    cluster = start("SASL_SSL")
+    own = settings(cluster, Certificates(tmp_path), "PLAIN")
+    with Admin(**own) as admin, pytest.raises(AuthenticationError, match="ssl_ca_location"):
+        admin.list_topics()
+
+
+def test_connections_come_back_with_a_login(start: Start) -> None:
+    """Reconnecting logs in again, and goes by the users that there are then."""
+    cluster = start("SASL_PLAINTEXT")
+    own = settings(cluster, None, "SCRAM-SHA-256")
+    with Producer(**own) as producer:
+        producer.send("t", b"1").result(10)
+        cluster.restart()
+        producer.send("t", b"2").result(10)
+        cluster.restart(sasl_users=(f"{USER}:another",))
+        with pytest.raises(AuthenticationError):
+            producer.send("t", b"3").result(10)
+
+
+def test_a_login_that_ends_is_renewed_over_the_same_connection(start: Start) -> None:
+    """KIP-368, on both sides: nothing is lost, nothing is asked in between."""
+    cluster = start("SASL_PLAINTEXT", connections_max_reauth_ms=120)
+    own = settings(cluster, None, "SCRAM-SHA-512")
+    with (
+        Producer(**own) as producer,
+        Consumer(**own, group_id="g", auto_offset_reset="earliest") as consumer,
+    ):
+        consumer.subscribe(["t"])
+        sent, got = 0, []
+        end = time.monotonic() + 0.7
+        while time.monotonic() < end:
+            producer.send("t", b"%d" % sent).result(10)
+            sent += 1
+            got += [record.value for record in consumer.poll(0.05)]
+        while len(got) < sent:
+            got += [record.value for record in consumer.poll(5)]
+        assert got == [b"%d" % n for n in range(sent)]
+        opened = cluster.broker.call(lambda: len(cluster.broker._endpoints[0].peers))
+    handshakes = [e for e in cluster.requests if e.api == "SaslHandshake"]
+    assert len(handshakes) >= 2 * opened
+
+
+def test_users_of_the_admin_client(start: Start) -> None:
+    """KIP-554: make, list, use, change and remove; the next login goes by it."""
+    cluster = start("SASL_PLAINTEXT")
+    own = settings(cluster, None, "PLAIN")
+    bobs = {**own, "sasl_username": "bob", "sasl_password": "b"}
+    with Admin(**own) as admin:
+        assert admin.describe_users() == {USER: {"SCRAM-SHA-256": 4096, "SCRAM-SHA-512": 4096}}
+        admin.upsert_user("bob", "b", iterations=5_000, mechanisms=["SCRAM-SHA-256"])
+        assert admin.describe_users(["bob"]) == {"bob": {"SCRAM-SHA-256": 5_000}}
+        for mechanism in ("PLAIN", "SCRAM-SHA-256"):
+            with Admin(**bobs | {"sasl_mechanism": mechanism}) as other:
+                other.describe_cluster()
+        with (
+            Admin(**bobs | {"sasl_mechanism": "SCRAM-SHA-512"}) as other,
+            pytest.raises(AuthenticationError),
+        ):
+            other.describe_cluster()
+        admin.upsert_user("bob", "c")
+        with Admin(**bobs) as other, pytest.raises(AuthenticationError):
+            other.describe_cluster()
+        admin.delete_user("bob")
+        for gone in (admin.describe_users, admin.delete_user):
+            with pytest.raises(BrokerError, match="RESOURCE_NOT_FOUND"):
+                gone("bob" if gone == admin.delete_user else ["bob"])
+        with pytest.raises(BrokerError, match="UNACCEPTABLE_CREDENTIAL"):
+            admin.upsert_user("bob", "c", iterations=4_095)
+        for name, word in (("", "x"), ("bob", ""), ("b\u00adb", "x"), ("bob", "\u2168")):
+            with pytest.raises(ConfigError) as caught:
+                admin.upsert_user(name, word)
+            assert "\u2168" not in str(caught.value)
+
+
+def test_no_secret_is_in_what_is_shown(start: Start) -> None:
+    """Configurations, requests as tests see them, logs of both sides."""
+    cluster = start("SASL_PLAINTEXT")
+    own = settings(cluster, None, "PLAIN")
+    with cluster.tap(Moment.RECEIVED, lambda e: True) as tap, Admin(**own) as admin:
+        admin.describe_cluster()
+        admin.upsert_user("bob", "hidden-word")
+        shown = [repr(admin.config), repr(cluster.config), str(tap)]
+        shown += [repr(entry) for entry in cluster.requests]
+    for secret in (PASSWORD, "hidden-word"):
+        assert not [text for text in shown if secret in text]
