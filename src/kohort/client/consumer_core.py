@@ -215,10 +215,7 @@ class ConsumerCore:
         self.pump()
 
     def query(self, query: Any, told: Callable[[KohortError | None], None]) -> None:
-        """Ask for offsets by time (OffsetQuery), or for committed ones (CommittedQuery).
-
-        The answer is in the query itself.
-        """
+        """Ask by time (OffsetQuery) or what is committed (CommittedQuery); the query is told."""
         self._told[query] = told
         with self.lock:
             if isinstance(query, OffsetQuery):
