@@ -124,7 +124,7 @@ class _Pending:
     def __init__(self, node: Node, call: Call, request: ProduceRequest) -> None:
         self._node = node
         self._call = call
-        self._leaders = Leaders(node)
+        self._leaders: Leaders | None = None
         self._wanted = request.acks != 0
         self._transactional_id = request.transactional_id
         self._missing = 1  # the request itself, until all of its appends have begun
@@ -216,6 +216,8 @@ class _Pending:
     def hint(self, partition: Partition, response: PartitionProduceResponse) -> None:
         """Say who leads a partition that was refused here."""
         if self._call.api_version >= _HINTS_FROM:
+            if self._leaders is None:
+                self._leaders = Leaders(self._node)
             leader, epoch = self._leaders.of(partition)
             response.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
 
@@ -223,7 +225,7 @@ class _Pending:
         """One less is missing; the last one sends the answer."""
         self._missing -= 1
         if self._missing == 0:
-            if self._leaders.named:
+            if self._leaders is not None and self._leaders.named:
                 self.response.node_endpoints = [
                     NodeEndpoint(node_id=node_id, host=host, port=port, rack=rack)
                     for node_id, host, port, rack in self._leaders.addresses()

@@ -44,8 +44,12 @@ class OsFile:
     def append(self, buffers: Sequence[Buffer]) -> None:
         fd = self._files.descriptor(self)
         self.unsynced = True
-        total = sum(len(b) for b in buffers)
-        written = os.writev(fd, buffers) if len(buffers) <= _IOV_MAX else 0
+        if len(buffers) == 1:
+            total = len(buffers[0])
+            written = os.write(fd, buffers[0])
+        else:
+            total = sum(map(len, buffers))
+            written = os.writev(fd, buffers) if len(buffers) <= _IOV_MAX else 0
         if written < total:
             rest = memoryview(b"".join(buffers))[written:]
             while rest:
