@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -57,6 +58,15 @@ def test_tags_are_bounded_and_the_one_that_was_silent_the_longest_goes() -> None
     assert len(topics) == MAX_TAGS
     assert {"0", "new"} <= topics
     assert "1" not in topics
+
+
+def test_many_more_tags_than_are_kept_cost_no_search_each() -> None:
+    """A consumer of 5,000 partitions looks at the lag of each, again and again."""
+    sensors = Registry().sensors(GROUP, VIEWS)
+    began = time.process_time()
+    for number in range(30 * MAX_TAGS):
+        sensors.of(of("a", topic=str(number)))
+    assert time.process_time() - began < 3
 
 
 def test_what_is_forgotten_is_gone() -> None:

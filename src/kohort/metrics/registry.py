@@ -112,12 +112,14 @@ class Sensors:
         self._by_tags: dict[Tags, Sensor] = {}
 
     def of(self, tags: Tags) -> Sensor:
-        """The sensor with these tags."""
-        sensor = self._by_tags.get(tags)
+        """The sensor with these tags; the one asked for longest ago gives way to a new one."""
+        by_tags = self._by_tags
+        sensor = by_tags.pop(tags, None)
         if sensor is None:
-            if len(self._by_tags) >= MAX_TAGS:
-                self.forget(min(self._by_tags, key=lambda t: self._by_tags[t].last_ms))
-            sensor = self._by_tags[tags] = Sensor()
+            if len(by_tags) >= MAX_TAGS:
+                del by_tags[next(iter(by_tags))]
+            sensor = Sensor()
+        by_tags[tags] = sensor
         return sensor
 
     def forget(self, tags: Tags) -> None:
