@@ -11,7 +11,6 @@ Rules:
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import types
@@ -20,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from kohort.errors import ConfigError
+from kohort.lean import dataclass, fields, replace
 
 _DURATION_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -89,7 +89,7 @@ def is_secret(name: str) -> bool:
     return name.endswith(_SECRET)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Config:
     """The base of every role's configuration.
 
@@ -103,14 +103,14 @@ class Config:
         """What differs from the defaults, without secrets."""
         given = [
             f"{f.name}={'***' if is_secret(f.name) else repr(value)}"
-            for f in dataclasses.fields(self)
+            for f in fields(self)
             if (value := getattr(self, f.name)) != f.default
         ]
         return f"{type(self).__name__}({', '.join(given)})"
 
     @classmethod
     def field_names(cls) -> list[str]:
-        return [f.name for f in dataclasses.fields(cls)]
+        return [f.name for f in fields(cls)]
 
     @classmethod
     def role(cls) -> str:
@@ -181,7 +181,7 @@ class Config:
 
     def replace(self, **changes: Any) -> Self:
         """A copy with some fields changed, checked like a new one."""
-        return dataclasses.replace(self, **changes)
+        return replace(self, **changes)
 
 
 def _convert(role: str, name: str, value: Any, hint: Any) -> Any:

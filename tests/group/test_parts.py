@@ -77,7 +77,7 @@ def test_timers_behave_like_a_dictionary(seed: int) -> None:
         ({"offsets.retention.minutes": -1}, "negative"),
         ({"offset.metadata.max.bytes": 10_000}, "8191"),
         ({"offsets.retention.check.interval.ms": 0}, "at least 1"),
-        ({"group.max.sise": 5}, "did you mean 'group_max_size'"),
+        ({"group.max.sise": 5}, "did you mean 'group.max.size'"),
     ],
 )
 def test_refused_configuration(values: dict[str, int], message: str) -> None:

@@ -8,7 +8,6 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from kohort.broker.security import BrokerSecurity
@@ -17,6 +16,7 @@ from kohort.config import Config
 from kohort.errors import ConfigError
 from kohort.group.assignors import Assignor, make_server_assignors
 from kohort.group.config import GroupConfig
+from kohort.lean import dataclass, fields
 from kohort.transactions.config import TransactionConfig
 
 MIB = 1 << 20

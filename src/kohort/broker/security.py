@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kohort.errors import ConfigError
+from kohort.lean import dataclass
 from kohort.sasl import MECHANISMS, OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512
 
 if TYPE_CHECKING:

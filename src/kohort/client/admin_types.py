@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Literal
 
 from kohort.client.metadata import Node
 from kohort.client.types import TopicPartition
+from kohort.lean import dataclass, field
 
 OffsetSpec = int | Literal["earliest", "latest", "max_timestamp", "earliest_local", "latest_tiered"]
 """Milliseconds since 1970 (the first record at or after), or one of the names."""

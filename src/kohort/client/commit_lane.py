@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kohort.client.types import OffsetAndMetadata, TopicPartition
@@ -30,6 +29,7 @@ from kohort.errors import (
     KohortError,
     UsageError,
 )
+from kohort.lean import dataclass, field
 
 MAX_WAITING_JOBS = 10_000
 

@@ -9,12 +9,12 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kohort.client.offset_resolver import COORDINATOR_CODES, FATAL_CODES
 from kohort.client.types import OffsetAndMetadata, TopicPartition
 from kohort.errors import BrokerError, ErrorCode, GroupError, KafkaTimeoutError, KohortError
+from kohort.lean import dataclass, field
 
 
 class Committed(NamedTuple):

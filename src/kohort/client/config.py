@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
 from typing import Any, Final, Self
 
 from kohort.client.reset_policy import ResetPolicy
 from kohort.client.security import SecurityConfig, in_our_words
 from kohort.config import Config, is_secret, plain
 from kohort.errors import ConfigError
+from kohort.lean import dataclass, fields
 
 INT32_MAX: Final = 2**31 - 1
 _ADDRESS = re.compile(r"\[([0-9a-fA-F:.]+)\]:(\d+)|([^:\s\[\]]+):(\d+)")

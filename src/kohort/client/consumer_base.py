@@ -31,7 +31,6 @@ from kohort.client.reset_policy import EARLIEST, LATEST
 from kohort.client.subscription import SubscriptionPattern, Topics, by_partitions, by_topics
 from kohort.client.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from kohort.errors import ConcurrentUseError, ConfigError, KohortError, UsageError
-from kohort.group.assignors import make_assignors
 from kohort.records import COLUMN_NAMES, Record
 
 DEFAULT_ARROW_ROWS = 65_536
@@ -76,6 +75,8 @@ def settled(config: ConsumerConfig | None, given: Mapping[str, Any]) -> Consumer
     elif given:
         config = config.replace(**given)
     if config.group_id is not None:
+        from kohort.group.assignors import make_assignors  # only members need them
+
         make_assignors(config.partition_assignment_strategy)
     return config
 

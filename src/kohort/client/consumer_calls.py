@@ -12,7 +12,6 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from kohort.client.committed_queries import CommittedQuery
@@ -31,6 +30,7 @@ from kohort.errors import (
     KohortError,
     WakeupError,
 )
+from kohort.lean import dataclass
 from kohort.metrics.events import (
     CallDone,
     PartitionsAssigned,

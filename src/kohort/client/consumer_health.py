@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kohort.client.consumer_core import ConsumerCore
-from kohort.client.consumer_setup import GroupMember
 from kohort.client.health import ConsumerHealth, Surroundings, examine, raise_stalled
 from kohort.client.metadata import NO_LEADER
 from kohort.client.types import TopicPartition
+
+if TYPE_CHECKING:
+    from kohort.client.consumer_setup import GroupMember
 
 
 def health_of(core: ConsumerCore) -> ConsumerHealth:

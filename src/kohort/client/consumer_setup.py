@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from kohort.client.config import CONSUMER_PROTOCOL, ConsumerConfig
 from kohort.client.fetch_planner import FetchLimits
 from kohort.client.positions import OffsetReset
 from kohort.client.types import TopicPartition
-from kohort.group.assignors import make_assignors
-from kohort.group.assignors.base import Partitions
-from kohort.group.consumer_member import ConsumerMember
-from kohort.group.member import ClassicMember
-from kohort.group.member_config import MemberConfig
 
-GroupMember = ClassicMember | ConsumerMember
+if TYPE_CHECKING:  # the machines are imported when a member is made
+    from kohort.group.assignors.base import Partitions
+    from kohort.group.consumer_member import ConsumerMember
+    from kohort.group.member import ClassicMember
+
+    GroupMember = ClassicMember | ConsumerMember
 
 
 def new_member(config: ConsumerConfig, uniform: Callable[[], float]) -> GroupMember:
     """A member of the configured group, by the configured protocol; `uniform` is its chance."""
+    from kohort.group.member_config import MemberConfig
+
     member = MemberConfig(
         group_id=config.group_id or "",
         group_instance_id=config.group_instance_id,
@@ -32,7 +35,12 @@ def new_member(config: ConsumerConfig, uniform: Callable[[], float]) -> GroupMem
         retry_backoff_max_ms=config.retry_backoff_max_ms,
     )
     if config.group_protocol == CONSUMER_PROTOCOL:
+        from kohort.group.consumer_member import ConsumerMember
+
         return ConsumerMember(member, lambda: member_id(uniform), uniform)
+    from kohort.group.assignors import make_assignors
+    from kohort.group.member import ClassicMember
+
     assignors = make_assignors(config.partition_assignment_strategy)
     return ClassicMember(member, assignors, uniform)
 

@@ -9,10 +9,10 @@ Rules:
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import Any
 
 from kohort.client.types import TopicPartition
+from kohort.lean import dataclass
 
 
 class Stage(enum.Enum):

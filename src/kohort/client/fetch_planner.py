@@ -20,12 +20,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kohort.client.positions import Phase, Position, Positions, Stamp
 from kohort.client.types import TopicPartition
 from kohort.errors import BrokerError, CorruptRecordError, ErrorCode
+from kohort.lean import dataclass, field
 
 Records = bytes | bytearray | memoryview
 

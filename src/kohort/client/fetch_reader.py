@@ -20,12 +20,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass
 from threading import Lock
 
 from kohort.client.fetch_planner import Fetched
 from kohort.client.positions import UNKNOWN, Phase, Position, Positions
 from kohort.errors import CorruptRecordError
+from kohort.lean import dataclass
 from kohort.records import Chunk, Columns, Record
 
 ENOUGH_DRAINED_BYTES = 256 * 1024

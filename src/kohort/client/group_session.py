@@ -13,19 +13,17 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kohort.client.cluster import ANY, ClusterClient
 from kohort.client.commit_lane import NOBODY, Identity
 from kohort.client.config import CONSUMER_PROTOCOL, ConsumerConfig
-from kohort.client.consumer_setup import GroupMember, new_member
+from kohort.client.consumer_setup import new_member
 from kohort.client.coordinator import coordinator_in, find_coordinator
 from kohort.client.metadata import ClusterMetadata
 from kohort.client.rebalance_watch import RebalanceWatch
 from kohort.client.topic_names import TopicNames
 from kohort.errors import BrokerError, ErrorCode, KohortError
-from kohort.group.assignors.base import TopicView
-from kohort.group.consumer_member import ConsumerMember
 from kohort.group.member_effects import (
     Assign,
     Effect,
@@ -38,6 +36,10 @@ from kohort.group.member_effects import (
 )
 from kohort.wire import Message
 from kohort.wire.messages.find_coordinator_response import FindCoordinatorResponse
+
+if TYPE_CHECKING:  # the machines are imported when a member is made
+    from kohort.client.consumer_setup import GroupMember
+    from kohort.group.assignors.base import TopicView
 
 HINTS_MS = 50
 """So long after a hint of news another one waits; those that come meanwhile are one."""
@@ -114,6 +116,8 @@ class GroupSession:
     def subscribe_pattern(self, pattern: str) -> None:
         """Join with the topics that `pattern` matches at the broker; consumer protocol only."""
         member = self._member()
+        from kohort.group.consumer_member import ConsumerMember
+
         assert isinstance(member, ConsumerMember), "patterns of the broker were refused before"
         self._run(member.subscribe_pattern(pattern, self._now()))
 
@@ -314,6 +318,8 @@ def view(metadata: ClusterMetadata, name: str) -> TopicView | None:
     leaders = tuple(part.leader for part in parts)
     leading = [metadata.nodes.get(leader) for leader in leaders]
     leader_racks = tuple(node.rack if node is not None else None for node in leading)
+    from kohort.group.assignors.base import TopicView
+
     return TopicView(
         len(parts),
         racks if any(racks) else (),

@@ -11,12 +11,12 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from kohort.client.positions import Phase, Position
 from kohort.client.types import TopicPartition
 from kohort.config import format_duration
 from kohort.errors import ConsumerStalledError
+from kohort.lean import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,13 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
 from kohort.client.backoff import Backoff
 from kohort.client.types import TopicPartition
 from kohort.errors import ErrorCode
+from kohort.lean import dataclass, field, replace
 from kohort.wire import ZERO_UUID
 from kohort.wire.messages.metadata_response import (
     MetadataResponse,

@@ -10,11 +10,11 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kohort.client.types import OffsetAndTimestamp, TopicPartition
 from kohort.errors import BrokerError, ErrorCode, KafkaTimeoutError, KohortError
+from kohort.lean import dataclass, field
 
 FATAL_CODES = frozenset(
     {

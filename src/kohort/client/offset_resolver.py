@@ -13,12 +13,12 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kohort.client.positions import UNKNOWN, OffsetReset, Phase, Position, Positions, Stamp
 from kohort.client.types import TopicPartition
 from kohort.errors import BrokerError, ErrorCode, KohortError, UnsupportedVersionError
+from kohort.lean import dataclass, field
 
 LeaderOf = Callable[[TopicPartition], int | None]
 

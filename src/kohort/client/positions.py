@@ -19,7 +19,6 @@ from __future__ import annotations
 import enum
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kohort.client.reset_policy import EARLIEST, LATEST, ResetPolicy
@@ -30,6 +29,7 @@ from kohort.errors import (
     NoOffsetForPartitionError,
     UsageError,
 )
+from kohort.lean import dataclass, field
 
 UNKNOWN = -1
 MAX_RESET_EVENTS = 1_000
@@ -141,6 +141,10 @@ class Position:
         return None if end < 0 or not self.known else max(0, end - self.offset)
 
 
+def _latest_resets() -> deque[OffsetReset]:
+    return deque(maxlen=MAX_RESET_EVENTS)
+
+
 @dataclass
 class Positions:
     """All assigned partitions of one consumer, and the only code that moves them."""
@@ -150,7 +154,7 @@ class Positions:
     partitions: dict[TopicPartition, Position] = field(
         default_factory=dict[TopicPartition, Position]
     )
-    resets: deque[OffsetReset] = field(default_factory=lambda: deque(maxlen=MAX_RESET_EVENTS))
+    resets: deque[OffsetReset] = field(default_factory=_latest_resets)
     buffered_bytes: int = 0
     counts: Counter[Phase] = field(default_factory=Counter[Phase])
     """How many partitions are in each phase, so that nobody has to look at all of them."""

@@ -16,7 +16,7 @@ import random
 import time
 import weakref
 from collections import deque
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kohort.client.accumulator import Accumulator, Add, Batch, PartitionQueue
 from kohort.client.cluster import ANY, ClusterClient, Versioned
@@ -30,8 +30,6 @@ from kohort.client.network import NetworkThread
 from kohort.client.partitioner import Sticky
 from kohort.client.produce import answers_in, leader_hints, nodes_in, produce_request, seal
 from kohort.client.sender import IdState, Outcome, ProducePlan, Sender
-from kohort.client.transactional import Transactional, tell
-from kohort.client.transactions import Settled
 from kohort.errors import (
     AuthenticationError,
     BrokerError,
@@ -51,6 +49,10 @@ from kohort.wire.messages.init_producer_id_request import InitProducerIdRequest
 from kohort.wire.messages.init_producer_id_response import InitProducerIdResponse
 from kohort.wire.messages.produce_request import ProduceRequest
 from kohort.wire.messages.produce_response import ProduceResponse
+
+if TYPE_CHECKING:  # most producers have no transactions
+    from kohort.client.transactional import Transactional
+    from kohort.client.transactions import Settled
 
 _FAILURES_KEPT_MAX: Final = 1_000
 _FATAL_TOPIC_ERRORS: Final = frozenset(
@@ -123,6 +125,8 @@ class ProducerCore:
         self._cluster.add_listener(self._metadata_changed)
         self.transactional: Transactional | None = None
         if config.transactional_id is not None:
+            from kohort.client.transactional import Transactional
+
             self.transactional = Transactional(
                 config, self._cluster, self.lock, self._sender, self._wake
             )
@@ -501,7 +505,10 @@ class ProducerCore:
             batch.delivery.complete(error, base_offset, append_time_ms)
         for future in room:
             future.set_result(None)
-        tell(settled)
+        if settled:
+            from kohort.client.transactional import tell
+
+            tell(settled)
 
     def _count_failure(self, batch: Batch, error: KohortError) -> None:
         if isinstance(error, TransactionAbortedError):

@@ -20,15 +20,17 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kohort.client.delivery import Delivery
 from kohort.client.future import Future
 from kohort.client.producer_core import ProducerCore
-from kohort.client.transactional import Transactional
 from kohort.client.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from kohort.errors import AbortableTransactionError, KafkaTimeoutError, KohortError, UsageError
 from kohort.net import monotonic_ms
+
+if TYPE_CHECKING:
+    from kohort.client.transactional import Transactional
 
 Offsets = Mapping[TopicPartition, "OffsetAndMetadata | int"]
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from kohort.config import plain
 from kohort.errors import ConfigError
+from kohort.lean import dataclass
 from kohort.sasl import MECHANISMS, OAUTHBEARER
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from kohort.client.metadata import ClusterMetadata
 from kohort.client.types import TopicPartition
 from kohort.errors import UsageError
+from kohort.lean import dataclass
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 

@@ -6,7 +6,6 @@ overrides `group_initial_rebalance_delay_ms` with 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from kohort.errors import ConfigError
 from kohort.group.assignors.base import Assignor
 from kohort.group.assignors.range import ServerRangeAssignor
 from kohort.group.assignors.uniform import UniformAssignor
+from kohort.lean import dataclass
 
 INT32_MAX = (1 << 31) - 1
 MIGRATION_POLICIES = ("disabled", "upgrade", "downgrade", "bidirectional")

@@ -14,7 +14,6 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 
 from kohort.group import consumer_timers
 from kohort.group.assignors.protocol import VERSION, encode_assignment
@@ -29,6 +28,7 @@ from kohort.group.records import group_record
 from kohort.group.states import GroupState
 from kohort.group.topics import TopicsImage
 from kohort.group.workspace import Workspace
+from kohort.lean import replace
 
 
 def may_downgrade(

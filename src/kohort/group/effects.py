@@ -8,9 +8,9 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kohort.lean import dataclass, field
 from kohort.wire import Message
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -24,6 +23,7 @@ from kohort.group.consumer_records import MemberMetadata, Partitions, Resolved
 from kohort.group.live import Member
 from kohort.group.records import StoredGroup
 from kohort.group.topics import TopicsImage
+from kohort.lean import dataclass, field
 
 REBALANCES_MAX: Final = 64
 CAUSES_MAX: Final = 100

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kohort.config import Config
 from kohort.errors import ConfigError
+from kohort.lean import dataclass
 
 MAX_REASON = 255
 """A JoinGroup's or LeaveGroup's reason may have at most this many characters (KIP-800)."""

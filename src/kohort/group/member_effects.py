@@ -10,11 +10,14 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kohort.errors import KohortError
-from kohort.group.assignors.base import Partitions
+from kohort.lean import dataclass
 from kohort.wire import Message
+
+if TYPE_CHECKING:  # the shells import this module long before there is a member
+    from kohort.group.assignors.base import Partitions
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from kohort.errors import DecodeError
 from kohort.group.assignors.base import (
@@ -26,6 +25,7 @@ from kohort.group.assignors.base import (
 )
 from kohort.group.assignors.claims import Claim, Ownership
 from kohort.group.assignors.protocol import ProtocolReader, ProtocolWriter
+from kohort.lean import dataclass
 from kohort.wire.messages.describe_groups_response import DescribedGroupMember
 from kohort.wire.messages.join_group_response import JoinGroupResponseMember
 from kohort.wire.messages.sync_group_request import SyncGroupRequestAssignment

@@ -12,13 +12,13 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
 
 from kohort.group.consumer_records import CONSUMER_TYPES, ConsumerEntry, decode_consumer_record
 from kohort.group.effects import GroupRecord
+from kohort.lean import dataclass, field
 from kohort.wire import decode_record_key, decode_versioned, encode_record_key, encode_versioned
 from kohort.wire import record_type as record_type_of
 from kohort.wire.messages.group_metadata_key import GroupMetadataKey

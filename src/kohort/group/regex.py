@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import string
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 from kohort.errors import KohortError
+from kohort.lean import dataclass
 
 NAME_CHARS: Final = frozenset(string.ascii_letters + string.digits + string.punctuation + " ")
 """The characters that there are."""

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple
+
+from kohort.lean import dataclass
 
 NO_TOPICS_HASH: Final = 0
 """The metadata hash of a group that subscribes to nothing that exists."""

@@ -19,10 +19,10 @@ import socket
 import ssl
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from kohort.errors import AuthenticationError, ConfigError, KohortError
+from kohort.lean import dataclass, field
 from kohort.net.connection import Buffer, Connection, ConnectionHandler
 from kohort.net.poller import READ, WRITE
 

@@ -8,8 +8,9 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from kohort.lean import dataclass
 
 MAX_MESSAGE_BYTES = 32_768
 """The longest message of an exchange that is looked at (tokens are the longest there are)."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from kohort.errors import AuthenticationError
+from kohort.lean import dataclass, field
 from kohort.sasl import OAUTHBEARER
 from kohort.sasl.mechanism import MAX_MESSAGE_BYTES, Accepted, Challenge
 

@@ -16,10 +16,10 @@ import hashlib
 import hmac
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Final
 
 from kohort.errors import AuthenticationError
+from kohort.lean import dataclass, field
 from kohort.sasl import SCRAM_SHA_256, SCRAM_SHA_512
 from kohort.sasl.mechanism import MAX_MESSAGE_BYTES, Accepted, Challenge
 

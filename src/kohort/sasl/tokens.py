@@ -14,10 +14,10 @@ from __future__ import annotations
 import json
 from base64 import urlsafe_b64decode
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from kohort.errors import AuthenticationError, ConfigError
+from kohort.lean import dataclass
 from kohort.sasl import OAUTHBEARER
 
 PUBLIC_KEY_ALGORITHMS: Final = (

@@ -5,10 +5,9 @@ The last three are ours: limits on what Kafka lets grow.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kohort.config import Config
 from kohort.errors import ConfigError
+from kohort.lean import dataclass
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from kohort.lean import dataclass, field
 
 SMOOTHING_PASSES = 50
 """What is not level after so many passes is left to the exact search."""

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from kohort.errors import KohortError
 from kohort.group.assignors.loops import FREE
 from kohort.group.assignors.loops_implementation import note
+from kohort.lean import dataclass, field
 
 Partitions = Mapping[str, tuple[int, ...]]
 """Partitions by topic, the numbers ascending. Topics without partitions are left out."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from kohort.group.assignors.base import MemberView, Partitions, TopicView
 from kohort.group.assignors.loops import DISPUTED, FREE, TWICE
 from kohort.group.assignors.loops_implementation import held, note
+from kohort.lean import dataclass
 
 
 @dataclass(frozen=True, slots=True)

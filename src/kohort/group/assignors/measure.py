@@ -6,10 +6,10 @@ Rules: nothing here judges; a plan of any assignor, or what a live group has, is
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import sqrt
 
 from kohort.group.assignors.base import GroupView, Partitions
+from kohort.lean import dataclass
 
 Parts = Mapping[str, Mapping[str, Sequence[int]]]
 """Partitions by topic, by member."""
