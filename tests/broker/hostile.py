@@ -74,7 +74,10 @@ class HostileWorld:
         self.harness.commons.topics.create("t", 2, {})
         self.harness.commons.topics.create("u", 1, {"cleanup.policy": "compact"})
         self.frames = self.refused = self.answered = 0
-        self.endpoint: Any = SimpleNamespace(node=self.harness.node, peers=set())
+        peers: set[Peer] = set()
+        self.endpoint: Any = SimpleNamespace(
+            node=self.harness.node, peers=peers, left=peers.discard
+        )
         self._line, self._peer = self._connect()
         self._honest_line, self._honest = self._connect()
         self._apis = sorted(APIS)
