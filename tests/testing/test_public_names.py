@@ -10,7 +10,16 @@ import pytest
 import kohort.testing
 from kohort.testing import Cluster
 
-NAMES = {"Cluster", "History", "Kind", "LoggedRequest", "Report", "SetFault", "Violation"}
+NAMES = {
+    "Cluster",
+    "History",
+    "Kind",
+    "LoggedRequest",
+    "Report",
+    "SetFault",
+    "Violation",
+    "VirtualClock",
+}
 FAULTS = {"answer", "clear", "cut", "delay", "fail", "fail_disk", "hold", "remove", "silence"}
 REQUESTS = {"clear", "of", "wait"}
 

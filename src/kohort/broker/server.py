@@ -163,9 +163,9 @@ class Broker:
         if self._thread is not None:
             raise ClosedError("the broker is running already")
         with contextlib.ExitStack() as undo:
-            loop = Loop()
+            loop = self._new_loop()
             undo.callback(loop.stop)
-            env = LoopEnv(loop)
+            env = self._new_env(loop)
             undo.callback(env.stop)
             tls = self.config.tls_server()
             endpoints = [
@@ -182,8 +182,22 @@ class Broker:
             commons.nodes.attach(node_id, endpoint)
         self._files, self._loop, self._endpoints = files, loop, endpoints
         self._env, self._commons = env, commons
-        self._thread = threading.Thread(target=loop.run, name="kohort-broker", daemon=True)
+        self._thread = self._spawn(loop)
         self._thread.start()
+
+    # What a broker on virtual time does otherwise (`kohort.testing.clock`).
+
+    def _new_loop(self) -> Loop:
+        return Loop()
+
+    def _new_env(self, loop: Loop) -> LoopEnv:
+        return LoopEnv(loop)
+
+    def _spawn(self, loop: Loop) -> threading.Thread:
+        return threading.Thread(target=loop.run, name="kohort-broker", daemon=True)
+
+    def _await(self, closed: threading.Event) -> None:
+        closed.wait(_STOP_TIMEOUT_S)
 
     def _open_files(self) -> Files:
         files = self._plain_files()
@@ -240,7 +254,7 @@ class Broker:
             return
         closed = threading.Event()
         loop.call_soon_threadsafe(self._quiesce, clean, closed)
-        closed.wait(_STOP_TIMEOUT_S)
+        self._await(closed)
         loop.stop()
         thread.join(_STOP_TIMEOUT_S)
         env.stop()

@@ -12,7 +12,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, Protocol
+
+
+class Driver(Protocol):
+    """Does the network's work itself while a caller waits, in one thread with it (virtual time)."""
+
+    def drives(self) -> bool:
+        """Whether the calling thread is that one."""
+        ...
+
+    def run_until(self, done: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Work until `done()`, or, by its own clock, the time is over; what `done` says then."""
+        ...
+
+
+driver: Driver | None = None
+"""None: the network has a thread of its own, as ever outside of `kohort.testing.VirtualClock`."""
+
+
+def drive_by(new: Driver | None) -> None:
+    """Let waits be carried out by a driver, or by the network thread again."""
+    global driver
+    driver = new
 
 
 class Completion:
@@ -30,6 +52,8 @@ class Completion:
         """Wait for the outcome (None: for ever); False when the time ran out first."""
         if self.done:
             return True
+        if driver is not None and driver.drives():
+            return driver.run_until(lambda: self.done, timeout_s)
         lock = threading.Lock()
         lock.acquire()
         if self._waiters is None:

@@ -59,6 +59,13 @@ class NetworkThread:
             thread._users += 1
             return thread
 
+    @classmethod
+    def replace(cls, thread: NetworkThread | None) -> NetworkThread | None:
+        """Let clients to come share another thread; returns the one that was shared."""
+        with cls._guard:
+            before, cls._shared = cls._shared, thread
+            return before
+
     @property
     def alive(self) -> bool:
         """True while calls are carried out."""

@@ -12,12 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kohort.broker.request_log import LoggedRequest
+    from kohort.testing.clock import VirtualClock
     from kohort.testing.cluster import Cluster
     from kohort.testing.faults import SetFault
     from kohort.testing.history import History, Report
     from kohort.testing.history_check import Kind, Violation
 
-__all__ = ["Cluster", "History", "Kind", "LoggedRequest", "Report", "SetFault", "Violation"]
+__all__ = [
+    "Cluster",
+    "History",
+    "Kind",
+    "LoggedRequest",
+    "Report",
+    "SetFault",
+    "Violation",
+    "VirtualClock",
+]
 
 _HOMES = {
     "Cluster": "kohort.testing.cluster",
@@ -27,6 +37,7 @@ _HOMES = {
     "Report": "kohort.testing.history",
     "SetFault": "kohort.testing.faults",
     "Violation": "kohort.testing.history_check",
+    "VirtualClock": "kohort.testing.clock",
 }
 
 

@@ -12,7 +12,7 @@ Rules:
   directory.
 - Every method may be called from any thread, and has taken effect when it returns.
 
-Shell: sockets.
+Shell: sockets, threads.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ import contextlib
 import socket
 import struct
 import tempfile
+import threading
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kohort.broker import Broker, BrokerConfig, Durability
 from kohort.broker.calls import Call
@@ -42,6 +43,11 @@ from kohort.wire.messages.create_topics_request import (
     CreateTopicsRequest,
 )
 from kohort.wire.messages.create_topics_response import CreateTopicsResponse
+from kohort.wire.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
+from kohort.wire.messages.delete_topics_response import DeleteTopicsResponse
+
+if TYPE_CHECKING:
+    from kohort.testing.clock import VirtualClock
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
@@ -53,6 +59,7 @@ class Cluster:
     in, with their passwords (by SASL_PLAINTEXT, if no other `security_protocol` is asked for).
 
     `request_log`: how many requests `requests` keeps; 0: none, which is a little faster.
+    `clock`: the virtual time that it lives in, with clients made in the same thread.
 
     It does not run before `start()` or `with`. Raises what `Broker.start` raises.
     """
@@ -64,13 +71,17 @@ class Cluster:
         *,
         users: Mapping[str, str] | None = None,
         request_log: int = DEFAULT_CAPACITY,
+        clock: VirtualClock | None = None,
         **overrides: Any,
     ) -> None:
         if users:
             overrides["sasl_users"] = tuple(f"{name}:{word}" for name, word in users.items())
             overrides.setdefault("security_protocol", "SASL_PLAINTEXT")
+        if clock is not None and durability != Durability.MEMORY.value:
+            raise UsageError("a cluster on a virtual clock is in memory: disks keep their own time")
+        self._clock = clock
         self._gate = FaultGate(request_log)
-        notices = Notices()
+        notices = Notices() if clock is None else clock.notices()
         self._gate.requests.changed = notices.tell
         self.faults = ClusterFaults(self._gate, notices, self._at_rest_or_asked)
         """What goes wrong: `cluster.faults.fail("Fetch", "NOT_LEADER_OR_FOLLOWER")`, …"""
@@ -96,6 +107,11 @@ class Cluster:
         return self._broker
 
     @property
+    def is_running(self) -> bool:
+        """Whether it was started, and neither stopped nor killed since."""
+        return self._broker is not None
+
+    @property
     def nodes(self) -> list[int]:
         """The ids of all nodes, whether they run or not."""
         return self.config.node_ids()
@@ -115,12 +131,20 @@ class Cluster:
 
     def start(self) -> Cluster:
         """Start the broker; returns when it answers."""
-        broker = Broker(self.config, files=self._files, ports=self._ports, gate=self._gate)
+        broker = self._new_broker()
         broker.start()
         self._ports = broker.ports
         self.config = self.config.replace(port=broker.port)
         self._broker = broker
         return self
+
+    def _new_broker(self) -> Broker:
+        files, ports, gate = self._files, self._ports, self._gate
+        if self._clock is None:
+            return Broker(self.config, files=files, ports=ports, gate=gate)
+        from kohort.testing.clock import VirtualBroker
+
+        return VirtualBroker(self._clock, self.config, files=files, ports=ports, gate=gate)
 
     def stop(self) -> None:
         """Shut the broker down cleanly. Does nothing when it does not run."""
@@ -283,6 +307,13 @@ class Cluster:
         if result.error_code:
             raise BrokerError(result.error_code, result.error_message or name)
 
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic. Raises BrokerError, as UNKNOWN_TOPIC_OR_PARTITION."""
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)])
+        result = self.request(request, DeleteTopicsResponse).responses[0]
+        if result.error_code:
+            raise BrokerError(result.error_code, result.error_message or name)
+
     def request(
         self,
         message: Message,
@@ -299,10 +330,27 @@ class Cluster:
         nodes = [node] if node is not None else self.nodes
         if self.config.security_protocol != "PLAINTEXT":
             return self._request_inside(message, response, used, nodes)
+        data = b"".join(encode_request(message, used, 1, "kohort-testing"))
+        return decode_response(response, used, self._exchange(data, nodes))[1]
+
+    def _exchange(self, data: bytes, nodes: list[int]) -> bytes:
+        if self._clock is None:
+            return self._exchange_here(data, nodes)
+        answer: Future[bytes] = Future()
+
+        def ask() -> None:
+            try:
+                answer.set_result(self._exchange_here(data, nodes))
+            except (OSError, ConnectionFailedError) as error:
+                answer.set_exception(error)
+
+        self._clock.run_beside(threading.Thread(target=ask))
+        return answer.result(0)
+
+    def _exchange_here(self, data: bytes, nodes: list[int]) -> bytes:
         with self._connect(nodes) as connection:
-            connection.sendall(b"".join(encode_request(message, used, 1, "kohort-testing")))
-            frame = _receive(connection)
-        return decode_response(response, used, frame)[1]
+            connection.sendall(data)
+            return _receive(connection)
 
     def _request_inside(
         self, message: Message, response: type[M], version: int, nodes: list[int]

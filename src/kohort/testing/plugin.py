@@ -1,0 +1,121 @@
+"""The pytest plugin: `kafka_cluster`, `kafka_topic`, `kafka_faults`, `kafka_clock`.
+
+    def test_billing(kafka_cluster, kafka_topic, kafka_faults):
+        kafka_faults.fail("OffsetCommit", "NOT_COORDINATOR")
+        ...
+
+    @pytest.mark.kafka(nodes=3, partitions=6, message_max_bytes=1000)
+    def test_failover(kafka_cluster, kafka_topic): ...
+
+Rules:
+- pytest loads it with every run of whoever has Kohort installed, so it imports nothing of Kohort
+  before a fixture is used.
+- One cluster of a shape serves all tests that ask for that shape. What a test did to it is undone
+  after the test: its faults are cleared, its requests forgotten, nodes that it stopped run again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from kohort.testing.clock import VirtualClock
+    from kohort.testing.cluster import Cluster
+    from kohort.testing.faults import ClusterFaults
+
+MARKER = (
+    "kafka(nodes=1, partitions=1, **settings): the cluster of this test, with settings of the "
+    "broker, as message_max_bytes=1000; partitions are those of kafka_topic"
+)
+_numbers = itertools.count(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line("markers", MARKER)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give tests with a marker of their own shape a cluster of that shape."""
+    if "kafka_cluster" not in metafunc.fixturenames:
+        return
+    shape = _marked(metafunc.definition)
+    shape.pop("partitions", None)
+    if shape:
+        told = "-".join(f"{key}={value}" for key, value in sorted(shape.items()))
+        metafunc.parametrize("kafka_cluster", [shape], indirect=True, ids=[told], scope="session")
+
+
+def _marked(node: Any) -> dict[str, Any]:
+    """What the markers say, the closest first."""
+    said: dict[str, Any] = {}
+    for mark in node.iter_markers("kafka"):
+        said = {**mark.kwargs, **said}
+    return said
+
+
+@pytest.fixture(scope="session")
+def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """An embedded broker in memory (`kohort.testing.Cluster`), shared by all tests of its shape."""
+    from kohort.testing import Cluster
+
+    with Cluster(**getattr(request, "param", {})) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def kafka_topic(request: pytest.FixtureRequest, kafka_cluster: Cluster) -> Iterator[str]:
+    """The name of a fresh topic; it is deleted after the test."""
+    from kohort.errors import BrokerError
+
+    readable = re.sub(r"[^A-Za-z0-9._-]", "-", request.node.name)[:100]
+    name = f"{readable}-{next(_numbers)}"
+    kafka_cluster.create_topic(name, partitions=_marked(request.node).get("partitions", 1))
+    yield name
+    _heal(kafka_cluster)
+    with contextlib.suppress(BrokerError):  # the test has deleted it
+        kafka_cluster.delete_topic(name)
+
+
+@pytest.fixture
+def kafka_faults(kafka_cluster: Cluster) -> Iterator[ClusterFaults]:
+    """What goes wrong: `kafka_cluster.faults`. Cleared after the test."""
+    yield kafka_cluster.faults
+    _heal(kafka_cluster)
+
+
+@pytest.fixture
+def kafka_clock() -> Iterator[VirtualClock]:
+    """Virtual time for this test: make the cluster with `Cluster(clock=kafka_clock)`, and clients
+    in the test's own thread."""
+    from kohort.testing import VirtualClock
+
+    with VirtualClock() as clock:
+        yield clock
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Undo what the test did to its cluster, before its fixtures end."""
+    cluster: Cluster | None = getattr(item, "funcargs", {}).get("kafka_cluster")
+    try:
+        if cluster is not None:
+            _heal(cluster)
+    finally:
+        result = yield
+    return result
+
+
+def _heal(cluster: Cluster) -> None:
+    if not cluster.is_running:
+        cluster.start()
+    for node in set(cluster.nodes) - set(cluster.running):
+        cluster.restart_node(node)
+    cluster.requests.clear()
+    cluster.faults.clear()

@@ -1,0 +1,120 @@
+"""The pytest plugin, as a user's test run meets it: in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import tomllib
+from pathlib import Path
+
+import kohort
+
+ROOT = Path(kohort.__file__).parents[2]
+ENV = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
+
+def run(directory: Path, code: str, *options: str) -> subprocess.CompletedProcess[str]:
+    (directory / "test_it.py").write_text(textwrap.dedent(code))
+    (directory / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "kohort.testing.plugin", "-q", "--strict-markers",
+         *options],
+        cwd=directory, env=ENV, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+
+
+def test_the_fixtures(tmp_path: Path):
+    """One cluster for all, a topic for each, faults cleared, dead nodes up again, own shapes."""
+    done = run(
+        tmp_path,
+        """
+        import pytest
+        from kohort import Consumer, Producer
+
+        clusters, topics = [], []
+
+        def test_first(kafka_cluster, kafka_topic, kafka_faults):
+            clusters.append(kafka_cluster)
+            topics.append(kafka_topic)
+            kafka_faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER")
+            with Producer(bootstrap_servers=kafka_cluster.bootstrap) as producer:
+                assert producer.send(kafka_topic, b"v").result(10).offset == 0
+            assert kafka_cluster.requests.of("Produce", error="NOT_LEADER_OR_FOLLOWER")
+            kafka_faults.fail("Metadata", "UNKNOWN_SERVER_ERROR", times=1000)
+
+        def test_second(kafka_cluster, kafka_topic):
+            assert clusters == [kafka_cluster] and kafka_topic not in topics
+            assert not list(kafka_cluster.faults) and not list(kafka_cluster.requests.of("Produce"))
+            with pytest.raises(Exception, match="UNKNOWN_TOPIC"):
+                kafka_cluster.leader_of(topics[0], 0)
+            kafka_cluster.stop()
+
+        def test_third(kafka_cluster):
+            assert clusters == [kafka_cluster] and kafka_cluster.is_running
+
+        @pytest.mark.kafka(nodes=3, partitions=6)
+        class TestFailover:
+            def test_down(self, kafka_cluster, kafka_topic):
+                assert kafka_cluster.nodes == [1, 2, 3] and kafka_cluster is not clusters[0]
+                assert kafka_cluster.leader_of(kafka_topic, 5) > 0
+                kafka_cluster.kill_node(2)
+
+            @pytest.mark.kafka(partitions=2)
+            def test_up_again(self, kafka_cluster, kafka_topic):
+                assert sorted(kafka_cluster.running) == [1, 2, 3]
+                with pytest.raises(Exception, match="UNKNOWN_TOPIC"):
+                    kafka_cluster.leader_of(kafka_topic, 2)
+
+        @pytest.mark.kafka(message_max_bytes=5000)
+        def test_settings(kafka_cluster):
+            assert kafka_cluster.config.message_max_bytes == 5000
+
+        @pytest.mark.parametrize("odd", ["a/b c", "ü" * 300])
+        def test_names_of_topics(kafka_topic, odd):
+            assert kafka_topic.isascii()
+
+        def test_virtual_time(kafka_clock):
+            from kohort.testing import Cluster
+            with Cluster(clock=kafka_clock) as cluster:
+                with Consumer(bootstrap_servers=cluster.bootstrap, group_id="g") as consumer:
+                    consumer.subscribe(["t"])
+                    consumer.poll(100)
+            assert kafka_clock.elapsed_s > 99
+        """,
+    )
+    assert "9 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_defect_in_an_answering_function_fails_its_test(tmp_path: Path):
+    done = run(
+        tmp_path,
+        """
+        def test_it(kafka_cluster, kafka_faults):
+            kafka_faults.answer("Metadata", lambda request, version: 1 / 0)
+            kafka_cluster.create_topic("t")
+            from kohort import Producer
+            with Producer(bootstrap_servers=kafka_cluster.bootstrap) as producer:
+                producer.send("t", b"v").result(10)
+
+        def test_next(kafka_cluster):
+            assert not list(kafka_cluster.faults)
+        """,
+    )
+    assert "ZeroDivisionError" in done.stdout
+    assert "2 passed, 1 error" in done.stdout
+
+
+def test_it_imports_no_kohort_before_a_fixture_is_used(tmp_path: Path):
+    """Everybody who has Kohort installed pays for the plugin at every run."""
+    code = "import sys\ndef test_it():\n"
+    code += "    assert not [m for m in sys.modules if m.startswith('kohort.broker')]\n"
+    code += "    assert not [m for m in sys.modules if m.startswith('kohort.client')]\n"
+    assert "1 passed" in run(tmp_path, code).stdout
+    assert "@pytest.mark.kafka(nodes=1" in run(tmp_path, code, "--markers").stdout
+
+
+def test_it_is_an_entry_point():
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert told["project"]["entry-points"]["pytest11"] == {"kohort": "kohort.testing.plugin"}
