@@ -121,6 +121,8 @@ class Session:
         self._mechanism = ""
         self._user = ""
         self._expires_ms: int | None = None
+        self.refused = False
+        """Whether a login has failed: with its answer the connection ends."""
 
     def refuses(self, api_key: int, wall_ms: int) -> str | None:
         """Why a request may not be asked now; None: it may."""
@@ -152,7 +154,14 @@ class Session:
         return SaslHandshakeResponse(mechanisms=enabled)
 
     def authenticate(self, data: bytes, wall_ms: int) -> SaslAuthenticateResponse:
-        """Take a message of the login. Raises AuthenticationError: the connection must close."""
+        """Take a message of the login. Raises AuthenticationError: the connection is to end."""
+        try:
+            return self._evaluate(data, wall_ms)
+        except AuthenticationError:
+            self.refused = True
+            raise
+
+    def _evaluate(self, data: bytes, wall_ms: int) -> SaslAuthenticateResponse:
         if self.state is not SessionState.EXCHANGE:
             raise AuthenticationError("it did not choose a mechanism first (SaslHandshake)")
         if self._exchange is None:

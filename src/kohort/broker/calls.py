@@ -49,7 +49,7 @@ class Call:
 
     __slots__ = (
         "_on_answer", "answered", "api_version", "client_host", "client_id", "correlation_id",
-        "ear", "ends_connection", "given_up", "hides", "may_park", "principal", "response",
+        "ear", "given_up", "hides", "may_park", "principal", "response",
         "session",
     )  # fmt: skip
 
@@ -77,8 +77,6 @@ class Call:
         """Whether a topic may not be read by this principal; None: nobody is asked."""
         self.session = session
         """Its connection's, where there is one."""
-        self.ends_connection = False
-        """Whether nothing more is taken after the answer."""
         self._on_answer = on_answer
         self.answered = False
         self.response: Message | None = None

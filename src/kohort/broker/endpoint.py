@@ -180,9 +180,9 @@ class Peer:
                 return
             if not self._send(done, response):
                 return
-            if done.ends_connection:
-                connection.close()
-                return
+        if not calls and self._session is not None and self._session.refused:
+            connection.close()
+            return
         if call is self._parked:
             self._parked = None
         if connection.queued_bytes > self._config.connection_max_unsent_bytes:

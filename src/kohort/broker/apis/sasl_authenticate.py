@@ -35,7 +35,6 @@ def handle(node: Node, request: SaslAuthenticateRequest, call: Call) -> None:
         call.answer(session.authenticate(bytes(request.auth_bytes), node.env.wall_ms()))
     except AuthenticationError as error:
         log.warning("%s: %s", call.client_host, error)
-        call.ends_connection = True
         due_ms = node.env.now_ms() + node.config.connection_failed_authentication_delay_ms
         node.env.call_at(due_ms, call.answer, refusal(error.mechanism))
 
