@@ -285,7 +285,10 @@ class Application:
             checks.polls(self)
             try:
                 records = yield from consumer.poll(plan.poll_ms / 1_000, plan.records)
-            except (WakeupError, ConnectionFailedError):  # the latter: no node was ever reached
+            except WakeupError:
+                checks.woken(self)
+                continue
+            except ConnectionFailedError:  # no node was ever reached
                 continue
             except FencedError as error:
                 self.world.journal.tell(f"{self.name} is fenced: {error}")
@@ -353,9 +356,11 @@ class Application:
 
     def _close(self) -> Life:
         self.world.checks.comes_back(self)
+        began_ms = self.machine.now_ms()
         try:
             yield from self.consumer.close(self.world.settings.call_ms)
         except MAY_FAIL as error:
             self.world.journal.note("close failed", self.name, type(error).__name__)
+        self.world.checks.closed(self, self.machine.now_ms() - began_ms)
         self.closed = True
         self.world.checks.gone(self)

@@ -97,6 +97,7 @@ class Script:
         self._next += 1
         if step.action.text != "nothing":
             self._world.journal.tell(f"*** {step.action.text}")
+            self._world.checks.happens(step.action.text)
         step.action.call(self._world, *step.action.args)
         self._arm()
 

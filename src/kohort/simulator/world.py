@@ -148,7 +148,15 @@ class World:
         self._until_read()
         self.checks.liveness.everything_read()
         self._run_until(self.schedule.now_ms + 2 * self.settings.heartbeat_ms)
+        self._grace()
         self.checks.at_the_end()
+
+    def _grace(self) -> None:
+        """Until everything is committed and the dead are gone, or until they must be."""
+        lives = self.checks.lives
+        end_ms = self.schedule.now_ms + lives.grace_ms()
+        while self.schedule.now_ms < end_ms and (lives.uncommitted() or lives.strangers()):
+            self._run_until(self.schedule.now_ms + 500)
 
     def _until_read(self) -> None:
         """Until every record was handed out, or none was for as long as one may take."""
@@ -189,6 +197,7 @@ class World:
             for partition in sorted(app.consumer.paused()):
                 app.wish("resume", partition)
         self.healed_ms = self.schedule.now_ms
+        self.checks.healed()
         self.journal.tell("*** from here on nothing goes wrong any more")
 
     # -- who takes part --------------------------------------------------------------------------

@@ -17,11 +17,15 @@ from kohort.records import Record
 from kohort.simulator.checks.consumer import ConsumerChecks
 from kohort.simulator.checks.coordinator import CoordinatorChecks
 from kohort.simulator.checks.liveness import Liveness
+from kohort.simulator.checks.lives import LifeChecks
 from kohort.simulator.checks.offsets import OffsetChecks
+from kohort.simulator.checks.reads import ReadChecks
 from kohort.simulator.checks.violation import Violation
-from kohort.simulator.views import GroupLook
+from kohort.simulator.views import GroupLook, look_at
 from kohort.wire import Message
 from kohort.wire.messages.offset_commit_request import OffsetCommitRequest
+from kohort.wire.messages.offset_fetch_request import OffsetFetchRequest
+from kohort.wire.messages.offset_fetch_response import OffsetFetchResponse
 
 if TYPE_CHECKING:
     from kohort.simulator.caller import Application
@@ -40,6 +44,8 @@ class Checks:
         self.offsets = OffsetChecks(world)
         self.coordinator = CoordinatorChecks(world)
         self.consumer = ConsumerChecks(world, self.offsets)
+        self.lives = LifeChecks(world, self.consumer, self.offsets)
+        self.reads = ReadChecks(world, self.offsets)
         self.liveness = Liveness(world, self.consumer)
 
     # -- coordinators ----------------------------------------------------------------------------
@@ -52,11 +58,16 @@ class Checks:
     def arrived(self, host: ShardHost, asked: Asked) -> None:
         """A request reached a shard that answers."""
         self.coordinator.arrived(host, asked)
-        if isinstance(asked.request, OffsetCommitRequest):
-            machine = asked.channel.sender
-            app = next((each for each in self._world.all_apps if each.machine is machine), None)
-            if app is not None and app.alive and self.coordinator.takes(host, asked.request):
-                self.consumer.commit_arrived(app, asked.request)
+        request, machine = asked.request, asked.channel.sender
+        if isinstance(request, OffsetFetchRequest):
+            self.reads.arrived(asked, request)
+        app = next((each for each in self._world.all_apps if each.machine is machine), None)
+        if app is None or not app.alive:
+            return
+        assert host.shard is not None, "it answers"
+        self.lives.asked(app, request, look_at(host.shard, app.plan.group))
+        if isinstance(request, OffsetCommitRequest) and self.coordinator.takes(host, request):
+            self.consumer.commit_arrived(app, request)
 
     def appended(self, host: ShardHost, first: int) -> None:
         """A shard's records from `first` on stand in the log and were replayed."""
@@ -67,6 +78,8 @@ class Checks:
         """A shard's answer leaves the node."""
         self.coordinator.answered(host, asked, response)
         self.offsets.answered(host, asked, response)
+        if isinstance(response, OffsetFetchResponse):
+            self.reads.answered(asked, response)
 
     def ticked(self, host: ShardHost, before: dict[str, GroupLook]) -> None:
         """A shard's timers have fired; `before` has each group as it was until then."""
@@ -113,9 +126,27 @@ class Checks:
         """An application has paused or resumed a partition."""
         self.consumer.paused(app, tp, paused)
 
+    def woken(self, app: Application) -> None:
+        """A poll was ended by `wakeup()`."""
+        self.consumer.woken(app)
+
+    def closed(self, app: Application, took_ms: int) -> None:
+        """An application has closed its consumer."""
+        self.lives.closed(app, took_ms)
+
     def gone(self, app: Application) -> None:
         """A process has ended, or has closed its consumer."""
         self.consumer.gone(app)
+
+    # -- the plan --------------------------------------------------------------------------------
+
+    def happens(self, text: str) -> None:
+        """A step of the plan is carried out."""
+        self.lives.happens(text)
+
+    def healed(self) -> None:
+        """The last fault is over."""
+        self.lives.healed()
 
     # -- always ----------------------------------------------------------------------------------
 
@@ -127,3 +158,4 @@ class Checks:
     def at_the_end(self) -> None:
         """When the world has come to rest."""
         self.coordinator.at_the_end()
+        self.lives.at_the_end()

@@ -49,6 +49,8 @@ class Seen:
     past: dict[TopicPartition, Owned] = field(default_factory=dict[TopicPartition, Owned])
     """The last ownership of partitions that were given up: commits of theirs may be under way."""
     began_ms: int = 0
+    woken: bool = False
+    """Its last poll that returned nothing was ended by `wakeup()` (C9)."""
     resets: int = 0
     """How many moves of its positions, made by nobody, were looked at."""
 
@@ -60,10 +62,14 @@ def c1_is_owned(who: str, tp: TopicPartition, owned: Owned | None) -> Owned:
     return owned
 
 
-def c2_no_gap(who: str, tp: TopicPartition, expect: int, offset: int) -> None:
-    """C2, C3: offsets follow one another, nothing is left out, nothing comes again."""
+def c2_no_gap(who: str, tp: TopicPartition, expect: int, offset: int, *, woken: bool) -> None:
+    """C2, C3: offsets follow one another, nothing is left out, nothing comes again.
+
+    C9: not even after a poll that was ended by `wakeup()`, wherever it stood.
+    """
     fault = "skips to" if offset > expect else "goes back to"
-    demand(offset == expect, "C2", f"{who} {fault} {offset} in {tp}; {expect} comes next")
+    code, when = ("C9", " after a wakeup") if woken else ("C2", "")
+    demand(offset == expect, code, f"{who} {fault} {offset} in {tp}{when}; {expect} comes next")
 
 
 def c4_commits_what_was_dealt_with(who: str, tp: TopicPartition, offset: int, most: int) -> None:
@@ -120,6 +126,15 @@ class ConsumerChecks:
         """A poll begins."""
         self._of(app).began_ms = self._world.schedule.now_ms
 
+    def woken(self, app: Application) -> None:
+        """A poll was ended by `wakeup()`."""
+        self._of(app).woken = True
+
+    def dealt_with(self, app: Application) -> list[tuple[TopicPartition, int]]:
+        """How far an application has dealt with each partition that it owns and has read."""
+        owned = self._of(app).owned
+        return [(tp, owned[tp].settled) for tp in sorted(owned) if owned[tp].settled > 0]
+
     def comes_back(self, app: Application) -> None:
         """What was handed out before this call is dealt with (C4)."""
         if app.plan.commit == "auto":
@@ -147,11 +162,13 @@ class ConsumerChecks:
             if owned.expect is None:
                 self._begins(app, tp, owned, record.offset)
             else:
-                c2_no_gap(app.name, tp, log.next_visible(owned.expect), record.offset)
+                expect = log.next_visible(owned.expect)
+                c2_no_gap(app.name, tp, expect, record.offset, woken=seen.woken)
             owned.expect = owned.handed = record.offset + 1
             key = app.plan.group, tp
             self.read[key] = max(self.read.get(key, 0), record.offset + 1)
             spans.setdefault(tp, [record.offset, 0])[1] = record.offset
+        seen.woken = seen.woken and not records
         for tp, (first, last) in spans.items():
             self._world.journal.tell(f"{app.name} is handed {tp} {first}..{last}")
 

@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from kohort.group.consumer_group import ConsumerGroup
 from kohort.group.consumer_records import ConsumerEntry, Current, Field, GroupMetadata
 from kohort.group.consumer_states import ConsumerState, MemberState
+from kohort.simulator.checks.plans import g14_plan_is_level
 from kohort.simulator.checks.violation import demand
 from kohort.simulator.views import MemberLook
 from kohort.wire.messages.consumer_group_heartbeat_request import ConsumerGroupHeartbeatRequest
 from kohort.wire.messages.consumer_group_heartbeat_response import ConsumerGroupHeartbeatResponse
 
+DEFAULT_ASSIGNOR = "uniform"
+"""`group.consumer.assignors`, the first of them."""
 Owners = dict[tuple[bytes, int], str]
 
 
@@ -55,6 +58,23 @@ def g2_target_is_legal(group: ConsumerGroup, names: Mapping[bytes, str]) -> None
                     f"group {group.group_id}, epoch {group.epoch}: {name}-{number} is to be "
                     f"{other}'s and {member_id}'s",
                 )
+
+
+def g14_target_is_level(group: ConsumerGroup, default: str) -> None:
+    """G14: the target is level, as far as members agree on who makes it."""
+    if group.epoch != group.target_epoch or not group.members:
+        return
+    assignors = {m.server_assignor or default for m in group.members.values()}
+    if len(assignors) == 1:
+        reads = [group.topics_of(member) for member in group.members.values()]
+        gets = {
+            member_id: {
+                topic.hex()[-4:]: numbers for topic, numbers in group.target(member_id).items()
+            }
+            for member_id in group.members
+        }
+        name = f"group {group.group_id}, epoch {group.epoch}"
+        g14_plan_is_level(name, assignors.pop(), reads, gets)
 
 
 def g3_epochs_rise(entry: ConsumerEntry, before: ConsumerGroup | None) -> None:
@@ -127,6 +147,7 @@ def check_group(group: ConsumerGroup, names: Mapping[bytes, str]) -> None:
     """All that must hold of a consumer group at any time."""
     g4_owners_are_known(group, g1_one_owner(group))
     g2_target_is_legal(group, names)
+    g14_target_is_level(group, DEFAULT_ASSIGNOR)
     g5_stable_means_done(group)
     g8_one_per_instance(group)
 

@@ -17,7 +17,11 @@ from kohort.group.live import Group
 from kohort.group.records import GroupEntry, StoredGroup, decode_record
 from kohort.group.states import GroupState
 from kohort.simulator.checks import consumer_group
-from kohort.simulator.checks.plans import g2_plan_is_legal, g14_owner_gives_up_first
+from kohort.simulator.checks.plans import (
+    g2_plan_is_legal,
+    g14_classic_plan_is_level,
+    g14_owner_gives_up_first,
+)
 from kohort.simulator.checks.violation import demand
 from kohort.simulator.schedule import Random
 from kohort.simulator.views import GroupLook, MemberLook, look_at
@@ -227,6 +231,7 @@ class CoordinatorChecks:
                 if decoded.value.protocol_type == "consumer":
                     g2_plan_is_legal(decoded.group_id, decoded.value)
                     g14_owner_gives_up_first(decoded.group_id, decoded.value)
+                    g14_classic_plan_is_level(decoded.group_id, decoded.value)
                 self._tell(decoded.group_id, before, decoded.value)
                 key = decoded.group_id, "", decoded.value.generation
                 self._written.setdefault(key, entry.offset)

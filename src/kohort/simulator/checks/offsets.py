@@ -92,6 +92,11 @@ class OffsetChecks:
         self._staged: dict[int, dict[Key, Commit]] = {}
         """What open transactions hold, by producer."""
 
+    def staged(self, group_id: str) -> frozenset[TopicPartition]:
+        """The partitions of which an open transaction holds an offset."""
+        keys = (key for staged in self._staged.values() for key in staged)
+        return frozenset(tp for name, tp in keys if name == group_id)
+
     def appended(self, host: ShardHost, first: int) -> None:
         """O3 on what was written; and C4, C5 where the committer is known."""
         at, now_ms = first - host.log.end, self._world.schedule.now_ms

@@ -1,9 +1,11 @@
-"""Checks of classic groups' plans, as the log has them: G2, G14.
+"""Checks of plans, as the log has them: G2 and G14 of classic groups, G14's balance of all.
 
 Rules: subscriptions and assignments are read with the general codec, not with the assignors' own.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection, Mapping
 
 from kohort.group.records import StoredGroup
 from kohort.simulator.checks.violation import demand
@@ -12,6 +14,13 @@ from kohort.wire.messages.consumer_protocol_assignment import ConsumerProtocolAs
 from kohort.wire.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
 
 COOPERATIVE = "cooperative-sticky"
+LEVEL = frozenset({"roundrobin", "sticky", COOPERATIVE, "uniform"})
+"""Assignors that level the number of partitions over members that read the same."""
+LEVEL_BY_TOPIC = frozenset({"range"})
+"""Those that level each topic for itself."""
+
+Gets = Mapping[str, Mapping[str, Collection[int]]]
+"""Partitions by topic, by member."""
 
 
 def g2_plan_is_legal(group_id: str, stored: StoredGroup) -> None:
@@ -37,6 +46,53 @@ def g2_plan_is_legal(group_id: str, stored: StoredGroup) -> None:
                     f"group {group_id}, generation {stored.generation}: {topic}-{number} is given "
                     f"to {other} and to {member.client_id}",
                 )
+
+
+def g14_plan_is_level(
+    name: str, assignor: str | None, reads: Collection[Collection[str]], gets: Gets
+) -> None:
+    """G14: of members that read the same, none gets two partitions more than another.
+
+    Assignors that go by topic do that for each topic.
+    """
+    if len({frozenset(topics) for topics in reads}) != 1:
+        return
+    if assignor in LEVEL:
+        counts = [sum(map(len, parts.values())) for parts in gets.values()]
+        _g14_level(name, "partitions", counts)
+    elif assignor in LEVEL_BY_TOPIC:
+        for topic in sorted({topic for parts in gets.values() for topic in parts}):
+            _g14_level(name, topic, [len(parts.get(topic, ())) for parts in gets.values()])
+
+
+def _g14_level(name: str, what: str, counts: list[int]) -> None:
+    demand(
+        max(counts) - min(counts) <= 1,
+        "G14",
+        f"{name}: members that read the same get {sorted(counts)} of {what}",
+    )
+
+
+def g14_classic_plan_is_level(group_id: str, stored: StoredGroup) -> None:
+    """G14 on a classic generation; not while a cooperative plan holds partitions back (KIP-429)."""
+    if not stored.members or stored.lacks_assignment():
+        return
+    reads: list[list[str]] = []
+    gets: dict[str, dict[str, list[int]]] = {}
+    held: set[tuple[str, int]] = set()
+    for member in stored.members.values():
+        said = decode_versioned(ConsumerProtocolSubscription, member.subscription)[1]
+        reads.append(said.topics)
+        if stored.protocol == COOPERATIVE:
+            held.update((o.topic, n) for o in said.owned_partitions for n in o.partitions)
+        gets[member.member_id] = {}
+        if member.assignment:
+            plan = decode_versioned(ConsumerProtocolAssignment, member.assignment)[1]
+            gets[member.member_id] = {a.topic: a.partitions for a in plan.assigned_partitions}
+    given = {(t, n) for parts in gets.values() for t, numbers in parts.items() for n in numbers}
+    if held <= given:
+        name = f"group {group_id}, generation {stored.generation}"
+        g14_plan_is_level(name, stored.protocol, reads, gets)
 
 
 def g14_owner_gives_up_first(group_id: str, stored: StoredGroup) -> None:
