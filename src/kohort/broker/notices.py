@@ -8,22 +8,29 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
+_LOOK_S: Final = 0.05  # what changes without being told is looked at all the same
 T = TypeVar("T")
 
 
 class Notices:
-    """Tells waiting threads that the broker has seen something."""
+    """Tells waiting threads that the broker has seen something.
+
+    The lock is never held while `look` is called: that asks the broker's thread, which may be in
+    `tell`.
+    """
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
         self._waiting = 0
+        self._told = 0
 
     def tell(self) -> None:
         """Something was seen; on the broker's thread."""
         if self._waiting:
             with self._condition:
+                self._told += 1
                 self._condition.notify_all()
 
     def until(self, look: Callable[[], T | None], timeout_s: float) -> T | None:
@@ -31,12 +38,16 @@ class Notices:
         deadline = time.monotonic() + timeout_s
         with self._condition:
             self._waiting += 1
-            try:
-                while (found := look()) is None:
-                    left_s = deadline - time.monotonic()
-                    if left_s <= 0:
-                        return None
-                    self._condition.wait(min(left_s, 0.05))
-                return found
-            finally:
+        try:
+            while True:
+                told = self._told
+                found = look()
+                left_s = deadline - time.monotonic()
+                if found is not None or left_s <= 0:
+                    return found
+                with self._condition:
+                    if self._told == told:
+                        self._condition.wait(min(left_s, _LOOK_S))
+        finally:
+            with self._condition:
                 self._waiting -= 1

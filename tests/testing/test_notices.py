@@ -1,0 +1,27 @@
+"""Waiting for what the broker sees never stands in the broker's way."""
+
+from __future__ import annotations
+
+import threading
+
+from kohort.broker.notices import Notices
+
+
+def test_who_looks_does_not_hold_up_who_tells():
+    """`look` asks the broker's thread, which is telling just then: it was a deadlock."""
+    notices = Notices()
+    looks: list[int] = []
+
+    def look() -> int | None:
+        teller = threading.Thread(target=notices.tell)
+        teller.start()
+        teller.join(5)
+        assert not teller.is_alive(), "tell waits for who looks"
+        looks.append(1)
+        return len(looks) if len(looks) == 3 else None
+
+    assert notices.until(look, 10) == 3
+
+
+def test_time_is_over():
+    assert Notices().until(lambda: None, 0.01) is None
