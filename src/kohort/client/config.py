@@ -78,6 +78,20 @@ class ClientConfig(SecurityConfig, Config):
         """As `Config.from_mapping`, with Java's names of security settings (see `security`)."""
         return super().from_mapping(in_our_words(values, set(cls.field_names())))
 
+    @classmethod
+    def unknown(cls, key: str, origin: str = "") -> ConfigError:
+        """As `Config.unknown`; for a key of another client it says what to write here."""
+        from kohort.client.foreign_keys import instead_of  # only errors need it
+
+        found = instead_of(plain(key))
+        if not found:
+            return super().unknown(key, origin)
+        where = f" ({origin})" if origin else ""
+        return ConfigError(
+            f"unknown {cls.role()} configuration key {key!r}{where}; it is another client's. Here "
+            f"instead: {found} (docs/migration.md)"
+        )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         servers: Any = self.bootstrap_servers
