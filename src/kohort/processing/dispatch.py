@@ -17,11 +17,10 @@ from collections.abc import Container, Hashable, Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from kohort.retry.copies import Attempt
+from kohort.processing.items_implementation import Item, lanes_of
 
 if TYPE_CHECKING:
     from kohort.processing.partition import Partition
-    from kohort.records import Record
 
 
 class Order(StrEnum):
@@ -30,34 +29,6 @@ class Order(StrEnum):
     PARTITION = "partition"
     KEY = "key"
     NONE = "none"
-
-
-class Item:
-    """One record on its way through the workers."""
-
-    __slots__ = ("attempt", "lane", "offset", "partition", "record", "settled", "tries")
-
-    def __init__(
-        self,
-        record: Record,
-        partition: Partition,
-        lane: Hashable | None,
-        attempt: Attempt | None = None,
-    ) -> None:
-        self.record = record
-        self.offset = record.offset
-        """The offset that this copy was read at."""
-        self.partition = partition
-        self.lane = lane
-        self.attempt = attempt
-        """What its headers say, for a record of a retry topic; made on failure for the others."""
-        self.tries = 0
-        """How often it was tried in place, without leaving memory."""
-        self.settled = False
-        """Exactly once: what becomes of it is decided and waits for a transaction."""
-
-    def __repr__(self) -> str:
-        return f"Item({self.record!r}, tries={self.tries})"
 
 
 class Dispatcher:
@@ -148,7 +119,7 @@ class Dispatcher:
         """A worker holds none of these any more; their lanes go on, but for the `kept` ones."""
         self._in_flight -= len(items)
         lanes = self._lanes
-        for lane in {item.lane for item in items} if len(items) > 1 else (items[0].lane,):
+        for lane in lanes_of(items):
             if lane is None or lane in kept:
                 continue
             if lanes[lane]:

@@ -21,6 +21,7 @@ from kohort.config import format_duration
 from kohort.processing.circuit import CircuitState
 from kohort.processing.dispatch import Item, Order
 from kohort.processing.engine_core import EngineCore, TopicPartition
+from kohort.processing.items_implementation import by_key, in_one_lane, offsets_and_size
 from kohort.processing.outbox import Output, Publication
 from kohort.processing.partition import OnFailure, Partition
 from kohort.processing.tracker import Commit, PartitionTracker
@@ -190,14 +191,15 @@ class Engine(EngineCore):
             return
         if records and partition.tracker.is_set_back(records[0].offset):
             partition = self._set_back(partition, records[0].offset, now_ms)
-        wanted = partition.tracker.polled([record.offset for record in records], next_fetch)
+        offsets, size = offsets_and_size(records)
+        wanted = partition.tracker.polled(offsets, next_fetch)
         if len(wanted) < len(records):
             self.counts["done_before"] += len(records) - len(wanted)
             chosen = set(wanted)
             records = [record for record in records if record.offset in chosen]
+            size = offsets_and_size(records)[1]
         if not records:
             return
-        size = sum([record.size for record in records])
         partition.outstanding += len(records)
         partition.outstanding_bytes += size
         self.outstanding += len(records)
@@ -220,14 +222,10 @@ class Engine(EngineCore):
     def _of_source(self, partition: Partition, records: Sequence[Record]) -> list[Item]:
         order, topic = partition.route.order, partition.topic
         if order is Order.PARTITION:
-            lane = partition.key
-            return [Item(record, partition, lane) for record in records]
+            return in_one_lane(records, partition, partition.key)
         if order is Order.NONE:
-            return [Item(record, partition, None) for record in records]
-        return [
-            Item(record, partition, None if (key := record.key) is None else (topic, key))
-            for record in records
-        ]
+            return in_one_lane(records, partition, None)
+        return by_key(records, partition, topic)
 
     def _of_tier(self, partition: Partition, records: Sequence[Record], now_ms: int) -> list[Item]:
         """Records of a tier that may be begun; the rest is on its way to where it belongs."""

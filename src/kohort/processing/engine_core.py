@@ -18,6 +18,7 @@ from kohort.errors import ConfigError
 from kohort.processing.circuit import CircuitState
 from kohort.processing.dispatch import Dispatcher, Item
 from kohort.processing.holding import KeyHolds
+from kohort.processing.items_implementation import offsets_of
 from kohort.processing.outbox import Publication
 from kohort.processing.partition import OnFailure, Partition, Route
 from kohort.retry.classify import Disposition, Failure, stated
@@ -136,8 +137,9 @@ class EngineCore:
         tracker, base = partition.tracker, partition.tracker.base
         if partition.evicting is not None:  # then one of these may have been completed before
             items = [item for item in items if tracker.is_unfinished(item.offset)]
-        tracker.complete_all(tracker.epoch, [item.offset for item in items])
-        self._drop(partition, items)
+        offsets, size = offsets_of(items)
+        tracker.complete_all(tracker.epoch, offsets)
+        self._subtract(partition, len(items), size)
         if partition.careful:
             partition.careful = max(0, partition.careful - len(items))
             partition.alone = None
@@ -148,10 +150,12 @@ class EngineCore:
 
     def _drop(self, partition: Partition, items: Sequence[Item]) -> None:
         """Records that will be read again by whoever owns the partition next."""
-        size = sum([item.record.size for item in items])
-        partition.outstanding -= len(items)
+        self._subtract(partition, len(items), offsets_of(items)[1])
+
+    def _subtract(self, partition: Partition, count: int, size: int) -> None:
+        partition.outstanding -= count
         partition.outstanding_bytes -= size
-        self.outstanding -= len(items)
+        self.outstanding -= count
         self.outstanding_bytes -= size
 
     def _publish_copy(self, item: Item, failure: Failure, now_ms: int) -> None:

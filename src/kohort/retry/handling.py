@@ -54,28 +54,29 @@ class Record:
         self.data = data
 
     @property
-    def _origin(self) -> Origin:
-        attempt = self._attempt
-        if attempt is not None:
-            return attempt.origin
-        source = cast(Fetched, self._source)
-        return Origin(source.topic, source.partition, source.offset, source.timestamp)
+    def _fetched(self) -> Fetched:
+        """The record of a source topic."""
+        return cast(Fetched, self._source)
 
     @property
     def topic(self) -> str:
-        return self._origin.topic
+        attempt = self._attempt
+        return self._fetched.topic if attempt is None else attempt.origin.topic
 
     @property
     def partition(self) -> int:
-        return self._origin.partition
+        attempt = self._attempt
+        return self._fetched.partition if attempt is None else attempt.origin.partition
 
     @property
     def offset(self) -> int:
-        return self._origin.offset
+        attempt = self._attempt
+        return self._fetched.offset if attempt is None else attempt.origin.offset
 
     @property
     def timestamp_ms(self) -> int:
-        return self._origin.timestamp_ms
+        attempt = self._attempt
+        return self._fetched.timestamp if attempt is None else attempt.origin.timestamp_ms
 
     @property
     def key(self) -> bytes | None:
@@ -96,7 +97,10 @@ class Record:
     @property
     def id(self) -> str:
         """`TOPIC/PARTITION/OFFSET` of the first place: an idempotency key for other systems."""
-        return self._origin.retry_id
+        source = self._fetched
+        if self._attempt is not None:
+            return self._attempt.origin.retry_id
+        return Origin(source.topic, source.partition, source.offset, source.timestamp).retry_id
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id}, attempt={self.attempt})"
