@@ -7,7 +7,8 @@ CPU is that of the program and its children.
 
 - no-op: a handler that does nothing, by ordering mode, beside the plain consumer loop, aiokafka
   with a hand-written pool of workers by key, and FastStream (when it is installed).
-- wait: an async handler that waits 1 ms, 20 workers; ideal is workers divided by the wait.
+- wait: an async handler that waits 1 ms, 20 workers; ideal is workers divided by the wait. The first
+  row is the ceiling: tasks that wait and do nothing else, because asyncio's timers are late, too.
 - cpu: a handler that computes for about 0.2 ms, in threads and in processes.
 """
 
@@ -86,6 +87,20 @@ def waiting(clock: Clock, bootstrap: str, topic: str) -> None:
             clock.count()
 
     run_app(clock, bootstrap, topic, register)
+
+
+def only_waiting(clock: Clock, bootstrap: str, topic: str) -> None:
+    """No Kafka, no records: what the event loop itself makes of such waits."""
+
+    async def worker() -> None:
+        while clock.left > 0:
+            await asyncio.sleep(WAIT_S)
+            clock.count()
+
+    async def main() -> None:
+        await asyncio.gather(*(worker() for _ in range(WAIT_WORKERS)))
+
+    asyncio.run(main())
 
 
 def work(value: bytes) -> None:
@@ -189,6 +204,7 @@ PROGRAMS: dict[str, tuple[str, Callable[[Clock, str, str], None]]] = {
     "kohort plain loop": ("noop", plain_loop),
     "aiokafka, pool by key": ("noop", aiokafka_pool),
     "faststream": ("noop", faststream),
+    "asyncio alone, 1 ms": ("wait", only_waiting),
     "kohort app, 1 ms async": ("wait", waiting),
     "aiokafka, 1 ms async": ("wait", aiokafka_waiting),
     "kohort app, cpu in threads": ("cpu", computing("threads")),
@@ -236,7 +252,7 @@ def main() -> None:
     sizes = {"noop": given.records, "wait": given.records // 4, "cpu": given.records // 50}
     for kind, records in sizes.items():
         fill(bootstrap, kind, 100, "none", records)
-    base = 0.0
+    base = ceiling = 0.0
     print(f"{'':<32} {'records/s':>12} {'CPU s/M':>9} {'to plain loop':>14}")
     for name, (kind, _) in PROGRAMS.items():
         if given.only and given.only not in name:
@@ -255,7 +271,11 @@ def main() -> None:
         found = json.loads(done.stdout.splitlines()[-1])
         rate = records / found["seconds"]
         base = rate if name == "kohort plain loop" else base
-        ideal = f"  {rate * WAIT_S / WAIT_WORKERS:.0%} of ideal" if kind == "wait" else ""
+        ceiling = rate if name == "asyncio alone, 1 ms" else ceiling
+        ideal = ""
+        if kind == "wait":
+            ideal = f"  {rate * WAIT_S / WAIT_WORKERS:.0%} of ideal"
+            ideal += f", {rate / ceiling:.0%} of asyncio alone" if ceiling else ""
         ratio = f"{rate / base:.2f}" if base and kind == "noop" else ""
         print(f"{name:<32} {rate:>12,.0f} {found['cpu'] * 1e6 / records:>9.2f} {ratio:>14}{ideal}")
     assert broker.stdin is not None
