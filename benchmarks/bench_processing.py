@@ -7,8 +7,8 @@ CPU is that of the program and its children.
 
 - no-op: a handler that does nothing, by ordering mode, beside the plain consumer loop, aiokafka
   with a hand-written pool of workers by key, and FastStream (when it is installed).
-- wait: an async handler that waits 1 ms, 20 workers; ideal is workers divided by the wait. The first
-  row is the ceiling: tasks that wait and do nothing else, because asyncio's timers are late, too.
+- wait: an async handler that waits 1 ms, 20 workers; ideal is workers divided by the wait. The
+  first row is the ceiling: tasks that only wait, because asyncio's timers are late, too.
 - cpu: a handler that computes for about 0.2 ms, in threads and in processes.
 """
 
