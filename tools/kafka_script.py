@@ -45,26 +45,29 @@ def topics(arguments: list[str]) -> None:
 
 
 def acls(arguments: list[str]) -> None:
-    """kafka-acls.sh --add --deny-principal … --topic …."""
+    """kafka-acls.sh --add --allow-principal or --deny-principal … --topic …."""
     parser = argparse.ArgumentParser(prog="kafka-acls.sh")
     parser.add_argument("--bootstrap-server", required=True)
     parser.add_argument("--add", action="store_true", required=True)
-    parser.add_argument("--deny-principal", required=True)
-    parser.add_argument("--deny-host", default="*")
+    who = parser.add_mutually_exclusive_group(required=True)
+    for kind in ("allow", "deny"):
+        who.add_argument(f"--{kind}-principal")
+        parser.add_argument(f"--{kind}-host", default="*")
     parser.add_argument("--operation", required=True)
     parser.add_argument("--topic", required=True)
     options = parser.parse_args(arguments)
-    denied = Acl(
+    allows = options.allow_principal is not None
+    entry = Acl(
         Resource.TOPIC,
         options.topic,
         Pattern.LITERAL,
-        options.deny_principal,
-        options.deny_host,
+        options.allow_principal if allows else options.deny_principal,
+        options.allow_host if allows else options.deny_host,
         Operation[options.operation.upper()],
-        Permission.DENY,
+        Permission.ALLOW if allows else Permission.DENY,
     )
     with Admin(bootstrap_servers=options.bootstrap_server) as admin:
-        admin.create_acls([denied])
+        admin.create_acls([entry])
 
 
 SCRIPTS = {"kafka-topics.sh": topics, "kafka-acls.sh": acls}
