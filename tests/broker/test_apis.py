@@ -547,6 +547,72 @@ def test_the_broker_shows_its_own_configuration(harness: Harness) -> None:
     ]
 
 
+def broker_config(harness: Harness, name: str, broker: str = "1") -> tuple[str | None, int] | None:
+    resource = DescribeConfigsResource(
+        resource_type=4, resource_name=broker, configuration_keys=[name]
+    )
+    answer = harness.ask(DescribeConfigsRequest(resources=[resource]), DescribeConfigsResponse)
+    found = [(c.value, c.config_source) for c in answer.results[0].configs if not c.read_only]
+    return found[0] if found else None
+
+
+def alter_broker(
+    harness: Harness, name: str, operation: int, value: str | None, broker: str = "1"
+) -> int:
+    request = incremental(name, operation, value)
+    request.resources[0].resource_type, request.resources[0].resource_name = 4, broker
+    return harness.ask(request, IncrementalAlterConfigsResponse).responses[0].error_code
+
+
+def test_a_broker_is_configured_while_it_runs(harness: Harness) -> None:
+    """KIP-226: what is set for one broker holds before what is set for all, and after a restart."""
+    name = "background.threads"
+    assert broker_config(harness, name) == ("10", 5)
+    assert alter_broker(harness, name, 0, "8", broker="") == 0
+    assert broker_config(harness, name) == broker_config(harness, name, "") == ("8", 3)
+    assert alter_broker(harness, name, 0, "9") == 0
+    assert broker_config(harness, name) == ("9", 2)
+    assert broker_config(harness.restarted(clean=True), name) == ("9", 2)
+
+
+def test_defaults_of_topics_are_changed_while_the_broker_runs(harness: Harness) -> None:
+    """KIP-226: they act at once where a topic sets nothing itself, and stay after a restart."""
+    partition = harness.node.topics.partition("t", 0)
+    assert partition is not None
+    assert alter(harness, "segment.bytes", 0, "5000") == 0
+    assert alter_broker(harness, "log.segment.bytes", 0, "7000") == 0
+    assert alter_broker(harness, "log.cleanup.policy", 2, "compact") == 0
+    assert alter_broker(harness, "log.retention.ms", 0, "9000", broker="") == 0
+    assert partition.topic.config.segment_bytes == 5000
+    assert (partition.topic.config.compact, partition.topic.config.delete) == (True, True)
+    assert partition.topic.config.retention_ms == 9000
+    assert partition.log is None or partition.log.config is partition.topic.config
+    assert config_of(harness, "cleanup.policy") == ("delete,compact", 2)
+    assert config_of(harness, "retention.ms") == ("9000", 3)
+    again = harness.restarted(clean=True)
+    assert config_of(again, "retention.ms") == ("9000", 3)
+    assert alter_broker(again, "log.cleanup.policy", 3, "compact") == 0
+    assert config_of(again, "cleanup.policy") == ("delete", 2)
+    assert alter_broker(again, "log.cleanup.policy", 1, None) == 0
+    assert config_of(again, "cleanup.policy") == ("delete", 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "broker", "code"),
+    [
+        ("node.id", "2", "1", ErrorCode.INVALID_REQUEST),
+        ("no.such", "2", "1", ErrorCode.INVALID_REQUEST),
+        ("background.threads", "2", "9", ErrorCode.INVALID_REQUEST),
+        ("background.threads", "0", "1", ErrorCode.INVALID_CONFIG),
+        ("log.retention.ms", "soon", "", ErrorCode.INVALID_CONFIG),
+    ],
+)
+def test_what_a_broker_cannot_be_set_to(
+    harness: Harness, name: str, value: str, broker: str, code: ErrorCode
+) -> None:
+    assert alter_broker(harness, name, 0, value, broker) == code
+
+
 # -- offsets
 
 

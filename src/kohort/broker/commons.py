@@ -15,6 +15,7 @@ from itertools import chain
 
 from kohort.broker.acls import Acls
 from kohort.broker.authentication import Authenticator, token_verifier
+from kohort.broker.broker_configs import BrokerConfigs
 from kohort.broker.cleaning import Cleaning
 from kohort.broker.client_quotas import ClientQuotas
 from kohort.broker.config import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerConfig, Durability
@@ -65,6 +66,7 @@ class Commons:
             self.directory = DataDirectory.open(
                 files, _cluster_id(env.new_uuid()), durable=self.durable
             )
+            self.broker_configs = BrokerConfigs(config, self.directory)
             self.topics = Topics(self, self.directory)
             self.group_configs = GroupConfigs(config, self.directory)
             self.acls = Acls(config, self.directory)
@@ -83,6 +85,7 @@ class Commons:
         self.nodes = Nodes(self)
         self.nodes.begin()
         self.topics.changed = self.nodes.topics_changed
+        self.broker_configs.changed = self.topics.defaults_changed
         self.group_configs.changed = self.nodes.groups_configured
         self._cleaning = Cleaning(self)
         self._timers = [

@@ -190,12 +190,13 @@ def check_setting(name: str, value: str) -> None:
         near = nearest(name, ALL_SETTINGS)
         hint = f"; did you mean {near!r}?" if near else ""
         raise ConfigError(f"Unknown topic config name: {name}{hint}")
-    fault = _fault(setting, value)
+    fault = fault_of(setting, value)
     if fault:
         raise ConfigError(f"Invalid value {value} for configuration {name}: {fault}")
 
 
-def _fault(setting: Setting, value: str) -> str | None:
+def fault_of(setting: Setting, value: str) -> str | None:
+    """Why a configuration cannot have this value, or None."""
     parts = [value]
     if setting.kind is Kind.LIST:
         parts = [part.strip() for part in value.split(",")] if value else []

@@ -31,7 +31,7 @@ class Topic:
         """The table of leaders has the topic already."""
         self.commons = commons
         self.record = record
-        self.config = TopicConfig.of(commons.config, record.config)
+        self.config = commons.broker_configs.topic_config(record.config)
         leds = commons.leadership.of(record.name)
         self.partitions = [Partition(self, i, led) for i, led in enumerate(leds)]
 
@@ -46,6 +46,13 @@ class Topic:
     @property
     def internal(self) -> bool:
         return self.name in INTERNAL_TOPICS
+
+    def follow(self, config: TopicConfig) -> None:
+        """Go by these values from now on."""
+        self.config = config
+        for partition in self.partitions:
+            if partition.log is not None:
+                partition.log.config = config
 
     def image(self) -> TopicImage:
         """What the group coordinator sees of it."""
@@ -144,7 +151,7 @@ class Topics:
 
     def _config(self, config: Mapping[str, str]) -> TopicConfig:
         try:
-            return TopicConfig.of(self._commons.config, config)
+            return self._commons.broker_configs.topic_config(config)
         except ConfigError as error:
             raise BrokerError(ErrorCode.INVALID_CONFIG, str(error)) from error
 
@@ -269,10 +276,12 @@ class Topics:
         except BrokerError:
             topic.record.config = before
             raise
-        topic.config = effective
-        for partition in topic.partitions:
-            if partition.log is not None:
-                partition.log.config = effective
+        topic.follow(effective)
+
+    def defaults_changed(self) -> None:
+        """What holds for topics that set no value of their own has changed."""
+        for topic in self:
+            topic.follow(self._commons.broker_configs.topic_config(topic.record.config))
 
     def led_otherwise(self, topics: Iterable[Topic]) -> None:
         """Keep who leads the partitions of these topics now. Raises BrokerError."""

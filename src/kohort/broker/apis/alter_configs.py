@@ -1,9 +1,10 @@
 """AlterConfigs (33), v0-2. KIP-133.
 
-Replaces the whole configuration of topics and groups. Kafka has deprecated it for
+Replaces the whole configuration of topics, groups and brokers. Kafka has deprecated it for
 IncrementalAlterConfigs; older clients still send it.
 
-Differs from Apache Kafka: topics and groups alone have configurations that can be changed.
+Differs from Apache Kafka: loggers and client metrics have no configuration here; of a broker's,
+defaults of topics act.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from kohort.broker.apis.describe_configs import GROUP, TOPIC
+from kohort.broker.apis.describe_configs import BROKER, GROUP, TOPIC
 from kohort.broker.calls import Call, serve
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.alter_configs_request import AlterConfigsRequest, AlterConfigsResource
@@ -62,17 +63,22 @@ def change(
     new: Callable[[Mapping[str, str]], dict[str, str]],
     validate_only: bool,
 ) -> tuple[int, str | None]:
-    """Give a topic or group what `new` makes of its configuration: `(error code, message)`."""
+    """Give a topic, group or broker what `new` makes of its configuration.
+
+    The answer is `(error code, message)`.
+    """
     try:
         if resource_type == GROUP:
             groups = node.commons.group_configs
             groups.configure(name, new(groups.own(name)), validate_only=validate_only)
             return 0, None
+        if resource_type == BROKER:
+            brokers = node.commons.broker_configs
+            brokers.configure(name, new(brokers.own(name)), validate_only=validate_only)
+            return 0, None
         if resource_type != TOPIC:
             raise BrokerError(
-                ErrorCode.INVALID_REQUEST,
-                "only topics and groups have a configuration that can be changed while the broker "
-                "runs",
+                ErrorCode.INVALID_REQUEST, f"resource type {resource_type} cannot be configured"
             )
         if not name:
             raise BrokerError(ErrorCode.INVALID_REQUEST, "a topic's name must not be empty")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kohort.broker.apis.describe_configs import DYNAMIC_TOPIC, source_of
 from kohort.broker.calls import Call, serve
-from kohort.broker.topic_settings import ALL_SETTINGS, default_of
+from kohort.broker.topic_settings import ALL_SETTINGS
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
 from kohort.wire.messages.create_topics_response import (
@@ -110,7 +110,7 @@ def check_assigned(node: Node, replicas: list[list[int]]) -> None:
 def _created(
     node: Node, name: str, topic_id: bytes, size: tuple[int, int], config: dict[str, str]
 ) -> CreatableTopicResult:
-    partitions, factor = size
+    (partitions, factor), defaults = size, node.commons.broker_configs
     return CreatableTopicResult(
         name=name,
         topic_id=topic_id,
@@ -120,7 +120,7 @@ def _created(
         configs=[
             CreatableTopicConfigs(
                 name=setting,
-                value=config.get(setting, default_of(node.config, setting)),
+                value=config.get(setting, defaults.topic_default(setting)),
                 config_source=DYNAMIC_TOPIC if setting in config else source_of(node, setting),
             )
             for setting in ALL_SETTINGS

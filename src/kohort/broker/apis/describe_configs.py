@@ -1,11 +1,12 @@
 """DescribeConfigs (32), v1-4. KIP-133, KIP-226, KIP-569.
 
 Topics: every configuration that Kafka knows, also those without effect here. The broker: its own
-configuration, read-only. Groups (KIP-848): their own session timeout and heartbeat interval.
-Synonyms say where a value comes from, with the broker's name for it.
+configuration, read-only but for what can be changed while it runs. Groups (KIP-848): their own
+session timeout and heartbeat interval. Synonyms say where a value comes from, with the broker's
+name for it.
 
 Differs from Apache Kafka: loggers and client metrics have no configuration here and are refused;
-the broker's own configuration has this broker's keys, and no synonyms.
+the broker's own configuration has this broker's keys.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Final, cast
 
+from kohort.broker.broker_configs import ALL_BROKERS, DYNAMIC_DEFAULT, SETTABLE
 from kohort.broker.calls import Call, serve
 from kohort.broker.config import BrokerConfig
 from kohort.broker.group_configs import FIELDS
@@ -86,7 +88,7 @@ def _entries(node: Node, kind: int, name: str) -> list[DescribeConfigsResourceRe
             raise BrokerError(
                 ErrorCode.INVALID_REQUEST, f"this is broker {node.node_id}, not {name!r}"
             )
-        return _of_broker(node) if name else []  # nothing can be set for all brokers
+        return _of_broker(node) if name else _of_all_brokers(node)
     if kind == GROUP:
         if not name:
             raise BrokerError(ErrorCode.INVALID_REQUEST, "a group's name must not be empty")
@@ -113,6 +115,8 @@ def _of_topic(node: Node, topic: Topic, name: str) -> DescribeConfigsResourceRes
     own, setting = topic.record.config, ALL_SETTINGS[name]
     chain = [(name, own[name], DYNAMIC_TOPIC)] if name in own else []
     broker_name = (setting.broker_field or name).replace("_", ".")
+    dynamic = node.commons.broker_configs.topic_chain(name)
+    chain += [(broker_name, value, source) for value, source in dynamic]
     chain.append((broker_name, default_of(node.config, name), source_of(node, name)))
     entry = _entry(name, chain, setting.kind, setting.doc)
     if setting.broker_field in _SET_IN_HOURS and entry.synonyms[-1].source == _DEFAULT:
@@ -142,6 +146,8 @@ def _of_broker(node: Node) -> list[DescribeConfigsResourceResult]:
     values |= {"node_id": node.node_id, "port": node.port, "broker_rack": node.rack}
     entries: list[DescribeConfigsResourceResult] = []
     for field, value in values.items():
+        if field.replace("_", ".") in SETTABLE:
+            continue
         default = field not in _ALWAYS_SET and DEFAULTS[field] == value
         entries.append(
             DescribeConfigsResourceResult(
@@ -153,7 +159,20 @@ def _of_broker(node: Node) -> list[DescribeConfigsResourceResult]:
                 documentation=None,
             )
         )
+    configs = node.commons.broker_configs
+    for name, setting in SETTABLE.items():
+        chain = [(name, v, source) for v, source in configs.chain(str(node.node_id), name)]
+        entries.append(_entry(name, chain, setting.kind, setting.doc))
     return entries
+
+
+def _of_all_brokers(node: Node) -> list[DescribeConfigsResourceResult]:
+    """What was set for all brokers while they ran."""
+    own = node.commons.broker_configs.own(ALL_BROKERS)
+    return [
+        _entry(name, [(name, value, DYNAMIC_DEFAULT)], SETTABLE[name].kind, SETTABLE[name].doc)
+        for name, value in own.items()
+    ]
 
 
 def _kind_of(field: str, value: object) -> Kind:

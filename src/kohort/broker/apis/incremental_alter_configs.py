@@ -1,8 +1,9 @@
 """IncrementalAlterConfigs (44), v0-1. KIP-339.
 
-Sets, deletes, appends to and subtracts from single configurations of topics.
+Sets, deletes, appends to and subtracts from single configurations of topics, groups and brokers.
 
-Differs from Apache Kafka: topics and groups alone have configurations that can be changed.
+Differs from Apache Kafka: loggers and client metrics have no configuration here; of a broker's,
+defaults of topics act.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis.alter_configs import change
+from kohort.broker.apis.describe_configs import BROKER
+from kohort.broker.broker_configs import SETTABLE
 from kohort.broker.calls import Call, serve
-from kohort.broker.topic_settings import ALL_SETTINGS, Kind, default_of
+from kohort.broker.topic_settings import ALL_SETTINGS, Kind, Setting
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.incremental_alter_configs_request import (
-    AlterableConfig,
+    AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
 from kohort.wire.messages.incremental_alter_configs_response import (
@@ -43,7 +46,7 @@ def handle(node: Node, request: IncrementalAlterConfigsRequest, call: Call) -> N
                 node,
                 kind,
                 name,
-                lambda own, resource=resource: _changed(node, own, resource.configs),
+                lambda own, resource=resource: _changed(node, own, resource),
                 request.validate_only,
             )
         responses.append(
@@ -57,7 +60,9 @@ def handle(node: Node, request: IncrementalAlterConfigsRequest, call: Call) -> N
     call.answer(IncrementalAlterConfigsResponse(responses=responses))
 
 
-def _changed(node: Node, own: Mapping[str, str], changes: list[AlterableConfig]) -> dict[str, str]:
+def _changed(node: Node, own: Mapping[str, str], resource: AlterConfigsResource) -> dict[str, str]:
+    changes, of_broker = resource.configs, resource.resource_type == BROKER
+    settings = SETTABLE if of_broker else ALL_SETTINGS
     names = [c.name for c in changes]
     if len(set(names)) < len(names):
         raise BrokerError(ErrorCode.INVALID_REQUEST, "a configuration is changed twice")
@@ -70,8 +75,8 @@ def _changed(node: Node, own: Mapping[str, str], changes: list[AlterableConfig])
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"{name}: no value")
         elif wanted.config_operation == _SET:
             new[name] = wanted.value
-        elif wanted.config_operation in (_APPEND, _SUBTRACT) and _is_list(name):
-            present = _parts(new[name] if name in new else default_of(node.config, name))
+        elif wanted.config_operation in (_APPEND, _SUBTRACT) and _is_list(settings, name):
+            present = _parts(new[name] if name in new else _in_force(node, resource, name))
             given = _parts(wanted.value)
             if wanted.config_operation == _APPEND:
                 present += [v for v in given if v not in present]
@@ -79,7 +84,7 @@ def _changed(node: Node, own: Mapping[str, str], changes: list[AlterableConfig])
                 present = [v for v in present if v not in given]
             new[name] = ",".join(present)
         else:
-            kind = "unknown" if name not in ALL_SETTINGS else "not a list"
+            kind = "unknown" if name not in settings else "not a list"
             raise BrokerError(
                 ErrorCode.INVALID_CONFIG,
                 f"{name} is {kind}: operation {wanted.config_operation} cannot be done with it",
@@ -87,8 +92,16 @@ def _changed(node: Node, own: Mapping[str, str], changes: list[AlterableConfig])
     return new
 
 
-def _is_list(name: str) -> bool:
-    return name in ALL_SETTINGS and ALL_SETTINGS[name].kind is Kind.LIST
+def _is_list(settings: Mapping[str, Setting], name: str) -> bool:
+    return name in settings and settings[name].kind is Kind.LIST
+
+
+def _in_force(node: Node, resource: AlterConfigsResource, name: str) -> str:
+    """The value that holds for a list which the resource has not set itself."""
+    configs = node.commons.broker_configs
+    if resource.resource_type == BROKER:
+        return configs.chain(resource.resource_name, name)[0][0]
+    return configs.topic_default(name)
 
 
 def _parts(value: str) -> list[str]:

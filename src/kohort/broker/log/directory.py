@@ -102,6 +102,8 @@ class Registry:
     """The nodes that shared the directory last, where there were several."""
     groups: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
     """What single groups were configured with."""
+    brokers: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
+    """What brokers were configured with while they ran; "" is all of them."""
     acls: list[AclRow] = field(default_factory=list[AclRow])
     """Who may do what."""
     quotas: list[tuple[Entity, dict[str, float]]] = field(
@@ -117,6 +119,7 @@ class Registry:
             "deleting": self.deleting,
             "nodes": self.nodes,
             "groups": self.groups,
+            "brokers": self.brokers,
             "acls": self.acls,
             "quotas": self.quotas,
             "topics": [topic.encode() for topic in self.topics.values()],
@@ -140,6 +143,7 @@ class Registry:
                 document["deleting"],
                 document.get("nodes", []),
                 document.get("groups", {}),
+                document.get("brokers", {}),
                 document.get("acls", []),
                 [
                     (tuple((kind, name) for kind, name in entity), values)
