@@ -309,8 +309,9 @@ class ShardHost(ABC, Generic[S]):
 
     def _hold(self, offset: int, replies: list[Reply]) -> None:
         if not self._held and offset <= self.partition.end_offset:
-            for reply in replies:
-                answer(reply)
+            for token, response in replies:
+                asker: Any = token
+                asker.answer(response)
         elif replies:
             self._held.append((offset, replies))
             self._release()
@@ -337,8 +338,9 @@ class ShardHost(ABC, Generic[S]):
     def _release(self) -> None:
         end = self.partition.end_offset
         while self._held and self._held[0][0] <= end:
-            for reply in self._held.popleft()[1]:
-                answer(reply)
+            for token, response in self._held.popleft()[1]:
+                asker: Any = token
+                asker.answer(response)
         while self._later and self._later[0][0] <= end:
             self._later.popleft()[1]()
 
@@ -439,8 +441,8 @@ class Shards(ABC, Generic[H]):
             host = self.host_of(key)
         except BrokerError as error:
             self.refuse(request, asker, coordinator_code(error))
-            return
-        host.handle(request, asker)
+        else:
+            host.handle(request, asker)
 
     # -- elections
 

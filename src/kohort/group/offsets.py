@@ -101,7 +101,7 @@ def commit(
             rows=_COMMIT_ROWS,
             not_found=context.api_version >= GROUP_ID_NOT_FOUND_FROM,
         )
-    if not code and not _has_group(ws, group, request.group_id):
+    if not code and group is None and not _has_group(ws, request.group_id):
         code = ErrorCode.POLICY_VIOLATION
     write = None if code else _writer(ws, request.group_id, request.retention_time_ms, now_ms, out)
     response = OffsetCommitResponse()
@@ -154,7 +154,7 @@ def txn_commit(
             rows=_TXN_COMMIT_ROWS,
             not_found=False,
         )
-    if not code and not _has_group(ws, group, request.group_id):
+    if not code and group is None and not _has_group(ws, request.group_id):
         code = ErrorCode.POLICY_VIOLATION
     write = None if code else _writer(ws, request.group_id, NO_EXPIRY, now_ms, out)
     response = TxnOffsetCommitResponse()
@@ -203,9 +203,9 @@ def _fault_of_commit(
     return step if isinstance(step, ErrorCode) else ErrorCode.NONE
 
 
-def _has_group(ws: Workspace, group: Group | None, group_id: str) -> bool:
+def _has_group(ws: Workspace, group_id: str) -> bool:
     """A commit may bring a group without members into being, if the shard has room for it."""
-    if group is not None or group_id in ws.durable.consumer_groups:
+    if group_id in ws.durable.consumer_groups:
         return True
     return len(group_id.encode()) <= MAX_ID_BYTES and ws.create_group(group_id) is not None
 

@@ -78,14 +78,14 @@ def encode_request(
 def encode_response(message: Message, version: int, correlation_id: int) -> list[Buffer]:
     """A response frame: size, header, body; large record buffers uncopied."""
     try:
-        out: list[Buffer] = [_RESPONSE.pack(correlation_id)]
+        head = _RESPONSE.pack(correlation_id)
     except struct_error:
         raise EncodeError(
             f"{message.NAME} v{version}: correlation id {correlation_id} does not fit int32"
         ) from None
     if version >= message.FLEXIBLE_FROM and message.API_KEY != API_VERSIONS:
-        out.append(b"\0")
-    return _framed(message, version, out)
+        head += b"\0"
+    return _framed(message, version, [head])
 
 
 def _framed(message: Message, version: int, out: list[Buffer]) -> list[Buffer]:
@@ -135,8 +135,8 @@ def decode_body(frame: Buffer, head: RequestHead, *, limits: Limits | None = Non
     Bytes behind it are let be, as Apache Kafka does: librdkafka's MetadataRequest v9+ for all
     topics has three of them (it writes the null array's length over four bytes).
     """
-    cls = request_class(head.api_key)
-    return decode_partial(cls, head.api_version, frame, head.body_offset, limits=limits)
+    api_key, version, _, _, offset = head
+    return decode_partial(request_class(api_key), version, frame, offset, limits=limits)
 
 
 def decode_request(frame: Buffer, *, limits: Limits | None = None) -> Request:
