@@ -42,6 +42,14 @@ from kohort.wire.messages.get_telemetry_subscriptions_request import (
 from kohort.wire.messages.get_telemetry_subscriptions_response import (
     GetTelemetrySubscriptionsResponse,
 )
+from kohort.wire.messages.incremental_alter_configs_request import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from kohort.wire.messages.incremental_alter_configs_response import (
+    IncrementalAlterConfigsResponse,
+)
 from kohort.wire.messages.list_config_resources_request import ListConfigResourcesRequest
 from kohort.wire.messages.list_config_resources_response import ListConfigResourcesResponse
 from kohort.wire.messages.list_transactions_request import ListTransactionsRequest
@@ -281,6 +289,32 @@ def test_configurations_say_where_they_come_from() -> None:
     request.include_synonyms = request.include_documentation = False
     [bare] = harness.ask(request, DescribeConfigsResponse).results
     assert not any(entry.synonyms or entry.documentation for entry in bare.configs)
+
+
+def test_secrets_of_the_broker_are_never_shown() -> None:
+    """Passwords of users and keys: that they are there, and nothing more."""
+    harness = Harness(sasl_enabled_mechanisms=("PLAIN",), sasl_users=("ann:hush-hush",))
+    resource = DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=None)
+    request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
+    answer = harness.ask(request, DescribeConfigsResponse)
+    assert "hush" not in repr(answer)
+    secret = {e.name for e in answer.results[0].configs if e.is_sensitive}
+    assert {"sasl.users", "ssl.key.password"} <= secret
+
+
+def test_throttles_of_replicas_are_taken_and_cleared() -> None:
+    """As `kafka-reassign-partitions` sets them with `--throttle`, and clears with `--verify`."""
+
+    def code(operation: int, value: str | None) -> int:
+        names = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+        configs = [AlterableConfig(name=n, config_operation=operation, value=value) for n in names]
+        resource = AlterConfigsResource(resource_type=4, resource_name="1", configs=configs)
+        request = IncrementalAlterConfigsRequest(resources=[resource])
+        answer = harness.ask(request, IncrementalAlterConfigsResponse)
+        return answer.responses[0].error_code
+
+    harness = Harness()
+    assert (code(1, None), code(0, "1000"), code(1, None)) == (0, 0, 0)
 
 
 def test_topics_that_differ_in_dots_alone_are_refused() -> None:

@@ -34,6 +34,7 @@ NOT_NOW = {
 TRIES = 100
 PAUSE_S = 0.1
 SILENT_S = 5.0
+SETTLE_S = 0.4
 IDENTITY = (
     "name", "topic", "topic_name", "topic_id", "api_key", "resource_name", "group_id",
     "transactional_id", "member_id", "key", "feature", "log_dir", "entity_type", "node_id",
@@ -73,6 +74,10 @@ class World:
         assert what not in self.told, f"{what} is recorded twice"
         self.told[what] = self.flat(answer, used)
         return answer
+
+    def settle(self) -> None:
+        """Let brokers hear what the controller has just decided."""
+        threading.Event().wait(SETTLE_S)
 
     def call(self, api: str, version: int | None = None, /, **fields: Any) -> Any:
         """Ask without keeping the answer."""
@@ -116,9 +121,14 @@ class World:
 
     def topic_id(self, name: str) -> bytes:
         """Of a topic that is there."""
-        if name not in self.topic_ids:
+        for _ in range(TRIES):
+            if name in self.topic_ids:
+                break
             [topic] = self.call("Metadata", topics=[{"name": name}]).topics
-            self.topic_ids[name] = bytes(topic.topic_id)
+            if topic.error_code:  # the broker has not heard of it yet
+                self.settle()
+            else:
+                self.topic_ids[name] = bytes(topic.topic_id)
         return self.topic_ids[name]
 
     # -- comparing

@@ -341,6 +341,7 @@ def replaced(world: World) -> None:
 
 
 def listed(world: World) -> None:
+    world.settle()
     world.each("ListConfigResources", "client metrics, or all")
     for label, kinds in {
         "topics": [TOPIC], "brokers": [BROKER], "loggers": [LOGGER], "groups": [GROUP],
@@ -384,6 +385,7 @@ def quotas(world: World) -> None:
     alter("a user's address", entity(("user", "a"), ("ip", "10.0.0.1")), "producer_byte_rate", 1.0)
     alter("no address", entity(("ip", "nowhere.invalid")), "connection_creation_rate", 1.0)
     alter("removed where it is not", ann, "consumer_byte_rate", remove=True)
+    world.settle()
     describe("all")
     describe("all, strictly", strict=True)
     describe("a user", ("user", 0, "ann"))
@@ -399,6 +401,7 @@ def quotas(world: World) -> None:
     describe("a user and an address", ("user", 2, None), ("ip", 2, None))
     describe("no name to match", ("user", 0, None))
     alter("removed", ann, "producer_byte_rate", remove=True)
+    world.settle()
     describe("a user without", ("user", 0, "ann"), strict=True)
 
 

@@ -234,3 +234,39 @@ def test_broker_and_cluster_tools(at, cluster) -> None:
         cluster_id = admin.describe_cluster().cluster_id
     assert cluster_id in tool(f"{TOOLS}.ClusterTool", "cluster-id", *at)
     assert "version" in tool(f"{TOOLS}.FeatureCommand", *at, "describe").lower()
+
+
+def test_disks_and_replicas(at, topic, tmp_path) -> None:
+    """DescribeLogDirs, reassignments, elections."""
+    shown = tool(f"{TOOLS}.LogDirsCommand", *at, "--describe", "--topic-list", topic)
+    [broker] = json.loads(shown.splitlines()[-1])["brokers"]
+    sizes = {p["partition"]: p["size"] for d in broker["logDirs"] for p in d["partitions"]}
+    assert sizes.keys() == {f"{topic}-{n}" for n in range(3)}
+    assert min(sizes.values()) > 0
+    command = f"{TOOLS}.reassign.ReassignPartitionsCommand"
+    plan = tmp_path / "plan.json"
+    partition = {"topic": topic, "partition": 0, "replicas": [1]}
+    plan.write_text(json.dumps({"version": 1, "partitions": [partition]}))
+    tool(command, *at, "--reassignment-json-file", str(plan), "--execute")
+    verified = tool(command, *at, "--reassignment-json-file", str(plan), "--verify")
+    assert f"Reassignment of partition {topic}-0 is completed" in verified
+    assert "No partition reassignments found" in tool(command, *at, "--list")
+    tool(
+        f"{TOOLS}.LeaderElectionCommand", *at, "--election-type", "preferred",
+        "--all-topic-partitions",
+    )  # fmt: skip
+
+
+def test_quotas_quorum_and_special_offsets(at, topic) -> None:
+    command = "kafka.admin.ConfigCommand"
+    who = ("--entity-type", "users", "--entity-name", "ann")
+    tool(command, *at, "--alter", *who, "--add-config", "producer_byte_rate=1000")
+    assert "producer_byte_rate=1000.0" in tool(command, *at, "--describe", *who)
+    quorum = tool(f"{TOOLS}.MetadataQuorumCommand", *at, "describe", "--status")
+    assert "LeaderId:               1" in quorum
+    newest = tool(f"{TOOLS}.GetOffsetShell", *at, "--topic", topic, "--time", "max-timestamp")
+    assert newest.split() == [f"{topic}:{n}:9" for n in range(3)]
+    local = tool(f"{TOOLS}.GetOffsetShell", *at, "--topic", topic, "--time", "earliest-local")
+    assert local.split() == [f"{topic}:{n}:0" for n in range(3)]
+    settings = ("--describe", "--all", "--entity-type", "topics", "--entity-name", topic)
+    assert "DEFAULT_CONFIG:log.cleanup.policy=delete" in tool(command, *at, *settings)

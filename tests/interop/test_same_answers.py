@@ -62,6 +62,7 @@ def told_by(cluster: Any) -> Told:
     try:
         for story in (*recorded.STORIES, *recorded_groups.STORIES):
             story(world)
+            world.settle()
     finally:
         world.close()
     return world.told

@@ -18,7 +18,15 @@ from typing import Final
 
 from kohort.broker.config import BrokerConfig
 from kohort.broker.log.directory import DataDirectory
-from kohort.broker.topic_settings import SETTINGS, Kind, Setting, TopicConfig, default_of, fault_of
+from kohort.broker.topic_settings import (
+    INT64_MAX,
+    SETTINGS,
+    Kind,
+    Setting,
+    TopicConfig,
+    default_of,
+    fault_of,
+)
 from kohort.errors import BrokerError, ErrorCode
 
 ALL_BROKERS: Final = ""
@@ -32,6 +40,7 @@ def broker_name_of(topic_setting: str) -> str:
 
 
 _TOPIC_DEFAULTS: Final = {broker_name_of(name): name for name in SETTINGS}
+_UNLIMITED: Final = str(INT64_MAX)
 _IDLE: Final = "kept and shown, without effect here"
 _IDLE_SETTINGS: Final[dict[str, Setting]] = {
     "background.threads": Setting(Kind.INT, "10", _IDLE, low=1),
@@ -43,6 +52,9 @@ _IDLE_SETTINGS: Final[dict[str, Setting]] = {
     "log.cleaner.dedupe.buffer.size": Setting(Kind.LONG, "134217728", _IDLE, low=0),
     "log.cleaner.io.buffer.size": Setting(Kind.INT, "524288", _IDLE, low=0),
     "log.cleaner.io.buffer.load.factor": Setting(Kind.DOUBLE, "0.9", _IDLE, low=0, high=1),
+    "leader.replication.throttled.rate": Setting(Kind.LONG, _UNLIMITED, _IDLE, low=0),
+    "follower.replication.throttled.rate": Setting(Kind.LONG, _UNLIMITED, _IDLE, low=0),
+    "replica.alter.log.dirs.io.max.bytes.per.second": Setting(Kind.LONG, _UNLIMITED, _IDLE, low=0),
     "sasl.kerberos.kinit.cmd": Setting(Kind.STRING, "/usr/bin/kinit", _IDLE),
     "sasl.kerberos.min.time.before.relogin": Setting(Kind.LONG, "60000", _IDLE, low=0),
     "sasl.kerberos.ticket.renew.jitter": Setting(Kind.DOUBLE, "0.05", _IDLE, low=0),

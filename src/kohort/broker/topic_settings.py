@@ -31,6 +31,7 @@ class Kind(IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    PASSWORD = 9
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from kohort.broker.group_configs import FIELDS
 from kohort.broker.log.directory import topic_name_fault
 from kohort.broker.topic_settings import ALL_SETTINGS, Kind, default_of
 from kohort.broker.topics import Topic
+from kohort.config import is_secret
 from kohort.errors import BrokerError, ErrorCode
 from kohort.group.assignors import Assignor
 from kohort.wire.messages.describe_configs_request import (
@@ -149,13 +150,15 @@ def _of_broker(node: Node) -> list[DescribeConfigsResourceResult]:
         if field.replace("_", ".") in SETTABLE:
             continue
         default = field not in _ALWAYS_SET and DEFAULTS[field] == value
+        secret = is_secret(field)
         entries.append(
             DescribeConfigsResourceResult(
                 name=field.replace("_", "."),
-                value=_shown(value),
+                value=None if secret else _shown(value),
                 read_only=True,
+                is_sensitive=secret,
                 config_source=_DEFAULT if default else _STATIC_BROKER,
-                config_type=_kind_of(field, value),
+                config_type=Kind.PASSWORD if secret else _kind_of(field, value),
                 documentation=None,
             )
         )
