@@ -280,6 +280,8 @@ def test_a_bad_plan_fails_the_heartbeat_and_leaves_the_old_target() -> None:
             answer = bench.keep("m1")
             assert text in answer.error_message
         assert code(answer) is C.UNKNOWN_SERVER_ERROR
+        assert "keeps its old assignment" in answer.error_message  # no member leaves for it
+        assert "leaves the group" not in answer.error_message
         assert bench.wrote() == []
         assert bench.target("m1") == before
     assert set(bench.consumers.members) == {"m1"}

@@ -115,7 +115,9 @@ def retarget(ws: Workspace, draft: Draft) -> None:
     members = dict(draft.members())
     assignor = preferred_assignor(ws, members.values())
     view = group_view(ws.topics, draft, members)
-    plan = checked(assignor.name, _assign(assignor, view), view)
+    plan = checked(
+        assignor.name, _assign(assignor, view), view, "the group keeps its old assignment"
+    )
     for member_id in members:
         target: dict[bytes, tuple[int, ...]] = {}
         for topic, numbers in plan.assignments.get(member_id, {}).items():

@@ -83,7 +83,7 @@ def planned_by(assignor: Assignor, group: GroupView) -> Plan:
             f"assignor {assignor.name!r} failed with {type(error).__name__}: {error}. The member "
             f"leaves the group; mend the assignor's assign()"
         ) from error
-    return checked(assignor.name, plan, group)
+    return checked(assignor.name, plan, group, "the member leaves the group")
 
 
 def encode_plan(plan: Plan, members: Iterable[str]) -> list[SyncGroupRequestAssignment]:

@@ -132,7 +132,8 @@ class Assignor:
         """Divide the partitions of `group.topics` among `group.members`; runs in the leader only.
 
         Members that get nothing may be left out. It runs on the network thread that all clients of
-        the process share: compute, and wait for nothing. What it raises is fatal to the member.
+        the process share: compute, and wait for nothing. What it raises is fatal to the member; in
+        a broker (KIP-848) it fails the heartbeat, and the group keeps its old assignment.
         """
         raise TypeError(f"assignor {type(self).__name__} does not define assign(group)")
 
@@ -170,8 +171,26 @@ def count(partitions: Mapping[str, Sequence[int]]) -> int:
     return sum(map(len, partitions.values()))
 
 
-def checked(name: str, plan: Plan, group: GroupView) -> Plan:
-    """`plan`, if it keeps the contract; raises AssignorError naming the rule, member, partition."""
+def checked(name: str, plan: Plan, group: GroupView, then: str = "") -> Plan:
+    """`plan`, if it keeps the contract; raises AssignorError naming the rule, member, partition.
+
+    `then` says what comes of a plan that does not, to whoever reads the error.
+    """
+    try:
+        _check(plan, group)
+    except _BrokenRuleError as broken:
+        raise AssignorError(
+            f"assignor {name!r} gave a plan that cannot be used: {broken}. The plan was dropped"
+            f"{then and f' and {then}'}; mend the assignor's assign()"
+        ) from None
+    return plan
+
+
+class _BrokenRuleError(Exception):
+    """A plan breaks a rule; the text says which."""
+
+
+def _check(plan: Plan, group: GroupView) -> None:
     subscribed = frozenset[str]().union(*{member.topics for member in group.members.values()})
     spans: dict[str, tuple[int, int]] = {}
     end = 0
@@ -182,17 +201,16 @@ def checked(name: str, plan: Plan, group: GroupView) -> Plan:
     for who, (member_id, parts) in enumerate(plan.assignments.items()):
         member = group.members.get(member_id)
         if member is None:
-            raise _broken(name, f"it assigns to {member_id!r}, who is not a member")
+            raise _BrokenRuleError(f"it assigns to {member_id!r}, who is not a member")
         try:
             found |= note(row, spans, who, parts, member.topics)
         except (TypeError, OverflowError) as error:
-            raise _broken(name, f"what {member_id!r} gets is no partition: {error}") from None
+            raise _BrokenRuleError(f"what {member_id!r} gets is no partition: {error}") from None
     if found or FREE in row:
-        _complain(name, plan, group, spans)
-    return plan
+        _complain(plan, group, spans)
 
 
-def _complain(name: str, plan: Plan, group: GroupView, topics: Iterable[str]) -> None:
+def _complain(plan: Plan, group: GroupView, topics: Iterable[str]) -> None:
     """Raise for the first rule that is broken."""
     given: dict[str, list[Sequence[int]]] = {}
     for member_id, parts in plan.assignments.items():
@@ -200,35 +218,28 @@ def _complain(name: str, plan: Plan, group: GroupView, topics: Iterable[str]) ->
             if not len(numbers):
                 continue
             if topic not in group.members[member_id].topics:
-                raise _broken(name, f"{member_id!r} gets {topic!r} and does not subscribe to it")
+                raise _BrokenRuleError(f"{member_id!r} gets {topic!r} and does not subscribe to it")
             if topic not in group.topics:
-                raise _broken(name, f"{member_id!r} gets partitions of {topic!r}: no such topic")
+                raise _BrokenRuleError(f"{member_id!r} gets partitions of {topic!r}: no such topic")
             given.setdefault(topic, []).append(numbers)
     for topic in topics:
-        _check_topic(name, plan, topic, group.topics[topic].partitions, given.get(topic, []))
+        _check_topic(plan, topic, group.topics[topic].partitions, given.get(topic, []))
 
 
-def _check_topic(
-    name: str, plan: Plan, topic: str, size: int, given: Sequence[Sequence[int]]
-) -> None:
+def _check_topic(plan: Plan, topic: str, size: int, given: Sequence[Sequence[int]]) -> None:
     """Each of 0 to `size` once."""
     together = set[int]().union(*given)
     total = sum(map(len, given))
     if strange := sorted(together.difference(range(size))):
         who = next(m for m, parts in plan.assignments.items() if strange[0] in parts.get(topic, ()))
         what = f"{who!r} gets {topic!r} partition {strange[0]}; it has partitions 0..{size - 1}"
-        raise _broken(name, what)
+        raise _BrokenRuleError(what)
     if total > len(together):
         twice = next(n for n in sorted(together) if sum(list(g).count(n) for g in given) > 1)
         owners = [m for m, parts in plan.assignments.items() if twice in parts.get(topic, ())]
-        raise _broken(name, f"{topic!r} partition {twice} is given twice, to {', '.join(owners)}")
+        raise _BrokenRuleError(
+            f"{topic!r} partition {twice} is given twice, to {', '.join(owners)}"
+        )
     if total < size:
         missing = sorted(set(range(size)) - together)[:10]
-        raise _broken(name, f"nobody gets {topic!r} partitions {missing}")
-
-
-def _broken(name: str, what: str) -> AssignorError:
-    return AssignorError(
-        f"assignor {name!r} gave a plan that cannot be used: {what}. The plan was dropped and the "
-        f"member leaves the group; mend the assignor's assign()"
-    )
+        raise _BrokenRuleError(f"nobody gets {topic!r} partitions {missing}")
