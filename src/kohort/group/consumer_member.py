@@ -25,9 +25,10 @@ from collections.abc import Iterable, Mapping
 
 from kohort.errors import ErrorCode, KohortError, ProtocolError
 from kohort.group.assignors.base import Partitions, TopicView
-from kohort.group.consumer_member_core import LOST_CODES, MOVED_CODES, Call, ConsumerMemberCore
+from kohort.group.consumer_member_core import LOST_CODES, ConsumerMemberCore
 from kohort.group.consumer_member_messages import without
-from kohort.group.consumer_member_table import POLL_WATCHED, SEEKING, Event, State
+from kohort.group.consumer_member_table import State
+from kohort.group.member_base import MOVED_CODES, Call
 from kohort.group.member_effects import Effect
 from kohort.group.member_errors import fatal_error
 from kohort.wire import Message
@@ -37,18 +38,9 @@ _GONE_CODES = LOST_CODES | {ErrorCode.ILLEGAL_GENERATION}
 
 
 class ConsumerMember(ConsumerMemberCore):
-    """A member of one group. Every method returns the effects to be carried out, in order.
-
-    All times are milliseconds of one monotonic clock of the shell's. A caller that is blocked
-    inside `poll` is polling: the shell may call `polled` on its behalf as often as it likes.
-    """
+    """A member of one group; the shell gives `new_id`, a fresh member id (KIP-1082)."""
 
     # -- what it shows -----------------------------------------------------------------------
-
-    @property
-    def group_instance_id(self) -> str | None:
-        """`group.instance.id` of a static member (KIP-345), else None."""
-        return self.config.group_instance_id
 
     @property
     def protocol(self) -> str | None:
@@ -59,16 +51,6 @@ class ConsumerMember(ConsumerMemberCore):
     def assignment(self) -> Partitions:
         """What the caller owns once it has run all its steps."""
         return self._named(self._owned)
-
-    @property
-    def overdue(self) -> bool:
-        """True when the member has left because nobody polled; the next poll brings it back."""
-        return self.state is State.OVERDUE
-
-    @property
-    def is_out(self) -> bool:
-        """True when there is nothing left to leave: not subscribed, left, or stopped for good."""
-        return self.state in {State.DOWN, State.LEFT, State.FATAL}
 
     @property
     def subscription(self) -> frozenset[str] | None:
@@ -105,52 +87,6 @@ class ConsumerMember(ConsumerMemberCore):
         elif self.generation > 0:
             self.last_reason = "the subscription changed"
             self._heartbeat_soon()
-        return self._flush()
-
-    def unsubscribe(self, now_ms: int) -> list[Effect]:
-        """Give up everything, leave the group, stay ready for another `subscribe`."""
-        self._now_ms = now_ms
-        self._subscribed = False
-        self._give_up(Event.UNSUBSCRIBE, "the consumer unsubscribed")
-        return self._flush()
-
-    def close(self, now_ms: int) -> list[Effect]:
-        """Give up everything and leave for good; done in state LEFT.
-
-        A static member says that it may be back (epoch -2): its partitions wait for it.
-        """
-        self._now_ms = now_ms
-        self._give_up(Event.CLOSE, "the consumer is being closed")
-        return self._flush()
-
-    def polled(self, at_ms: int) -> list[Effect]:
-        """The caller polled, or was inside `poll`, at `at_ms`; what is known already is no news."""
-        self._now_ms = max(self._now_ms, at_ms)
-        if at_ms > self._polled_ms:
-            self._polled_ms = at_ms
-            if self._move(Event.POLLED):
-                self._join_at_ms = self._now_ms
-                self._advance()
-        return self._flush()
-
-    def revoked(self, token: int, now_ms: int) -> list[Effect]:
-        """The caller has run the step `Revoke(token)`."""
-        return self._step_done(token, now_ms)
-
-    def assigned(self, token: int, now_ms: int) -> list[Effect]:
-        """The caller has run the step `Assign(token)`."""
-        return self._step_done(token, now_ms)
-
-    def _step_done(self, token: int, now_ms: int) -> list[Effect]:
-        self._now_ms = now_ms
-        if any(step.token == token for step in self._steps):
-            while True:
-                step = self._steps.popleft()
-                if step.token == token:
-                    break
-            self._unsay(without(self._held, step.held))
-            self._held = step.held
-            self._advance()
         return self._flush()
 
     def commit_refused(self, code: int, generation: int, now_ms: int) -> list[Effect]:
@@ -194,79 +130,25 @@ class ConsumerMember(ConsumerMemberCore):
         self._settle()
         return self._flush()
 
-    def coordinator_found(self, node_id: int, now_ms: int) -> list[Effect]:
-        """The lookup that `FindCoordinator` asked for, or another one, named the coordinator."""
-        self._now_ms = now_ms
-        self._finding = False
-        if self.coordinator == node_id:
-            return self._flush()
-        if self.coordinator is not None:
-            self._coordinator_gone("another node is the coordinator now")
-        self.coordinator = node_id
-        self._heartbeat_at_ms = now_ms
-        if self.state is State.DISCOVERING:
-            self._enter()
-        else:
-            self._move(Event.COORDINATOR_FOUND)
-        self._timers()
-        return self._flush()
+    # -- what `MemberBase` leaves open ---------------------------------------------------------
 
-    def coordinator_not_found(self, error: KohortError, now_ms: int) -> list[Effect]:
-        """The lookup failed; it is tried again after a back-off unless `error` is for a person."""
-        self._now_ms = now_ms
-        self._finding = False
-        if not error.retriable and self.state in SEEKING:
-            self._fail(error)
-        self._find_at_ms = now_ms + self._backoff_ms(self._finds)
-        self._finds += 1
-        return self._flush()
+    def _unsubscribed(self) -> None:
+        self._subscribed = False
 
-    def coordinator_lost(self, now_ms: int) -> list[Effect]:
-        """The connection to the coordinator broke, or somebody was told NOT_COORDINATOR."""
-        self._now_ms = now_ms
-        self._coordinator_gone("the connection was lost")
-        return self._flush()
+    def _step_done(self, token: int) -> None:
+        if any(step.token == token for step in self._steps):
+            while True:
+                step = self._steps.popleft()
+                if step.token == token:
+                    break
+            self._unsay(without(self._held, step.held))
+            self._held = step.held
+            self._advance()
 
-    def answered(self, token: int, answer: Message | KohortError, now_ms: int) -> list[Effect]:
-        """The response to `Send(token, …)`, or the error that came instead of one."""
-        self._now_ms = now_ms
-        call = next((call for call, sent in self._calls.items() if sent == token), None)
-        if call is None:
-            return self._flush()
-        del self._calls[call]
-        if call is Call.LEAVE:
-            self._move(Event.GONE)
-        elif isinstance(answer, KohortError):
+    def _take_answer(self, call: Call, answer: Message | KohortError) -> None:
+        if isinstance(answer, KohortError):
             self._unanswered(call, answer)
         elif isinstance(answer, ConsumerGroupHeartbeatResponse):
             self._heartbeat_answered(call, answer)
         else:
             self._fail(ProtocolError(f"{call.value}: answered with a {type(answer).__name__}"))
-        return self._flush()
-
-    # -- time ----------------------------------------------------------------------------------
-
-    def next_deadline(self) -> int | None:
-        """When `tick` is due at the latest, None while nothing but an event can change anything."""
-        due: list[int] = []
-        if self._may_heartbeat():
-            due.append(self._heartbeat_at_ms)
-        if self.state in POLL_WATCHED:
-            due.append(self._polled_ms + self.config.max_poll_interval_ms)
-        if self.state is State.JOINING and Call.JOIN not in self._calls:
-            due.append(self._join_at_ms)
-        if self._may_seek():
-            due.append(self._find_at_ms)
-        return min(due, default=None)
-
-    def tick(self, now_ms: int) -> list[Effect]:
-        """Do what has fallen due. Call `polled` with the caller's latest poll first.
-
-        Only here is the caller found to be overdue: other events come without its latest poll.
-        """
-        self._now_ms = now_ms
-        limit_ms = self._polled_ms + self.config.max_poll_interval_ms
-        if self.state in POLL_WATCHED and now_ms >= limit_ms:
-            self._overdue()
-        self._timers()
-        return self._flush()

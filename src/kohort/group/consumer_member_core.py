@@ -13,7 +13,6 @@ Rules:
 
 from __future__ import annotations
 
-import enum
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -38,39 +37,25 @@ from kohort.group.consumer_member_messages import (
 )
 from kohort.group.consumer_member_table import (
     HEARTBEATING,
-    SEEKING,
+    MACHINE,
     SETTLING,
-    TRANSITIONS,
     Event,
     State,
 )
+from kohort.group.member_base import MOVED_CODES, Call, MemberBase
 from kohort.group.member_config import MemberConfig
 from kohort.group.member_effects import (
     Assign,
-    Effect,
-    Fatal,
-    FindCoordinator,
     Revoke,
     Send,
-    Warn,
     WatchTopics,
 )
 from kohort.group.member_errors import fatal_error, unsupported_protocol
-from kohort.group.pace import Pace
 from kohort.wire.messages.consumer_group_heartbeat_response import ConsumerGroupHeartbeatResponse
 
-MOVED_CODES = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 LOST_CODES = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
 FIRST_INTERVAL_MS = 5_000
 """Until the coordinator names an interval, and when it names none that can be used (B9)."""
-
-
-class Call(enum.Enum):
-    """Requests of which at most one is under way."""
-
-    JOIN = "joining"
-    HEARTBEAT = "heartbeating"
-    LEAVE = "leaving"
 
 
 class OpenStep(NamedTuple):
@@ -81,29 +66,17 @@ class OpenStep(NamedTuple):
     gives_up: bool
 
 
-class ConsumerMemberCore:
+class ConsumerMemberCore(MemberBase[State, Event]):
     """The state of a member and its steps; see `ConsumerMember` for the inputs."""
 
     def __init__(
         self, config: MemberConfig, new_id: Callable[[], str], jitter: Callable[[], float]
     ) -> None:
-        self.config = config
+        super().__init__(config, MACHINE, jitter)
         self.cooperative = True
         self.is_leader = False
-        self.state = State.DOWN
-        self.since_ms = 0
         self.member_id = new_id()
-        self.generation = NO_GENERATION
-        self.coordinator: int | None = None
-        self.last_reason = ""
-        self.rebalances = 0
-        self.error: KohortError | None = None
         self._new_id = new_id
-        self._jitter = jitter
-        self._out: list[Effect] = []
-        self._now_ms = 0
-        self._serial = 0
-        self._calls: dict[Call, int] = {}
         self._steps: deque[OpenStep] = deque()
         self._subscribed = False
         self._topics: frozenset[str] = frozenset()
@@ -122,35 +95,10 @@ class ConsumerMemberCore:
         self._counted_in = False
         # The caller is to be told that a reconciliation is complete, even if nothing is new.
         self._announce = False
-        self._finding = False
-        self._finds = 0
-        self._failures = 0
-        self._find_at_ms = 0
-        self._join_at_ms = 0
-        self._heartbeat_at_ms = 0
         self._sent_ms = 0
         self._interval_ms = FIRST_INTERVAL_MS
-        self._pace = Pace(config.join_heartbeat_ms)
-        self._polled_ms = 0
 
     # -- moving --------------------------------------------------------------------------------
-
-    def _move(self, event: Event) -> bool:
-        """Follow the table; False when the event does not concern the present state."""
-        to = TRANSITIONS[self.state].get(event)
-        if to is None:
-            return False
-        if to is not self.state:
-            self.state, self.since_ms = to, self._now_ms
-        return True
-
-    def _flush(self) -> list[Effect]:
-        """The end of every input: whoever needs a coordinator and has none looks for one."""
-        if self._may_seek() and self._now_ms >= self._find_at_ms:
-            self._finding = True
-            self._out.append(FindCoordinator())
-        out, self._out = self._out, []
-        return out
 
     def _advance(self) -> None:
         """Go on from a state that waits for the caller, once its last step is confirmed."""
@@ -162,29 +110,17 @@ class ConsumerMemberCore:
             self._move(Event.REVOKED)
             self._enter()
         elif self.state is State.UNSUBSCRIBING:
-            self._send_leave()
+            self._send_leave(self.last_reason)
             self._move(Event.REVOKED)
             if self._subscribed:
                 self._start()
         elif self.state is State.CLOSING:
             self._move(Event.REVOKED)
-            token = self._send_leave()
+            token = self._send_leave(self.last_reason)
             if token is None:
                 self._move(Event.GONE)
             else:
                 self._calls[Call.LEAVE] = token
-
-    def _start(self) -> None:
-        self._polled_ms = self._now_ms
-        self._find_at_ms = self._join_at_ms = self._now_ms
-        self._failures = 0
-        self._move(Event.SUBSCRIBE)
-        self._enter()
-
-    def _enter(self) -> None:
-        """From DISCOVERING on to JOINING, at once if the coordinator is known (spec 1.1)."""
-        if self.coordinator is not None and self._move(Event.COORDINATOR_FOUND):
-            self._join()
 
     # -- after what was assigned ---------------------------------------------------------------
 
@@ -265,7 +201,7 @@ class ConsumerMemberCore:
         reason = f"{asked} was answered {ErrorCode.name_of(code)} in epoch {self.generation}"
         if self.state is State.JOINING:
             self.member_id = self._new_id()
-        self._forget()
+        self._drop_out()
         if self._move(Event.LOST):
             self.last_reason = reason
             wait_ms = self._backoff_ms(self._failures - 1) if self._failures else 0
@@ -273,7 +209,13 @@ class ConsumerMemberCore:
             self._revoke(self._owned, True, reason)
             self._advance()
 
-    def _forget(self) -> None:
+    def _give_all_up(self, reason: str, *, lost: bool) -> None:
+        self._revoke(self._owned, lost, reason)
+
+    def _unheard(self) -> None:
+        self._known = None  # the next heartbeat is a full one (B5)
+
+    def _drop_out(self) -> None:
         """Out of the group: no epoch, no assignment, and no answer counts any more."""
         self._calls.clear()
         self.generation = NO_GENERATION
@@ -283,44 +225,11 @@ class ConsumerMemberCore:
         self._pace.grow_up()
         self._watch(frozenset(), frozenset())
 
-    def _overdue(self) -> None:
-        """The caller does not poll: leave, so that others get the partitions (spec 1.3, B10)."""
-        idle, limit = self._now_ms - self._polled_ms, self.config.max_poll_interval_ms
-        reason = f"no poll for {idle} ms (max.poll.interval.ms={limit})"
-        self._move(Event.POLL_OVERDUE)
-        self.last_reason = reason
-        self._send_leave()
-        self._out.append(
-            Warn(
-                f"left group {self.config.group_id!r}: {reason}. Others take its partitions; "
-                f"it joins again at the next poll. Process less per poll (max.poll.records), or "
-                f"raise max.poll.interval.ms"
-            )
-        )
-        self._revoke(self._owned, True, reason)
-
-    def _give_up(self, event: Event, reason: str) -> None:
-        if not self._move(event):
-            return
-        self.last_reason = reason
-        self._revoke(self._owned, self.generation < 0, reason)
-        self._advance()
-
-    def _fail(self, error: KohortError) -> None:
-        """Out for good. While closing there is nobody left to tell, so it only lets go."""
-        if self.state is State.CLOSING:
-            self._forget()
-        if not self._move(Event.FAIL):
-            return
-        self.error, self.last_reason = error, str(error)
-        self._forget()
-        self._revoke(self._owned, True, str(error))
-        self._out.append(Fatal(error))
-
-    def _send_leave(self) -> int | None:
-        """Leave if there is anybody to tell who may count this member in."""
+    def _send_leave(self, reason: str) -> int | None:
+        """Told to whom may count this member in. KIP-848 has no place for a reason."""
+        del reason
         node_id, there = self.coordinator, self._counted_in
-        self._forget()
+        self._drop_out()
         if node_id is None or not there:
             return None
         message = leave_request(self.config, self.member_id)
@@ -354,25 +263,7 @@ class ConsumerMemberCore:
             return
         self._heartbeat_at_ms = min(self._heartbeat_at_ms, self._now_ms)
         if self._may_heartbeat():
-            self._send(Call.HEARTBEAT, self.generation)
-
-    def _coordinator_gone(self, reason: str) -> None:
-        """Every answer still under way belongs to the old connection: none will count.
-
-        What it would have said is unknown, so the next heartbeat is a full one (B5). Looked for at
-        once; with a back-off when no answer was any good since the last time.
-        """
-        if self.coordinator is None:
-            return
-        self.coordinator, self.last_reason = None, f"coordinator lost: {reason}"
-        wait = self._backoff_ms(self._finds - 1) if self._finds else 0
-        self._find_at_ms, self._finds = self._now_ms + wait, self._finds + 1
-        leaving = Call.LEAVE in self._calls
-        self._calls.clear()
-        self._known = None
-        if leaving:
-            self._move(Event.GONE)
-        self._move(Event.COORDINATOR_LOST)
+            self._heartbeat()
 
     def _unanswered(self, call: Call, error: KohortError) -> None:
         if error.retriable:
@@ -466,12 +357,8 @@ class ConsumerMemberCore:
 
     # -- time ----------------------------------------------------------------------------------
 
-    def _timers(self) -> None:
-        now = self._now_ms
-        if self._may_heartbeat() and now >= self._heartbeat_at_ms:
-            self._send(Call.HEARTBEAT, self.generation)
-        if self.state is State.JOINING and Call.JOIN not in self._calls:
-            self._join()
+    def _heartbeat(self) -> None:
+        self._send(Call.HEARTBEAT, self.generation)
 
     def _may_heartbeat(self) -> bool:
         return (
@@ -480,12 +367,3 @@ class ConsumerMemberCore:
             and self.coordinator is not None
             and not self._calls
         )
-
-    def _may_seek(self) -> bool:
-        return self.coordinator is None and not self._finding and self.state in SEEKING
-
-    def _backoff_ms(self, failures: int) -> int:
-        """KIP-580: doubling, bounded, and spread by a fifth either way."""
-        config = self.config
-        flat = min(config.retry_backoff_max_ms, config.retry_backoff_ms << min(failures, 20))
-        return int(flat * (0.8 + 0.4 * self._jitter()))

@@ -23,10 +23,11 @@ from collections.abc import Iterable, Mapping
 
 from kohort.errors import ErrorCode, KohortError, ProtocolError
 from kohort.group.assignors.base import Partitions, TopicView
-from kohort.group.member_core import MOVED_CODES, UNKNOWN_CODES, Call, MemberCore
+from kohort.group.member_base import MOVED_CODES, Call
+from kohort.group.member_core import UNKNOWN_CODES, MemberCore
 from kohort.group.member_effects import Effect
 from kohort.group.member_errors import fatal_error
-from kohort.group.member_table import HEARTBEATING, POLL_WATCHED, SEEKING, Event, State
+from kohort.group.member_table import HEARTBEATING, State
 from kohort.wire import Message
 from kohort.wire.messages.heartbeat_response import HeartbeatResponse
 from kohort.wire.messages.join_group_response import JoinGroupResponse
@@ -34,34 +35,14 @@ from kohort.wire.messages.sync_group_response import SyncGroupResponse
 
 
 class ClassicMember(MemberCore):
-    """A member of one group. Every method returns the effects to be carried out, in order.
-
-    `assignors` are in order of preference, the most preferred first. All times are milliseconds of
-    one monotonic clock of the shell's. A caller that is blocked inside `poll` is polling: the shell
-    may call `polled` on its behalf as often as it likes.
-    """
+    """A member of one group; `assignors` are in order of preference, the most preferred first."""
 
     # -- what it shows -----------------------------------------------------------------------
-
-    @property
-    def group_instance_id(self) -> str | None:
-        """`group.instance.id` of a static member (KIP-345), else None."""
-        return self.config.group_instance_id
 
     @property
     def assignment(self) -> Partitions:
         """What the caller owns once it has run all its steps."""
         return self._owned
-
-    @property
-    def overdue(self) -> bool:
-        """True when the member has left because nobody polled; the next poll brings it back."""
-        return self.state is State.OVERDUE
-
-    @property
-    def is_out(self) -> bool:
-        """True when there is nothing left to leave: not subscribed, left, or stopped for good."""
-        return self.state in {State.DOWN, State.LEFT, State.FATAL}
 
     @property
     def subscription(self) -> frozenset[str] | None:
@@ -86,43 +67,6 @@ class ClassicMember(MemberCore):
             self._start()
         elif self.state in {State.STABLE, State.ASSIGNING, State.PLANNING, State.DISCOVERING}:
             self._rejoin("the subscription changed")
-        return self._flush()
-
-    def unsubscribe(self, now_ms: int) -> list[Effect]:
-        """Give up everything, leave the group, stay ready for another `subscribe`."""
-        self._now_ms = now_ms
-        self._topics = None
-        self._give_up(Event.UNSUBSCRIBE, "the consumer unsubscribed")
-        return self._flush()
-
-    def close(self, now_ms: int) -> list[Effect]:
-        """Give up everything and leave for good; done in state LEFT. A static member stays."""
-        self._now_ms = now_ms
-        self._give_up(Event.CLOSE, "the consumer is being closed")
-        return self._flush()
-
-    def polled(self, at_ms: int) -> list[Effect]:
-        """The caller polled, or was inside `poll`, at `at_ms`; what is known already is no news."""
-        self._now_ms = max(self._now_ms, at_ms)
-        if at_ms > self._polled_ms:
-            self._polled_ms = at_ms
-            if self._move(Event.POLLED):
-                self._advance()
-        return self._flush()
-
-    def revoked(self, token: int, now_ms: int) -> list[Effect]:
-        """The caller has run the step `Revoke(token)`."""
-        return self._step_done(token, now_ms)
-
-    def assigned(self, token: int, now_ms: int) -> list[Effect]:
-        """The caller has run the step `Assign(token)`."""
-        return self._step_done(token, now_ms)
-
-    def _step_done(self, token: int, now_ms: int) -> list[Effect]:
-        self._now_ms = now_ms
-        if token == self._step:
-            self._step = None
-            self._advance()
         return self._flush()
 
     def commit_refused(self, code: int, generation: int, now_ms: int) -> list[Effect]:
@@ -169,49 +113,24 @@ class ClassicMember(MemberCore):
             self._settle()
         return self._flush()
 
-    def coordinator_found(self, node_id: int, now_ms: int) -> list[Effect]:
-        """The lookup that `FindCoordinator` asked for, or another one, named the coordinator."""
-        self._now_ms = now_ms
-        self._finding = False
-        if self.coordinator == node_id:
-            return self._flush()
-        if self.coordinator is not None:
-            self._coordinator_gone("another node is the coordinator now")
-        self.coordinator = node_id
-        self._heard_ms = self._heartbeat_at_ms = now_ms
-        if self.state is State.DISCOVERING:
-            self._enter()
-        elif self._move(Event.COORDINATOR_FOUND):
-            self._settle()
-        self._timers()
-        return self._flush()
+    # -- what `MemberBase` leaves open ---------------------------------------------------------
 
-    def coordinator_not_found(self, error: KohortError, now_ms: int) -> list[Effect]:
-        """The lookup failed; it is tried again after a back-off unless `error` is for a person."""
-        self._now_ms = now_ms
-        self._finding = False
-        if not error.retriable and self.state in SEEKING:
-            self._fail(error)
-        self._find_at_ms = now_ms + self._backoff_ms(self._finds)
-        self._finds += 1
-        return self._flush()
+    def _unsubscribed(self) -> None:
+        self._topics = None
 
-    def coordinator_lost(self, now_ms: int) -> list[Effect]:
-        """The connection to the coordinator broke, or somebody was told NOT_COORDINATOR."""
-        self._now_ms = now_ms
-        self._coordinator_gone("the connection was lost")
-        return self._flush()
+    def _step_done(self, token: int) -> None:
+        if token == self._step:
+            self._step = None
+            self._advance()
 
-    def answered(self, token: int, answer: Message | KohortError, now_ms: int) -> list[Effect]:
-        """The response to `Send(token, …)`, or the error that came instead of one."""
-        self._now_ms = now_ms
-        call = next((call for call, sent in self._calls.items() if sent == token), None)
-        if call is None:
-            return self._flush()
-        del self._calls[call]
-        if call is Call.LEAVE:
-            self._move(Event.GONE)
-        elif call is Call.LOOK:
+    def _coordinator_known(self) -> None:
+        self._heard_ms = self._now_ms
+
+    def _member_again(self) -> None:
+        self._settle()
+
+    def _take_answer(self, call: Call, answer: Message | KohortError) -> None:
+        if call is Call.LOOK:
             self._inherit(answer)
         elif isinstance(answer, KohortError):
             self._unanswered(call, answer)
@@ -223,35 +142,3 @@ class ClassicMember(MemberCore):
             self._heartbeat_answered(answer)
         else:
             self._fail(ProtocolError(f"{call.value}: answered with a {type(answer).__name__}"))
-        return self._flush()
-
-    # -- time ----------------------------------------------------------------------------------
-
-    def next_deadline(self) -> int | None:
-        """When `tick` is due at the latest, None while nothing but an event can change anything."""
-        due: list[int] = []
-        if self._keeps_session():
-            due.append(self._heard_ms + self.config.session_timeout_ms)
-            if self._may_heartbeat():
-                due.append(self._heartbeat_at_ms)
-        if self.state in POLL_WATCHED:
-            due.append(self._polled_ms + self.config.max_poll_interval_ms)
-        if self.state is State.JOINING and Call.JOIN not in self._calls:
-            due.append(self._join_at_ms)
-        if self.state is State.PLANNING:
-            due.append(self._plan_at_ms)
-        if self._may_seek():
-            due.append(self._find_at_ms)
-        return min(due, default=None)
-
-    def tick(self, now_ms: int) -> list[Effect]:
-        """Do what has fallen due. Call `polled` with the caller's latest poll first.
-
-        Only here is the caller found to be overdue: other events come without its latest poll.
-        """
-        self._now_ms = now_ms
-        limit_ms = self._polled_ms + self.config.max_poll_interval_ms
-        if self.state in POLL_WATCHED and now_ms >= limit_ms:
-            self._overdue()
-        self._timers()
-        return self._flush()

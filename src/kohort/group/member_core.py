@@ -10,7 +10,6 @@ Rules:
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Sequence
 
 from kohort.errors import RETRIABLE_CODES, ConfigError, ErrorCode, KohortError, ProtocolError
@@ -25,12 +24,10 @@ from kohort.group.assignors.base import (
     subtract,
 )
 from kohort.group.assignors.protocol import decode_assignment
+from kohort.group.member_base import MOVED_CODES, Call, MemberBase
 from kohort.group.member_config import MemberConfig
 from kohort.group.member_effects import (
     Assign,
-    Effect,
-    Fatal,
-    FindCoordinator,
     Revoke,
     Send,
     Warn,
@@ -52,8 +49,7 @@ from kohort.group.member_plan import (
     planned_topics,
     read_members,
 )
-from kohort.group.member_table import HEARTBEATING, SEEKING, TRANSITIONS, Event, State
-from kohort.group.pace import Pace
+from kohort.group.member_table import HEARTBEATING, MACHINE, Event, State
 from kohort.wire import Message
 from kohort.wire.messages.describe_groups_request import DescribeGroupsRequest
 from kohort.wire.messages.describe_groups_response import DescribeGroupsResponse
@@ -65,21 +61,10 @@ from kohort.wire.messages.sync_group_response import SyncGroupResponse
 JOIN_SLACK_MS = 5_000
 """A join or sync may be parked for the whole rebalance timeout; its answer may take this longer."""
 
-MOVED_CODES = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 UNKNOWN_CODES = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID})
 
 
-class Call(enum.Enum):
-    """Requests of which at most one is under way."""
-
-    JOIN = "joining"
-    SYNC = "taking the assignment"
-    HEARTBEAT = "heartbeating"
-    LEAVE = "leaving"
-    LOOK = "looking at the group's plan"
-
-
-class MemberCore:
+class MemberCore(MemberBase[State, Event]):
     """The state of a member and its steps; see `ClassicMember` for the inputs."""
 
     def __init__(
@@ -87,27 +72,14 @@ class MemberCore:
     ) -> None:
         if not assignors:
             raise ConfigError("partition_assignment_strategy is empty: name at least one assignor")
-        self.config = config
+        super().__init__(config, MACHINE, jitter)
         self.assignors = {assignor.name: assignor for assignor in assignors}
         if len(self.assignors) != len(assignors):
             names = ", ".join(assignor.name for assignor in assignors)
             raise ConfigError(f"partition_assignment_strategy names one assignor twice: {names}")
         self.cooperative = all(assignor.cooperative for assignor in assignors)
-        self.state = State.DOWN
-        self.since_ms = 0
-        self.member_id = ""
-        self.generation = NO_GENERATION
         self.protocol: str | None = None
         self.is_leader = False
-        self.coordinator: int | None = None
-        self.last_reason = ""
-        self.rebalances = 0
-        self.error: KohortError | None = None
-        self._jitter = jitter
-        self._out: list[Effect] = []
-        self._now_ms = 0
-        self._serial = 0
-        self._calls: dict[Call, int] = {}
         self._step: int | None = None
         # What the caller owns once it has run every step that was emitted, and since when.
         self._owned: Partitions = {}
@@ -120,36 +92,11 @@ class MemberCore:
         self._planned_for: dict[str, TopicView | None] = {}
         self._inherits = False
         self._again = ""
-        self._finding = False
-        self._finds = 0
-        self._joins = 0
-        self._find_at_ms = 0
-        self._join_at_ms = 0
         self._plan_at_ms = 0
-        self._heartbeat_at_ms = 0
         self._hurried = False  # a hint came when no heartbeat could go
-        self._pace = Pace(config.join_heartbeat_ms)
         self._heard_ms = 0
-        self._polled_ms = 0
 
     # -- moving --------------------------------------------------------------------------------
-
-    def _move(self, event: Event) -> bool:
-        """Follow the table; False when the event does not concern the present state."""
-        to = TRANSITIONS[self.state].get(event)
-        if to is None:
-            return False
-        if to is not self.state:
-            self.state, self.since_ms = to, self._now_ms
-        return True
-
-    def _flush(self) -> list[Effect]:
-        """The end of every input: whoever needs a coordinator and has none looks for one."""
-        if self._may_seek() and self._now_ms >= self._find_at_ms:
-            self._finding = True
-            self._out.append(FindCoordinator())
-        out, self._out = self._out, []
-        return out
 
     def _advance(self) -> None:
         """Go on from a state that waits for the caller, once its last step is confirmed."""
@@ -176,18 +123,6 @@ class MemberCore:
                 self._move(Event.GONE)
             else:
                 self._calls[Call.LEAVE] = token
-
-    def _start(self) -> None:
-        self._polled_ms = self._now_ms
-        self._find_at_ms = self._join_at_ms = self._now_ms
-        self._joins = 0
-        self._move(Event.SUBSCRIBE)
-        self._enter()
-
-    def _enter(self) -> None:
-        """From DISCOVERING on to JOINING, at once if the coordinator is known (spec 1.1)."""
-        if self.coordinator is not None and self._move(Event.COORDINATOR_FOUND):
-            self._join()
 
     def _settle(self) -> None:
         """A stable member looks whether anything has changed since it joined."""
@@ -230,6 +165,15 @@ class MemberCore:
             self._revoke(self._owned, True, reason)
             self._advance()
 
+    def _give_all_up(self, reason: str, *, lost: bool) -> None:
+        self._revoke(self._owned, lost, reason)
+
+    def _leaving(self) -> None:
+        self._calls.clear()
+
+    def _drop_out(self) -> None:
+        self._forget(member_id=True)
+
     def _forget(self, *, member_id: bool) -> None:
         self._calls.clear()
         self._inherits = False
@@ -239,45 +183,8 @@ class MemberCore:
         if member_id:
             self.member_id = ""
 
-    def _overdue(self) -> None:
-        """The caller does not poll: leave, so that others get the partitions (spec 1.3, B10)."""
-        idle, limit = self._now_ms - self._polled_ms, self.config.max_poll_interval_ms
-        reason = f"no poll for {idle} ms (max.poll.interval.ms={limit})"
-        self._move(Event.POLL_OVERDUE)
-        self.last_reason = reason
-        self._send_leave(reason)
-        self._out.append(
-            Warn(
-                f"left group {self.config.group_id!r}: {reason}. Others take its partitions; "
-                f"it joins again at the next poll. Process less per poll (max.poll.records), or "
-                f"raise max.poll.interval.ms"
-            )
-        )
-        self._revoke(self._owned, True, reason)
-
-    def _give_up(self, event: Event, reason: str) -> None:
-        if not self._move(event):
-            return
-        self.last_reason = reason
-        self._calls.clear()
-        self._revoke(self._owned, self.generation < 0, reason)
-        self._advance()
-
-    def _fail(self, error: KohortError, *, leave: bool = False) -> None:
-        """Out for good. While closing there is nobody left to tell, so it only lets go."""
-        if self.state is State.CLOSING:
-            self._forget(member_id=True)
-        if not self._move(Event.FAIL):
-            return
-        self.error, self.last_reason = error, str(error)
-        if leave:
-            self._send_leave("its assignor failed")
-        self._forget(member_id=True)
-        self._revoke(self._owned, True, str(error))
-        self._out.append(Fatal(error))
-
     def _send_leave(self, reason: str) -> int | None:
-        """Leave if there is anybody to tell; static members stay (KIP-345). Forgets who it was."""
+        """Static members stay (KIP-345)."""
         member_id, node_id = self.member_id, self.coordinator
         self._forget(member_id=True)
         self._watch(frozenset())
@@ -295,23 +202,6 @@ class MemberCore:
         self._serial += 1
         self._calls[call] = self._serial
         self._out.append(Send(self._serial, message, self.coordinator, timeout_ms))
-
-    def _coordinator_gone(self, reason: str) -> None:
-        """Every answer still under way belongs to the old connection: none will count.
-
-        Looked for at once; with a back-off when no answer was any good since the last time, or two
-        brokers that point at each other would be asked without end.
-        """
-        if self.coordinator is None:
-            return
-        self.coordinator, self.last_reason = None, f"coordinator lost: {reason}"
-        wait = self._backoff_ms(self._finds - 1) if self._finds else 0
-        self._find_at_ms, self._finds = self._now_ms + wait, self._finds + 1
-        leaving = Call.LEAVE in self._calls
-        self._calls.clear()
-        if leaving:
-            self._move(Event.GONE)
-        self._move(Event.COORDINATOR_LOST)
 
     def _heard(self) -> None:
         """The coordinator answered as one that serves this group."""
@@ -351,8 +241,8 @@ class MemberCore:
 
     def _join_again(self, *, at_once: bool) -> None:
         """Back off, except that the first refusal may be answered at once."""
-        first, self._joins = self._joins == 0, self._joins + 1
-        wait = 0 if first and at_once else self._backoff_ms(self._joins - 1)
+        first, self._failures = self._failures == 0, self._failures + 1
+        wait = 0 if first and at_once else self._backoff_ms(self._failures - 1)
         self._join_at_ms = self._now_ms + wait
         self._move(Event.JOIN_AGAIN)
 
@@ -458,8 +348,8 @@ class MemberCore:
         elif code in UNKNOWN_CODES:
             self._lose(code, "the sync")
         elif code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            self._join_at_ms = self._now_ms + self._backoff_ms(self._joins)
-            self._joins += 1
+            self._join_at_ms = self._now_ms + self._backoff_ms(self._failures)
+            self._failures += 1
             self._rejoin("the coordinator is loading")
         elif code in MOVED_CODES:
             self._coordinator_gone(f"it answered the sync with {ErrorCode.name_of(code)}")
@@ -484,8 +374,8 @@ class MemberCore:
                     f"does not subscribe to ({', '.join(strangers[:5])}); rejoining"
                 )
             )
-            self._join_at_ms = self._now_ms + self._backoff_ms(self._joins)
-            self._joins += 1
+            self._join_at_ms = self._now_ms + self._backoff_ms(self._failures)
+            self._failures += 1
             self._rejoin("assigned topics that it does not subscribe to")
             return
         try:
@@ -499,7 +389,7 @@ class MemberCore:
 
     def _take(self, assignment: Partitions) -> None:
         self._move(Event.SYNCED)
-        self._joins = 0
+        self._failures = 0
         self.rebalances += 1
         self._owned_generation = self.generation
         if self.cooperative:  # KIP-429: what it is to get, others give up first
@@ -552,34 +442,30 @@ class MemberCore:
         elif code not in {ErrorCode.NONE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}:
             self._refused(Call.HEARTBEAT, code)
 
-    # -- time ----------------------------------------------------------------------------------
-
-    def _timers(self) -> None:
-        now, config = self._now_ms, self.config
-        if self._keeps_session() and now >= self._heard_ms + config.session_timeout_ms:
-            silent = now - self._heard_ms
-            self._coordinator_gone(f"no answer for {silent} ms (session.timeout.ms)")
-        if self._may_heartbeat() and now >= self._heartbeat_at_ms:
-            self._heartbeat()
-        if self.state is State.JOINING and Call.JOIN not in self._calls:
-            self._join()
-        if self.state is State.PLANNING:
-            self._plan()
-
     def _keeps_session(self) -> bool:
         return self.state in HEARTBEATING and self.generation >= 0 and self.coordinator is not None
 
     def _may_heartbeat(self) -> bool:
         return self._keeps_session() and Call.HEARTBEAT not in self._calls
 
-    def _may_seek(self) -> bool:
-        return self.coordinator is None and not self._finding and self.state in SEEKING
+    # -- time, as `MemberBase` asks for it -----------------------------------------------------
 
-    def _backoff_ms(self, failures: int) -> int:
-        """KIP-580: doubling, bounded, and spread by a fifth either way."""
-        config = self.config
-        flat = min(config.retry_backoff_max_ms, config.retry_backoff_ms << min(failures, 20))
-        return int(flat * (0.8 + 0.4 * self._jitter()))
+    def _due(self) -> list[int]:
+        due = super()._due()
+        if self._keeps_session():
+            due.append(self._heard_ms + self.config.session_timeout_ms)
+        if self.state is State.PLANNING:
+            due.append(self._plan_at_ms)
+        return due
+
+    def _timers(self) -> None:
+        now, config = self._now_ms, self.config
+        if self._keeps_session() and now >= self._heard_ms + config.session_timeout_ms:
+            silent = now - self._heard_ms
+            self._coordinator_gone(f"no answer for {silent} ms (session.timeout.ms)")
+        super()._timers()
+        if self.state is State.PLANNING:
+            self._plan()
 
 
 def _broken_callback(name: str | None, error: Exception) -> AssignorError:
