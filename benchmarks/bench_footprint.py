@@ -59,6 +59,52 @@ def broker_ready() -> tuple[float, float]:
             process.wait(10)
 
 
+IDLE = """
+import gc, re, sys, threading
+from pathlib import Path
+from kohort import Consumer, Producer
+
+def rss_kb():
+    return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+def joined(number):
+    consumer = Consumer(bootstrap_servers=sys.argv[1], group_id=f"g{number}")
+    consumer.subscribe(["t"])
+    while not consumer.assignment():
+        consumer.poll(0.05)
+    return consumer
+
+with Producer(bootstrap_servers=sys.argv[1]) as producer:
+    producer.send("t", b"x").result()
+first = [joined(-1 - n) for n in range(5)]
+gc.collect()
+threads, before = threading.active_count(), rss_kb()
+more = [joined(n) for n in range(60)]
+gc.collect()
+print((rss_kb() - before) / len(more), threading.active_count() - threads)
+for consumer in first + more:
+    consumer.close()
+"""
+
+
+def idle_consumer() -> tuple[float, int]:
+    """(KB, threads) that one more consumer of a group costs, assigned and with nothing to read."""
+    command = [sys.executable, "-m", "kohort", "broker", "run", "--port", "0"]
+    broker = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True)
+    try:
+        assert broker.stdout is not None
+        address = broker.stdout.readline().split()[2]
+        ran = subprocess.run(
+            [sys.executable, "-c", IDLE, address],
+            env=environment(), stdout=subprocess.PIPE, text=True, check=True,
+        )  # fmt: skip
+        kb, threads = ran.stdout.split()
+        return float(kb), int(threads)
+    finally:
+        broker.terminate()
+        broker.wait(10)
+
+
 def show(name: str, ours: float, peers: dict[str, float], unit: str, target: str) -> None:
     print(f"{name:<28}{ours:>9.1f} {unit}   target {target}")
     for peer, figure in peers.items():
@@ -82,6 +128,8 @@ def main() -> None:
     ours = importing("from kohort import Consumer, Producer")
     show("import Consumer, Producer", ours, peers, "ms", "<= 40 ms over the interpreter")
     show("kohort --help", best_ms(sys.executable, "-m", "kohort", "--help"), {}, "ms", "< 150 ms")
+    kb, threads = idle_consumer()
+    show(f"idle consumer, {threads} threads", kb, {}, "KB", "<= 100 KB, no thread of its own")
     runs = [broker_ready() for _ in range(5)]
     show("broker ready", min(took for took, _ in runs), {}, "ms", "< 500 ms")
     show("broker at rest", min(mb for _, mb in runs), {}, "MB", "< 60 MB")

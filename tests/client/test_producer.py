@@ -395,6 +395,24 @@ def test_the_sticky_partition_moves_on_only_from_the_one_that_is_full():
     assert alone.partition == 4
 
 
+@pytest.mark.parametrize(("chance", "chosen"), [(0.0, 1), (0.57, 1), (0.58, 2), (0.99, 3)])
+def test_records_without_a_key_go_rather_where_the_line_is_short(chance, chosen):
+    """KIP-794: lines of 0, 2 and 3 batches make chances of 4, 2 and 1 in 7."""
+    sticky = Sticky([0, 1, 2, 3], lambda: 0.0)
+    sticky._uniform = lambda: chance
+    sticky.move_on(0, [9, 0, 2, 3].__getitem__)
+    assert sticky.partition == chosen
+
+
+def test_equal_lines_make_equal_chances():
+    """KIP-794: uniform, when no broker is slower than the others."""
+    for chance, chosen in ((0.0, 1), (0.4, 2), (0.9, 3)):
+        sticky = Sticky([0, 1, 2, 3], lambda: 0.0)
+        sticky._uniform = lambda chance=chance: chance
+        sticky.move_on(0, lambda _: 5)
+        assert sticky.partition == chosen
+
+
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_producer_of_before_a_fork_is_refused_in_the_child(producer, topic, broker):
     """Invariant C14, also for the hot path: an open batch of the parent takes no records."""

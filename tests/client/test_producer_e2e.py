@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer as TheirConsumer
 
@@ -128,3 +129,26 @@ def test_batches_larger_than_the_topic_takes_are_split():
         found = read_all(cluster.bootstrap, "t", 300)
     assert offsets == list(range(300))
     assert [m.value() for m in found] == [b"%03d" % n * 20 for n in range(300)]
+
+
+@pytest.mark.parametrize("way", ["send", "send_many", "produce_arrow"])
+@pytest.mark.parametrize("ignore", [True, False])
+def test_every_way_to_send_asks_the_same_partitioner(way, ignore):
+    """A function of the user's, or `partitioner.ignore.keys`."""
+    chooser = {"partitioner_ignore_keys": True} if ignore else {
+        "partitioner": lambda topic, key, count: 2
+    }  # fmt: skip
+    with Cluster() as cluster:
+        cluster.create_topic("t", partitions=4)
+        with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=50, **chooser) as producer:
+            keys, values = [b"%d" % n for n in range(20)], [b"v"] * 20
+            if way == "send":
+                futures = [producer.send("t", v, k) for k, v in zip(keys, values, strict=True)]
+            elif way == "send_many":
+                futures = producer.send_many("t", values, keys)
+            else:
+                table = pa.table({"key": keys, "value": values})
+                futures = producer.produce_arrow("t", table)
+            found = {future.result(20).partition for future in futures}
+    assert len(found) == 1
+    assert ignore or found == {2}

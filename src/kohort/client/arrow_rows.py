@@ -23,9 +23,12 @@ _KNOWN = ("value", "key", "timestamp", "partition", "headers")
 
 
 def pieces(
-    data: Any, partition: int | None, for_key: Callable[[bytes], int]
+    data: Any, partition: int | None, for_key: Callable[[bytes], int] | None
 ) -> Iterator[tuple[int | None, Any]]:
-    """(partition, record batch) for the rows of a record batch or table."""
+    """(partition, record batch) for the rows of a record batch or table.
+
+    `for_key` tells a key's partition; None leaves it to the producer.
+    """
     import pyarrow as pa
 
     names = set(data.schema.names)
@@ -43,7 +46,11 @@ def pieces(
             yield partition, batch
         elif "partition" in names:
             yield from _split(batch, batch.column("partition").cast(pa.int32()))
-        elif "key" in names and batch.column("key").null_count < batch.num_rows:
+        elif (
+            for_key is not None
+            and "key" in names
+            and batch.column("key").null_count < batch.num_rows
+        ):
             yield from _split(batch, _by_key(batch.column("key"), for_key))
         else:
             yield None, batch

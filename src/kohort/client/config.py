@@ -282,6 +282,10 @@ class ProducerConfig(ClientConfig):
     """The coordinator aborts a transaction that is open for so long."""
     partitioner: str | Partitioner = "default"
     """`default`: murmur2 of the key as Java does, sticky without a key (KIP-794); or a function."""
+    partitioner_ignore_keys: bool = False
+    """Spread records with a key, too, as those without."""
+    partitioner_adaptive_partitioning_enable: bool = True
+    """Records without a key go rather to partitions with fewer batches in line (KIP-794)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

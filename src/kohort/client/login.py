@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from kohort.client.versions import Ranges
 from kohort.errors import AuthenticationError, ErrorCode, UnsupportedVersionError
 from kohort.sasl.mechanism import ClientExchange
 from kohort.wire import Message
@@ -25,9 +26,7 @@ _MAX_STEPS: Final = 16
 class Login:
     """What is said next. `ranges` are the versions that the broker has."""
 
-    def __init__(
-        self, exchange: ClientExchange, ranges: dict[int, tuple[int, int]], broker: str
-    ) -> None:
+    def __init__(self, exchange: ClientExchange, ranges: Ranges, broker: str) -> None:
         self._exchange = exchange
         self._ranges = ranges
         self._broker = broker

@@ -6,6 +6,8 @@ Rules:
 - Without a key: one partition until a batch of it is full or has gone, then another one, so that
   batches are large (KIP-480, KIP-794). Partitions without a leader are left out while others have
   one.
+- Of the others, one with fewer batches in line is the likelier: a slow broker gets less (KIP-794,
+  `partitioner.adaptive.partitioning.enable`).
 """
 
 from __future__ import annotations
@@ -48,9 +50,22 @@ class Sticky:
         self.partition = -1
         self.move_on(-1)
 
-    def move_on(self, full: int) -> None:
-        """Choose another partition, if `full` is still the present one."""
+    def move_on(self, full: int, in_line: Callable[[int], int] | None = None) -> None:
+        """Choose another partition, if `full` is still the present one.
+
+        `in_line` tells how many batches of a partition wait to be sent; None: all are alike.
+        """
         if full != self.partition:
             return
         others = [p for p in self.available if p != full] or self.available
-        self.partition = others[int(self._uniform() * len(others))]
+        lines = [] if in_line is None else [in_line(p) for p in others]
+        if not lines or min(lines) == max(lines):
+            self.partition = others[int(self._uniform() * len(others))]
+            return
+        longest = max(lines) + 1
+        at = self._uniform() * sum(longest - line for line in lines)
+        for partition, line in zip(others, lines, strict=True):
+            at -= longest - line
+            self.partition = partition
+            if at < 0:
+                return

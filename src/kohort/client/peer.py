@@ -24,7 +24,7 @@ from kohort.client.config import ClientConfig
 from kohort.client.credentials import Credentials
 from kohort.client.login import Login, reauthenticate_after_ms
 from kohort.client.pipeline import PendingRequest, Pipeline
-from kohort.client.versions import features_of, pick, ranges_of
+from kohort.client.versions import Ranges, features_of, pick, ranges_of
 from kohort.errors import (
     AuthenticationError,
     BrokerError,
@@ -111,7 +111,7 @@ class Peer:
         self.last_error: KohortError | None = None
         self.retry_at_ms = 0
         """The end of the present back-off."""
-        self.ranges: dict[int, tuple[int, int]] = {}
+        self.ranges: Ranges = {}
         self.features: dict[str, int] = {}
         """The levels that hold in the cluster (KIP-584), as it said when it was connected."""
         self._backoff = Backoff(

@@ -21,7 +21,7 @@ from kohort.client.client_metrics import Observed
 from kohort.client.config import ProducerConfig
 from kohort.client.delivery import Delivery
 from kohort.client.front import Headers
-from kohort.client.front_implementation import Front, RecordFuture, for_key
+from kohort.client.front_implementation import Front, RecordFuture
 from kohort.client.future import Future
 from kohort.client.producer_core import ProducerCore
 from kohort.client.producer_end import end_producer
@@ -49,7 +49,7 @@ class Producer(Front, Transacting, Observed):
         self._core = core = ProducerCore(self.config)
         self._metrics = ProducerMetrics(core)
         self._watched = watch_over(self, core.thread, end_producer(core))
-        super().__init__(core.lock, core.routes, core.custom is not None, self._add_slowly)
+        super().__init__(core.lock, core.routes, core.chooses, self._add_slowly)
 
     def _add_slowly(
         self,
@@ -113,9 +113,16 @@ class Producer(Front, Transacting, Observed):
         from kohort.client.arrow_rows import pieces  # pyarrow is an extra
         from kohort.records.arrow import ArrowSource
 
-        count = self._partition_count(topic)
+        core, count = self._core, self._partition_count(topic)
+
+        def choose(key: bytes) -> int:
+            chosen = core.choose(topic, key, count)
+            assert chosen is not None, "a key has a partition, unless keys are ignored"
+            return chosen
+
         futures: list[RecordFuture] = []
-        for number, batch in pieces(data, partition, lambda key: for_key(key, count)):
+        by_key = None if core.custom is None and core.chooses else choose
+        for number, batch in pieces(data, partition, by_key):
             when_ms = time.time_ns() // 1_000_000
             source = ArrowSource(batch, when_ms)
             futures += self._fill(topic, number, source.rows, source.extend, when_ms)
@@ -211,13 +218,15 @@ class Producer(Front, Transacting, Observed):
         self, topic: str, values: Sequence[Any], keys: Sequence[Any] | None, partition: int | None
     ) -> Iterator[tuple[int | None, list[int] | None]]:
         """(partition, rows) in the order of first sight; rows None for all."""
-        if keys is None or partition is not None:
+        core = self._core
+        if partition is not None or (core.custom is None and (keys is None or core.chooses)):
             yield partition, None
             return
         count = self._partition_count(topic)
         rows_of: dict[int | None, list[int]] = {}
-        for row, key in enumerate(keys):
-            rows_of.setdefault(None if key is None else for_key(key, count), []).append(row)
+        for row in range(len(values)):
+            key = None if keys is None else keys[row]
+            rows_of.setdefault(core.choose(topic, key, count), []).append(row)
         yield from rows_of.items()
 
     def _partition_count(self, topic: str) -> int:

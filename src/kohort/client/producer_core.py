@@ -63,17 +63,23 @@ _FATAL_TOPIC_ERRORS: Final = frozenset(
 class Route(TopicSlots):
     """A topic: its partitions' queues, and the one for records without a key."""
 
-    __slots__ = ("_chooser",)
+    __slots__ = ("_adaptive", "_chooser")
 
-    def __init__(self, queues: list[PartitionQueue], chooser: Sticky) -> None:
+    def __init__(self, queues: list[PartitionQueue], chooser: Sticky, adaptive: bool) -> None:
         super().__init__()
         self.slots = queues
         self._chooser = chooser
+        self._adaptive = adaptive
         self.sticky = chooser.partition
 
     def move_on(self, full: int) -> None:
         """A batch of partition `full` is full: records without a key go to another one now."""
-        self._chooser.move_on(full)
+        queues: list[PartitionQueue] = self.slots
+
+        def in_line(partition: int) -> int:
+            return len(queues[partition].closed)
+
+        self._chooser.move_on(full, in_line if self._adaptive else None)
         self.sticky = self._chooser.partition
 
     def offer(self, available: list[int]) -> None:
@@ -106,6 +112,8 @@ class ProducerCore:
         self._sender = Sender(self._accumulator, config, random.random)
         custom = config.partitioner
         self.custom = None if isinstance(custom, str) else custom
+        self.chooses = self.custom is not None or config.partitioner_ignore_keys
+        """True when the key alone does not say the partition."""
         self._room: list[Future[None]] = []
         self._news: list[Future[None]] = []
         self._failures: list[tuple[Delivery, KohortError, int]] = []
@@ -177,7 +185,9 @@ class ProducerCore:
             route = self.routes.get(topic)
             if route is None:
                 return self._wait_for_topic(topic)
-            queue = self._queue(route, topic, None, partition)
+            queue = self._queue(
+                route, topic, None, route.sticky if partition is None else partition
+            )
             added = self._add_slowly(route, queue, add)
             if isinstance(added, Future):
                 return added
@@ -191,15 +201,18 @@ class ProducerCore:
             route = self.routes.get(topic)
             return self._wait_for_topic(topic) if route is None else len(route.slots)
 
+    def choose(self, topic: str, key: Any, count: int) -> int | None:
+        """The partition of a key of a topic with `count` of them; None leaves it to the batches."""
+        if self.custom is not None:
+            return self.custom(topic, key, count)
+        return None if key is None or self.config.partitioner_ignore_keys else for_key(key, count)
+
     def _queue(self, route: Route, topic: str, key: Any, partition: int | None) -> PartitionQueue:
         queues: list[PartitionQueue] = route.slots
         if partition is None:
-            if self.custom is not None:
-                partition = self.custom(topic, key, len(queues))
-            elif key is None:
+            partition = self.choose(topic, key, len(queues))
+            if partition is None:
                 return queues[route.sticky]
-            else:
-                return queues[for_key(key, len(queues))]
         if 0 <= partition < len(queues):
             return queues[partition]
         raise UsageError(f"topic {topic!r} has partitions 0 to {len(queues) - 1}, not {partition}")
@@ -364,7 +377,11 @@ class ProducerCore:
                 if route is None or len(route.slots) != count:
                     queues = [self._accumulator.queue(name, p) for p in range(count)]
                     if available:
-                        self.routes[name] = Route(queues, Sticky(available, random.random))
+                        self.routes[name] = Route(
+                            queues,
+                            Sticky(available, random.random),
+                            self.config.partitioner_adaptive_partitioning_enable,
+                        )
                 else:
                     route.offer(available)
             news, self._news = self._news, []

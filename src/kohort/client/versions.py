@@ -3,12 +3,14 @@
 Rules:
 - The newest version that both sides know; ours end at the newest stable one.
 - No common version is an error that names both ranges; nothing is sent then.
+- Brokers of one release say the same: what they say is kept once, whatever the connections.
 - The versions of ApiVersions itself are `kohort.wire.api_versions`'s matter (KIP-511).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from kohort.errors import UnsupportedVersionError
 from kohort.wire import API_NAMES, Message
@@ -18,9 +20,14 @@ Ranges = Mapping[int, tuple[int, int]]
 """API key to the oldest and the newest version that a broker serves."""
 
 
-def ranges_of(response: ApiVersionsResponse) -> dict[int, tuple[int, int]]:
-    """What an ApiVersions answer says."""
-    return {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
+def ranges_of(response: ApiVersionsResponse) -> Ranges:
+    """What an ApiVersions answer says; equal answers give the same object."""
+    return _shared(tuple((k.api_key, k.min_version, k.max_version) for k in response.api_keys))
+
+
+@lru_cache(maxsize=16)
+def _shared(said: tuple[tuple[int, int, int], ...]) -> Ranges:
+    return {key: (low, high) for key, low, high in said}
 
 
 def features_of(response: ApiVersionsResponse) -> dict[str, int]:
