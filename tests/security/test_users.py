@@ -65,7 +65,9 @@ def test_verifying_goes_by_the_present_password() -> None:
     users.ensure(["a:y"])
     assert not users.verify("a", "x")
     assert users.verify("a", "y")
-    users.alter({"a": {"SCRAM-SHA-256": None, "SCRAM-SHA-512": None}})
+    users.alter("a", "SCRAM-SHA-256", None)
+    assert users.verify("a", "y")
+    users.alter("a", "SCRAM-SHA-512", None)
     assert not users.verify("a", "y")
     assert len(users) == 0
 
@@ -80,7 +82,7 @@ def test_a_change_that_cannot_be_written_did_not_happen(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(files, "rename", full)
     with pytest.raises(BrokerError, match="KAFKA_STORAGE_ERROR"):
-        users.alter({"a": {"SCRAM-SHA-256": None}})
+        users.alter("a", "SCRAM-SHA-256", None)
     assert set(users.of("a")) == {"SCRAM-SHA-256", "SCRAM-SHA-512"}
 
 

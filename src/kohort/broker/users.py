@@ -3,7 +3,6 @@
 Rules:
 - `users.json` is replaced in one step and durable before a change is answered. It holds salted keys
   (RFC 5802), which let nobody log in; the data directory is its owner's alone.
-- All changes of one user in one request are made together, or none of them (KIP-554).
 - A password is looked at in two places only: when a user of the configuration is made, and when
   PLAIN is verified.
 """
@@ -86,15 +85,14 @@ class Users:
         salted = salted_password(mechanism, password, salt, MIN_ITERATIONS)
         return credential_of(mechanism, salted, salt, MIN_ITERATIONS)
 
-    def alter(self, changes: Mapping[str, Mapping[str, ScramCredential | None]]) -> None:
-        """Set, or remove (None), credentials of users. Raises BrokerError and changes nothing."""
+    def alter(self, user: str, mechanism: str, credential: ScramCredential | None) -> None:
+        """Set, or remove (None), a user's credential. Raises BrokerError and changes nothing."""
         changed = dict(self._users)
-        for name, credentials in changes.items():
-            merged = {**changed.get(name, {}), **credentials}
-            kept = {m: c for m, c in merged.items() if c is not None}
-            changed.pop(name, None)
-            if kept:
-                changed[name] = kept
+        held = {m: c for m, c in changed.pop(user, {}).items() if m != mechanism}
+        if credential is not None:
+            held[mechanism] = credential
+        if held:
+            changed[user] = held
         if len(changed) > max(MAX_USERS, len(self._users)):
             raise BrokerError(
                 ErrorCode.POLICY_VIOLATION, f"there are {MAX_USERS} users, the most there may be"

@@ -2,6 +2,7 @@
 
 Rules:
 - Passwords are salted here: what the broker is sent lets it check a password, and not know it.
+- A request for each mechanism: Apache Kafka takes one change of a user in a request.
 
 Shell: randomness (salts).
 """
@@ -9,7 +10,7 @@ Shell: randomness (salts).
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from kohort.client.admin_calls import AdminCalls, raise_failed
@@ -92,22 +93,17 @@ class AdminUsers(AdminCalls):
         require_prepared(user, "the user's name")
         require_prepared(password, "the password")
         numbers = {name: number for number, name in MECHANISM_IDS.items()}
-        upsertions: list[ScramCredentialUpsertion] = []
-        for mechanism in dict.fromkeys(mechanisms):
-            if mechanism not in numbers:
-                raise ConfigError(f"mechanism {mechanism!r}; there are {', '.join(BOTH)}")
+        for mechanism in _known(mechanisms, numbers):
             salt = secrets.token_bytes(_SALT_BYTES)
             salted = salted_password(mechanism, password, salt, max(1, iterations))
-            upsertions.append(
-                ScramCredentialUpsertion(
-                    name=user,
-                    mechanism=numbers[mechanism],
-                    iterations=iterations,
-                    salt=salt,
-                    salted_password=salted,
-                )
+            upsertion = ScramCredentialUpsertion(
+                name=user,
+                mechanism=numbers[mechanism],
+                iterations=iterations,
+                salt=salt,
+                salted_password=salted,
             )
-        self._alter(AlterUserScramCredentialsRequest(upsertions=upsertions), timeout_s)
+            self._alter(AlterUserScramCredentialsRequest(upsertions=[upsertion]), timeout_s)
 
     def delete_user(
         self,
@@ -126,12 +122,9 @@ class AdminUsers(AdminCalls):
         if held is None:
             held = self.describe_users([user], timeout_s=timeout_s)[user]
         numbers = {name: number for number, name in MECHANISM_IDS.items()}
-        deletions: list[ScramCredentialDeletion] = []
-        for mechanism in dict.fromkeys(held):
-            if mechanism not in numbers:
-                raise ConfigError(f"mechanism {mechanism!r}; there are {', '.join(BOTH)}")
-            deletions.append(ScramCredentialDeletion(name=user, mechanism=numbers[mechanism]))
-        self._alter(AlterUserScramCredentialsRequest(deletions=deletions), timeout_s)
+        for mechanism in _known(held, numbers):
+            deletion = ScramCredentialDeletion(name=user, mechanism=numbers[mechanism])
+            self._alter(AlterUserScramCredentialsRequest(deletions=[deletion]), timeout_s)
 
     def _alter(self, request: AlterUserScramCredentialsRequest, timeout_s: float | None) -> None:
         deadline_ms = self._deadline(timeout_s)
@@ -145,3 +138,11 @@ class AdminUsers(AdminCalls):
             )
 
         self._until(deadline_ms, attempt, mutates=True)
+
+
+def _known(mechanisms: Iterable[str], numbers: Mapping[str, int]) -> list[str]:
+    wanted = list(dict.fromkeys(mechanisms))
+    for mechanism in wanted:
+        if mechanism not in numbers:
+            raise ConfigError(f"mechanism {mechanism!r}; there are {', '.join(BOTH)}")
+    return wanted

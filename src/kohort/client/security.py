@@ -5,7 +5,8 @@ Rules:
   a Java key store (JKS, PKCS12) is refused with what makes PEM of it.
 - With `security_protocol=PLAINTEXT` every key that begins with `ssl` or `sasl` is accepted and
   unused, as Kafka does; with any other, one that is not known here is refused.
-- Secrets are in no `repr` and no error (`Config`); `sasl.password.file` names a file instead.
+- Secrets are in no `repr` and no error (`Config`). `sasl.password.file` names a file that holds one
+  (so with every secret), which keeps it out of command lines, plans and settings.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from kohort.config import plain
+from kohort.config import is_secret, plain
 from kohort.errors import ConfigError
 from kohort.lean import dataclass
 from kohort.sasl import MECHANISMS, OAUTHBEARER
@@ -158,6 +159,8 @@ def in_our_words(values: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
             if key in translated:
                 raise ConfigError(f"{key!r} is given twice, in two spellings")
             translated[key] = value
+        elif (stem := name.removesuffix("_file")) != name and stem in known and is_secret(stem):
+            translated[stem] = _held(key, str(value))
         elif name == "sasl_jaas_config":
             for found, text in jaas_options(str(value)).items():
                 translated.setdefault(found, text)
@@ -169,6 +172,14 @@ def in_our_words(values: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
                 f"{', '.join(sorted(n for n in known if n.startswith(('ssl_', 'sasl_'))))}"
             )
     return translated
+
+
+def _held(key: str, path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{key}={path} cannot be read: {error}") from None
 
 
 def _require_pem(name: str, kind: str) -> None:

@@ -1,7 +1,8 @@
 """AlterUserScramCredentials (51), v0. KIP-554.
 
-The client salts the password, so that the broker never sees it. All changes of a user are made, or
-none of them; a change is durable before it is answered, and holds for the next login.
+The client salts the password, so that the broker never sees it. One change of a user is taken in a
+request, as Apache Kafka (KRaft) does it; it is durable before it is answered, and holds for the
+next login.
 """
 
 from __future__ import annotations
@@ -46,18 +47,16 @@ def _altered(node: Node, user: str, changes: list[_Change]) -> AlterUserScramCre
     try:
         if not user:
             raise BrokerError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
-        credentials: dict[str, ScramCredential | None] = {}
-        for change in changes:
-            mechanism = MECHANISM_IDS.get(change.mechanism)
-            if mechanism is None:
-                raise BrokerError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
-            if mechanism in credentials:
-                raise BrokerError(
-                    ErrorCode.DUPLICATE_RESOURCE,
-                    "A user credential cannot be altered twice in the same request",
-                )
-            credentials[mechanism] = _wanted(node, mechanism, change)
-        node.commons.users.alter({user: credentials})
+        if len(changes) > 1:
+            raise BrokerError(
+                ErrorCode.DUPLICATE_RESOURCE,
+                "A user credential cannot be altered twice in the same request",
+            )
+        change = changes[0]
+        mechanism = MECHANISM_IDS.get(change.mechanism)
+        if mechanism is None:
+            raise BrokerError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
+        node.commons.users.alter(user, mechanism, _wanted(node, mechanism, change))
     except BrokerError as error:
         return AlterUserScramCredentialsResult(
             user=user, error_code=error.code, error_message=error.detail
