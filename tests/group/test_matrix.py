@@ -237,7 +237,7 @@ def test_transition(state: GroupState, event: GroupEvent) -> None:
     if target is not None:
         assert next_state(state, event, "g") is target
         return
-    with pytest.raises(AssertionError, match=rf"{event.name} in {state.value}"):
+    with pytest.raises(AssertionError, match=rf"{event.name} in {state.name}"):
         next_state(state, event, "g")
 
 

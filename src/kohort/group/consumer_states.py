@@ -19,6 +19,7 @@ from enum import Enum, auto
 from typing import Final
 
 from kohort.errors import ErrorCode
+from kohort.group.tables import follow
 
 
 class MemberState(Enum):
@@ -78,13 +79,7 @@ MEMBER_TRANSITIONS: Final[Mapping[tuple[MemberState, MemberEvent], MemberState]]
 
 def next_state(state: MemberState, event: MemberEvent) -> MemberState:
     """The state that `event` leads to. Raises AssertionError where the table has none."""
-    target = MEMBER_TRANSITIONS.get((state, event))
-    if target is None:
-        raise AssertionError(
-            f"{event.name} in {state.name} is not a transition of a consumer group's member; this "
-            "is a bug in kohort, please report it"
-        )
-    return target
+    return follow(MEMBER_TRANSITIONS, state, event, "a consumer group's member")
 
 
 class ConsumerState(Enum):

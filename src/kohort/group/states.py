@@ -20,6 +20,7 @@ from enum import Enum, auto
 from typing import Final
 
 from kohort.errors import ErrorCode
+from kohort.group.tables import follow
 
 
 class GroupState(Enum):
@@ -65,13 +66,7 @@ TRANSITIONS: Final[Mapping[tuple[GroupState, GroupEvent], GroupState]] = {
 
 def next_state(state: GroupState, event: GroupEvent, group_id: str) -> GroupState:
     """The state that `event` leads to. Raises AssertionError where the table has none."""
-    target = TRANSITIONS.get((state, event))
-    if target is None:
-        raise AssertionError(
-            f"group {group_id!r}: {event.name} in {state.value} is not a transition of the classic "
-            "group; this is a bug in kohort, please report it"
-        )
-    return target
+    return follow(TRANSITIONS, state, event, f"classic group {group_id!r}")
 
 
 class Asked(Enum):

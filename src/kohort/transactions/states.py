@@ -17,6 +17,7 @@ from enum import Enum, auto
 from typing import Final
 
 from kohort.errors import ErrorCode
+from kohort.group.tables import follow
 
 
 class TransactionState(Enum):
@@ -78,13 +79,7 @@ def next_state(
     state: TransactionState, event: TransactionEvent, transactional_id: str
 ) -> TransactionState:
     """The state that `event` leads to. Raises AssertionError where the table has none."""
-    target = TRANSITIONS.get((state, event))
-    if target is None:
-        raise AssertionError(
-            f"transactional id {transactional_id!r}: {event.name} in {state.value} is not a "
-            "transition; this is a bug in kohort, please report it"
-        )
-    return target
+    return follow(TRANSITIONS, state, event, f"transactional id {transactional_id!r}")
 
 
 class Asked(Enum):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kohort.broker.apis._groups import ask_each
 from kohort.broker.apis._operations import GROUP_OPERATIONS
-from kohort.broker.calls import Call, Gather, Part, serve
+from kohort.broker.calls import Call, serve
 from kohort.errors import ErrorCode
 from kohort.wire.messages.consumer_group_describe_request import ConsumerGroupDescribeRequest
 from kohort.wire.messages.consumer_group_describe_response import ConsumerGroupDescribeResponse
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
 
 def handle(node: Node, request: ConsumerGroupDescribeRequest, call: Call) -> None:
     """Describe consumer groups."""
-    order = {group_id: at for at, group_id in enumerate(request.group_ids)}
 
-    def merge(answers: list[ConsumerGroupDescribeResponse]) -> None:
+    def one(group_id: str) -> ConsumerGroupDescribeRequest:
+        return ConsumerGroupDescribeRequest(group_ids=[group_id])
+
+    def merge(answers: list[ConsumerGroupDescribeResponse]) -> ConsumerGroupDescribeResponse:
+        order = {group_id: at for at, group_id in enumerate(dict.fromkeys(request.group_ids))}
         groups = [group for answer in answers for group in answer.groups]
         for group in groups:
             if not group.group_id:
@@ -31,15 +35,9 @@ def handle(node: Node, request: ConsumerGroupDescribeRequest, call: Call) -> Non
             for group in groups:
                 group.authorized_operations = GROUP_OPERATIONS
         groups.sort(key=lambda g: order[g.group_id])
-        call.answer(ConsumerGroupDescribeResponse(groups=groups))
+        return ConsumerGroupDescribeResponse(groups=groups)
 
-    gather = Gather(len(order), merge)
-    for group_id in order:
-        one = ConsumerGroupDescribeRequest(
-            group_ids=[group_id],
-            include_authorized_operations=request.include_authorized_operations,
-        )
-        node.groups.handle(group_id, one, Part(gather, call))
+    ask_each(node, call, request.group_ids, one, merge)
 
 
 API = serve(ConsumerGroupDescribeRequest, handle)

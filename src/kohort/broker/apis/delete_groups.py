@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, Gather, Part, serve
+from kohort.broker.apis._groups import ask_each
+from kohort.broker.calls import Call, serve
 from kohort.wire.messages.delete_groups_request import DeleteGroupsRequest
 from kohort.wire.messages.delete_groups_response import DeleteGroupsResponse
 
@@ -17,17 +18,17 @@ if TYPE_CHECKING:
 
 def handle(node: Node, request: DeleteGroupsRequest, call: Call) -> None:
     """Delete groups that have no members."""
-    order = {group_id: at for at, group_id in enumerate(request.groups_names)}
 
-    def merge(answers: list[DeleteGroupsResponse]) -> None:
+    def one(group_id: str) -> DeleteGroupsRequest:
+        return DeleteGroupsRequest(groups_names=[group_id])
+
+    def merge(answers: list[DeleteGroupsResponse]) -> DeleteGroupsResponse:
+        order = {group_id: at for at, group_id in enumerate(dict.fromkeys(request.groups_names))}
         results = [result for answer in answers for result in answer.results]
         results.sort(key=lambda r: order[r.group_id])
-        call.answer(DeleteGroupsResponse(results=results))
+        return DeleteGroupsResponse(results=results)
 
-    gather = Gather(len(order), merge)
-    for group_id in order:
-        one = DeleteGroupsRequest(groups_names=[group_id])
-        node.groups.handle(group_id, one, Part(gather, call))
+    ask_each(node, call, request.groups_names, one, merge)
 
 
 API = serve(DeleteGroupsRequest, handle)

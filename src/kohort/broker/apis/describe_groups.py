@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kohort.broker.apis._groups import ask_each
 from kohort.broker.apis._operations import GROUP_OPERATIONS
-from kohort.broker.calls import Call, Gather, Part, serve
+from kohort.broker.calls import Call, serve
 from kohort.wire.messages.describe_groups_request import DescribeGroupsRequest
 from kohort.wire.messages.describe_groups_response import DescribeGroupsResponse
 
@@ -20,24 +21,19 @@ if TYPE_CHECKING:
 
 def handle(node: Node, request: DescribeGroupsRequest, call: Call) -> None:
     """Describe groups."""
-    asked = dict.fromkeys(request.groups)
 
-    def merge(answers: list[DescribeGroupsResponse]) -> None:
+    def one(group_id: str) -> DescribeGroupsRequest:
+        return DescribeGroupsRequest(groups=[group_id], unknown_tags=request.unknown_tags)
+
+    def merge(answers: list[DescribeGroupsResponse]) -> DescribeGroupsResponse:
         groups = [group for answer in answers for group in answer.groups]
         if request.include_authorized_operations:
             for group in groups:
                 group.authorized_operations = GROUP_OPERATIONS
         found = {group.group_id: group for group in groups}
-        call.answer(DescribeGroupsResponse(groups=[found[name] for name in request.groups]))
+        return DescribeGroupsResponse(groups=[found[name] for name in request.groups])
 
-    gather = Gather(len(asked), merge)
-    for group_id in asked:
-        one = DescribeGroupsRequest(
-            groups=[group_id],
-            include_authorized_operations=request.include_authorized_operations,
-        )
-        one.unknown_tags = request.unknown_tags
-        node.groups.handle(group_id, one, Part(gather, call))
+    ask_each(node, call, request.groups, one, merge)
 
 
 API = serve(DescribeGroupsRequest, handle)

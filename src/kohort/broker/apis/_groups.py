@@ -1,0 +1,29 @@
+"""Requests that name several groups: each is asked of its own shard, the answers put together.
+
+A group that is named twice is asked once. The parts may be answered in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from kohort.broker.calls import Call, Gather, Part
+from kohort.wire import Message
+
+if TYPE_CHECKING:
+    from kohort.broker.node import Node
+
+
+def ask_each(
+    node: Node,
+    call: Call,
+    group_ids: Iterable[str],
+    one: Callable[[str], Message],
+    merge: Callable[[list[Any]], Message],
+) -> None:
+    """Ask the shard of each group for `one(group_id)`; answer with what `merge` makes of it all."""
+    asked = dict.fromkeys(group_ids)
+    gather = Gather(len(asked), lambda answers: call.answer(merge(answers)))
+    for group_id in asked:
+        node.groups.handle(group_id, one(group_id), Part(gather, call))
