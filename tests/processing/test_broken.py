@@ -18,6 +18,7 @@ from kohort.processing.engine import Engine
 from kohort.processing.engine_core import Limits
 from kohort.processing.gatekeeper import Gatekeeper
 from kohort.processing.handlers import HandlerSpec, Invoker, Kind
+from kohort.processing.holding import Scanned
 from kohort.processing.partition import OnFailure
 from kohort.processing.pools import Finished, ProcessPool
 from kohort.processing.tasks import run_async
@@ -68,6 +69,10 @@ def test_a_probe_that_follows_its_key_into_a_tier_does_not_end_probing() -> None
     config = CircuitConfig(tokens=1, pause_ms=1_000)
     engine = Engine([route(on_failure=OnFailure.HOLD_KEY, circuit=config)], crash_guard=False)
     started(engine)
+    for number, tier in enumerate(engine.delays_ms):
+        engine.assigned((tier, 0), 100 + number, 0)
+    for tier, _, epoch in engine.scans():
+        engine.scanned(Scanned(tier, epoch, (), True), 0)
     batch = [Record("orders", 0, n, key=b"k", value=b"v") for n in range(3)]
     batch.append(Record("orders", 0, 3, key=b"other", value=b"v"))
     engine.polled(TP, batch, 4, 0)

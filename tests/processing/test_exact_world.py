@@ -191,10 +191,10 @@ def live(world: ExactWorld, chance: random.Random, steps: int = 250) -> None:
 
 def a_life(mode: str, seed: int, path: Path) -> None:
     chance = random.Random(seed * 7 + len(mode))
+    members = chance.choice([1, 1, 2]) if mode == "store" else 1
+    held = chance.choice([OnFailure.PASS, OnFailure.HOLD_KEY]) if members == 1 else OnFailure.PASS
     world = make(
-        mode, path, seed, order=chance.choice(list(Order)),
-        members=chance.choice([1, 1, 2]) if mode == "store" else 1,
-        on_failure=chance.choice([OnFailure.PASS, OnFailure.HOLD_KEY]),
+        mode, path, seed, order=chance.choice(list(Order)), members=members, on_failure=held,
         limits=Limits(records=chance.choice([15, 10_000])),
     )  # fmt: skip
     live(world, chance)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from kohort.processing.dispatch import Item, Order
 from kohort.processing.engine import NOT_BEGUN, Done, Engine, Outcome
 from kohort.processing.engine_core import Limits
+from kohort.processing.holding import Scanned, waiting_in
 from kohort.processing.partition import OnFailure, Route
 from kohort.records import Record
 from kohort.retry.classify import Classifier
@@ -53,6 +54,7 @@ class World:
     runs: list[Run] = field(default_factory=list)
     outputs: list[object] = field(default_factory=list)
     refuse: Callable[[str, int], bool | None] = lambda topic, size: None
+    crash_guard: bool = True
     lives: int = 0
     epoch: int = 0
 
@@ -65,7 +67,9 @@ class World:
 
     def begin(self) -> None:
         self.lives += 1
-        self.engine = Engine(self.routes, self.limits, skew_ms=SKEW_MS)
+        self.engine = Engine(
+            self.routes, self.limits, skew_ms=SKEW_MS, crash_guard=self.crash_guard
+        )
         self.position: dict[TP, int] = {}
         self.working = []
         for topic in self.engine.topics:
@@ -161,8 +165,16 @@ class World:
             self.commits[key] = (commit.offset, commit.metadata)
         self.engine.committed(commits, self.now_ms)
 
+    def scan(self) -> None:
+        """Read tiers to their end, as far as there is room, for the keys that are held."""
+        for key, start, epoch in self.engine.scans():
+            found = waiting_in(self.logs[key][start:], "billing")
+            most = self.engine.holds.most
+            self.engine.scanned(Scanned(key, epoch, found[:most], len(found) <= most), self.now_ms)
+
     def step(self) -> None:
         self.engine.tick(self.now_ms)
+        self.scan()
         self.poll()
         self.work()
         self.publish()

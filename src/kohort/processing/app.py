@@ -46,6 +46,7 @@ from kohort.config import parse_duration_ms
 from kohort.errors import ConfigError, UsageError
 from kohort.processing.blocking import Blocking
 from kohort.processing.circuit import CircuitConfig
+from kohort.processing.colocation import check_holding, holding_client
 from kohort.processing.dispatch import Order
 from kohort.processing.engine_core import Limits
 from kohort.processing.exact_runner import ExactRunner
@@ -315,6 +316,7 @@ class App:
             views = port.topics()
             planned = {s.name: s.partitions for s in plan_all(self.group, self.topics, views)}
             counts = planned | {name: view.partitions for name, view in views.items()}
+            check_holding(self._routes.values(), counts)
             ids = {name: view.topic_id for name, view in views.items()}
             given_up = self._run(port, counts, ids, signals, on_trouble)
         finally:
@@ -349,8 +351,9 @@ class App:
                 )  # fmt: skip
             publisher = Publisher(producer, lambda topic: counts[topic], runner.tell)
             gatekeeper = Gatekeeper(
-                runner.engine.delays_ms, self._skew_ms, port, wall_ms, runner.opened
-            )
+                runner.engine.delays_ms, self._skew_ms, port, wall_ms, runner.opened,
+                group=self.group, scanned=runner.tell,
+            )  # fmt: skip
             self._runner = runner
             runner.on_trouble = on_trouble
             if self._stopped.is_set():
@@ -404,10 +407,11 @@ class App:
                 store.close()
 
     def _consumer(self) -> Consumer:
+        client = holding_client(self._routes.values(), self._client)
         ours = {
             "max_poll_records": MAX_POLL_RECORDS,
             "auto_offset_reset": "earliest",
-            **self._client,
+            **client,
             "bootstrap_servers": self.servers,
             "group_id": self.group,
             "enable_auto_commit": False,

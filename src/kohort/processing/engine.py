@@ -137,6 +137,8 @@ class Engine(EngineCore):
             tracker.guard(tracker.crashes + 1)
             partition.begin_version = tracker.version
         self.partitions[key] = partition
+        self._scans.assigned(key)
+        self._look_at_holds(self._scans.family(key), now_ms)
         return partition
 
     def draining(self, keys: Iterable[TopicPartition]) -> None:
@@ -159,6 +161,11 @@ class Engine(EngineCore):
                 partition.live = False
                 self.outstanding -= partition.outstanding
                 self.outstanding_bytes -= partition.outstanding_bytes
+            source = self._scans.source_of(key[0])
+            if source is not None:
+                self.holds.forget(source, key[1], key[0])
+            self._scans.removed(key)
+            self._look_at_holds(self._scans.family(key), 0)
         self._outbox = [p for p in self._outbox if p.item.partition.live]
 
     def _forget_waiting(self, partition: Partition) -> None:
@@ -244,6 +251,10 @@ class Engine(EngineCore):
                     item, describe(fault, permanent=True, reason=BAD_HEADERS_REASON), now_ms
                 )
                 continue
+            if partition.route.on_failure is OnFailure.HOLD_KEY and record.key is not None:
+                origin = item.attempt.origin
+                place = (origin.partition, origin.offset)
+                self.holds.scheduled((route.topic, record.key), place, record.topic)
             sound.append(item)
         return self._admit(sound, now_ms)
 
@@ -503,6 +514,7 @@ class Engine(EngineCore):
                 what.partition.dispatcher.ready_now(what)
             else:
                 what.partition.dispatcher.add((what,))
+        self._look_for_room(now_ms)
         for partition in self.partitions.values():
             partition.circuit.may_try(now_ms)
             self._refill(partition, now_ms)

@@ -17,7 +17,7 @@ from typing import Final
 from kohort.errors import ConfigError
 from kohort.processing.circuit import CircuitState
 from kohort.processing.dispatch import Dispatcher, Item
-from kohort.processing.holding import KeyHolds
+from kohort.processing.holding import HoldScans, KeyHolds, Scanned
 from kohort.processing.items_implementation import offsets_of
 from kohort.processing.outbox import Publication
 from kohort.processing.partition import OnFailure, Partition, Route
@@ -78,6 +78,13 @@ class EngineCore:
             self._places[route.topic] = (route, None)
             for topic, delay_ms in route.topics.delays_ms.items():
                 self._places[topic] = (route, delay_ms)
+        self._scans = HoldScans(
+            {
+                route.topic: [t for t, delay in route.topics.delays_ms.items() if delay]
+                for route, delay in self._places.values()
+                if delay is None and route.on_failure is OnFailure.HOLD_KEY
+            }
+        )
         self._dispatchers = {route.pool: Dispatcher() for route, _ in self._places.values()}
         self._works: dict[int, list[Item]] = {}
         """What each worker holds, by the identity of the list."""
@@ -85,13 +92,14 @@ class EngineCore:
         self._due: list[tuple[int, int, Item | Publication]] = []
         self._serial = count()
         self._full = False
+        self._held_full = False
 
     # -- beginning -----------------------------------------------------------------------------
 
     def _refill(self, partition: Partition, now_ms: int) -> None:
         """Let records begin that stand aside, as far as the partition may go."""
         aside, circuit = partition.aside, partition.circuit.state
-        if not aside or partition.stopped or circuit is CircuitState.OPEN:
+        if not aside or partition.stopped or circuit is CircuitState.OPEN or partition.unknown:
             return
         if not partition.tracker.is_committed(partition.begin_version):
             return
@@ -128,6 +136,54 @@ class EngineCore:
 
     def _wait(self, item: Item, due: int) -> None:
         heappush(self._due, (due, next(self._serial), item))
+
+    # -- keys that are held --------------------------------------------------------------------
+
+    def scans(self) -> list[tuple[TopicPartition, int, int]]:
+        """Tiers to be read to their end: partition, from which offset, and the epoch to answer."""
+        found = [(key, self.partitions[key].tracker) for key in self._scans.wanted()]
+        # What has been read already is held since then, or has ended.
+        return [(key, max(t.base, t.next_fetch), t.epoch) for key, t in found]
+
+    def scanned(self, found: Scanned, now_ms: int) -> None:
+        """What waits in a tier: its keys are held from now on."""
+        partition = self.partitions.get(found.tier)
+        if partition is None or partition.tracker.epoch != found.epoch:
+            return
+        source = partition.route.topic
+        for waiting in found.waiting:
+            # What was read meanwhile is held since then, or has ended.
+            unread = waiting.offset >= partition.tracker.next_fetch
+            if unread and not partition.tracker.was_done(waiting.offset):
+                self.holds.scheduled((source, waiting.key), waiting.place, found.tier[0])
+        self._scans.scanned(found.tier, whole=found.whole)
+        self.counts["tiers_scanned"] += 1
+        self._look_at_holds(self._scans.family(found.tier), now_ms)
+
+    def _look_at_holds(self, keys: Iterable[TopicPartition], now_ms: int) -> None:
+        """Whether these may begin: only when it is known which keys are held, and there is room."""
+        for key in keys:
+            partition = self.partitions.get(key)
+            if partition is None:
+                continue
+            why = self._scans.why(key)
+            if not why and partition.is_source and self.holds.full:
+                why = f"{len(self.holds)} records wait in tiers, for whose keys others are held"
+            if why and not partition.unknown:
+                partition.aside.extendleft(reversed(partition.dispatcher.withdraw(partition)))
+            partition.unknown = why
+            if not why:
+                self._refill(partition, now_ms)
+
+    def _look_for_room(self, now_ms: int) -> None:
+        """Held keys have a bound: stop before it, and go on when half of it has ended."""
+        full = self.holds.full
+        if 2 * len(self.holds) <= self.holds.most:
+            self._scans.again()
+        if full != self._held_full:
+            self._held_full = full
+            self.counts["holds_full"] += full
+            self._look_at_holds(list(self.partitions), now_ms)
 
     # -- ending --------------------------------------------------------------------------------
 

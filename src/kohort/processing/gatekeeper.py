@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 from kohort.errors import KohortError
+from kohort.processing.holding import MAX_HELD, Scanned, Waiting, waiting_in
+from kohort.records import Record
 from kohort.retry.asking import OffsetPort, TopicPartition, ask
 from kohort.retry.gate import TierGate
 
@@ -24,21 +27,36 @@ log = logging.getLogger("kohort.processing")
 PAUSE_AFTER_ERROR_MS = 1_000
 
 
+class TierPort(OffsetPort, Protocol):
+    """What is asked of a cluster about its tiers."""
+
+    def read(self, at: TopicPartition, start: int) -> Iterator[Sequence[Record]]: ...
+
+
 class Gatekeeper:
-    """Asks for the tiers of one program. `opened` is called on its thread, with new ends only."""
+    """Asks for the tiers of one program. `opened` is called on its thread, with new ends only.
+
+    For keys that are held it also reads tiers to their end, before anything of them is due.
+    """
 
     def __init__(
         self,
         delays_ms: Mapping[str, int],
         skew_ms: int,
-        port: OffsetPort,
+        port: TierPort,
         now_ms: Callable[[], int],
         opened: Callable[[dict[TopicPartition, int]], None],
+        *,
+        group: str = "",
+        scanned: Callable[[Scanned], None] = lambda found: None,
     ) -> None:
         self._gate = TierGate(dict(delays_ms), skew_ms=skew_ms)
         self._port = port
         self._now_ms = now_ms
         self._opened = opened
+        self._group = group
+        self._scanned = scanned
+        self._scans: list[tuple[TopicPartition, int, int]] = []
         self._changed = threading.Condition()
         self._starts: dict[TopicPartition, int] = {}
         self._new: set[TopicPartition] = set()
@@ -72,6 +90,37 @@ class Gatekeeper:
                 self._new.discard(at)
                 self._ends.pop(at, None)
 
+    def scan(self, tier: TopicPartition, start: int, epoch: int) -> None:
+        """Read a tier to its end, for held keys; `scanned` is told what waits there."""
+        with self._changed:
+            self._scans.append((tier, start, epoch))
+            self._changed.notify()
+
+    def _scan(self, tier: TopicPartition, start: int, epoch: int) -> bool:
+        """False: the cluster did not answer, and it is to be tried again."""
+        found: list[Waiting] = []
+        whole = True
+        try:
+            for page in self._port.read(tier, start):
+                found += waiting_in(page, self._group)
+                if len(found) >= MAX_HELD:
+                    whole = False
+                    break
+        except KohortError as error:
+            log.warning("%s-%d could not be read for held keys (%s); again soon", *tier, error)
+            return False
+        self._scanned(Scanned(tier, epoch, found[:MAX_HELD], whole))
+        return True
+
+    def _scan_all(self) -> bool:
+        """Everything that is to be read; False when something has to be tried again."""
+        with self._changed:
+            wanted, self._scans = self._scans, []
+        again = [each for each in wanted if not self._scan(*each)]
+        with self._changed:
+            self._scans += [each for each in again if each[0] in self._starts]
+        return not again
+
     def stop(self) -> None:
         """End the thread and wait for it."""
         with self._changed:
@@ -90,8 +139,10 @@ class Gatekeeper:
                     self._new.clear()
                 starts = dict(self._starts)
             wait_ms = self._ask(starts)
+            if not self._scan_all():
+                wait_ms = min(wait_ms, PAUSE_AFTER_ERROR_MS)
             with self._changed:
-                if not (self._stopped or self._new):
+                if not (self._stopped or self._new or self._scans):
                     self._changed.wait(wait_ms / 1_000)
 
     def _ask(self, starts: dict[TopicPartition, int]) -> int:

@@ -68,7 +68,7 @@ class Partition:
         "alone", "aside", "begin_version", "careful", "circuit", "delay_ms", "dispatcher",
         "draining", "evicting", "head", "head_since_ms", "live", "number", "outstanding",
         "outstanding_bytes", "probing", "publish_blocked", "publishing", "route", "stopped",
-        "stopped_item", "suspect", "topic", "topic_id", "tracker",
+        "stopped_item", "suspect", "topic", "topic_id", "tracker", "unknown",
     )  # fmt: skip
 
     def __init__(
@@ -115,6 +115,8 @@ class Partition:
         self.head, self.head_since_ms = -1, 0
         """The committed offset as last looked at, and since when it has not moved."""
         self.evicting: int | None = None
+        self.unknown = ""
+        """Why it is not known yet which keys are held (`hold_key`)."""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -129,12 +131,15 @@ class Partition:
     def must_be_mended(self) -> bool:
         """Whether it stands until something outside is mended (stopped, circuit, publishing)."""
         circuit = self.circuit.state
-        return bool(self.stopped or self.publish_blocked) or circuit is not CircuitState.CLOSED
+        stands = self.stopped or self.unknown or self.publish_blocked
+        return bool(stands) or circuit is not CircuitState.CLOSED
 
     def why_standing(self, now_ms: int) -> str:
         """Why nothing of it is begun at present, in words; "" when something may be."""
         if self.stopped:
             return self.stopped
+        if self.unknown:
+            return self.unknown
         if self.publish_blocked:
             return f"{self.publish_blocked} copies could not be published; it is tried again"
         if self.circuit.state == "open":

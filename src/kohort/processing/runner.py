@@ -32,6 +32,7 @@ from kohort.errors import (
 )
 from kohort.processing.engine import Engine
 from kohort.processing.gatekeeper import Gatekeeper
+from kohort.processing.holding import Scanned
 from kohort.processing.pools import QUEUED_PER_WORKER, Finished, Pool, Portions
 from kohort.processing.publishing import Published, Publisher
 from kohort.processing.tracker import Commit
@@ -187,6 +188,9 @@ class Runner(RebalanceListener):
         self._feed(now_ms)
         self._publish()
         self._pause(now_ms)
+        if self._gatekeeper is not None:
+            for tier, start, epoch in self.engine.scans():
+                self._gatekeeper.scan(tier, start, epoch)
         records = self.consumer.poll(self._wait_s(now_ms))
         now_ms = wall_ms()
         if records:
@@ -258,6 +262,8 @@ class Runner(RebalanceListener):
                 self.engine.resume(said.key, now_ms)
             elif isinstance(said, Opened):
                 self._limit(said.ends)
+            elif isinstance(said, Scanned):
+                self.engine.scanned(said, now_ms)
             else:
                 self._hear_of(said, now_ms)
 

@@ -107,6 +107,11 @@ class PartitionTracker:
         """Whether this offset was handed out and is not done."""
         return offset in self._incomplete
 
+    def was_done(self, offset: int) -> bool:
+        """Whether a former owner has done this, beyond what it committed."""
+        at = bisect_right(self._starts, offset) - 1
+        return at >= 0 and offset < self._restored[at][1]
+
     def is_set_back(self, offset: int) -> bool:
         """Whether a read that starts at `offset` goes back behind what was read before."""
         return not self._first and offset < self.next_fetch
@@ -254,9 +259,8 @@ class PartitionTracker:
     def _not_restored(self, offsets: Sequence[int]) -> list[int]:
         wanted: list[int] = []
         for offset in offsets:
-            at = bisect_right(self._starts, offset) - 1
             # The base may have passed a restored range before that range was read.
-            if offset < self.base or (at >= 0 and offset < self._restored[at][1]):
+            if offset < self.base or self.was_done(offset):
                 self.duplicates += 1
             else:
                 wanted.append(offset)

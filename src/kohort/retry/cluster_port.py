@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from kohort.client.admin import Admin
@@ -22,12 +22,15 @@ from kohort.client.config import ConsumerConfig
 from kohort.client.consumer import Consumer
 from kohort.client.types import OffsetAndMetadata, OffsetAndTimestamp
 from kohort.client.types import TopicPartition as Partition
+from kohort.errors import KafkaTimeoutError
+from kohort.records import Record
 from kohort.retry.asking import Stamped, TopicPartition, TopicView
 from kohort.retry.topics import TopicSpec
 
 MAX_TIMESTAMP: Final = -3
 SCAN_RECORDS: Final = 100_000
 SCAN_POLL_S: Final = 2.0
+SILENT_POLLS: Final = 5
 DESCRIBED: Final = ("message.timestamp.type", "cleanup.policy", "retention.ms")
 _NONE = Stamped(-1, -1)
 
@@ -129,6 +132,34 @@ class ClusterPort:
                     if record.timestamp >= target_ms:
                         return Stamped(record.offset, record.timestamp)
             return Stamped(min(position, end), -1)
+        finally:
+            consumer.assign([])
+
+    def read(self, at: TopicPartition, start: int) -> Iterator[Sequence[Record]]:
+        """Everything from an offset to the present end, page by page.
+
+        Raises KafkaTimeoutError when records that are there do not come.
+        """
+        consumer, tp = self.asking, Partition(*at)
+        end = consumer.end_offsets([tp])[tp]
+        start = max(start, consumer.beginning_offsets([tp])[tp])
+        if start >= end:
+            return
+        consumer.assign([tp])
+        consumer.limit(tp, end)
+        consumer.seek(tp, start)
+        silent = 0
+        try:
+            while consumer.position(tp) < end:
+                page = consumer.poll(SCAN_POLL_S)
+                silent = 0 if page else silent + 1
+                if page:
+                    yield page
+                elif silent >= SILENT_POLLS:
+                    raise KafkaTimeoutError(
+                        f"{at[0]}-{at[1]} has records up to {end}, but none came after "
+                        f"{consumer.position(tp)}"
+                    )
         finally:
             consumer.assign([])
 

@@ -1,0 +1,225 @@
+"""`hold_key` across restarts, moves and its bound (retry reference B2): a key's order is kept."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+
+import pytest
+
+from kohort.errors import ConfigError
+from kohort.processing.app import App
+from kohort.processing.colocation import check_holding, holding_client
+from kohort.processing.partition import OnFailure
+from kohort.retry import Temporary
+
+from .test_exact_world import make
+from .world import World, route
+
+TIERS = ["orders.billing.retry.5s", "orders.billing.retry.30s"]
+
+
+def holding(fate: dict[bytes, int], **more) -> World:
+    def handler(record, attempt):
+        if attempt < fate.get(record.value, 0):
+            raise Temporary("down")
+
+    routes = [route(retries="5s 5s 30s", on_failure=OnFailure.HOLD_KEY)]
+    # Without the guard, which takes records that were about whenever we crash for the killers.
+    return World(routes, handler, crash_guard=False, **more)
+
+
+def firsts(world: World) -> dict[bytes | None, list[int]]:
+    """Per key, in which order its records were done for the first time."""
+    found: dict[bytes | None, list[int]] = defaultdict(list)
+    seen: set[object] = set()
+    for run in world.runs:
+        if run.ok and run.origin not in seen:
+            seen.add(run.origin)
+            found[run.key].append(run.origin[2])
+    return found
+
+
+def test_after_a_restart_the_tiers_are_read_before_anything_begins() -> None:
+    world = holding({b"0": 2})
+    for n in range(3):
+        world.produce("orders", 0, b"k", b"%d" % n)
+    world.settle()  # 0 failed, 1 and 2 follow it
+    world.commit()
+    world.crash()
+    for n in range(3, 6):
+        world.produce("orders", 0, b"k", b"%d" % n)
+    partition = world.engine.partitions["orders", 0]
+    assert "has been read" in partition.why_standing(world.now_ms)
+    assert ("orders", 0) in world.engine.paused(world.now_ms)
+    world.settle()
+    assert not partition.why_standing(world.now_ms)
+    assert not [run for run in world.runs if run.ok]
+    world.run_out()
+    assert firsts(world) == {b"k": [0, 1, 2, 3, 4, 5]}
+    assert not len(world.engine.holds)
+
+
+def test_what_a_former_owner_did_beyond_its_commit_holds_nothing() -> None:
+    world = holding({b"0": 1, b"1": 2})
+    for n in range(2):
+        world.produce("orders", 0, b"k%d" % n, b"%d" % n)
+    world.settle()
+    world.now_ms += 5_000
+    world.settle()  # 0 is done in the tier, 1 has moved on to its second try
+    world.commit()
+    tier = (TIERS[0], 0)
+    offset, _ = world.commits[tier]
+    assert offset == 2
+    world.crash()
+    world.settle()
+    assert len(world.engine.holds) == 1
+
+
+def test_a_partition_waits_for_its_tiers_to_be_with_the_same_member() -> None:
+    world = holding({})
+    world.produce("orders", 0, b"k", b"0")
+    world.engine.removed([(TIERS[1], 0)])
+    world.settle()
+    assert not world.runs
+    standing = world.engine.partitions["orders", 0].why_standing(world.now_ms)
+    assert f"{TIERS[1]}-0" in standing
+    assert "range assignor" in standing
+    world.assign((TIERS[1], 0))
+    world.settle()
+    assert len(world.runs) == 1
+
+
+def test_past_the_bound_source_partitions_stand_and_go_on() -> None:
+    """Order is kept, memory is bounded, and nothing stands for ever."""
+    world = holding({b"%d" % n: 2 for n in range(0, 200, 2)})
+    world.engine.holds.most = 20
+    for n in range(200):
+        world.produce("orders", n % 3, b"k%d" % (n % 10), b"%d" % n)
+    most = 0
+    for _ in range(400):
+        world.step()
+        most = max(most, len(world.engine.holds))
+    assert world.engine.counts["holds_full"]
+    assert "wait in tiers" in world.engine.partitions["orders", 0].why_standing(world.now_ms)
+    world.run_out()
+    assert sum(len(done) for done in firsts(world).values()) == 200
+    assert all(done == sorted(done) for key, done in by_partition(world).items())
+
+
+def by_partition(world: World) -> dict[object, list[int]]:
+    found: dict[object, list[int]] = defaultdict(list)
+    seen: set[object] = set()
+    for run in world.runs:
+        if run.ok and run.origin not in seen:
+            seen.add(run.origin)
+            found[run.origin[1], run.key].append(run.origin[2])
+    return found
+
+
+def test_tiers_that_hold_more_than_the_bound_at_a_start() -> None:
+    """They are worked on first; the source waits, and loses nothing."""
+    world = holding({b"%d" % n: 1 for n in range(60)})
+    for n in range(60):
+        world.produce("orders", 0, b"k%d" % (n % 10), b"%d" % n)
+    world.settle()
+    world.commit()
+    world.crash()
+    world.engine.holds.most = 8
+    for n in range(60, 70):
+        world.produce("orders", 0, b"k%d" % (n % 10), b"%d" % n)
+    world.settle()
+    assert "fewer records" in world.engine.partitions["orders", 0].why_standing(world.now_ms)
+    world.run_out()
+    done = firsts(world)
+    assert sum(len(each) for each in done.values()) == 70
+    for key, offsets in done.items():
+        assert offsets[-1] == max(offsets), f"{key}: the source overtook its tier"
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_order_within_a_key_through_crashes(seed: int) -> None:
+    chance = random.Random(seed)
+    world = holding({b"%d" % n: chance.choice([0, 0, 0, 1, 2, 3]) for n in range(120)}, seed=seed)
+    for n in range(120):
+        key = n % 9
+        world.produce("orders", key % 3, b"k%d" % key, b"%d" % n)
+    for _ in range(400):
+        world.step()
+        act = chance.random()
+        if act < 0.15:
+            world.commit()
+        elif act < 0.17:
+            world.crash()
+        elif act < 0.19:
+            key = chance.choice(list(world.engine.partitions))
+            world.engine.draining([key])
+            world.commit()
+            world.engine.removed([key])
+            world.assign(key)
+        elif act < 0.3:
+            world.now_ms += chance.choice([100, 1_000, 10_000])
+    world.run_out()
+    done = firsts(world)
+    assert sum(len(each) for each in done.values()) == 120
+    assert all(offsets == sorted(offsets) for offsets in done.values()), done
+
+
+@pytest.mark.parametrize("mode", ["kafka", "store"])
+def test_held_records_exactly_once(mode, tmp_path) -> None:
+    """A held copy, its ledger row and the offset of its record are one transaction too."""
+    world = make(mode, tmp_path, on_failure=OnFailure.HOLD_KEY)
+    for _ in range(40):
+        world.step()
+        world.commit()
+    assert world.engine.counts["held"]
+    world.crash()
+    world.run_out()
+    assert sum(world.results().values()) + sum(world.failures().values()) == 60
+    assert not len(world.engine.holds)
+
+
+def test_the_range_assignor_and_tiers_of_one_size() -> None:
+    routes = [route(on_failure=OnFailure.HOLD_KEY)]
+    assert holding_client(routes, {}) == {"partition_assignment_strategy": ("range",)}
+    by_broker = {"group_protocol": "consumer"}
+    assert holding_client(routes, by_broker)["group_remote_assignor"] == "range"
+    assert holding_client([route()], {}) == {}
+    with pytest.raises(ConfigError, match="hold_key"):
+        holding_client(routes, {"partition_assignment_strategy": ["cooperative-sticky"]})
+    counts = {"orders": 70, **dict.fromkeys(routes[0].topics.delays_ms, 64)}
+    with pytest.raises(ConfigError, match="--partitions 70"):
+        check_holding(routes, counts)
+
+
+def test_an_app_reads_its_tiers_at_a_start(cluster, topic, produce, app, start) -> None:
+    """Real sockets: a key's records wait behind the one that a former process sent to a tier."""
+    seen: list[tuple[int, int]] = []
+
+    def make_app(fails: bool) -> App:
+        made = app(retries="1s", client={"heartbeat_interval_ms": 50})
+
+        @made.handler(topic, on_failure="hold_key")
+        def handle(record) -> None:
+            if fails:
+                raise Temporary("down")
+            seen.append((int(record.value), record.attempt))
+
+        return made
+
+    produce(3, keys=1)
+    first = start(make_app(True))
+    wait(lambda: first.app.counts().get("held") == 2)
+    first.stop()
+    produce(3, keys=1)
+    second = start(make_app(False))
+    wait(lambda: len(seen) == 6)
+    second.stop()
+    assert [number for number, _ in seen] == [0, 1, 2, 0, 1, 2]
+    assert second.app.counts()["held"] == 3
+
+
+def wait(condition) -> None:
+    from .test_exact import wait_for
+
+    wait_for(condition, "it did not happen")
