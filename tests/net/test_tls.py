@@ -241,6 +241,33 @@ def test_a_handshake_that_never_ends_is_cut(lt: LoopThread, certificates) -> Non
     assert "handshake within 30 ms" in str(handler.next("closed"))
 
 
+def test_a_stream_that_breaks_may_be_tried_again(lt: LoopThread, certificates) -> None:
+    """Closed in the middle of the handshake, or damaged later: nobody was refused."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        for shaken in (False, True):
+            client = Recorder()
+            lt.do(
+                lt.loop.connect, "127.0.0.1", server.getsockname()[1], client,
+                max_frame_bytes=1 << 20, tls=trusting(certificates),
+            )  # fmt: skip
+            accepted, _ = server.accept()
+            with accepted:
+                accepted.settimeout(WAIT_S)
+                if shaken:
+                    context = serving(certificates).context
+                    secured = context.wrap_socket(accepted, server_side=True)
+                    client.next("connected")
+                    raw = socket.socket(fileno=secured.detach())
+                    with raw:
+                        raw.sendall(b"\x17\x03\x03\x00\x20" + bytes(32))
+                        error = client.next("closed")
+                else:
+                    accepted.recv(5)
+                    accepted.shutdown(socket.SHUT_RDWR)
+                    error = client.next("closed")
+            assert isinstance(error, ConnectionFailedError), error
+
+
 def test_the_standard_librarys_client_is_understood(lt: LoopThread, certificates) -> None:
     """An oracle for both directions, with bytes in awkward pieces."""
 

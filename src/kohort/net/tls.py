@@ -37,6 +37,7 @@ CLIENT_AUTH: Final = {
 _CIPHERTEXT_BYTES: Final = 131_072  # read from the socket at once
 _RECORD_BYTES: Final = 16_384
 _SEND_BYTES: Final = 262_144  # encrypted at once
+_REFUSING_ALERTS: Final = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "HANDSHAKE_FAILURE")
 _HOSTNAME_MISMATCH: Final = (62, 64)  # OpenSSL's X509_V_ERR_HOSTNAME_MISMATCH, IP_ADDRESS_MISMATCH
 
 
@@ -195,6 +196,8 @@ class TlsTransport:
                 self._take_out()
                 if not self._feed():
                     return False
+            except ssl.SSLEOFError:
+                raise ConnectionResetError("it was closed in the middle of it") from None
             except ssl.SSLError as error:
                 self.refusal = error
                 with suppress(OSError):  # the alert that says why
@@ -234,7 +237,7 @@ class TlsTransport:
             except ssl.SSLEOFError:
                 return b"".join(pieces)  # without a goodbye: frames tell whether all is there
             except ssl.SSLError as error:
-                self.refusal = error
+                self._judge(error)
                 raise
             self.has_more = True
             if not piece:
@@ -261,7 +264,7 @@ class TlsTransport:
             except ssl.SSLEOFError:
                 break
             except ssl.SSLError as error:
-                self.refusal = error
+                self._judge(error)
                 raise
             self.has_more = True
             if not count:
@@ -269,6 +272,12 @@ class TlsTransport:
             filled += count
         self._answer_library()
         return filled
+
+    def _judge(self, error: ssl.SSLError) -> None:
+        """An error after the handshake: a refusal, as TLS 1.3 sends it, or a stream that broke."""
+        reason = _reason(error).upper()
+        if "ALERT" in reason and any(word in reason for word in _REFUSING_ALERTS):
+            self.refusal = error
 
     def _feed(self) -> bool:
         """Give the library what the socket has; False when it has nothing."""
