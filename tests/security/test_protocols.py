@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -285,3 +286,42 @@ def test_no_secret_is_in_what_is_shown(start: Start) -> None:
         shown += [repr(entry) for entry in cluster.requests]
     for secret in (PASSWORD, "hidden-word"):
         assert not [text for text in shown if secret in text]
+
+
+@pytest.mark.filterwarnings("ignore:This process.*fork:DeprecationWarning")
+def test_the_child_of_a_fork_leaves_the_parents_stream_alone(
+    start: Start, certificates: Certificates
+) -> None:
+    """TLS would say goodbye on it when the child ends."""
+    cluster = start("SASL_SSL")
+    with Producer(**settings(cluster, certificates, "PLAIN")) as producer:
+        producer.send("t", b"before").result(10)
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        logins = len([e for e in cluster.requests if e.api == "SaslAuthenticate"])
+        producer.send("t", b"after").result(10)
+        assert len([e for e in cluster.requests if e.api == "SaslAuthenticate"]) == logins
+
+
+def test_what_a_user_may_do_goes_by_who_logged_in(start: Start) -> None:
+    """Logins and access control together: the principal of a login is the one of its rights."""
+    cluster = start(
+        "SASL_PLAINTEXT",
+        users={USER: PASSWORD, "bob": "b"},
+        acls=True,
+        super_users=(f"User:{USER}",),
+    )
+    own = settings(cluster, None, "SCRAM-SHA-512")
+    bobs = {**own, "sasl_username": "bob", "sasl_password": "b"}
+    with Admin(**own) as admin:
+        admin.create_topics(["t"])
+    with Admin(**bobs) as admin:
+        for refused in (
+            lambda: admin.create_topics(["u"]),
+            lambda: admin.upsert_user("bob", "c"),
+            admin.describe_users,
+        ):
+            with pytest.raises(BrokerError, match="AUTHORIZATION_FAILED"):
+                refused()
