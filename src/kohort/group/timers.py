@@ -9,7 +9,7 @@ Rules:
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 
 TimerKey = tuple[str, str, str]
 """(kind, group id, member id or "")."""
@@ -75,10 +75,12 @@ class Timers:
             deadline = self._deadlines.get(key)
             if deadline == at_ms:
                 return
-            heappop(self._heap)
-            del self._queued[key]
-            if deadline is not None:
-                self._queue(key, deadline)
+            if deadline is None:
+                heappop(self._heap)
+                del self._queued[key]
+            else:
+                self._queued[key] = deadline
+                heapreplace(self._heap, (deadline, key))
 
     def _queue(self, key: TimerKey, at_ms: int) -> None:
         self._queued[key] = at_ms
