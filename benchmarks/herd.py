@@ -155,7 +155,8 @@ class Herd(ABC):
 
     def remove(self) -> None:
         """One member less, of those that wait for nothing."""
-        member = next(m for m in reversed(self.members) if m.asked is None)
+        while (member := next((m for m in reversed(self.members) if not m.asked), None)) is None:
+            self._turn()
         self.members.remove(member)
         self.rounds[member.round] -= 1
         member.ask(member.goodbye(), lambda answer: self._gone(member))
