@@ -44,6 +44,7 @@ from kohort.client.consumer import Consumer
 from kohort.client.producer import Producer
 from kohort.config import parse_duration_ms
 from kohort.errors import ConfigError, UsageError
+from kohort.metrics.registry import MetricName
 from kohort.processing.blocking import Blocking
 from kohort.processing.circuit import CircuitConfig
 from kohort.processing.colocation import check_holding, holding_client
@@ -54,6 +55,7 @@ from kohort.processing.exactly import Exactly
 from kohort.processing.gatekeeper import Gatekeeper
 from kohort.processing.handlers import HandlerSpec, Invoker, Kind
 from kohort.processing.lookups import ThreadLookups
+from kohort.processing.metrics import AppMetrics
 from kohort.processing.partition import OnFailure, Route
 from kohort.processing.pools import Pool, ProcessPool, ThreadPool
 from kohort.processing.publishing import Publisher
@@ -175,6 +177,7 @@ class App:
         self._runner: Runner | None = None
         self._counted: dict[str, int] = {}
         self._stopped = threading.Event()
+        self._metrics = AppMetrics(group, lambda: self._runner, exactly=exactly_once is not None)
 
     # -- handlers --------------------------------------------------------------------------------
 
@@ -380,6 +383,15 @@ class App:
     def troubles(self) -> list[str]:
         """What outside of this program keeps it from its work at present, in words. Any thread."""
         return [] if self._runner is None else self._runner.troubles()
+
+    def metrics(self) -> dict[MetricName, float]:
+        """What this app measures of itself, while it runs; see docs/metrics.md. Any thread."""
+        return self._metrics.metrics()
+
+    @property
+    def measured(self) -> AppMetrics:
+        """For exporters: the metrics with what they mean."""
+        return self._metrics
 
     def counts(self) -> dict[str, int]:
         """What has happened since `run` was called last, by name; also after it. Any thread."""

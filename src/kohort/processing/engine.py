@@ -266,6 +266,7 @@ class Engine(EngineCore):
             assert attempt is not None, "a sound record of a tier says which attempt it is"
             due = due_ms(attempt, item.record.timestamp, delay_ms, self._skew_ms)
             if due > now_ms:
+                self.tally.early[item.partition.route.topic] += 1
                 self._wait(item, due)
             else:
                 ready.append(item)
@@ -367,9 +368,16 @@ class Engine(EngineCore):
 
     def _done_in(self, partition: Partition, done: Sequence[Item], now_ms: int) -> None:
         self._circuit_succeeded(partition, len(done))
+        if not partition.is_source:
+            self._count_recovered(partition, done)
         if not partition.is_source or len(self.holds):
             self._no_longer_held(done)
         self._complete(partition, done, now_ms)
+
+    def _count_recovered(self, partition: Partition, done: Sequence[Item]) -> None:
+        for item in done:
+            if item.attempt is not None:
+                self.tally.recovered[partition.route.topic, item.attempt.number] += 1
 
     def _circuit_succeeded(self, partition: Partition, count: int) -> None:
         if partition.is_source and partition.circuit.succeeded(count):
@@ -381,6 +389,7 @@ class Engine(EngineCore):
             self._all_done((item,), now_ms)
             return
         self.counts["succeeded"] += 1
+        self._count_recovered(item.partition, (item,))
         self._circuit_succeeded(item.partition, 1)
         self._no_longer_held((item,))
         self._post(Publication(item, outcome.outputs, effects=outcome.effects))

@@ -21,9 +21,11 @@ from kohort.processing.holding import HoldScans, KeyHolds, Scanned
 from kohort.processing.items_implementation import offsets_of
 from kohort.processing.outbox import Publication
 from kohort.processing.partition import OnFailure, Partition, Route
+from kohort.processing.tally import FAILED, Tally
 from kohort.retry.classify import Disposition, Failure, stated
-from kohort.retry.copies import DEFAULT_SKEW_MS, Attempt, Copy, copy_for
+from kohort.retry.copies import DEFAULT_SKEW_MS, Attempt, Copy, copy_for, disposition_of
 from kohort.retry.headers import Origin
+from kohort.retry.policy import Step
 
 TopicPartition = tuple[str, int]
 
@@ -67,6 +69,7 @@ class EngineCore:
         self.limits = limits or Limits()
         self.counts: Counter[str] = Counter()
         """What has happened so far, by name; the metrics are made from it."""
+        self.tally = Tally()
         self.partitions: dict[TopicPartition, Partition] = {}
         self.holds = KeyHolds()
         self.outstanding: int = 0
@@ -217,9 +220,14 @@ class EngineCore:
     def _publish_copy(self, item: Item, failure: Failure, now_ms: int) -> None:
         attempt, route = self._attempt(item), item.partition.route
         copy, step = copy_for(attempt, failure, topics=route.topics, now_ms=now_ms)
-        self.counts["to_failed" if step is None else "to_tier"] += 1
+        self._count_copy(route, failure, step)
         self._note_held(item, attempt, copy, ended=step is None)
         self._post(Publication(item, copy=copy, failure=failure, step=step))
+
+    def _count_copy(self, route: Route, failure: Failure, step: Step | None) -> None:
+        self.counts["to_failed" if step is None else "to_tier"] += 1
+        tier = FAILED if step is None else step.tier.label
+        self.tally.copies[route.topic, tier, disposition_of(failure, step)] += 1
 
     def _is_open(self, item: Item) -> bool:
         """Whether it is still to be decided what becomes of a record."""

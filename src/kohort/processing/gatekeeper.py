@@ -82,6 +82,17 @@ class Gatekeeper:
                 if at in self._starts:
                     self._starts[at] = position
 
+    def depths(self) -> dict[TopicPartition, tuple[int, int]]:
+        """By partition: how many records are not read yet, and how many of these are due."""
+        with self._changed:
+            starts = dict(self._starts)
+        found: dict[TopicPartition, tuple[int, int]] = {}
+        for at, position in starts.items():
+            opened = self._gate.opened(at)
+            if opened is not None:
+                found[at] = max(0, opened.latest - position), max(0, opened.end - position)
+        return found
+
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """These are no longer ours."""
         with self._changed:

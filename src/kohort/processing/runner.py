@@ -155,6 +155,14 @@ class Runner(RebalanceListener):
         now_ms = wall_ms()
         return {key: p.why_standing(now_ms) for key, p in list(self.engine.partitions.items())}
 
+    def now_ms(self) -> int:
+        """The clock that the engine is told."""
+        return wall_ms()
+
+    def tiers(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """Of each partition of a tier: records not read yet, and those of them that are due."""
+        return {} if self._gatekeeper is None else self._gatekeeper.depths()
+
     def troubles(self) -> list[str]:
         """What outside of this program is wrong at present, in words. Any thread."""
         found = [self.trouble, *self.consumer.health().concerns]

@@ -110,6 +110,13 @@ def due_ms(attempt: Attempt, append_ms: int, delay_ms: int, skew_ms: int = DEFAU
     return max(base, min(attempt.previous.not_before_ms, base + skew_ms))
 
 
+def disposition_of(failure: Failure, step: Step | None) -> Disposition:
+    """Why the copy of a failed record stands where `step` sends it; None: in the failed topic."""
+    if step is None and failure.disposition is Disposition.RETRYABLE:
+        return Disposition.EXHAUSTED
+    return failure.disposition
+
+
 def copy_for(
     attempt: Attempt, failure: Failure, *, topics: RetryTopics, now_ms: int
 ) -> tuple[Copy, Step | None]:
@@ -117,9 +124,7 @@ def copy_for(
     step = None
     if not failure.permanent:
         step = topics.policy.next_step(attempt.number, failure.min_delay_ms)
-    disposition = failure.disposition
-    if step is None and disposition is Disposition.RETRYABLE:
-        disposition = Disposition.EXHAUSTED
+    disposition = disposition_of(failure, step)
     previous = attempt.previous
     retry = RetryHeaders(
         number=step.number if step else attempt.number,

@@ -59,13 +59,17 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Offsets below `end` may be read. `target_ms` and `leader_epoch` let the reader check it."""
+    """Offsets below `end` may be read, of those below `latest` that there are.
+
+    `target_ms` and `leader_epoch` let the reader check it.
+    """
 
     end: int
     target_ms: int
     leader_epoch: int
     next_check_ms: int
     lost_below: int | None = None
+    latest: int = NO_OFFSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +126,7 @@ def _opened(question: Question, answer: Answer, end: int, check_ms: int) -> Open
         leader_epoch=answer.leader_epoch,
         next_check_ms=check_ms,
         lost_below=lost,
+        latest=answer.latest,
     )
 
 

@@ -1,0 +1,89 @@
+"""What an app measures of itself (issue E: metrics as the retry reference names them)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from kohort.metrics import Family
+from kohort.metrics.prometheus import export
+from kohort.processing.metrics import FAMILIES
+from kohort.retry import Permanent, Temporary
+from tests.processing.conftest import Until
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+def values(program, name: str) -> dict[tuple[tuple[str, str], ...], float]:
+    """The numbers of a family, by the tags beside the group's."""
+    return {
+        tuple((tag, text) for tag, text in metric.tags if tag not in ("group", "topic")): number
+        for metric, number in program.metrics().items()
+        if metric.name == name
+    }
+
+
+def test_retries_and_failures_are_counted_by_what_they_were(topic, produce, app, start) -> None:
+    produce(100)
+    ended = Until(100)
+    program = app()
+    assert program.metrics() == {}, "nothing is known of an app that does not run"
+
+    @program.handler(topic)
+    def handle(record):
+        number = int(record.value)
+        if number == 7 and record.attempt < 1:
+            raise Temporary("down")
+        try:
+            if number == 9:
+                raise Permanent("bad")
+        finally:
+            ended.count()
+
+    registry = CollectorRegistry()
+    export(program, registry=registry)
+    start(program)
+    ended.wait()
+    while not values(program, "retry_success_total"):
+        pass  # the owner hears of it in its next turn
+    counted = values(program, "retry_published_total")
+    assert counted[("tier", "failed"), ("disposition", "fatal")] == 1
+    assert sum(counted.values()) == 2
+    assert {tags[0][1] for tags in counted} == {"failed", program.policy.tiers[0].label}
+    assert values(program, "retry_success_total") == {(("retry_number", "1"),): 1}
+    assert values(program, "failed_total") == {(): 1}
+    assert values(program, "early_read_total") == {(): 0}
+    assert values(program, "records_failures_total") == {(): 2}
+    assert set(values(program, "circuit_state").values()) == {0}
+    text = generate_latest(registry).decode()
+    assert f'kohort_failed_total{{group="{program.group}",topic="{topic}"}} 1.0' in text
+
+
+def test_what_waits_in_a_tier_is_seen_before_it_is_due(cluster, topic, produce, app, start) -> None:
+    """A record that waits in a tier of an hour: depth 1, nothing due, nothing late."""
+    produce(3)
+    tried = Until(3)
+    program = app(retries="1h")
+
+    @program.handler(topic)
+    def handle(record):
+        tried.count()
+        if int(record.value) == 1:
+            raise Temporary("down")
+
+    start(program)
+    tried.wait()
+    while sum(values(program, "tier_depth").values()) != 1:
+        # The gate asks again when a partition is new to it, or after half a minute: do not wait.
+        program._runner._gatekeeper.watch(dict(program._runner._gatekeeper._starts))
+    assert values(program, "tier_depth")[(("tier", "1h"),)] == 1
+    assert values(program, "tier_due")[(("tier", "1h"),)] == 0
+    assert values(program, "tier_due_lag_seconds")[(("tier", "1h"),)] == 0
+
+
+def test_every_name_is_on_the_page() -> None:
+    page = PAGE.read_text()
+    missing = {name for name in FAMILIES if f"`{name}`" not in page}
+    assert not missing
+    assert all(isinstance(family, Family) for family in FAMILIES.values())
