@@ -212,6 +212,9 @@ def test_by_the_command_line(cluster: Cluster, control: Control):
                  ["cut", "Fetch", "--handled", "--topic", "t", "--partition", "0"]):  # fmt: skip
         kohort(control, "faults", "add", *kind)
     kohort(control, "faults", "disk", "append", "--path", "none/*", "--after", "1")
+    kohort(control, "faults", "limit", "Fetch", "11")
+    kohort(control, "faults", "limit", "ConsumerGroupHeartbeat", "-1")
+    assert set(cluster._gate.limits.values()) == {11, -1}
     kohort(control, "faults", "clear", number)
     kohort(control, "faults", "clear")
     assert not list(cluster.faults)

@@ -13,6 +13,8 @@ from kohort import Admin, Consumer, Producer, TopicPartition
 from kohort.errors import ConnectionFailedError, KafkaTimeoutError, StorageError, UsageError
 from kohort.testing import Cluster
 from kohort.wire import Message
+from kohort.wire.messages.api_versions_request import ApiVersionsRequest
+from kohort.wire.messages.api_versions_response import ApiVersionsResponse
 from kohort.wire.messages.find_coordinator_request import FindCoordinatorRequest
 from kohort.wire.messages.find_coordinator_response import FindCoordinatorResponse
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
@@ -161,6 +163,27 @@ def test_a_function_answers(cluster: Cluster):
     assert heartbeat(cluster) in (16, UNKNOWN)
     with pytest.raises(ValueError, match="of the test"):
         cluster.faults.clear()
+
+
+def test_an_older_broker(cluster: Cluster):
+    """Clients use what is offered; who does not ask is cut off."""
+    cluster.faults.limit("Produce", 7)
+    cluster.faults.limit("ConsumerGroupHeartbeat", -1)
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        producer.send("orders", b"v").result(10)
+    assert {entry.version for entry in cluster.requests.of("Produce")} == {7}
+    answer = cluster.request(ApiVersionsRequest(
+        client_software_name="t", client_software_version="1"), ApiVersionsResponse)  # fmt: skip
+    offered = {api.api_key: api.max_version for api in answer.api_keys}
+    assert offered[0] == 7
+    assert 68 not in offered
+    cluster.faults.limit("Heartbeat", 3)
+    with pytest.raises(ConnectionFailedError):
+        heartbeat(cluster)
+    cluster.faults.clear()
+    assert heartbeat(cluster) in (16, UNKNOWN)
+    with pytest.raises(UsageError, match="ApiVersions"):
+        cluster.faults.limit("ApiVersions", 1)
 
 
 def test_metadata_without_a_leader_for_a_while(cluster: Cluster):

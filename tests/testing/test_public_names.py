@@ -20,7 +20,18 @@ NAMES = {
     "Violation",
     "VirtualClock",
 }
-FAULTS = {"answer", "clear", "cut", "delay", "fail", "fail_disk", "hold", "remove", "silence"}
+FAULTS = {
+    "answer",
+    "clear",
+    "cut",
+    "delay",
+    "fail",
+    "fail_disk",
+    "hold",
+    "limit",
+    "remove",
+    "silence",
+}
 REQUESTS = {"clear", "of", "wait"}
 
 

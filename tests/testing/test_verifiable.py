@@ -35,7 +35,13 @@ FIELDS = {
 
 @pytest.fixture(scope="module")
 def cluster():
-    with Cluster(nodes=3, group_min_session_timeout_ms=500) as running:
+    sessions = {
+        "group_consumer_session_timeout_ms": 1_000,
+        "group_consumer_min_session_timeout_ms": 500,
+        "group_consumer_heartbeat_interval_ms": 300,
+        "group_consumer_min_heartbeat_interval_ms": 100,
+    }
+    with Cluster(nodes=3, group_min_session_timeout_ms=500, **sessions) as running:
         yield running
 
 
@@ -99,7 +105,8 @@ def trouble_coordinator(run: Run) -> None:
 
 
 def trouble_cuts(run: Run) -> None:
-    for api in ("Heartbeat", "OffsetCommit", "Fetch", "JoinGroup", "SyncGroup", "Produce"):
+    heartbeats = ("Heartbeat", "ConsumerGroupHeartbeat")
+    for api in (*heartbeats, "OffsetCommit", "Fetch", "JoinGroup", "SyncGroup", "Produce"):
         run.cluster.faults.cut(api, handled=True, times=2)
         run.cluster.faults.cut(api, times=2)
     with run.cluster.faults.cut("OffsetCommit", times=5) as cut:
@@ -114,7 +121,7 @@ def _committed(run: Run) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trouble", [trouble_kill, trouble_coordinator, trouble_cuts])
-@pytest.mark.parametrize("protocol", ["classic", "cooperative"])
+@pytest.mark.parametrize("protocol", ["classic", "cooperative", "consumer"])
 def test_runs_with_trouble_have_a_good_history(
     cluster: Cluster, trouble: Callable[[Run], None], protocol: str
 ):
@@ -122,6 +129,8 @@ def test_runs_with_trouble_have_a_good_history(
     name = f"{trouble.__name__}-{protocol}"
     cluster.create_topic(name, partitions=4)
     session = ["--session-timeout", "1000"]
+    if protocol == "consumer":
+        session = ["--group-protocol", "consumer"]
     if protocol == "cooperative":
         session += ["--assignment-strategy", "CooperativeStickyAssignor"]
     history = History()

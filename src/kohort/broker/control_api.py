@@ -17,6 +17,7 @@ from kohort.broker.commons import Commons
 from kohort.broker.fault_files import DiskFault
 from kohort.broker.faults import fault_from
 from kohort.errors import BrokerError, ErrorCode, UsageError
+from kohort.wire import API_NAMES
 
 MAX_REQUESTS: Final = 1_000
 
@@ -163,8 +164,7 @@ def _add_fault(commons: Commons, asked: Asked) -> Answer:
 
 
 def _clear_faults(commons: Commons, asked: Asked) -> Answer:
-    commons.gate.disk.clear()
-    return {"removed": commons.gate.faults.clear()}
+    return {"removed": commons.gate.clear()}
 
 
 def _remove_fault(commons: Commons, asked: Asked) -> Answer:
@@ -183,6 +183,14 @@ def _fail_disk(commons: Commons, asked: Asked) -> Answer:
         _whole(asked, name)
     fault = commons.gate.disk.add(DiskFault(**asked.body))
     return {name: getattr(fault, name) for name in sorted(known)}
+
+
+def _limit(commons: Commons, asked: Asked) -> Answer:
+    version = _whole(asked, "max_version")
+    if version is None:
+        raise UsageError("max_version is missing; -1 offers none")
+    commons.gate.limit(_text(asked, "api"), version)
+    return {"limits": {API_NAMES[key]: top for key, top in commons.gate.limits.items()}}
 
 
 def _requests(commons: Commons, asked: Asked) -> Answer:
@@ -212,6 +220,7 @@ _ROUTES: Final[dict[tuple[str, str, int], Route]] = {
     ("DELETE", "faults", 1): _clear_faults,
     ("DELETE", "faults", 2): _remove_fault,
     ("POST", "disk", 1): _fail_disk,
+    ("POST", "limits", 1): _limit,
     ("GET", "requests", 1): _requests,
     ("DELETE", "requests", 1): _forget_requests,
 }

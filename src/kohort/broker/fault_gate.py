@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, Protocol
 from kohort.broker.calls import Api, Call
 from kohort.broker.fault_files import Disk
 from kohort.broker.fault_places import STAMPED, errors_in, joined, refused, seen, stamp
-from kohort.broker.faults import Armed, Decision, Faults, Then
+from kohort.broker.faults import Armed, Decision, Faults, Then, api_name
 from kohort.broker.request_log import LoggedRequest, RequestLog
-from kohort.wire import Message
+from kohort.errors import UsageError
+from kohort.wire import API_NAMES, Message
+from kohort.wire.messages.api_versions_response import ApiVersion, ApiVersionsResponse
 
 if TYPE_CHECKING:
     from kohort.broker.node import Node
@@ -45,13 +47,43 @@ class FaultGate:
         self.faults = Faults()
         self.requests = RequestLog(log_capacity)
         self.disk = Disk()
+        self.limits: dict[int, int] = {}
+        """By API key the newest version that is offered; -1: none."""
         self.error: Exception | None = None
         """What a function of an ANSWER fault raised, first."""
 
     @property
     def watching(self) -> bool:
         """Whether requests must come by here."""
-        return self.requests.enabled or len(self.faults) > 0
+        return self.requests.enabled or len(self.faults) > 0 or bool(self.limits)
+
+    def limit(self, api: str, max_version: int) -> None:
+        """Offer an API up to a version only (-1: not at all), as an older broker does.
+
+        Raises UsageError for ApiVersions, whose versions are not agreed upon by itself.
+        """
+        name = api_name(api)
+        key = next(key for key, known in API_NAMES.items() if known == name)
+        if key == ApiVersionsResponse.API_KEY:
+            raise UsageError("ApiVersions cannot be limited: clients ask it to learn the limits")
+        if max_version < -1:
+            raise UsageError(f"max_version={max_version}; -1 offers none")
+        self.limits[key] = max_version
+
+    def offered(self, listed: list[ApiVersion]) -> list[ApiVersion]:
+        """What ApiVersions tells of a list of APIs."""
+        tops = {v.api_key: min(v.max_version, self.limits.get(v.api_key, 32_767)) for v in listed}
+        return [
+            ApiVersion(api_key=v.api_key, min_version=v.min_version, max_version=tops[v.api_key])
+            for v in listed
+            if tops[v.api_key] >= v.min_version
+        ]
+
+    def clear(self) -> int:
+        """Let nothing go wrong any longer; returns how many faults there were."""
+        self.disk.clear()
+        self.limits.clear()
+        return self.faults.clear()
 
     def pass_on(self, api: Api, node: Node, request: Message, call: Call, peer: Cuttable) -> None:
         """Let an API handle a request, or what the faults say."""
@@ -62,6 +94,9 @@ class FaultGate:
             return "" if topic is None else topic.name
 
         known = seen(node.node_id, call.client_id, request, call.api_version, name_of)
+        if call.api_version > self.limits.get(api.key, call.api_version):
+            peer.cut()  # as a broker does that does not know the version
+            return
         decision = self.faults.decide(known) if len(self.faults) else Decision()
         entry: LoggedRequest | None = None
         if self.requests.enabled:
@@ -145,6 +180,8 @@ class Passage:
             self._leave(response)
 
     def _leave(self, response: Message | None) -> None:
+        if isinstance(response, ApiVersionsResponse) and self._gate.limits:
+            response.api_keys = self._gate.offered(response.api_keys)
         if self._entry is not None:
             now_ms = self._node.env.wall_ms()
             self._gate.requests.answered(self._entry, now_ms, errors_in(response))

@@ -97,6 +97,19 @@ def disk(
 
 
 @faults.command(
+    epilog="\b\nExamples:\n  kohort faults limit ConsumerGroupHeartbeat -1 --control 9690\n"
+    "  kohort faults limit Fetch 11 --control 9690\n",
+    context_settings={"ignore_unknown_options": True},
+)
+@click.argument("api")
+@click.argument("max_version", type=int)
+@control_option
+def limit(api: str, max_version: int, control: ControlPort) -> None:
+    """Offer an API up to a version only (-1: not at all), as an older broker does."""
+    control.ask("POST", "/limits", {"api": api, "max_version": max_version})
+
+
+@faults.command(
     "list",
     epilog="\b\nExamples:\n  kohort faults list --control 9690\n"
     "  kohort faults list --control 9690 -o json\n",

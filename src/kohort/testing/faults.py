@@ -144,6 +144,11 @@ class ClusterFaults:
         """
         return self._add(Then.ANSWER, api, where, answer=fn)
 
+    def limit(self, api: str, max_version: int) -> None:
+        """Offer an API up to a version only, until `clear`, as an older broker does; -1: not at
+        all. Clients learn it with their next connection; a newer request ends its connection."""
+        self._ask(lambda: self._gate.limit(api, max_version))
+
     def fail_disk(
         self,
         operation: str = "append",
@@ -175,8 +180,7 @@ class ClusterFaults:
         """Take all of them away, of the disk too; held answers leave."""
 
         def forget() -> Exception | None:
-            self._gate.faults.clear()
-            self._gate.disk.clear()
+            self._gate.clear()
             error, self._gate.error = self._gate.error, None
             return error
 
