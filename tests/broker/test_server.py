@@ -16,7 +16,10 @@ from pathlib import Path
 import pytest
 
 from kohort.broker import Broker, BrokerConfig
+from kohort.broker.log.files import MemoryFile
+from kohort.broker.server import LoopEnv
 from kohort.errors import ClosedError, ConfigError, DataDirectoryInUseError, ErrorCode
+from kohort.net import Loop
 from kohort.testing import Cluster
 from kohort.wire import Message, decode_response, encode_request
 from kohort.wire.messages.api_versions_request import ApiVersionsRequest
@@ -245,6 +248,22 @@ def test_one_flush_serves_all_who_wait() -> None:
             wire.socket.sendall(frames)
             assert [correlation(wire.receive()) for _ in range(200)] == list(range(200))
             assert cluster.broker.flushes - before < 100
+
+
+def test_what_is_written_at_the_end_of_a_turn_is_told_before_the_end() -> None:
+    """A shard's batch of the turn in which the broker is stopped is still answered (G10)."""
+    loop, told = Loop(), list[str]()
+    env = LoopEnv(loop)
+
+    def end() -> None:
+        told.append("end")
+        loop.stop()
+
+    loop.call_soon(env.after_flushes, end)
+    loop.call_soon(env.flush, MemoryFile("batch"), lambda error: told.append("batch"))
+    loop.run()
+    env.stop()
+    assert told == ["batch", "end"]
 
 
 def test_it_is_ready_at_once() -> None:

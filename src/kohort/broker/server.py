@@ -72,8 +72,11 @@ class LoopEnv:
         return self._flusher.flushes
 
     def after_flushes(self, fn: Callable[..., object], *args: Any) -> None:
-        """Call `fn` once everything that waits for a flush by now has been told."""
-        self.flush(MemoryFile(""), lambda _: _call(fn, *args))
+        """Call `fn` once everything has been told that waits by now, for a flush or to be written.
+
+        Shards write what they replayed in this turn at its end, perhaps after this call.
+        """
+        self.call_soon(self.flush, MemoryFile(""), lambda _: _call(fn, *args))
 
     def stop(self) -> None:
         """End the flusher's thread."""
