@@ -8,7 +8,7 @@ import pytest
 
 from kohort.client.config import AdminConfig, ConsumerConfig, ProducerConfig
 from kohort.errors import ConfigError
-from kohort.settings import choose, environment_settings, gather, read_settings
+from kohort.settings import choose, environment_settings, gather, read_settings, shown
 
 NOWHERE = {"HOME": "/nonexistent"}
 
@@ -123,3 +123,24 @@ def test_durations_sizes_and_truth_are_read_from_text() -> None:
 
 def test_a_configuration_shows_what_was_given() -> None:
     assert repr(ConsumerConfig(group_id="g")) == "ConsumerConfig(group_id='g')"
+
+
+def test_secrets_are_never_shown_and_may_stand_in_a_file(tmp_path: Path) -> None:
+    """Neither by `repr`, nor by an error, nor by `config show`; `KEY.file` names where it is."""
+    secret = tmp_path / "password"
+    secret.write_text("s3cret\n")
+    file = tmp_path / "c.properties"
+    file.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=eva\n"
+        f"sasl.password.file={secret}\n"
+    )
+    config = AdminConfig.load(file, environ=NOWHERE)
+    assert config.sasl_password == "s3cret"
+    assert "s3cret" not in repr(config)
+    assert "sasl_password=***" in repr(config)
+    found = choose(AdminConfig, gather(file, NOWHERE, AdminConfig))["sasl_password"]
+    assert found.origin == f"{secret}, by {file}:4"
+    assert shown("sasl_password", found.value) == "***"
+    secret.unlink()
+    with pytest.raises(ConfigError, match=r"sasl\.password\.file"):
+        AdminConfig.load(file, environ=NOWHERE)
