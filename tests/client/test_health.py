@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from kohort import Admin, Consumer, TopicPartition
+import kohort.client.cluster as cluster_module
+from kohort import Admin, Consumer, Producer, TopicPartition
 from kohort.client.health import Surroundings, examine, raise_stalled
 from kohort.client.missing_topics import missing_topic
 from kohort.client.positions import Phase, Position, Stamp
@@ -160,3 +161,17 @@ def test_a_mistyped_topic_is_not_silent(creates: bool, caplog: pytest.LogCapture
         consumer.subscribe([world.topic()])
         until(lambda: not consumer.health().concerns, consumer)
         world.close()
+
+
+@pytest.mark.parametrize("face", [Admin, Producer])
+def test_a_call_that_waits_for_a_cluster_that_is_down_says_so(
+    face: type, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long before it gives up: a newcomer who has started no broker reads why nothing happens."""
+    monkeypatch.setattr(cluster_module, "UNREACHABLE_WARNING_MS", 50)
+    patience = {"max_block_ms": 700} if face is Producer else {"default_api_timeout_ms": 700}
+    client = face(bootstrap_servers="127.0.0.1:1", request_timeout_ms=700, **patience)
+    with pytest.raises(KohortError):
+        client.send("t", b"v") if face is Producer else client.list_topics()
+    assert "no broker could be reached: 127.0.0.1:1" in caplog.text
+    client.close()

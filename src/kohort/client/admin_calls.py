@@ -25,7 +25,7 @@ from kohort.client.coordinator import coordinator_in, find_coordinator
 from kohort.client.credentials import Credentials
 from kohort.client.future import Future
 from kohort.client.metadata import ClusterMetadata, Node
-from kohort.client.network import NetworkThread
+from kohort.client.network import NetworkThread, warner
 from kohort.client.types import TopicPartition
 from kohort.errors import (
     BrokerError,
@@ -63,6 +63,7 @@ class AdminCalls(Observed):
         credentials = Credentials(self.config)  # refuses first what would leave the thread behind
         self._thread = NetworkThread.shared()
         self._cluster = ClusterClient(self._thread.loop, self.config, credentials=credentials)
+        self._cluster.warn = warner("admin")
         self._metrics = ClientMetrics(
             "admin", self.config.client_id, self._cluster.events, self._thread.loop
         )

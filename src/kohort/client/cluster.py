@@ -75,6 +75,9 @@ class Versioned:
         self.at_most = at_most
 
 
+UNREACHABLE_WARNING_MS: Final = 3_000
+"""So long without any connection, and it is said aloud."""
+
 Refreshed = Callable[[ClusterMetadata | KohortError], object]
 
 
@@ -114,6 +117,10 @@ class ClusterClient:
         self.is_closed = False
         self._auto_create = auto_create_topics
         self._missing: frozenset[str] = frozenset()
+        self.warn: Callable[[str], object] | None = None
+        """Told when no broker has been reached for a while, and when one is again."""
+        self._down_since_ms: int | None = None
+        self._warned_down = False
         self.uniform = uniform
         """The chance of everything that jitters here and in what is built on it."""
         self._peers: dict[tuple[int, Lane], Peer] = {}
@@ -250,7 +257,23 @@ class ClusterClient:
             else:
                 self.loop.call_soon(request.done, error)
         if not self.is_closed and isinstance(error, ConnectionFailedError):
+            self._note_down(now_ms)
             self.refresh_soon()
+
+    def _note_down(self, now_ms: int) -> None:
+        """A connection has failed: say so once, when none has been open for a while."""
+        if not self.is_cut_off or self.warn is None:
+            return
+        if self._down_since_ms is None:
+            self._down_since_ms = now_ms
+        elif now_ms - self._down_since_ms >= UNREACHABLE_WARNING_MS and not self._warned_down:
+            self._warned_down = True
+            self.warn(f"{self.unreachable()}; it is tried on")
+
+    def _note_up(self) -> None:
+        if self._warned_down and self.warn is not None:
+            self.warn("the cluster can be reached again")
+        self._down_since_ms, self._warned_down = None, False
 
     def _refuse(self, error: AuthenticationError) -> None:
         """This client may not talk to the cluster: nothing is tried any more."""
@@ -393,6 +416,7 @@ class ClusterClient:
             self._schedule.answered(is_complete(fresh), now_ms)
             self._learned = {n: node for n, node in self._learned.items() if n not in fresh.nodes}
             self.metadata_error = None
+            self._note_up()
             self._publish(fresh)
             missing = frozenset(n for n, code in fresh.errors.items() if code == _UNKNOWN_TOPIC)
             if self._auto_create and missing - self._missing:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from kohort.client.cluster import UNREACHABLE_WARNING_MS
 from kohort.client.committed_queries import CommittedQuery
 from kohort.client.consumer_core import ConsumerCore
 from kohort.client.consumer_health import check_watchdog
@@ -42,7 +43,6 @@ from kohort.metrics.events import (
 T = TypeVar("T")
 LONGEST_WAIT_S = 3_600.0
 SLACK_MS = 1_000
-UNREACHABLE_WARNING_MS = 3_000
 
 
 class CloseReport(NamedTuple):

@@ -141,6 +141,17 @@ class NetworkThread:
         cls._shared = None
 
 
+def warner(role: str) -> Callable[[str], None]:
+    """Writes warnings to the log `kohort.client.ROLE`."""
+
+    def warn(text: str) -> None:
+        import logging  # here, because making a client must not pay for it
+
+        logging.getLogger(f"kohort.client.{role}").warning("%s", text)
+
+    return warn
+
+
 def _run_into(future: Future[Any], fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
     try:
         value = fn(*args)

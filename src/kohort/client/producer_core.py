@@ -26,7 +26,7 @@ from kohort.client.delivery import Delivery
 from kohort.client.front_implementation import Guard, RecordFuture, TopicSlots, for_key
 from kohort.client.future import Future
 from kohort.client.metadata import ClusterMetadata
-from kohort.client.network import NetworkThread
+from kohort.client.network import NetworkThread, warner
 from kohort.client.partitioner import Sticky
 from kohort.client.produce import answers_in, leader_hints, nodes_in, produce_request, seal
 from kohort.client.sender import IdState, Outcome, ProducePlan, Sender
@@ -130,6 +130,7 @@ class ProducerCore:
         )
         self._cluster.refused = self._refused
         self.events = self._cluster.events
+        self._cluster.warn = warner("producer")
         self._cluster.add_listener(self._metadata_changed)
         self.transactional: Transactional | None = None
         if config.transactional_id is not None:
