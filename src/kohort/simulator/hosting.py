@@ -7,6 +7,8 @@ Rules:
 - `lead` and `resign` name the leader epoch and may come in any order: what is older than what is
   known changes nothing (G11, B23).
 - Loading takes its time; until then the shard answers as one that loads.
+- The broker's own shell is `broker/shards.py`; what is decided here is to be looked at there, too
+  (ADR 0011).
 """
 
 from __future__ import annotations
