@@ -91,6 +91,16 @@ class Call:
         self.given_up = None
         self._on_answer(self)
 
+    def watch(self, on_answer: Callable[[Call], None]) -> None:
+        """Let somebody see the answer just before it leaves."""
+        leave = self._on_answer
+
+        def seen(call: Call) -> None:
+            on_answer(call)
+            leave(call)
+
+        self._on_answer = seen
+
     def stand_in(self, on_answer: Callable[[Call], None]) -> Call:
         """A call of the same request whose answer goes elsewhere; this one stays unanswered."""
         other = copy.copy(self)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from kohort.broker.calls import Api, Call
 from kohort.broker.fault_files import Disk
 from kohort.broker.fault_places import STAMPED, errors_in, joined, refused, seen, stamp
-from kohort.broker.faults import Armed, Decision, Faults, Then, api_name
+from kohort.broker.faults import NOTHING, Armed, Decision, Faults, Then, api_name
 from kohort.broker.request_log import LoggedRequest, RequestLog
 from kohort.errors import UsageError
 from kohort.wire import API_NAMES, Message
@@ -97,14 +97,25 @@ class FaultGate:
         if call.api_version > self.limits.get(api.key, call.api_version):
             peer.cut()  # as a broker does that does not know the version
             return
-        decision = self.faults.decide(known) if len(self.faults) else Decision()
+        decision = self.faults.decide(known) if len(self.faults) else NOTHING
         entry: LoggedRequest | None = None
         if self.requests.enabled:
             entry = self.requests.came(known, node.env.wall_ms())
             entry.fault = decision.armed.number if decision.armed else None
         else:
             self.requests.changed()
+        if decision is NOTHING and not self.limits:
+            if entry is not None:
+                self._log_answer(call, entry, node)
+            node.serve(api, request, call)
+            return
         Passage(self, node, api, request, call, peer, decision, entry, name_of).go()
+
+    def _log_answer(self, call: Call, entry: LoggedRequest, node: Node) -> None:
+        def answered(call: Call) -> None:
+            self.requests.answered(entry, node.env.wall_ms(), errors_in(call.response))
+
+        call.watch(answered)
 
 
 class Passage:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 from kohort.broker.faults import Seen
@@ -58,7 +59,7 @@ from kohort.wire.messages import (
 Wants = Callable[[str, int], bool]
 NameOf = Callable[[bytes], str]
 
-_FETCH, _METADATA, _OFFSET_FETCH, _LOG_DIRS = 1, 3, 9, 35
+_FETCH, _METADATA, _OFFSET_FETCH, _FIND_COORDINATOR, _LOG_DIRS = 1, 3, 9, 10, 35
 _TOPIC_FIELDS: Final = ("name", "topic")
 _NOT_TOPICS: Final = frozenset({"group_id", "key", "transactional_id"})
 _SAME: Final = frozenset(
@@ -209,35 +210,49 @@ STAMPED: Final = frozenset({_FETCH, _METADATA, _LOG_DIRS})
 # -- what a request names
 
 
+_GROUP_LISTS: Final = ("groups", "groups_names", "group_ids", "coordinator_keys")
+_TRANSACTIONS: Final = ("transactional_id", "v3_and_below_transactional_id")
+
+
+@cache
+def _fields(request: type[Message]) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Which fields of a request name a group, lists of groups, a transactional id."""
+    names = request.FIELDS
+    single = ("group_id", "key") if request.API_KEY == _FIND_COORDINATOR else ("group_id",)
+    return (
+        tuple(name for name in single if name in names),
+        tuple(name for name in _GROUP_LISTS if name in names),
+        tuple(name for name in _TRANSACTIONS if name in names),
+    )
+
+
 def seen(node: int, client_id: str, request: Message, version: int, name_of: NameOf) -> Seen:
     """What a request names. `name_of` gives the name of a topic id ("": not known)."""
-    transactional_id = getattr(request, "transactional_id", None)
-    transactional_id = transactional_id or getattr(request, "v3_and_below_transactional_id", None)
-    groups = tuple(_groups(request))
-    if request.API_KEY == 10 and request.key_type == 1:  # type: ignore[attr-defined]
+    key = request.API_KEY
+    single, lists, transactions = _fields(type(request))
+    groups: tuple[str, ...] = ()
+    transactional_id: str | None = None
+    for field in single:
+        group: str = getattr(request, field)
+        if group:
+            groups = (*groups, group)
+    for field in lists:
+        listed = getattr(request, field) or ()
+        groups += tuple(g if isinstance(g, str) else getattr(g, "group_id", "") for g in listed)
+    for field in transactions:
+        transactional_id = transactional_id or getattr(request, field) or None
+    if key == _FIND_COORDINATOR and request.key_type == 1:  # type: ignore[attr-defined]
         transactional_id, groups = (groups[0] if groups else None), ()
     return Seen(
         node,
         client_id,
-        API_NAMES[request.API_KEY],
+        API_NAMES[key],
         version,
         groups,
-        transactional_id or None,
-        tuple(_named(request, name_of)),
-        request.API_KEY in STAMPED and not getattr(request, "topics", None),
+        transactional_id,
+        tuple(_named(request, name_of)) if key in MIRRORS else (),
+        key in STAMPED and not getattr(request, "topics", None),
     )
-
-
-def _groups(request: Message) -> Iterator[str]:
-    found = getattr(request, "group_id", "")
-    if found:
-        yield found
-    if request.API_KEY == 10:
-        key: str = getattr(request, "key", "")
-        yield from ([key] if key else [])
-    for listed in ("groups", "groups_names", "group_ids", "coordinator_keys"):
-        for group in getattr(request, listed, None) or ():
-            yield group if isinstance(group, str) else getattr(group, "group_id", "")
 
 
 def _named(request: Message, name_of: NameOf) -> Iterator[tuple[str, int]]:
