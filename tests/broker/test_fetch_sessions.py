@@ -249,6 +249,11 @@ def test_telling_is_of_what_changed() -> None:
     assert not part.tell(data)
     assert part.tell(PartitionData(high_watermark=-1, error_code=3, records=b""))
     assert part.tell(data), "after an error everything is told again"
+    told_beside = PartitionData(
+        error_code=1, high_watermark=5, last_stable_offset=5, log_start_offset=0, records=b""
+    )
+    assert part.tell(told_beside)
+    assert part.tell(data), "also when the error came with the same end"
     data.log_start_offset = 2
     assert part.tell(data)
     assert not part.tell(data)

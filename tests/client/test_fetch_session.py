@@ -197,3 +197,15 @@ def test_an_answer_for_what_nobody_asked_begins_anew() -> None:
     session.answered(0, 7, [FetchResult(TPS[1], 0, 0, 0, 0, b"")])
     again = session.ask([part], lambda _: bytes(16), 18)
     assert (again.session_id, again.epoch, list(again.parts)) == (7, 0, [part])
+
+
+def test_another_way_of_naming_topics_begins_anew() -> None:
+    """KIP-516: a session speaks by name or by id; metadata may lose an id meanwhile."""
+    session = FetchSession()
+    part = Part(TPS[0], Stamp(0, 0), 0, 0, 1 << 20)
+    session.ask([part], lambda _: b"a" * 16, 18)
+    session.answered(0, 7, [FetchResult(TPS[0], 0, 0, 0, 0, b"")])
+    assert list(session.ask([part], lambda _: b"a" * 16, 18).parts) == []
+    session.answered(0, 7, [])
+    by_name = session.ask([part], lambda _: bytes(16), 12)
+    assert (by_name.session_id, by_name.epoch, list(by_name.parts)) == (7, 0, [part])
