@@ -275,15 +275,21 @@ def test_users_of_the_admin_client(start: Start) -> None:
             assert "\u2168" not in str(caught.value)
 
 
-def test_no_secret_is_in_what_is_shown(start: Start) -> None:
+def test_no_secret_is_in_what_is_shown(start: Start, caplog: pytest.LogCaptureFixture) -> None:
     """Configurations, requests as tests see them, logs of both sides."""
+    caplog.set_level("DEBUG")
     cluster = start("SASL_PLAINTEXT")
     own = settings(cluster, None, "PLAIN")
     with cluster.tap(Moment.RECEIVED, lambda e: True) as tap, Admin(**own) as admin:
         admin.describe_cluster()
         admin.upsert_user("bob", "hidden-word")
         shown = [repr(admin.config), repr(cluster.config), str(tap)]
+        wrong = own | {"sasl_password": "hidden-word"}
+        with Admin(**wrong) as other, pytest.raises(AuthenticationError):
+            other.describe_cluster()
         shown += [repr(entry) for entry in cluster.requests]
+    shown.append(caplog.text)
+    assert "authentication by PLAIN" in caplog.text
     for secret in (PASSWORD, "hidden-word"):
         assert not [text for text in shown if secret in text]
 
