@@ -63,10 +63,10 @@ def test_a_session_ends_with_its_token_and_is_renewed(start: Start) -> None:
 
     def provider() -> Token:
         asked.append(1)
-        return Token(unsecured("carol", 0.4), int(time.time() * 1_000) + 400)
+        return Token(unsecured("carol", 0.8), int(time.time() * 1_000) + 800)
 
     with Producer(**settings(cluster, provider)) as producer:
-        end = time.monotonic() + 1.2
+        end = time.monotonic() + 2
         while time.monotonic() < end:
             producer.send("t", b"x").result(10)
     assert len(asked) >= 3
