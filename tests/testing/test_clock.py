@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+import confluent_kafka
 import pytest
 
 from kohort import Admin, Consumer, Producer, RebalanceListener
@@ -152,3 +153,42 @@ def test_mistakes_are_explained(clock: VirtualClock):
         Cluster(durability="os", clock=clock)
     with pytest.raises(UsageError, match="make a new one"), clock:
         pass
+
+
+def test_the_brokers_clock_jumps_for_any_client():
+    """A member of another make that says nothing more is expelled without 10 s of waiting."""
+    with Cluster() as cluster:
+        cluster.create_topic("orders", partitions=2)
+        settings = {
+            "bootstrap.servers": cluster.bootstrap, "group.id": "g", "session.timeout.ms": 10_000,
+            "client.id": "theirs", "heartbeat.interval.ms": 200,
+        }  # fmt: skip
+        theirs = confluent_kafka.Consumer(settings)
+        theirs.subscribe(["orders"])
+        while not theirs.assignment():
+            theirs.poll(0.1)
+        with (
+            cluster.faults.cut(client_id="theirs", times=1_000_000),
+            member(cluster, "ours") as ours,
+        ):
+            cluster.requests.wait("JoinGroup", client_id="ours", answered=False)
+            began = time.monotonic()
+            cluster.advance(11)
+            while len(ours.assignment()) < 2:
+                ours.poll(0.1)
+            assert time.monotonic() - began < 8
+        theirs.close()
+
+
+def test_retention_of_a_broker_that_jumps():
+    with (
+        Cluster() as cluster,
+        Producer(bootstrap_servers=cluster.bootstrap) as producer,
+        Consumer(bootstrap_servers=cluster.bootstrap) as consumer,
+    ):
+        cluster.create_topic("t", config={"retention.ms": "3600000", "segment.bytes": "200"})
+        for _ in range(5):
+            producer.send("t", b"x" * 100).result()
+        cluster.advance(2 * 3600)
+        while consumer.beginning_offsets([("t", 0)])[("t", 0)] < 4:
+            consumer.poll(0.05)

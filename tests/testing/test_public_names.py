@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import kohort.testing
-from kohort.testing import Cluster
+from kohort.testing import Cluster, History, VirtualClock
 
 NAMES = {
     "Cluster",
@@ -48,6 +48,23 @@ def test_what_a_cluster_offers():
     for face, names in ((cluster.faults, FAULTS), (cluster.requests, REQUESTS)):
         shown = {n for n in dir(type(face)) if not n.startswith("_")}
         assert shown == names
+
+
+CLUSTER = (
+    "address_of advance bootstrap broker coordinator_of create_topic delete_topic elect_preferred "
+    "hold_loading is_running kill kill_node leader_epoch_of leader_of move_coordinator move_leader "
+    "nodes request restart restart_node running start stop stop_node tap"
+)
+HISTORY = (
+    "assigned check committed died event follow line lost moved read revoked sent told verify wait "
+    "wait_until_read"
+)
+CLOCK = "advance drives elapsed_s forget new_loop notices now_ms run_beside run_until wall_ms"
+
+
+def test_what_the_objects_offer():
+    for offered, names in ((Cluster, CLUSTER), (History, HISTORY), (VirtualClock, CLOCK)):
+        assert sorted(n for n in dir(offered) if not n.startswith("_")) == names.split()
 
 
 def test_importing_the_package_imports_no_broker():

@@ -33,7 +33,7 @@ from kohort.broker.server import Broker, LoopEnv
 from kohort.client.completion import drive_by
 from kohort.client.network import NetworkThread
 from kohort.errors import KafkaTimeoutError, UsageError
-from kohort.net import Loop
+from kohort.net import Loop, monotonic_ms
 from kohort.net.poller import Poller, new_poller
 
 T = TypeVar("T")
@@ -140,6 +140,35 @@ class _VirtualEnv(LoopEnv):
 
     def stop(self) -> None:
         """There is no thread."""
+
+
+class JumpingBroker(Broker):
+    """A broker on its own thread, in real time that a test may let jump."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._jumped_ms = 0
+
+    def jump(self, ms: int) -> None:
+        """Let time pass at once; what is due then is done before the next request."""
+        self.call(self._jump, ms)
+
+    def _jump(self, ms: int) -> None:
+        self._jumped_ms += ms
+
+    def _now_ms(self) -> int:
+        return monotonic_ms() + self._jumped_ms
+
+    def _new_loop(self) -> Loop:
+        return Loop(clock_ms=self._now_ms)
+
+    def _new_env(self, loop: Loop) -> LoopEnv:
+        env = super()._new_env(loop)
+        env.wall_ms = self._wall_ms
+        return env
+
+    def _wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000 + self._jumped_ms
 
 
 class VirtualBroker(Broker):

@@ -24,7 +24,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from kohort.broker import Broker, BrokerConfig, Durability
 from kohort.broker.calls import Call
@@ -35,6 +35,7 @@ from kohort.broker.notices import Notices
 from kohort.broker.request_log import DEFAULT_CAPACITY
 from kohort.broker.taps import Event, Moment, Tap, Verdict
 from kohort.errors import BrokerError, ClosedError, ConnectionFailedError, UsageError
+from kohort.testing.clock import JumpingBroker, VirtualBroker, VirtualClock
 from kohort.testing.faults import ClusterFaults, Requests
 from kohort.wire import Message, decode_response, encode_request
 from kohort.wire.messages.create_topics_request import (
@@ -45,9 +46,6 @@ from kohort.wire.messages.create_topics_request import (
 from kohort.wire.messages.create_topics_response import CreateTopicsResponse
 from kohort.wire.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
 from kohort.wire.messages.delete_topics_response import DeleteTopicsResponse
-
-if TYPE_CHECKING:
-    from kohort.testing.clock import VirtualClock
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
@@ -141,9 +139,7 @@ class Cluster:
     def _new_broker(self) -> Broker:
         files, ports, gate = self._files, self._ports, self._gate
         if self._clock is None:
-            return Broker(self.config, files=files, ports=ports, gate=gate)
-        from kohort.testing.clock import VirtualBroker
-
+            return JumpingBroker(self.config, files=files, ports=ports, gate=gate)
         return VirtualBroker(self._clock, self.config, files=files, ports=ports, gate=gate)
 
     def stop(self) -> None:
@@ -157,6 +153,19 @@ class Cluster:
         broker, self._broker = self._broker, None
         if broker is not None:
             broker.kill()
+
+    def advance(self, seconds: float) -> None:
+        """Let the broker's clock jump: sessions, transactions, retention run out; for any client.
+
+        Clients' clocks do not jump, so live members are behind with their heartbeats, too: take
+        steps shorter than their session timeout to keep them. With a `clock` it is that which is
+        advanced, for the clients as well. The jump is forgotten with `restart`.
+        """
+        broker = self.broker
+        if self._clock is not None:
+            self._clock.advance(seconds)
+        elif isinstance(broker, JumpingBroker):
+            broker.jump(int(seconds * 1000))
 
     def restart(self, **overrides: Any) -> None:
         """Stop it if it runs, and start it again on the same ports, with the same records."""
