@@ -76,7 +76,11 @@ class LoopEnv:
 
         Shards write what they replayed in this turn at its end, perhaps after this call.
         """
-        self.call_soon(self.flush, MemoryFile(""), lambda _: _call(fn, *args))
+
+        def told(error: OSError | None) -> None:
+            fn(*args)
+
+        self.call_soon(self.flush, MemoryFile(""), told)
 
     def stop(self) -> None:
         """End the flusher's thread."""
@@ -293,10 +297,6 @@ def _answer_into(result: Future[T], fn: Callable[..., T], args: tuple[Any, ...])
         result.set_result(fn(*args))
     except BaseException as error:  # it belongs to the thread that asked
         result.set_exception(error)
-
-
-def _call(fn: Callable[..., object], *args: Any) -> None:
-    fn(*args)
 
 
 def _volume(directory: str) -> tuple[int, int]:
