@@ -45,10 +45,15 @@ def topics(arguments: list[str]) -> None:
 
 
 def acls(arguments: list[str]) -> None:
-    """kafka-acls.sh --add --allow-principal or --deny-principal … --topic …."""
+    """kafka-acls.sh --add or --remove, --allow-principal or --deny-principal … --topic …."""
     parser = argparse.ArgumentParser(prog="kafka-acls.sh")
     parser.add_argument("--bootstrap-server", required=True)
-    parser.add_argument("--add", action="store_true", required=True)
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--add", action="store_true")
+    action.add_argument("--remove", action="store_true")
+    parser.add_argument(
+        "--force", action="store_true", help="without asking, which this never does"
+    )
     who = parser.add_mutually_exclusive_group(required=True)
     for kind in ("allow", "deny"):
         who.add_argument(f"--{kind}-principal")
@@ -67,7 +72,10 @@ def acls(arguments: list[str]) -> None:
         Permission.ALLOW if allows else Permission.DENY,
     )
     with Admin(bootstrap_servers=options.bootstrap_server) as admin:
-        admin.create_acls([entry])
+        if options.add:
+            admin.create_acls([entry])
+        else:
+            admin.delete_acls(entry.as_filter())
 
 
 SCRIPTS = {"kafka-topics.sh": topics, "kafka-acls.sh": acls}
