@@ -598,19 +598,19 @@ def test_defaults_of_topics_are_changed_while_the_broker_runs(harness: Harness) 
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "broker", "code"),
+    ("name", "value", "broker"),
     [
-        ("node.id", "2", "1", ErrorCode.INVALID_REQUEST),
-        ("no.such", "2", "1", ErrorCode.INVALID_REQUEST),
-        ("background.threads", "2", "9", ErrorCode.INVALID_REQUEST),
-        ("background.threads", "0", "1", ErrorCode.INVALID_CONFIG),
-        ("log.retention.ms", "soon", "", ErrorCode.INVALID_CONFIG),
+        ("node.id", "2", "1"),
+        ("no.such", "2", "1"),
+        ("background.threads", "2", "9"),
+        ("background.threads", "0", "1"),
+        ("log.retention.ms", "soon", ""),
     ],
 )
 def test_what_a_broker_cannot_be_set_to(
-    harness: Harness, name: str, value: str, broker: str, code: ErrorCode
+    harness: Harness, name: str, value: str, broker: str
 ) -> None:
-    assert alter_broker(harness, name, 0, value, broker) == code
+    assert alter_broker(harness, name, 0, value, broker) == ErrorCode.INVALID_REQUEST
 
 
 # -- offsets

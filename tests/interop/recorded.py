@@ -317,10 +317,33 @@ def altered(world: World) -> None:
     alter("of another broker", ("node.id", SET, "1"), kind=BROKER, name="9")
     alter("of no broker", ("node.id", SET, "1"), kind=BROKER, name="x")
     alter("of another kind", ("retention.ms", SET, "1"), kind=99)
+    of_running_brokers(world, alter)
     one = {"resource_type": TOPIC, "resource_name": "u",
            "configs": [{"name": "retention.ms", "config_operation": SET, "value": "1"}],
            }  # fmt: skip
     world.ask("IncrementalAlterConfigs", "one resource twice", resources=[one, one])
+
+
+def of_running_brokers(world: World, alter: Callable[..., None]) -> None:
+    """KIP-226."""
+    one, every = {"kind": BROKER, "name": "1"}, {"kind": BROKER, "name": ""}
+    threads, policy = "background.threads", "log.cleanup.policy"
+    alter("of all brokers", (threads, SET, "8"), ("log.retention.ms", SET, "7777777"), **every)
+    alter("of a broker", (threads, SET, "9"), (policy, APPEND, "compact"), **one)
+    alter("of a broker, too low", (threads, SET, "0"), **one)
+    alter("of a broker, append to a number", (threads, APPEND, "1"), **one)
+    for name in ("1", ""):
+        resource = {"resource_type": BROKER, "resource_name": name,
+                    "configuration_keys": [threads, policy]}  # fmt: skip
+        world.each("DescribeConfigs", f"of the running broker {name!r}", resources=[resource],
+                   include_synonyms=True)  # fmt: skip
+    resource = {"resource_type": TOPIC, "resource_name": "t",
+                "configuration_keys": ["cleanup.policy"]}  # fmt: skip
+    world.each("DescribeConfigs", "of a topic then", resources=[resource], include_synonyms=True)
+    alter("of a broker, subtract", (policy, SUBTRACT, "compact"), **one)
+    alter("of a broker, back", (threads, DELETE, None), (policy, DELETE, None), **one)
+    alter("of all brokers, back", (threads, DELETE, None), ("log.retention.ms", DELETE, None),
+          **every)  # fmt: skip
 
 
 def replaced(world: World) -> None:

@@ -138,7 +138,7 @@ class BrokerConfigs:
             fault = fault_of(SETTABLE[name], value)
             if fault:
                 raise BrokerError(
-                    ErrorCode.INVALID_CONFIG,
+                    ErrorCode.INVALID_REQUEST,
                     f"Invalid value {value} for configuration {name}: {fault}",
                 )
         if validate_only:
