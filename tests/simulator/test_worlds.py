@@ -15,7 +15,7 @@ from kohort.simulator.scenario import Scenario, examples, parse
 from kohort.simulator.telling import told
 
 SRC = Path(kohort.__file__).parent.parent
-QUICK, NIGHTLY, CHUNK = 100, 10_000, 25
+QUICK, NIGHTLY, CHUNK = 250, 10_000, 25
 SAME = range(0, 60, 7)
 DIGESTS = """
 from kohort.simulator.running import Options, run

@@ -203,6 +203,8 @@ class Application:
         self.wishes: deque[tuple[Any, ...]] = deque()
         self.read = 0
         """Records handed out so far."""
+        self.commit_failed = False
+        """Whether its last own commit was refused, or not answered; it was told."""
         loop = SimLoop(self.machine, world.network)
         self._driver = Driver(self.machine, self._life())
         thread = SimThread(loop, self.chance.random)
@@ -325,8 +327,10 @@ class Application:
     def commit_all(self) -> Life:
         """Commit everything that was handed out; failing is allowed while things go wrong."""
         self.world.checks.commits(self)
+        self.commit_failed = True
         try:
             yield from self.consumer.commit(None, self.world.settings.call_ms)
+            self.commit_failed = False
         except WakeupError:
             return
         except MAY_FAIL as error:

@@ -4,7 +4,9 @@ Rules:
 - C12 is looked at while nothing goes wrong: before the first step that is more than an application
   that is slow, seeks or commits, and after the last fault. What the network or a stalled machine
   holds up is no fault of the client's.
-- CL2 and GL3 are promises for after the last fault; whoever is to be gone gets its time.
+- CL2 and GL3 are promises for after the last fault; whoever is to be gone gets its time. A commit
+  that an application made itself may be refused in a rebalance: it was told, and it is its to make
+  again. What is committed for it has to be.
 """
 
 from __future__ import annotations
@@ -142,10 +144,11 @@ class LifeChecks:
         return int(max(times.session_ms, times.auto_commit_ms + times.request_ms) * _DRIFT) + 500
 
     def uncommitted(self) -> list[tuple[str, TopicPartition, int | None, int]]:
-        """What applications that commit have dealt with and is not committed."""
+        """What applications have dealt with and is not committed, though nobody told them so."""
         found: list[tuple[str, TopicPartition, int | None, int]] = []
         for app in self._world.live():
-            if app.plan.commit == "none":
+            told = app.plan.commit == "sync" and not app.commit_failed
+            if app.plan.commit != "auto" and not told:
                 continue
             for tp, handed in self._consumer.dealt_with(app):
                 past = self._offsets.history.get((app.plan.group, tp))
