@@ -10,6 +10,7 @@ import pytest
 from kohort.broker.apis import APIS
 from kohort.broker.fault_places import STAMPED, errors_in, joined, refused, seen, stamp
 from kohort.broker.faults import Fault, Then
+from kohort.broker.request_log import RequestLog
 from kohort.errors import ProtocolError
 from kohort.wire import (
     Message,
@@ -157,3 +158,19 @@ def test_a_stamped_fetch_carries_no_records():
 @pytest.mark.parametrize("key", sorted(APIS))
 def test_healthy_answers_have_no_errors(key: int):
     assert errors_in(response_class(key)()) == ()
+
+
+def test_the_log_of_requests_is_bounded():
+    """In requests, and in what is kept of each."""
+    log = RequestLog(3)
+    request = commit(*(("a", n) for n in range(1_000)))
+    for number in range(5):
+        entry = log.came(seen(1, "me", request, 9, name_of), now_ms=number)
+    assert [kept.number for kept in log.since()] == [3, 4, 5]
+    assert [kept.number for kept in log.since(4)] == [5]
+    assert len(entry.partitions) == 100
+    log.answered(entry, 9, (16, 999))
+    assert str(entry).endswith("NOT_COORDINATOR, 999")
+    log.clear()
+    assert log.since() == []
+    assert log.count == 5

@@ -18,6 +18,8 @@ from kohort.broker.faults import Seen
 from kohort.errors import ErrorCode
 
 DEFAULT_CAPACITY: Final = 1_000
+MAX_PARTITIONS: Final = 100
+"""Of one request; a fetch of thousands would make the log as large as a topic."""
 
 
 @dataclass(slots=True)
@@ -38,7 +40,7 @@ class LoggedRequest:
     """The groups that it names."""
     transactional_id: str | None
     partitions: tuple[tuple[str, int], ...]
-    """Topics and partitions that it names; -1: a topic as a whole."""
+    """Topics and partitions that it names, the first 100; -1: a topic as a whole."""
     answered_ms: int | None = None
     """When its answer left; None: not yet, or never."""
     errors: tuple[int, ...] = ()
@@ -93,7 +95,7 @@ class RequestLog:
         self.count += 1
         entry = LoggedRequest(
             self.count, now_ms, seen.node, seen.client_id, seen.api, seen.version, seen.groups,
-            seen.transactional_id, seen.partitions,
+            seen.transactional_id, seen.partitions[:MAX_PARTITIONS],
         )  # fmt: skip
         self._kept.append(entry)
         self.changed()
