@@ -180,25 +180,26 @@ def test_kafka_python_sees_the_versions_that_we_list(cluster: Cluster) -> None:
         seen = {int(key): versions for key, versions in admin.api_versions().items()}
     finally:
         admin.close()
-    assert seen == {key: (api.min_version, api.max_version) for key, api in APIS.items()}
+    served = {key: (api.min_version, api.max_version) for key, api in APIS.items()}
+    assert seen == {**served, 0: (0, served[0][1])}, "Produce is listed from v0, for old clients"
 
 
-def test_unsupported_calls_say_so(cluster: Cluster) -> None:
-    """What the broker does not list, a client refuses by itself, without a hang."""
+def test_access_control_that_is_off_says_so(cluster: Cluster) -> None:
+    """Without `acls=true` no entry is taken, and a client is told what to do about it."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import (
-        AclBindingFilter,
+        AclBinding,
         AclOperation,
         AclPermissionType,
         ResourcePatternType,
         ResourceType,
     )
 
-    wanted = AclBindingFilter(
-        ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY,
-        AclPermissionType.ANY,
+    entry = AclBinding(
+        ResourceType.TOPIC, "t", ResourcePatternType.LITERAL, "User:a", "*", AclOperation.READ,
+        AclPermissionType.ALLOW,
     )  # fmt: skip
     with admin_of(CONFLUENT, cluster.bootstrap) as admin:
-        future = admin._admin.describe_acls(wanted)
-        with pytest.raises(KafkaException, match="not supported by broker"):
+        (future,) = admin._admin.create_acls([entry]).values()
+        with pytest.raises(KafkaException, match="start it with acls=true"):
             future.result(20)
