@@ -269,3 +269,12 @@ def test_a_broker_without_faults_does_not_pass_the_gate():
         assert not cluster.broker.call(lambda: cluster.broker.commons.gate.watching)
         admin.describe_cluster()
         assert not list(cluster.requests)
+        gate = cluster.broker.commons.gate
+        for begin in (
+            lambda: cluster.faults.delay(1),
+            lambda: cluster.faults.limit("Fetch", 11),
+        ):
+            begin()
+            assert gate.watching
+            cluster.faults.clear()
+            assert not gate.watching

@@ -49,13 +49,14 @@ class FaultGate:
         self.disk = Disk()
         self.limits: dict[int, int] = {}
         """By API key the newest version that is offered; -1: none."""
+        self.watching = log_capacity > 0
+        """Whether requests must come by here; looked at for each of them."""
+        self.faults.changed = self._look
         self.error: Exception | None = None
         """What a function of an ANSWER fault raised, first."""
 
-    @property
-    def watching(self) -> bool:
-        """Whether requests must come by here."""
-        return self.requests.enabled or len(self.faults) > 0 or bool(self.limits)
+    def _look(self) -> None:
+        self.watching = self.requests.enabled or len(self.faults) > 0 or bool(self.limits)
 
     def limit(self, api: str, max_version: int) -> None:
         """Offer an API up to a version only (-1: not at all), as an older broker does.
@@ -69,6 +70,7 @@ class FaultGate:
         if max_version < -1:
             raise UsageError(f"max_version={max_version}; -1 offers none")
         self.limits[key] = max_version
+        self._look()
 
     def offered(self, listed: list[ApiVersion]) -> list[ApiVersion]:
         """What ApiVersions tells of a list of APIs."""
@@ -83,6 +85,7 @@ class FaultGate:
         """Let nothing go wrong any longer; returns how many faults there were."""
         self.disk.clear()
         self.limits.clear()
+        self._look()
         return self.faults.clear()
 
     def pass_on(self, api: Api, node: Node, request: Message, call: Call, peer: Cuttable) -> None:

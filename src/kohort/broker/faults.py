@@ -200,6 +200,8 @@ class Faults:
     def __init__(self) -> None:
         self._armed: dict[int, Armed] = {}
         self._numbers = 0
+        self.changed: Callable[[], object] = lambda: None
+        """Called when there are more, or fewer."""
 
     def __len__(self) -> int:
         return len(self._armed)
@@ -218,6 +220,7 @@ class Faults:
             raise UsageError(f"{MAX_FAULTS} faults are set; clear some first")
         self._numbers += 1
         armed = self._armed[self._numbers] = Armed(self._numbers, fault)
+        self.changed()
         return armed
 
     def remove(self, number: int) -> bool:
@@ -225,6 +228,7 @@ class Faults:
         armed = self._armed.pop(number, None)
         if armed is None:
             return False
+        self.changed()
         armed.left, armed.removed = 0, True
         held, armed.held = armed.held, []
         for release in held:
