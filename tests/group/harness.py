@@ -18,6 +18,7 @@ from kohort.group.live import Group
 from kohort.group.records import GroupEntry, OffsetEntry, Skipped, StoredGroup, decode_record
 from kohort.group.shard import GroupShard
 from kohort.group.states import GroupState
+from kohort.group.timeline import tell
 from kohort.wire import Message, decode, encode, encode_versioned
 from kohort.wire.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
@@ -142,6 +143,9 @@ class Bench:
             assert shard.durable == self.shard.durable
         for group in self.shard.groups.values():
             check_group(group, self.shard.durable)
+        for entry in self.shard._ws.history.of(GROUP)[-1:]:
+            told = tell(entry)  # whatever happens to a group can be told
+            assert told.moved == (told.needed or 0) + (told.not_needed or 0) or told.moved is None
         pending = [i for g in self.shard.groups.values() for i in g.pending_join]
         assert self.shard._ws.pending_join_bytes == sum(len(i.encode()) for i in pending)
 

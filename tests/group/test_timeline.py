@@ -257,6 +257,21 @@ def test_history_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (len(told(classic)[0].causes), told(classic)[0].causes_more) == (3, 2)
 
 
+def test_a_coordinator_leaves_large_plans_to_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It tells what moved for so many partitions, newest first; the log has the rest."""
+    bench = ConsumerBench()
+    for name in ("a", "b", "c"):
+        bench.enter(name)
+        bench.settle_all()
+    whole = told(bench)
+    monkeypatch.setattr(timeline, "COORDINATOR_MAX", 20)
+    cut = told(bench)
+    assert [one.moved is None for one in cut] == [True, True, False]
+    for name in ("generation", "outcome", "members", "came", "went", "causes", "settled_ms"):
+        assert [getattr(one, name) for one in cut] == [getattr(one, name) for one in whole]
+    assert timeline.merged(cut, whole) == whole
+
+
 def test_who_does_not_ask_is_not_told() -> None:
     bench = ConsumerBench()
     bench.enter("a")

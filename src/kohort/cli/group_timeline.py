@@ -87,7 +87,8 @@ def _read(group: str, last: int, client: Client) -> list[Rebalance]:
     with open_admin(settings(client)) as admin:
         exact = admin.group_timeline(group, last=last)
         read: list[Rebalance] = []
-        if len(exact or ()) < last:
+        lacking = any(one.moved is None and one.settled_ms is not None for one in exact or ())
+        if len(exact or ()) < last or lacking:
             try:
                 read = read_rebalances(admin, group, client.for_role(ConsumerConfig))
             except KohortError as error:

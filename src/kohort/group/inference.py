@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Final
 
 from kohort.group.consumer_group import ConsumerGroup
 from kohort.group.consumer_records import ConsumerEntry, Field, MemberMetadata
@@ -39,13 +38,9 @@ from kohort.group.records import (
     StoredMember,
     decode_record,
 )
-from kohort.group.timeline import Rebalance, tell
+from kohort.group.timeline import CAUSES, JOINED, MOVES, Rebalance, tell
 from kohort.group.topics import TopicsImage
 from kohort.wire import record_type
-
-CAUSES: Final = "causes"
-JOINED: Final = "joined_ms"
-MOVES: Final = "moves"
 
 
 class Inference:

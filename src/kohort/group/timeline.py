@@ -32,9 +32,17 @@ TAG: Final = 19_272
 """The tagged field ("KH") that asks for the timeline, and that carries it."""
 MOVES_MAX: Final = 200
 NAMES_MAX: Final = 200
+COORDINATOR_MAX: Final = 40_000
+"""Partitions that a coordinator looks at for one answer."""
+_PARTITION_BYTES: Final = 4
 WEIGHED_MAX: Final = 200_000
 """Partitions up to which it is worked out what had to move."""
 LAST_DEFAULT: Final = 20
+
+CAUSES: Final = "causes"
+JOINED: Final = "joined_ms"
+MOVES: Final = "moves"
+"""Fields that `inferred` may name."""
 
 GOING_ON, STABLE, EMPTY, SUPERSEDED = "going on", "stable", "empty", "superseded"
 
@@ -120,6 +128,44 @@ class _Scene:
 
     members: dict[str, MemberView]
     has: dict[str, Partitions]
+
+
+def tell_all(entries: Sequence[Entry]) -> list[Rebalance]:
+    """What a coordinator says of its rebalances, the oldest first.
+
+    It has others to serve meanwhile: what moved is worked out for so many partitions, beginning
+    with the newest rebalance, and of the others a client works it out of the log (`merged`).
+    """
+    room, told = COORDINATOR_MAX, list[Rebalance]()
+    for entry in reversed(entries):
+        room -= sum(_size(view) for view in (entry.before, entry.after) if view is not None)
+        told.append(tell(entry) if room >= 0 else _in_short(entry))
+    return told[::-1]
+
+
+def _size(view: View) -> int:
+    """About how many partitions it takes to look at it."""
+    if isinstance(view, StoredGroup):
+        members = view.members.values()
+        return len(members) + sum(len(m.assignment) for m in members) // _PARTITION_BYTES
+    targets = view.targets.values()
+    return len(targets) + sum(len(numbers) for parts in targets for numbers in parts.values())
+
+
+def _in_short(entry: Entry) -> Rebalance:
+    """Told by what it remembers itself; who was in it, not what moved."""
+    views = {"before": entry.before, "after": entry.after}
+    known, now = ((view.members if view is not None else {}) for view in views.values())
+    told = tell(replace(entry, before=None, after=None))
+    if entry.after is None:
+        return told
+    return replace(
+        told,
+        outcome=_outcome(entry),
+        members=len(now),
+        came=tuple(m for m in now if m not in known)[:NAMES_MAX],
+        went=tuple(m for m in known if m not in now)[:NAMES_MAX],
+    )
 
 
 def tell(entry: Entry, inferred: Sequence[str] | None = None) -> Rebalance:
@@ -297,9 +343,12 @@ def _consumer_scene(view: ConsumerView) -> _Scene:
 def merged(exact: Iterable[Rebalance], inferred: Iterable[Rebalance]) -> list[Rebalance]:
     """What the coordinator remembers, and before that what a log still says; the oldest first.
 
-    The coordinator's word counts where both know of a generation.
+    The coordinator's word counts where both know of a generation. What moved, it leaves to the log
+    where working it out would hold up others.
     """
-    told = list(exact)
+    inferred = list(inferred)
+    read = {(one.protocol, one.generation): one for one in inferred if MOVES not in one.inferred}
+    told = [_filled(one, read.get((one.protocol, one.generation))) for one in exact]
     known = {(one.protocol, one.generation) for one in told}
     first_ms = min((one.began_ms for one in told if one.began_ms is not None), default=None)
     older = [
@@ -309,6 +358,17 @@ def merged(exact: Iterable[Rebalance], inferred: Iterable[Rebalance]) -> list[Re
         and (first_ms is None or (one.settled_ms or one.joined_ms or 0) <= first_ms)
     ]
     return older + told
+
+
+def _filled(told: Rebalance, read: Rebalance | None) -> Rebalance:
+    """With what moved, out of the log, where the coordinator has not worked it out."""
+    if read is None or told.moved is not None or read.moved is None:
+        return told
+    names = {**read.names, **told.names}
+    return replace(
+        told, partitions=read.partitions, moved=read.moved, needed=read.needed,
+        not_needed=read.not_needed, moves=read.moves, names=names,
+    )  # fmt: skip
 
 
 # Between broker and client
