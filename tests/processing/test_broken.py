@@ -207,6 +207,13 @@ def test_the_gatekeeper_does_not_wait_for_what_is_no_longer_ours() -> None:
     assert keeper._ask({("tier", 1): 0}) > 1_000
 
 
+def test_an_idle_entry_topic_is_not_asked_for_without_a_pause() -> None:
+    """It was asked for a thousand times a second, since it has no due time to wait for."""
+    gate = Gatekeeper({"orders.billing.retry.0s": 0}, 0, Port(), lambda: 5_000, lambda ends: None)
+    gate.watch({("orders.billing.retry.0s", 0): 0})
+    assert gate._ask({("orders.billing.retry.0s", 0): 0}) == 1_000
+
+
 def test_set_back_is_known_by_the_fetch_position_alone() -> None:
     """What a former owner did beyond the commit is passed over, and is no step back."""
     engine = Engine([route()])

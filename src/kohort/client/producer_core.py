@@ -226,7 +226,7 @@ class ProducerCore:
         if self.transactional is not None:
             self.transactional.check_may_write()
         before = queue.open
-        added = self._accumulator.add(queue, add, monotonic_ms())
+        added = self._accumulator.add(queue, add, self._loop.now_ms())
         if queue.open is not before:
             if before is not None:
                 route.move_on(queue.partition)

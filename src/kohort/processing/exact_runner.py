@@ -20,7 +20,7 @@ from kohort.errors import KohortError
 from kohort.processing.exact import Batch, ExactEngine, Verdict
 from kohort.processing.gatekeeper import Gatekeeper
 from kohort.processing.publishing import Publisher
-from kohort.processing.runner import Runner, Start, wall_ms
+from kohort.processing.runner import Runner, Start
 from kohort.processing.store_transactor import BY_STORE
 from kohort.processing.transactor import Broken, Judged, Transactor
 
@@ -112,9 +112,9 @@ class ExactRunner(Runner):
 
     def _commit_last(self, keys: Sequence[TopicPartition]) -> None:
         """Put through what is settled, as long as there is time."""
-        until_ms = wall_ms() + self.timing.drain_ms
+        until_ms = self.now_ms() + self.timing.drain_ms
         mine = set(keys)
-        while (now_ms := wall_ms()) < until_ms:
+        while (now_ms := self.now_ms()) < until_ms:
             if self._in_hand is None:
                 if not self.exact.owes(mine):
                     break
@@ -124,7 +124,7 @@ class ExactRunner(Runner):
             except Empty:
                 log.warning("the last transaction of revoked partitions had no end in time")
                 break
-            self._hear(wall_ms())
+            self._hear(self.now_ms())
         told = {tp: at for tp, at in self._untold.items() if tp in mine}
         self._untold = {tp: at for tp, at in self._untold.items() if tp not in mine}
         if told:

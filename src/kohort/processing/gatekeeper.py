@@ -25,6 +25,8 @@ from kohort.retry.gate import TierGate
 log = logging.getLogger("kohort.processing")
 
 PAUSE_AFTER_ERROR_MS = 1_000
+ENTRY_CHECK_MS = 1_000
+"""How long a redriven record may lie in the entry topic before it is seen."""
 
 
 class TierPort(OffsetPort, Protocol):
@@ -177,6 +179,10 @@ class Gatekeeper:
         if news:
             self._opened(news)
         # Of these only: the answer for a tier that is no longer ours has run out and stays so.
-        known = [opened for at in starts if (opened := self._gate.opened(at)) is not None]
-        next_ms = min((opened.next_check_ms for opened in known), default=now_ms)
-        return max(1, next_ms - self._now_ms())
+        # The entry topic has no due times to wait for: it is looked at now and then.
+        checks = [
+            opened.next_check_ms if self._gate.delays_ms[at[0]] else now_ms + ENTRY_CHECK_MS
+            for at in starts
+            if (opened := self._gate.opened(at)) is not None
+        ]
+        return max(1, min(checks, default=now_ms) - self._now_ms())

@@ -110,6 +110,8 @@ class Runner(RebalanceListener):
     pools: Sequence[Pool]
     timing: Timing = field(default_factory=Timing)
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
+    now_ms: Callable[[], int] = wall_ms
+    """The time of day."""
 
     def __post_init__(self) -> None:
         self._inbox: SimpleQueue[object] = SimpleQueue()
@@ -152,7 +154,7 @@ class Runner(RebalanceListener):
 
     def status(self) -> dict[tuple[str, int], str]:
         """Why each partition stands still, in words; "" for those that do not. Any thread."""
-        now_ms = wall_ms()
+        now_ms = self.now_ms()
         return {key: p.why_standing(now_ms) for key, p in list(self.engine.partitions.items())}
 
     def now_ms(self) -> int:
@@ -177,7 +179,7 @@ class Runner(RebalanceListener):
             pool.start(self.tell)
         if gatekeeper is not None:
             gatekeeper.start()
-        self._progress_ms = wall_ms()
+        self._progress_ms = self.now_ms()
         try:
             self.consumer.subscribe(self.engine.topics, self)
             while not self._stopping:
@@ -191,7 +193,7 @@ class Runner(RebalanceListener):
 
     def _turn(self) -> None:
         """Once around: poll, take in, hand out, publish, commit."""
-        now_ms = wall_ms()
+        now_ms = self.now_ms()
         self.engine.tick(now_ms)
         self._feed(now_ms)
         self._publish()
@@ -200,7 +202,7 @@ class Runner(RebalanceListener):
             for tier, start, epoch in self.engine.scans():
                 self._gatekeeper.scan(tier, start, epoch)
         records = self.consumer.poll(self._wait_s(now_ms))
-        now_ms = wall_ms()
+        now_ms = self.now_ms()
         if records:
             self._take_in(records, now_ms)
         self._hear(now_ms)
@@ -350,7 +352,7 @@ class Runner(RebalanceListener):
     def _committed(
         self, commits: Mapping[tuple[str, int], Commit], error: KohortError | None
     ) -> None:
-        now_ms = wall_ms()
+        now_ms = self.now_ms()
         if error is None:
             self.engine.committed(commits, now_ms)
         elif isinstance(error, BrokerError) and error.code == ErrorCode.OFFSET_METADATA_TOO_LARGE:
@@ -366,7 +368,7 @@ class Runner(RebalanceListener):
         if not partitions:
             return
         starts = self._starts(partitions)
-        now_ms = wall_ms()
+        now_ms = self.now_ms()
         tiers: dict[tuple[str, int], int] = {}
         for tp in partitions:
             self._epoch += 1
@@ -415,14 +417,14 @@ class Runner(RebalanceListener):
         keys = list(partitions)
         self.engine.draining(keys)
         self.engine.given_up(keys)
-        until_ms = wall_ms() + self.timing.drain_ms
-        while self.engine.in_flight_of(keys) and (left_ms := until_ms - wall_ms()) > 0:
+        until_ms = self.now_ms() + self.timing.drain_ms
+        while self.engine.in_flight_of(keys) and (left_ms := until_ms - self.now_ms()) > 0:
             self._publish()
             try:
                 self._inbox_first(left_ms)
             except Empty:
                 break
-            self._hear(wall_ms())
+            self._hear(self.now_ms())
         left = self.engine.in_flight_of(keys)
         self._commit_last(keys)
         self._remove(keys)
