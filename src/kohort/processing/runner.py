@@ -111,7 +111,7 @@ class Runner(RebalanceListener):
     timing: Timing = field(default_factory=Timing)
     topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
     now_ms: Callable[[], int] = wall_ms
-    """The time of day."""
+    """The time of day, which the engine is told."""
 
     def __post_init__(self) -> None:
         self._inbox: SimpleQueue[object] = SimpleQueue()
@@ -156,10 +156,6 @@ class Runner(RebalanceListener):
         """Why each partition stands still, in words; "" for those that do not. Any thread."""
         now_ms = self.now_ms()
         return {key: p.why_standing(now_ms) for key, p in list(self.engine.partitions.items())}
-
-    def now_ms(self) -> int:
-        """The clock that the engine is told."""
-        return wall_ms()
 
     def tiers(self) -> dict[tuple[str, int], tuple[int, int]]:
         """Of each partition of a tier: records not read yet, and those of them that are due."""
