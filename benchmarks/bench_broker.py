@@ -17,9 +17,9 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from benchmarks.load import broker, cpu_s, drive, frame_of
+from benchmarks.load import Served, broker, drive, frame_of
 from kohort.records import BatchBuilder
 from kohort.wire import decode_response
 from kohort.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
@@ -39,6 +39,17 @@ for _ in range(int(sys.argv[2])):
     s.sendall(data)
 """
 MB = 1e6
+
+
+class Moved(NamedTuple):
+    """What one run of produce or fetch came to."""
+
+    mb_s: float
+    cpu_gb: float
+    """CPU seconds of the broker for a billion bytes."""
+
+    def __str__(self) -> str:
+        return f"{self.mb_s:8.0f} MB/s  {self.cpu_gb:5.2f} CPU-s/GB"
 
 
 class Client:
@@ -163,28 +174,30 @@ def plain_disk(directory: str) -> tuple[float, float]:
 # -- the broker
 
 
-def produce(address: tuple[str, int], pid: int, topic: str, size: int, total_mb: int) -> str:
+def produce(served: Served, topic: str, size: int, total_mb: int) -> Moved:
+    """Batches of `size` bytes into partitions 0 and 1, each from a connection of its own."""
     batch = batch_of(size)
     connections, depth = 2, 4
     count = max(connections, total_mb * 1_000_000 // len(batch) // connections)
-    clients = [Client(address) for _ in range(connections)]
+    clients = [Client(served.address) for _ in range(connections)]
 
     def work(i: int) -> Callable[[], int]:
         frame = produce_frame(topic, i, batch)
         return lambda: clients[i].pipeline(frame, count, depth)
 
-    before = cpu_s(pid)
+    before = served.cpu_s()
     seconds = timed(lambda: in_threads([work(i) for i in range(connections)]))
     moved = connections * count * len(batch)
-    used = (cpu_s(pid) - before) / (moved / 1e9)
+    used = (served.cpu_s() - before) / (moved / 1e9)
     for client in clients:
         client.socket.close()
-    return f"{moved / MB / seconds:8.0f} MB/s  {used:5.2f} CPU-s/GB"
+    return Moved(moved / MB / seconds, used)
 
 
-def fetch(address: tuple[str, int], pid: int, topic: str, size: int, total_mb: int) -> str:
+def fetch(served: Served, topic: str, size: int, total_mb: int) -> Moved:
+    """Answers of `size` bytes from partitions 0 and 1, each over a connection of its own."""
     connections, depth = 2, 2
-    clients = [Client(address) for _ in range(connections)]
+    clients = [Client(served.address) for _ in range(connections)]
     count = total_mb * 1_000_000 // size // connections
     got = [0] * connections
 
@@ -201,12 +214,12 @@ def fetch(address: tuple[str, int], pid: int, topic: str, size: int, total_mb: i
 
         return run
 
-    before = cpu_s(pid)
+    before = served.cpu_s()
     seconds = timed(lambda: in_threads([work(i) for i in range(connections)]))
-    used = (cpu_s(pid) - before) / (sum(got) / 1e9)
+    used = (served.cpu_s() - before) / (sum(got) / 1e9)
     for client in clients:
         client.socket.close()
-    return f"{sum(got) / MB / seconds:8.0f} MB/s  {used:5.2f} CPU-s/GB"
+    return Moved(sum(got) / MB / seconds, used)
 
 
 def bulk(directory: str, loop_mb: float, disk_mb: float) -> None:
@@ -217,12 +230,12 @@ def bulk(directory: str, loop_mb: float, disk_mb: float) -> None:
         for size in (16_000, 100_000, 1_000_000):
             create(address, f"p{size}", 2)
             total = 600 if size >= 100_000 else 300
-            result = produce(address, pid, f"p{size}", size, total)
-            ratio = float(result.split()[0]) / disk_mb
+            result = produce(served, f"p{size}", size, total)
+            ratio = result.mb_s / disk_mb
             print(f"produce os, {size // 1000:4d} KB batches      {result}  {ratio:4.0%} of disk")
         for size in (1_000_000, 64_000):
-            result = fetch(address, pid, "p16000", size, 4_000 if size > 100_000 else 1_500)
-            ratio = float(result.split()[0]) / loop_mb
+            result = fetch(served, "p16000", size, 4_000 if size > 100_000 else 1_500)
+            ratio = result.mb_s / loop_mb
             print(
                 f"fetch, {size // 1000:4d} KB answers          {result}  {ratio:4.0%} of loopback"
             )

@@ -79,12 +79,14 @@ class ApacheKafka:
                 "--standalone",
             )  # fmt: skip
         log = (self._directory / "kafka.log").open("ab")
-        self._process = subprocess.Popen(
-            java("kafka.Kafka", str(properties), heap="512m"), stdout=log, stderr=log
-        )
+        self._process = subprocess.Popen(self._command(properties), stdout=log, stderr=log)
         log.close()
         self._await_ready()
         return self
+
+    def _command(self, properties: Path) -> list[str]:
+        """How the broker is started; benchmarks start it as its own scripts do."""
+        return java("kafka.Kafka", str(properties), heap="512m")
 
     def _settings(self) -> dict[str, object]:
         assert self._ports is not None, "set by start"

@@ -1,0 +1,234 @@
+"""The embedded broker beside Apache Kafka, in turn: `python -m benchmarks.bench_brokers`.
+
+The same load generator drives both: raw sockets, frames made before the clock starts. Produce and
+fetch move bytes over two connections; small requests and the acknowledged-after-fsync case go over
+64 connections with one request under way and 8 with 32. Of several runs of each the one that cost
+the broker the least CPU time (rates: the best). Apache Kafka runs as its scripts start it and is
+warmed up by the first runs. `fsync` is `durability=fsync` here and `flush.messages=1` there, which
+flushes for every batch: Kafka has no group commit, and on its own it acknowledges before the flush.
+"loop" is a plain socket from another process in the same run. Ratios above 1 are in our favour.
+
+    python -m benchmarks.bench_brokers --quick            one short run of each
+    python -m benchmarks.bench_brokers --only partitions  start-up and memory with many partitions
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+from benchmarks import apache
+from benchmarks.bench_broker import (
+    batch_of,
+    create,
+    fetch,
+    loopback,
+    memory_mb,
+    plain_disk,
+    produce,
+    produce_frame,
+)
+from benchmarks.bench_small import CASES, best
+from benchmarks.load import Served, broker, drive
+from kohort.errors import KohortError
+
+PARTS = ("start", "bulk", "fsync", "small", "partitions")
+COUNTS = (1_000, 2_000, 5_000, 10_000)
+
+
+@dataclass
+class Row:
+    """One figure of both brokers."""
+
+    unit: str
+    target: str
+    more_is_better: bool
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+class Sheet:
+    """The table: figures come broker by broker, lines are printed at the end."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, Row] = {}
+        self.notes: list[str] = []
+
+    def put(self, who: str, what: str, figure: float, unit: str, target: str = "") -> None:
+        """Keep a figure; CPU seconds, times and memory are better when they are less."""
+        more = unit in ("MB/s", "k/s")
+        row = self._rows.setdefault(what, Row(unit, target, more))
+        row.figures[who] = figure
+        print(f"  {who:8} {what:44} {figure:10.2f} {unit}", flush=True)
+
+    def show(self) -> None:
+        """Print all, ratios in our favour above 1."""
+        print(f"\n{'':44} {'unit':>8} {'kohort':>10} {'Kafka':>10} {'ratio':>7}  target")
+        for what, row in self._rows.items():
+            ours, theirs = row.figures.get("kohort"), row.figures.get("Kafka")
+            ratio = ""
+            if ours and theirs:
+                ratio = f"{ours / theirs if row.more_is_better else theirs / ours:6.2f}x"
+            shown = [f"{f:10.2f}" if f is not None else " " * 9 + "-" for f in (ours, theirs)]
+            print(f"{what:44} {row.unit:>8} {' '.join(shown)} {ratio:>7}  {row.target}")
+        for note in self.notes:
+            print(f"* {note}")
+
+
+@dataclass(frozen=True)
+class Amount:
+    """How much is done in a run."""
+
+    mb: int
+    seconds: float
+    runs: int
+
+
+def start(sheet: Sheet, who: str, served: Served) -> None:
+    sheet.put(who, "ready, from the process's start", served.ready_s, "s", "< 0.3 s")
+    sheet.put(who, "memory at rest", memory_mb(served.pid), "MB", "< 60 MB")
+
+
+def bulk(sheet: Sheet, who: str, served: Served, amount: Amount, loop_mb: float) -> None:
+    """Produce 100 KB batches, then fetch them in answers of 1 MB."""
+    name = f"bulk-{time.time_ns()}"
+    create(served.address, name, 2)
+    if who == "Kafka":  # its compilers need some of each first
+        produce(served, name, 100_000, amount.mb)
+        fetch(served, name, 1_000_000, amount.mb * 2)
+    written = [produce(served, name, 100_000, amount.mb) for _ in range(amount.runs)]
+    read = [fetch(served, name, 1_000_000, amount.mb * 6) for _ in range(amount.runs)]
+    for what, runs, target in (
+        ("produce os, 100 KB batches", written, ">= 800, >= Kafka"),
+        ("fetch, 1 MB answers", read, f">= 2500 or {0.6 * loop_mb:.0f} (60 % of loop)"),
+    ):
+        sheet.put(who, what, max(run.mb_s for run in runs), "MB/s", target)
+        sheet.put(who, f"{what}, broker's CPU", min(r.cpu_gb for r in runs), "s/GB")
+
+
+def fsync(sheet: Sheet, who: str, served: Served, amount: Amount) -> None:
+    """One record a request, acknowledged after it is on the disk."""
+    create(served.address, "durable", 1)
+    frame = produce_frame("durable", 0, batch_of(200), acks=-1)
+    for clients, depth in ((64, 1), (64, 16)):
+        found = [
+            drive(served, [frame] * clients, amount.seconds, depth) for _ in range(amount.runs)
+        ]
+        what = f"fsync, {clients} clients, {depth} under way"
+        target = ">= 40 k/s" if depth == 1 else ""
+        sheet.put(who, what, max(run.per_s for run in found) / 1e3, "k/s", target)
+        sheet.put(who, f"{what}, CPU", min(run.server_us for run in found), "s/M")
+        sheet.put(who, f"{what}, p99", min(run.p99_ms for run in found), "ms")
+
+
+def small(sheet: Sheet, who: str, served: Served, amount: Amount) -> None:
+    """Small requests: the rate of the whole machine, and the CPU time of the broker."""
+    create(served.address, "small", 1)
+    for case in CASES:
+        for connections, depth in ((64, 1), (8, 32)):
+            what = f"{case[0]}, {connections} x {depth}"
+            try:
+                found = best(served, case, connections, depth, amount.seconds)
+            except (AssertionError, KohortError, OSError) as error:
+                sheet.notes.append(f"{who}, {what}: not measured: {str(error)[:200]}")
+                continue
+            sheet.put(who, what, found.per_s / 1e3, "k/s")
+            sheet.put(who, f"{what}, CPU", found.server_us, "s/M", "<= 16.7 (60 k/s a core)")
+
+
+def many(sheet: Sheet, counts: list[int]) -> None:
+    """Start-up and memory of the embedded broker with one topic of many partitions."""
+    files, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    for partitions in counts:
+        with tempfile.TemporaryDirectory(prefix="kohort-bench-") as directory:
+            with broker(durability="os", data_dir=directory) as served:
+                idle = memory_mb(served.pid)
+                began = time.perf_counter()
+                create(served.address, "wide", partitions)
+                took = time.perf_counter() - began
+                grown = memory_mb(served.pid) - idle
+            with broker(durability="os", data_dir=directory) as served:
+                name = f"{partitions:,} partitions"
+                sheet.put("kohort", f"{name}, created", took, "s")
+                sheet.put("kohort", f"{name}, memory of them", grown, "MB")
+                sheet.put("kohort", f"{name}, ready again", served.ready_s, "s", "about linear")
+                rss = memory_mb(served.pid)
+                sheet.put("kohort", f"{name}, memory after", rss, "MB", "about linear")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+
+
+def many_apache(sheet: Sheet, partitions: int) -> None:
+    """The same of Apache Kafka, at one size (it writes four files for each)."""
+    kafka = apache.BenchedKafka()
+    name = f"{partitions:,} partitions"
+    with kafka:
+        began = time.perf_counter()
+        kafka.create_topic("wide", partitions)
+        sheet.put("Kafka", f"{name}, created", time.perf_counter() - began, "s")
+        kafka.stop()
+        served = apache.served_by(kafka)
+        sheet.put("Kafka", f"{name}, ready again", served.ready_s, "s")
+        sheet.put("Kafka", f"{name}, memory after", memory_mb(served.pid), "MB")
+
+
+def one(sheet: Sheet, who: str, parts: set[str], amount: Amount, loop_mb: float) -> None:
+    """All parts on one broker; `fsync` has one of its own."""
+
+    def serving(durability: str, directory: str) -> AbstractContextManager[Served]:
+        if who == "kohort":
+            return broker(durability=durability, data_dir=f"{directory}/{durability}")
+        return apache.apache(
+            **({"log_flush_interval_messages": 1} if durability == "fsync" else {})
+        )
+
+    first: list[tuple[str, Callable[[Served], None]]] = [
+        ("start", lambda served: start(sheet, who, served)),
+        ("bulk", lambda served: bulk(sheet, who, served, amount, loop_mb)),
+        ("small", lambda served: small(sheet, who, served, amount)),
+    ]
+    with tempfile.TemporaryDirectory(prefix="kohort-bench-") as directory:
+        if chosen := [work for name, work in first if name in parts]:
+            with serving("os", directory) as served:
+                for work in chosen:
+                    work(served)
+        if "fsync" in parts:
+            with serving("fsync", directory) as served:
+                fsync(sheet, who, served, amount)
+
+
+def main() -> None:
+    """Run the parts that were asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one short run of each")
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas")
+    parser.add_argument("--no-apache", action="store_true", help="only the embedded broker")
+    args = parser.parse_args()
+    parts = set(args.only.split(","))
+    if unknown := parts - set(PARTS):
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are: {', '.join(PARTS)}")
+    amount = Amount(300, 1.0, 1) if args.quick else Amount(1_000, 3.0, 3)
+    sheet = Sheet()
+    with tempfile.TemporaryDirectory(prefix="kohort-bench-") as directory:
+        loop_mb = loopback()
+        disk, flushed = plain_disk(directory)
+    print(f"plain loopback {loop_mb:.0f} MB/s; plain file, not flushed / flushed {disk:.0f} / "
+          f"{flushed:.0f} MB/s")  # fmt: skip
+    why = "--no-apache" if args.no_apache else apache.lack()
+    if why:
+        sheet.notes.append(f"SKIPPED: Apache Kafka: {why}")
+    for who in ["kohort"] if why else ["kohort", "Kafka"]:
+        one(sheet, who, parts, amount, loop_mb)
+    if "partitions" in parts:
+        many(sheet, [1_000, 2_000] if args.quick else list(COUNTS))
+        if not why:
+            many_apache(sheet, 1_000)
+    sheet.show()
+
+
+if __name__ == "__main__":
+    main()
