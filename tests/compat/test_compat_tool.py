@@ -92,3 +92,11 @@ def test_a_listed_test_must_pass_and_stays_listed(
     assert not compat.judge("classic", results, update=True)
     assert compat.read_list("classic") == ["0001_a", "0002_b", "0003_c"]
     assert compat.judge("classic", results[1:], update=False)
+
+
+def test_the_findings_page_counts_what_the_lists_name(tools: Any) -> None:
+    compat = tools[0]
+    page = compat.FINDINGS.read_text()
+    row = next(line for line in page.splitlines() if line.startswith("| pass |"))
+    counted = [int(cell) for cell in row.split("|")[2:4]]
+    assert counted == [len(compat.read_list(protocol)) for protocol in ("classic", "consumer")]
