@@ -339,6 +339,8 @@ class ConsumerCore:
             self._auto_at_ms = now_ms + self.config.auto_commit_interval_ms
             if (
                 identity is not None
+                and self.session is not None
+                and self.session.may_commit
                 and not lane.automatic_pending
                 and (offsets := self.acknowledged())
             ):

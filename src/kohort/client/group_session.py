@@ -102,6 +102,12 @@ class GroupSession:
         return Identity(member.generation, member.member_id, self._config.group_instance_id)
 
     @property
+    def may_commit(self) -> bool:
+        """Whether a commit would be taken now. Behind a join that waits it could only be refused:
+        whoever reads on through a rebalance (KIP-429) commits when it is over."""
+        return self.member is None or self.member.may_commit
+
+    @property
     def asker(self) -> Identity:
         """Who asks for committed offsets: a member only under the consumer protocol (KIP-848)."""
         if self._config.group_protocol != CONSUMER_PROTOCOL:
