@@ -113,7 +113,9 @@ class LifeChecks:
     def closed(self, app: Application, took_ms: int) -> None:
         """C11 on a consumer that was closed; `took_ms` by its own clock."""
         if app.machine.stalled_until_ms < self._world.schedule.now_ms - took_ms:
-            most_ms = self._world.settings.call_ms + CLOSE_SLACK_MS
+            call_ms = self._world.settings.call_ms
+            listener_ms = call_ms if app.plan.fence else 0  # it commits in its own time
+            most_ms = call_ms + listener_ms + CLOSE_SLACK_MS
             c11_close_is_bounded(app.name, took_ms, most_ms)
 
     def asked(self, app: Application, request: Message, group: GroupLook | None) -> None:
