@@ -198,3 +198,56 @@ def test_tiers_by_topic_are_marked(kohort: Run, cluster: Cluster) -> None:
     ran = kohort("retry", "status", "--topic", "src", "--group", "nobody")
     assert ran.code == 1
     assert "there is no retry topic of topic 'src' and group 'nobody'" in ran.err
+
+
+def test_search_and_show_by_topic(kohort: Run, cluster: Cluster) -> None:
+    """Spec 5.6: a text in key, value or message; one record with every attempt that it had."""
+    for name in ("shop.g.retry.5m", "shop.g.failed"):
+        kohort("topic", "create", name, "-p", "1")
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        for number, at_ms in ((1, 1_000), (2, 2_000)):
+            copy = retry_headers("shop", 7, number, at_ms, Disposition.RETRYABLE, "no route")
+            producer.send("shop.g.retry.5m", b"needle-1", b"k", headers=copy)
+        last = retry_headers("shop", 7, 2, 3_000, Disposition.EXHAUSTED, "gave up")
+        producer.send("shop.g.failed", b"needle-1", b"k", headers=[("mine", b"x"), *last])
+        other = retry_headers("shop", 8, 2, 3_000, Disposition.EXHAUSTED, "Needle in words")
+        producer.send("shop.g.failed", b"hay", b"k2", headers=other)
+    here = ("--topic", "shop", "--group", "g")
+    for text, offsets in (("needle-1", [7]), ("needle IN", [8]), ("k2", [8]), ("%", [])):
+        ran = kohort("failed", "list", *here, "--search", text, "-o", "json")
+        assert [row["offset"] for row in ran.json["rows"]] == offsets, text
+    found = kohort("failed", "show", "shop/0/7", *here, "-o", "json").json
+    told = [(a["attempt"], a["became"], a["message"]) for a in found["attempts"]]
+    assert told == [
+        (0, "retryable", "no route"), (1, "retryable", "no route"), (2, "exhausted", "gave up")
+    ]  # fmt: skip
+    assert found["copy"]["value"] == "needle-1"
+    assert found["copy"]["headers"]["mine"] == "x"
+    assert "gave up" in kohort("failed", "show", "shop/0/7", *here).out
+    ran = kohort("failed", "show", "shop/0/9", *here)
+    assert ran.code in (1, 2)
+    assert "has not failed here" in ran.err
+
+
+def retry_headers(
+    topic: str, offset: int, number: int, at_ms: int, disposition: Disposition, message: str
+) -> list[tuple[str, bytes | None]]:
+    return RetryHeaders(
+        number=number, not_before_ms=0, origin=Origin(topic, 0, offset, 1), group="g", delay_ms=0,
+        first_failed_at_ms=1, last_failed_at_ms=at_ms, disposition=disposition,
+        error_class="Temporary", error_message=message, fingerprint="f", reason="down",
+    ).encode()  # fmt: skip
+
+
+def test_search_and_show_by_the_ledger(bare: Run, url: str) -> None:
+    """The ledger's rows are the attempts; a text means itself."""
+    whole = bare("failed", "list", "--store", url, "--name", "loader", "-o", "json").json["rows"]
+    first = whole[0]
+    args = ("--store", url, "--name", "loader")
+    ran = bare("failed", "list", *args, "--search", first["reason"].upper(), "-o", "json")
+    assert first in ran.json["rows"]
+    assert not bare("failed", "list", *args, "--search", "%_%", "-o", "json").json["rows"]
+    place = f"{first['topic']}/{first['partition']}/{first['offset']}"
+    shown = bare("failed", "show", place, *args, "-o", "json").json["attempts"]
+    assert shown[-1]["became"] == "failed"
+    assert shown[-1]["reason"] == first["reason"]

@@ -48,7 +48,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "app": ("kohort.cli.run_app", "app_group", "Run the handlers of an App written in Python."),
     "retry": ("kohort.cli.retry", "retry", "What waits in the retry tiers."),
     "failed": (
-        "kohort.cli.failed_redrive",
+        "kohort.cli.failed_commands",
         "failed",
         "Look into a failed topic, and send records back.",
     ),

@@ -31,6 +31,7 @@ from kohort.cli.output import as_table, output_option, show
 from kohort.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:
+    from kohort.records import Record
     from kohort.retry.headers import RetryHeaders
     from kohort.retry.ledger_view import FailedFilter, FailedKind, FailedRow
 
@@ -63,6 +64,10 @@ def failed() -> None:
 @click.option("--error-class", help="Only failures of this exception class.")
 @click.option("--fingerprint", help="Only failures of this fingerprint.")
 @click.option("--origin", "origin", metavar="TOPIC", help="Only records of this source topic.")
+@click.option(
+    "--search", metavar="TEXT",
+    help="Only failures with this text in reason, class or message; by topic also in key or value.",
+)  # fmt: skip
 @click.option("--since", metavar="TIME", help="Failed since 2026-01-31T06:00Z, or since -2h.")
 @click.option(
     "--limit", type=click.IntRange(0, 100_000), default=20, show_default=True,
@@ -76,6 +81,7 @@ def list_failed(
     error_class: str | None,
     fingerprint: str | None,
     origin: str | None,
+    search: str | None,
     since: str | None,
     limit: int,
     output: str,
@@ -89,7 +95,7 @@ def list_failed(
     from kohort.retry.ledger_view import FailedFilter, failed_kinds, failed_rows
 
     since_ms = None if since is None else parse_time(since, time.time_ns() // 1_000_000)
-    wanted = FailedFilter(reason, error_class, fingerprint, origin, since_ms)
+    wanted = FailedFilter(reason, error_class, fingerprint, origin, since_ms, search)
     if isinstance(source, LedgerSource):
         kinds = failed_kinds(source.store, source.name, wanted, MAX_KINDS)
         rows = failed_rows(source.store, source.name, wanted, limit)
@@ -169,8 +175,8 @@ def _of_topic(
 
     found: dict[tuple[str, str, str], FailedKind] = {}
     latest: list[tuple[int, int, FailedRow]] = []
-    for number, row in enumerate(_copies(source, client)):
-        if not _matches(row, wanted):
+    for number, (row, record) in enumerate(_copies(source, client)):
+        if not (_matches(row, wanted) and _holds(row, record, wanted.text)):
             continue
         key = (row.reason, row.error_class, row.fingerprint)
         known = found.get(key)
@@ -201,8 +207,17 @@ def _matches(row: FailedRow, wanted: FailedFilter) -> bool:
     return wanted.since_ms is None or row.failed_ms >= wanted.since_ms
 
 
-def _copies(source: TopicSource, client: Client) -> Iterator[FailedRow]:
-    """Every copy in the failed topic that carries our headers, up to its present end."""
+def _holds(row: FailedRow, record: Record, text: str | None) -> bool:
+    """Whether a failure has a text in what is told of it, or in its key or value."""
+    if text is None:
+        return True
+    told = f"{row.reason} {row.error_class} {row.error_message}".lower()
+    raw = text.encode()
+    return text.lower() in told or raw in (record.key or b"") or raw in (record.value or b"")
+
+
+def _copies(source: TopicSource, client: Client) -> Iterator[tuple[FailedRow, Record]]:
+    """Every committed copy in the failed topic that carries our headers, up to its present end."""
     from kohort.client.config import ConsumerConfig
     from kohort.client.types import TopicPartition
     from kohort.retry.headers import HeaderFault, parse
@@ -219,7 +234,7 @@ def _copies(source: TopicSource, client: Client) -> Iterator[FailedRow]:
             )
     settings = client.for_role(
         ConsumerConfig, enable_auto_commit=False, auto_offset_reset="earliest",
-        allow_auto_create_topics=False,
+        allow_auto_create_topics=False, isolation_level="read_committed",
     )  # fmt: skip
     partitions = [TopicPartition(name, p) for p in range(counts[name])]
     pages = pages_to_end(ConsumerConfig.from_mapping(settings), partitions)
@@ -228,7 +243,7 @@ def _copies(source: TopicSource, client: Client) -> Iterator[FailedRow]:
             retry = parse(record.headers)
         except HeaderFault:
             continue  # not one of ours
-        yield _from_headers(retry, name, record.partition, record.offset)
+        yield _from_headers(retry, name, record.partition, record.offset), record
 
 
 def _from_headers(retry: RetryHeaders, topic: str, partition: int, offset: int) -> FailedRow:

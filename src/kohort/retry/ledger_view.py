@@ -71,13 +71,17 @@ class FailedKind:
 
 @dataclass(frozen=True, slots=True)
 class FailedFilter:
-    """Which failed records; None: all. `since_ms` is when a record failed for good."""
+    """Which failed records; None: all. `since_ms` is when a record failed for good.
+
+    `text` is looked for in reason, class and message, without regard to case.
+    """
 
     reason: str | None = None
     error_class: str | None = None
     fingerprint: str | None = None
     topic: str | None = None
     since_ms: int | None = None
+    text: str | None = None
 
     def sql(self) -> tuple[str, list[Any]]:
         """Conditions on the ledger row `l`, each begun with AND, and their values."""
@@ -87,9 +91,21 @@ class FailedFilter:
             ("l.fingerprint = ?", self.fingerprint),
             ("l.origin_topic = ?", self.topic),
             ("l.closed_at >= ?", self.since_ms),
+            (
+                "lower(l.reason || ' ' || l.error_class || ' ' || l.error_message) LIKE ? "
+                "ESCAPE '!'",
+                None if self.text is None else f"%{_literally(self.text.lower())}%",
+            ),
         ]
         chosen = [(text, value) for text, value in wanted if value is not None]
         return "".join(f" AND {text}" for text, _ in chosen), [value for _, value in chosen]
+
+
+def _literally(text: str) -> str:
+    """A text for LIKE that means itself."""
+    for mark in "!%_":
+        text = text.replace(mark, f"!{mark}")
+    return text
 
 
 def tier_states(store: Store, pipeline: str, tiers: Iterable[str], now_ms: int) -> list[TierState]:

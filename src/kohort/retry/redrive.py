@@ -214,6 +214,8 @@ class Redrive:
             "enable_auto_commit": False,
             "auto_offset_reset": "earliest",
             "allow_auto_create_topics": False,
+            # A copy of a transaction that was aborted never failed.
+            "isolation_level": "read_committed",
         }
         return Consumer(ConsumerConfig.from_mapping({**self._client, **ours}))
 
