@@ -62,6 +62,7 @@ interop: setup  ## Apache Kafka's clients, tools and broker beside ours (Maven, 
 	  $(PYTEST) -q tests/interop && \
 	  echo "==> our clients against Apache Kafka, alone and in groups with the Java client" && \
 	  KOHORT_TEST_CLUSTER=apache $(PYTEST) -q tests/client tests/processing/test_app.py \
+	    tests/processing/test_exact.py tests/processing/test_holding.py \
 	    tests/interop/test_java_groups.py tests/e2e/test_interop_consumer_protocol.py; \
 	else echo "==> SKIPPED: everything that needs Apache Kafka's jars, for the reason above"; fi
 
