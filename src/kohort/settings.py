@@ -233,18 +233,24 @@ def gather(
 
     `file` is the one the caller names (or `KOHORT_CONFIG` does); `KOHORT_PROFILE` is its profile.
     """
-    relatives = role.relatives()
-    names = {name for each in relatives for name in each.field_names()}
+    names = {name for each in role.relatives() for name in each.field_names()}
     profile = environ.get("KOHORT_PROFILE") or None
     named = file or environ.get("KOHORT_CONFIG") or None
     if named is not None:
         settings = read_settings(Path(named), profile)
     else:
         settings = found_settings(environ, directory or Path.cwd(), profile)
+    refuse_unknown(settings, role)
+    return settings + environment_settings(environ, names)
+
+
+def refuse_unknown(settings: Iterable[Setting], role: type[Config]) -> None:
+    """Raise ConfigError for a key that neither `role` nor any relative of it knows."""
+    relatives = role.relatives()
+    names = {name for each in relatives for name in each.field_names()}
     for setting in settings:
         if not _known(setting.name, names):
             raise relatives[0].unknown(setting.key, setting.origin)
-    return settings + environment_settings(environ, names)
 
 
 def choose(

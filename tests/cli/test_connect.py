@@ -84,10 +84,12 @@ def test_a_bad_file_is_refused(tmp_path: Path, name: str, content: bytes, said: 
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("topic", "list", "-X", "clinet.id=a"), "unknown admin configuration key 'clinet.id'; "
-         "did you mean 'client.id'?"),
+        (("topic", "list", "-X", "clinet.id=a"), "unknown client configuration key 'clinet.id' "
+         "(command line); did you mean 'client.id'?"),
         (("consume", "t", "-X", "fetch_min_byte=1"), "did you mean 'fetch_min_bytes'?"),
         (("produce", "t", "-X", "linger.msx=1"), "did you mean 'linger.ms'?"),
+        (("config", "show", "-X", "group.idd=g"), "did you mean 'group.id'?"),
+        (("group", "list", "-X", "clinet.id=a"), "did you mean 'client.id'?"),
         (("topic", "list", "-X", "request.timeout.ms=soon"), "request_timeout_ms='soon'"),
         (("topic", "list", "-b", "localhost"), "write host:port"),
         (("broker", "run", "-X", "num.partitons=3"), "did you mean 'num.partitions'?"),
@@ -111,6 +113,14 @@ def test_an_unreachable_cluster_is_named(bare: Run) -> None:
     assert (ran.code, ran.out) == (1, "")
     assert "127.0.0.1:1" in ran.err
     assert "refused" in ran.err
+
+
+def test_what_ends_in_an_error_is_told_once(bare: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """No warning that says the same three seconds before."""
+    ran = bare("topic", "list", "-b", "127.0.0.1:1", "-X", "default.api.timeout.ms=3500")
+    assert ran.code == 1
+    assert ran.err.count("no broker could be reached") == 1
+    assert caplog.messages == []
 
 
 def test_a_port_that_is_no_broker_is_told_apart(bare: Run) -> None:

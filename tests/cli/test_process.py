@@ -95,6 +95,29 @@ def test_a_reader_that_leaves_is_no_error(cluster: Cluster) -> None:
     assert int(out.splitlines()[1].split(",")[5]) > 15_000
 
 
+def test_an_output_that_takes_nothing_is_told(cluster: Cluster) -> None:
+    """A full disk behind `>`: one line, exit code 1, and the group commits nothing of it."""
+    ended(start(cluster, "produce", "unwritten"), "a\nb\n")
+    env = {**os.environ, "PYTHONPATH": SRC, "KOHORT_BOOTSTRAP_SERVERS": cluster.bootstrap}
+    read = ("consume", "unwritten", "-g", "unwritten", "--from-beginning", "-e")
+    with open("/dev/full", "w") as full:
+        for args in (("topic", "list"), ("group", "list", "-o", "json"), read):
+            done = subprocess.run(
+                [sys.executable, "-m", "kohort", *args],
+                stdout=full, stderr=subprocess.PIPE, text=True, env=env, timeout=TIMEOUT_S,
+            )  # fmt: skip
+            assert done.returncode == 1
+            said = "error: the output could not be written: No space left on device\n"
+            assert done.stderr == said
+    _, out, _ = ended(start(cluster, "group", "lag", "unwritten", "-o", "csv"))
+    assert sum(int(line.split(",")[5]) for line in out.splitlines()[1:]) == 2
+    closed = subprocess.run(
+        f"{sys.executable} -m kohort topic list >&-", shell=True, env=env,
+        stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    assert (closed.returncode, closed.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_closes_a_consumer_cleanly(
     cluster: Cluster, number: signal.Signals, code: int

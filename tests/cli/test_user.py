@@ -57,7 +57,7 @@ def test_users_and_a_login_from_a_file(bare: Run, tmp_path: Path) -> None:
         assert "third" not in refused.err
         word.write_text("second\n")
         told = bare("user", "delete", "bob", *at, *bobs)
-        assert "would be removed" in told.out
+        assert "would remove: user bob" in told.out
         assert bare("user", "delete", "bob", "--execute", *at, *bobs).code == 0
         assert bare("topic", "list", *at, *bobs).code == 1
 
@@ -98,3 +98,32 @@ def test_users_of_the_settings_stay(tmp_path: Path) -> None:
     _add_users(values, ["c:3"])
     assert values["sasl_users"] == ("a:1", "b:2", "c:3")
     assert values["security_protocol"] == "SASL_SSL"
+
+
+def test_what_a_user_may_not_is_told_with_whom_to_ask(
+    bare: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A right that is missing, a name that may be hidden, a user that is not there."""
+    with Cluster(
+        users={"admin": "a", "bob": "b"}, security_protocol="SASL_PLAINTEXT", acls=True,
+        super_users=("User:admin",),
+    ) as cluster:  # fmt: skip
+        monkeypatch.setenv("KOHORT_BOOTSTRAP_SERVERS", cluster.bootstrap)
+        monkeypatch.setenv("KOHORT_SECURITY_PROTOCOL", "SASL_PLAINTEXT")
+        monkeypatch.setenv("KOHORT_SASL_MECHANISM", "SCRAM-SHA-512")
+        monkeypatch.setenv("KOHORT_SASL_USERNAME", "bob")
+        monkeypatch.setenv("KOHORT_SASL_PASSWORD", "b")
+        for args in (("acl", "list"), ("user", "list")):
+            ran = bare(*args)
+            assert ran.code == 1
+            assert "this user may not. Ask whoever keeps the cluster" in ran.err
+        assert "(or this user may not see it)" in bare("topic", "describe", "t").err
+        monkeypatch.setenv("KOHORT_SASL_USERNAME", "admin")
+        monkeypatch.setenv("KOHORT_SASL_PASSWORD", "a")
+        assert "Did you mean 'bob'?" in bare("user", "delete", "bobb").err
+        ran = bare("user", "set", "carl", stdin=b"word")
+        assert ran.code == 2
+        assert "use --password-file" in ran.err
+        ran = bare("acl", "remove", "--principal", "User:nobody")
+        assert (ran.code, ran.out) == (0, "")
+        assert "no entry is meant by that" in ran.err

@@ -167,7 +167,9 @@ class Leadership:
         """
         table = self._topics.get(topic, [])
         if not 0 <= partition < len(table):
-            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition}")
+            raise BrokerError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {topic}-{partition}"
+            )
         led = table[partition]
         if to is None:
             at = led.replicas.index(led.leader) + 1 if led.leader in led.replicas else 0

@@ -170,8 +170,10 @@ def remove(
             if execute:
                 admin.delete_acls(each.as_filter())
             click.echo(f"{'removed' if execute else 'would remove'}: {each}")
-    if found and not execute:
-        click.echo("nothing was changed; say --execute to do it", err=True)
+    if not found:
+        click.echo("no entry is meant by that; `kohort acl list` shows those there are", err=True)
+    elif not execute:
+        click.echo("nothing was changed; add --execute to do it", err=True)
 
 
 def _named(

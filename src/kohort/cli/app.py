@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -19,8 +20,10 @@ from typing import Any
 import click
 
 from kohort import __version__
-from kohort.errors import ConfigError, KohortError
+from kohort.errors import BrokerError, ConfigError, KohortError
 
+UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What a full disk or a broken one behind our standard output is told by."""
 EXIT_FAILED, EXIT_USAGE, EXIT_CHECK_FAILED, EXIT_PARTIAL, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 
 # name -> (module, attribute, one line of help)
@@ -104,10 +107,16 @@ class LazyGroup(click.Group):
         """
         try:
             result = super().invoke(ctx)
-            sys.stdout.flush()
+            if sys.stdout:  # None: it was closed before we began
+                sys.stdout.flush()
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
+        except OSError as error:
+            if error.errno not in UNWRITTEN:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise KohortError(f"the output could not be written: {error.strerror}") from error
         except ModuleNotFoundError as error:
             name = (error.name or "").split(".")[0]
             if name not in OPTIONAL:
@@ -169,6 +178,14 @@ def invoke(command: click.Command, args: list[str] | None, **options: Any) -> in
     except KohortError as error:
         if os.environ.get("KOHORT_DEBUG"):
             traceback.print_exc()
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {error}{_right(error)}", err=True)
         return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
     return result if isinstance(result, int) else 0
+
+
+def _right(error: KohortError) -> str:
+    """What to do about a right that is missing, where the error does not say it itself."""
+    refused = isinstance(error, BrokerError) and error.name.endswith("_AUTHORIZATION_FAILED")
+    if not refused or "ask whoever" in str(error):
+        return ""
+    return "; this user may not. Ask whoever keeps the cluster (`kohort acl add` gives the right)"

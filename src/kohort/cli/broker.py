@@ -72,7 +72,7 @@ for command in COMMANDS:
     metavar="NAME:PASSWORD",
     envvar="KOHORT_USERS",
     help="A user who may log in (docs/security.md); may be given again. Others on the machine see "
-    "it here: better in $KOHORT_USERS or a file.",
+    "it here: better in $KOHORT_USERS (with blanks between users) or a file.",
 )
 @click.option(
     "--users-file",

@@ -30,6 +30,7 @@ def nodes(control: ControlPort, output: str) -> None:
 def down(node: int, orderly: bool, control: ControlPort) -> None:
     """End a node: its connections are cut, and others lead what it led a little later."""
     control.ask("POST", f"/nodes/{node}/down", {"orderly": orderly})
+    click.echo(f"node {node} is down")
 
 
 @click.command(epilog=_examples("up 2 --control 9690"))
@@ -38,6 +39,7 @@ def down(node: int, orderly: bool, control: ControlPort) -> None:
 def up(node: int, control: ControlPort) -> None:
     """Start a node again, on its port."""
     control.ask("POST", f"/nodes/{node}/up")
+    click.echo(f"node {node} is up")
 
 
 @click.command(epilog=_examples("restart 2 --control 9690"))
@@ -46,6 +48,7 @@ def up(node: int, control: ControlPort) -> None:
 def restart(node: int, control: ControlPort) -> None:
     """Shut a node down in order and start it again."""
     control.ask("POST", f"/nodes/{node}/restart")
+    click.echo(f"node {node} is up")
 
 
 @click.command("move-leader", epilog=_examples("move-leader orders 0 --to 3 --control 9690"))
@@ -84,6 +87,7 @@ def coordinator(group: str, control: ControlPort) -> None:
 def loading(what: str, control: ControlPort) -> None:
     """Keep coordinators that move, or come up, loading their groups until released."""
     control.ask("POST", "/loading", {"hold": what == "hold"})
+    click.echo("loading is held" if what == "hold" else "loading is released")
 
 
 COMMANDS = (nodes, down, up, restart, move_leader, move_coordinator, coordinator, loading)

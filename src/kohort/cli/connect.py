@@ -20,7 +20,7 @@ import click
 
 from kohort.config import nearest
 from kohort.errors import BrokerError, ConfigError, ErrorCode
-from kohort.settings import COMMAND_LINE, Setting, choose, gather
+from kohort.settings import COMMAND_LINE, Setting, choose, gather, refuse_unknown
 
 if TYPE_CHECKING:
     from kohort.client.admin import Admin
@@ -108,6 +108,7 @@ def client_options(function: F) -> F:
 
         shared = gather(config_file, os.environ, AdminConfig)
         flags = [Setting(k, v, COMMAND_LINE) for k, v in key_values(properties, "-X").items()]
+        refuse_unknown(flags, AdminConfig)
         client = Client(tuple(shared), tuple(flags))
         if bootstrap:
             client = client.with_flags(bootstrap_servers=bootstrap)
@@ -146,8 +147,24 @@ def open_admin(settings: dict[str, Any]) -> Generator[Admin]:
     from kohort.client.admin import Admin
 
     with Admin(**settings) as admin:
-        admin.describe_cluster(timeout_s=min(REACH_S, admin.config.default_api_timeout_ms / 1000))
+        with _unsaid_warnings():
+            limit_s = min(REACH_S, admin.config.default_api_timeout_ms / 1000)
+            admin.describe_cluster(timeout_s=limit_s)
         yield admin
+
+
+@contextmanager
+def _unsaid_warnings() -> Generator[None]:
+    """While a bounded wait ends in an error that says the same, its warnings are not shown."""
+    import logging
+
+    logger = logging.getLogger("kohort")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def existing_topics(admin: Admin, names: Iterable[str]) -> dict[str, TopicDescription]:
@@ -163,7 +180,13 @@ def existing_topics(admin: Admin, names: Iterable[str]) -> dict[str, TopicDescri
             hint = f" Did you mean {near!r}?" if near else ""
             raise BrokerError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"topic {name!r} does not exist, and nothing was created.{hint} `kohort topic "
-                f"list` shows those there are; `kohort topic create {name}` makes it",
+                f"topic {name!r} does not exist{_or_hidden(admin)}, and nothing was created.{hint} "
+                f"`kohort topic list` shows those there are; `kohort topic create {name}` makes it",
             )
     return admin.describe_topics(wanted) if wanted else {}
+
+
+def _or_hidden(admin: Admin) -> str:
+    """Brokers hide from a user what it may not know of."""
+    anonymous = admin.config.security_protocol == "PLAINTEXT"
+    return "" if anonymous else " (or this user may not see it)"

@@ -19,6 +19,7 @@ from kohort.errors import ConfigError, ConnectionFailedError, KohortError
 
 F = TypeVar("F", bound=Callable[..., Any])
 TIMEOUT_S = 70.0
+UNAUTHORIZED = 401
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,11 @@ class ControlPort:
             ) from error
         finally:
             connection.close()
+        if response.status == UNAUTHORIZED:
+            raise KohortError(
+                f"the control port {self.host}:{self.port} wants its token: set "
+                "KOHORT_CONTROL_TOKEN to what the broker was started with"
+            )
         if response.status != 200:
             raise KohortError(str(answer.get("error", answer)))
         return answer
@@ -57,7 +63,12 @@ def control_option(function: F) -> F:
     """`--control`, passed on as `control`."""
 
     @functools.wraps(function)
-    def with_control(*args: Any, control: str, **rest: Any) -> Any:
+    def with_control(*args: Any, control: str | None, **rest: Any) -> Any:
+        if not control:
+            raise click.UsageError(
+                "say which broker's: --control PORT or $KOHORT_CONTROL, with the PORT that "
+                "`kohort broker run --control PORT` was given"
+            )
         host, _, port = control.rpartition(":")
         if not port.isdigit():
             raise ConfigError(f"--control {control!r} is not PORT or HOST:PORT")
@@ -68,7 +79,6 @@ def control_option(function: F) -> F:
 
     option = click.option(
         "--control",
-        required=True,
         envvar="KOHORT_CONTROL",
         metavar="PORT",
         help="The broker's control port.  [default: $KOHORT_CONTROL]",

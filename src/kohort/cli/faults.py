@@ -94,6 +94,7 @@ def disk(
     """Let the broker's disk fail."""
     body = {"operation": operation, "error": error, "path": path, "after": after, "times": times}
     control.ask("POST", "/disk", body)
+    click.echo(f"{operation} fails with {error}")
 
 
 @faults.command(
@@ -107,6 +108,7 @@ def disk(
 def limit(api: str, max_version: int, control: ControlPort) -> None:
     """Offer an API up to a version only (-1: not at all), as an older broker does."""
     control.ask("POST", "/limits", {"api": api, "max_version": max_version})
+    click.echo(f"{api} is offered " + (f"up to {max_version}" if max_version >= 0 else "no more"))
 
 
 @faults.command(
@@ -135,6 +137,7 @@ def list_faults(control: ControlPort, output: str) -> None:
 def clear(number: int | None, control: ControlPort) -> None:
     """Take one fault away, or all; answers that are held leave."""
     control.ask("DELETE", "/faults" if number is None else f"/faults/{number}")
+    click.echo("no fault is set" if number is None else f"fault {number} is gone")
 
 
 @faults.command(

@@ -86,7 +86,7 @@ def _chosen(
     ways = [bool(file), bool(store), bool(topic or group)]
     if sum(ways) != 1 or (name and not store):
         raise click.UsageError(
-            "say whose failures: --pipeline FILE, or --store URL [--name NAME], "
+            "say whose records: --pipeline FILE, or --store URL [--name NAME], "
             "or --topic TOPIC --group GROUP"
         )
     if file is not None:

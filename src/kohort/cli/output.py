@@ -64,7 +64,7 @@ def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     ]
     right = [_all_numbers(row[column] for row in rows) for column in columns]
     lines = [_line(heads, widths, right), *(_line(line, widths, right) for line in cells)]
-    if sys.stdout.isatty():
+    if sys.stdout and sys.stdout.isatty():  # None: it was closed before we began
         lines[0] = click.style(lines[0], bold=True)
     return "\n".join(lines)
 

@@ -8,13 +8,20 @@ Rules:
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from kohort.cli.connect import Client, client_options, open_admin
 from kohort.cli.output import output_option, show
-from kohort.errors import ConfigError
+from kohort.config import nearest
+from kohort.errors import BrokerError, ConfigError, ErrorCode
+
+if TYPE_CHECKING:
+    from kohort.client.admin import Admin
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 COLUMNS = ("user", "mechanism", "iterations")
@@ -85,6 +92,8 @@ def set_user(
 ) -> None:
     """Make a user, or give one another password."""
     if password_file is None:
+        if not sys.stdin.isatty():
+            raise click.UsageError("no terminal to ask for the password at; use --password-file")
         password = str(
             click.prompt(f"Password of {name}", hide_input=True, confirmation_prompt=True, err=True)
         )
@@ -114,8 +123,24 @@ Examples:
 def delete_user(name: str, execute: bool, client: Client) -> None:
     """Remove a user. Connections that are open stay open."""
     with open_admin(client.common()) as admin:
-        held = admin.describe_users([name])[name]
+        held = _known(admin, name)
         if execute:
             admin.delete_user(name)
-    done = "removed" if execute else "would be removed; nothing was changed, see --execute"
-    click.echo(f"user {name} ({', '.join(sorted(held))}): {done}")
+    click.echo(
+        f"{'removed' if execute else 'would remove'}: user {name} ({', '.join(sorted(held))})"
+    )
+    if not execute:
+        click.echo("nothing was changed; add --execute to do it", err=True)
+
+
+def _known(admin: Admin, name: str) -> Mapping[str, int]:
+    """What a user can log in by. Raises BrokerError, with the nearest name, if there is none."""
+    users = admin.describe_users()
+    if name in users:
+        return users[name]
+    near = nearest(name, users)
+    hint = f" Did you mean {near!r}?" if near else ""
+    raise BrokerError(
+        ErrorCode.RESOURCE_NOT_FOUND,
+        f"there is no user {name!r}.{hint} `kohort user list` shows those there are",
+    )

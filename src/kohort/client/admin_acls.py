@@ -74,7 +74,7 @@ class AdminAcls(AdminCalls):
         def attempt() -> list[Acl]:
             answer = self._ask(DescribeAclsResponse, ANY, request, deadline_ms)
             if answer.error_code:
-                text = f"describing entries: {answer.error_message or 'no reason given'}"
+                text = _said("describing entries", answer.error_message)
                 raise BrokerError(answer.error_code, text)
             return sorted(
                 Acl(
@@ -113,7 +113,7 @@ class AdminAcls(AdminCalls):
             answer = self._on_controller(DeleteAclsResponse, request, deadline_ms)
             (result,) = answer.filter_results
             if result.error_code:
-                text = f"removing entries: {result.error_message or 'no reason given'}"
+                text = _said("removing entries", result.error_message)
                 raise BrokerError(result.error_code, text)
             met = [(_removed(match), match) for match in result.matching_acls]
             said = {str(acl): (match.error_code, match.error_message) for acl, match in met}
@@ -121,6 +121,10 @@ class AdminAcls(AdminCalls):
             return sorted(acl for acl, _ in met)
 
         return self._until(deadline_ms, attempt)
+
+
+def _said(what: str, reason: str | None) -> str:
+    return f"{what}: {reason}" if reason else what
 
 
 def _removed(match: DeleteAclsMatchingAcl) -> Acl:

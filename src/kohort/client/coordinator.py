@@ -30,6 +30,7 @@ def coordinator_in(answer: FindCoordinatorResponse, group_id: str) -> Node | Bro
     if found.error_code:
         return GroupError(
             found.error_code,
-            f"finding the coordinator of group {group_id!r}: {found.error_message or ''}",
+            f"finding the coordinator of group {group_id!r}"
+            + (f": {found.error_message}" if found.error_message else ""),
         )
     return Node(found.node_id, found.host, found.port)
