@@ -16,10 +16,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.load import Served, broker, drive, frame_of
+from benchmarks.load import Served, broker, drive, frame_of, memory_mb
 from kohort.records import BatchBuilder
 from kohort.wire import decode_response
 from kohort.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
@@ -108,13 +107,6 @@ def fetch_frame(topic: str, partition: int, offset: int, size: int) -> bytes:
     topics = [FetchTopic(topic=topic, partitions=[part])]
     request = FetchRequest(max_wait_ms=100, min_bytes=1, max_bytes=size, topics=topics)
     return frame_of(request, 12)
-
-
-def memory_mb(pid: int, what: str = "VmRSS") -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(what + ":"):
-            return int(line.split()[1]) / 1024
-    return 0.0
 
 
 def create(address: tuple[str, int], topic: str, partitions: int) -> None:

@@ -28,13 +28,12 @@ from benchmarks.bench_broker import (
     create,
     fetch,
     loopback,
-    memory_mb,
     plain_disk,
     produce,
     produce_frame,
 )
 from benchmarks.bench_small import CASES, best
-from benchmarks.load import Served, broker, drive
+from benchmarks.load import Served, broker, drive, memory_mb
 from kohort.errors import KohortError
 
 PARTS = ("start", "bulk", "fsync", "small", "partitions")
@@ -211,7 +210,7 @@ def main() -> None:
     parts = set(args.only.split(","))
     if unknown := parts - set(PARTS):
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there are: {', '.join(PARTS)}")
-    amount = Amount(300, 1.0, 1) if args.quick else Amount(1_000, 3.0, 3)
+    amount = Amount(300, 1.0, 1) if args.quick else Amount(1_000, 2.0, 3)
     sheet = Sheet()
     with tempfile.TemporaryDirectory(prefix="kohort-bench-") as directory:
         loop_mb = loopback()

@@ -1,39 +1,72 @@
 """Consuming, side by side with the Python peers: `python -m benchmarks consume`.
 
-One embedded broker (memory, its own process) holds the same batches for everybody: 8 partitions,
-about 98 KB a batch, 8-byte keys. Each client runs in a process of its own, assigns all partitions
-from the beginning, and touches the value of every record. The clock runs from the first records to
-the last; CPU is the client process's, start-up excluded. Ratios are to confluent-kafka's
-`consume(10000)`, tuned. Rates move with the machine's load; CPU seconds per million move less.
+One embedded broker (memory, its own process) holds the same batches for everybody: 8 partitions
+(or as many as `--partitions` says), about 98 KB a batch, 8-byte keys. With `--apache` the same is
+done again with Apache Kafka's broker, and both keep their records in files (`os`). Each client runs
+in a process of its own, assigns all partitions from the beginning, and touches the value of every
+record. The clock runs from the first records to the last; CPU is the client process's, start-up
+excluded; memory is its largest resident set, with interpreter, libraries and what was fetched
+ahead. Ratios are to confluent-kafka's `consume(10000)`, tuned. Rates move with the machine's load;
+CPU seconds per million records move less.
 
     python -m benchmarks.bench_consume --records 500000 --only kohort,confluent
+    python -m benchmarks.bench_consume --apache --partitions 1,100
+    python -m benchmarks.bench_consume --apache --quick     a choice of these, within 3 minutes
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-PARTITIONS = 8
+from benchmarks.load import memory_mb
+
 CASES = [(100, "none"), (100, "lz4"), (100, "zstd"), (1000, "none"), (1000, "lz4"), (1000, "zstd")]
+QUICK = [(100, "none", 1), (100, "none", 100), (100, "lz4", 100), (100, "zstd", 100),
+         (1000, "none", 100)]  # fmt: skip
+QUICK_CLIENTS = {"confluent_tuned", "kohort_arrow", "kohort_records", "aiokafka", "kafka_python"}
+LEAST = 40_000  # the first poll, which is not timed, may return 10,000
 Count = Callable[[], Iterator[int]]
 
 
 # -- the broker ----------------------------------------------------------------------------------
 
 
-def serve() -> None:
+def serve(durability: str) -> None:
     """A broker until stdin ends."""
     from kohort.testing import Cluster
 
-    with Cluster(request_log=0) as cluster:
+    with Cluster(request_log=0, durability=durability) as cluster:
         print(cluster.bootstrap, flush=True)
         sys.stdin.read()
+
+
+@contextmanager
+def embedded(durability: str) -> Iterator[str]:
+    """An embedded broker in a process of its own; yields its address."""
+    broker = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.bench_consume", "--serve", durability],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert broker.stdout is not None
+    assert broker.stdin is not None
+    try:
+        yield broker.stdout.readline().strip()
+    finally:
+        broker.stdin.close()
+        broker.wait(20)
+
+
+def partitions_of(topic: str) -> int:
+    """The name of a topic ends with the number of its partitions."""
+    return int(topic.rpartition("-")[2])
 
 
 def fill(bootstrap: str, topic: str, size: int, codec: str, records: int) -> None:
@@ -42,7 +75,8 @@ def fill(bootstrap: str, topic: str, size: int, codec: str, records: int) -> Non
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+    partitions = partitions_of(topic)
+    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(60)
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -59,7 +93,7 @@ def fill(bootstrap: str, topic: str, size: int, codec: str, records: int) -> Non
         at = n * 37 % (len(block) - size)
         while True:
             try:
-                producer.produce(topic, block[at : at + size], b"%08d" % n, n % PARTITIONS)
+                producer.produce(topic, block[at : at + size], b"%08d" % n, n % partitions)
                 break
             except BufferError:
                 producer.poll(0.05)
@@ -135,7 +169,7 @@ def kohort_arrow_all(bootstrap: str, topic: str) -> Iterator[int]:
 def assign_all(consumer, topic: str) -> None:
     from kohort import TopicPartition
 
-    consumer.assign([TopicPartition(topic, n) for n in range(PARTITIONS)])
+    consumer.assign([TopicPartition(topic, n) for n in range(partitions_of(topic))])
     consumer.seek_to_beginning()
 
 
@@ -144,7 +178,7 @@ def confluent(bootstrap: str, topic: str, **tuned: object) -> Iterator[int]:
 
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench",
                          "enable.auto.commit": False, **tuned})  # fmt: skip
-    consumer.assign([TopicPartition(topic, n, 0) for n in range(PARTITIONS)])
+    consumer.assign([TopicPartition(topic, n, 0) for n in range(partitions_of(topic))])
     while True:
         records = consumer.consume(10_000, 1.0)
         for record in records:
@@ -171,7 +205,7 @@ def aiokafka_getmany(bootstrap: str, topic: str) -> Iterator[int]:
     async def start() -> AIOKafkaConsumer:
         consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False)
         await consumer.start()
-        tps = [TopicPartition(topic, n) for n in range(PARTITIONS)]
+        tps = [TopicPartition(topic, n) for n in range(partitions_of(topic))]
         consumer.assign(tps)
         await consumer.seek_to_beginning(*tps)
         return consumer
@@ -191,7 +225,7 @@ def kafka_python_poll(bootstrap: str, topic: str) -> Iterator[int]:
     from kafka import KafkaConsumer, TopicPartition
 
     consumer = KafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False)
-    tps = [TopicPartition(topic, n) for n in range(PARTITIONS)]
+    tps = [TopicPartition(topic, n) for n in range(partitions_of(topic))]
     consumer.assign(tps)
     consumer.seek_to_beginning(*tps)
     while True:
@@ -232,9 +266,9 @@ def measure(name: str, bootstrap: str, topic: str, records: int) -> None:
     while seen < records - first:
         seen += next(batches)
     wall, used = time.perf_counter() - started, cpu_s() - cpu
-    print(json.dumps({"rate": seen / wall, "cpu": used / seen * 1e6}), flush=True)
-    import os
-
+    memory = memory_mb(os.getpid(), "VmHWM")
+    figures = {"rate": seen / wall, "cpu": used / seen * 1e6, "memory": memory}
+    print(json.dumps(figures), flush=True)
     os._exit(0)  # clients that close slowly are not the subject
 
 
@@ -254,29 +288,61 @@ def one(name: str, bootstrap: str, topic: str, records: int) -> dict[str, float]
     return json.loads(out.stdout.splitlines()[-1])
 
 
-def table(bootstrap: str, size: int, codec: str, records: int, only: set[str], runs: int) -> None:
-    topic = f"bench-{size}-{codec}"
-    fill(bootstrap, topic, size, codec, records)
-    print(f"\n{size} B values, {codec}, {records:,} records, best of {runs}")
-    print(f"  {'client':44} {'records/s':>12} {'MB/s':>8} {'CPU-s/M':>8} {'ratio':>7}")
+def table(bootstrap: str, topic: str, size: int, records: int, only: set[str], runs: int) -> None:
+    """Fill a topic, and let every client that is wanted read it."""
+    print(
+        f"  {'client':44} {'records/s':>12} {'MB/s':>8} {'CPU-s/M':>8} {'MB peak':>8} {'ratio':>7}"
+    )
     base: float | None = None
     for name, (_, title, share) in CLIENTS.items():
         if only and not any(name.startswith(prefix) for prefix in only):
             continue
         found: list[dict[str, float]] = []
         for _ in range(runs):
-            figures = one(name, bootstrap, topic, int(records * share))
+            figures = one(name, bootstrap, topic, max(int(records * share), LEAST))
             if figures is None:
                 break
             found.append(figures)
         if not found:
             continue
         best = max(found, key=lambda f: f["rate"])
-        cpu = min(f["cpu"] for f in found)
+        cpu, memory = (min(f[what] for f in found) for what in ("cpu", "memory"))
         base = best["rate"] if name == "confluent_tuned" else base
         ratio = f"{best['rate'] / base:6.2f}x" if base else ""
         mb = best["rate"] * (size + 8) / 1e6
-        print(f"  {title:44} {best['rate']:12,.0f} {mb:8,.0f} {cpu:8.3f} {ratio:>7}", flush=True)
+        print(
+            f"  {title:44} {best['rate']:12,.0f} {mb:8,.0f} {cpu:8.3f} {memory:8.0f} {ratio:>7}",
+            flush=True,
+        )
+
+
+def compare(args: argparse.Namespace, cases: list[tuple[int, str, int]], only: set[str]) -> None:
+    """Every case on the embedded broker, then with `--apache` on Apache Kafka's."""
+    from benchmarks import apache
+
+    def run(broker: str, bootstrap: str, case: tuple[int, str, int]) -> None:
+        size, codec, partitions = case
+        topic = f"bench-{size}-{codec}-{partitions}"
+        records = args.records if size == 100 else args.records // 5
+        print(
+            f"\n{broker}: {size} B values, {codec}, {partitions} partitions, {records:,} records, "
+            f"best of {args.runs}",
+            flush=True,
+        )
+        fill(bootstrap, topic, size, codec, records)
+        table(bootstrap, topic, size, records, only, args.runs)
+
+    for case in cases:
+        with embedded("os" if args.apache else "memory") as bootstrap:
+            run("embedded broker", bootstrap, case)
+    if not args.apache:
+        return
+    if why := apache.lack():
+        print(f"\nSKIPPED: Apache Kafka: {why}")
+        return
+    with apache.apache() as served:
+        for case in cases:
+            run("Apache Kafka", f"{served.address[0]}:{served.address[1]}", case)
 
 
 def main() -> None:
@@ -285,34 +351,27 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--only", default="", help="names of clients (prefixes), with commas")
     parser.add_argument("--cases", default="", help="for example 100-none,1000-lz4")
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--partitions", default="8", help="for example 1,100")
+    parser.add_argument("--apache", action="store_true", help="Apache Kafka's broker too")
+    parser.add_argument("--quick", action="store_true", help="few cases, one run, 400,000 records")
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--client", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
-        serve()
+        serve(args.serve)
         return
     if args.client:
         name, bootstrap, topic, records = args.client
         measure(name, bootstrap, topic, int(records))
         return
     only = {name for name in args.only.split(",") if name}
-    cases = {case for case in args.cases.split(",") if case}
-    for size, codec in CASES:
-        if cases and f"{size}-{codec}" not in cases:
-            continue
-        broker = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.bench_consume", "--serve"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        assert broker.stdout is not None
-        assert broker.stdin is not None
-        try:
-            bootstrap = broker.stdout.readline().strip()
-            records = args.records if size == 100 else args.records // 5
-            table(bootstrap, size, codec, records, only, args.runs)
-        finally:
-            broker.stdin.close()
-            broker.wait(20)
+    wanted = {case for case in args.cases.split(",") if case}
+    counts = [int(count) for count in args.partitions.split(",")]
+    cases = [(*case, count) for count in counts for case in CASES]
+    if args.quick:
+        args.records, args.runs, cases, only = 400_000, 1, QUICK, only or QUICK_CLIENTS
+    cases = [c for c in cases if not wanted or f"{c[0]}-{c[1]}" in wanted]
+    compare(args, cases, only)
 
 
 if __name__ == "__main__":

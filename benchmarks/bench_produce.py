@@ -1,11 +1,14 @@
 """Producing: Kohort beside confluent-kafka, aiokafka and kafka-python, on one broker and data.
 
     python -m benchmarks.bench_produce [--quick] [--sizes 100 1000] [--codecs none lz4 zstd]
+    python -m benchmarks.bench_produce --apache --partitions 1 100
 
-Each client runs in a process of its own against the embedded broker (memory) in another one: 8
-partitions, acks=1, linger 20 ms, batches of 256 KB, no keys. From the first record until everything
-is acknowledged. CPU is the client process's, all threads; it is the figure that does not depend on
-what else the machine does.
+Each client runs in a process of its own against the embedded broker (memory) in another one; with
+`--apache` then against Apache Kafka's too, and both keep their records in files (`os`). 8
+partitions, or as many as `--partitions` says, acks=1, linger 20 ms, batches of 256 KB, no keys.
+From the first record until everything is acknowledged. Memory is the client's largest resident set.
+CPU is the client process's, all threads; it is the figure that does not depend on what else the
+machine does. `--quick --apache` is a choice of cases that takes some three minutes.
 """
 
 from __future__ import annotations
@@ -13,14 +16,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-TOPIC, PARTITIONS = "bench", 8
+from benchmarks.load import memory_mb
+
+TOPIC = "bench"
+QUICK = [(100, "none", 1), (100, "none", 100), (100, "lz4", 100), (1_000, "zstd", 100)]
 BATCH_BYTES, LINGER_MS = 262_144, 20
 COUNTS = {"kohort": 2_000_000, "confluent": 1_000_000, "aiokafka": 150_000, "kafka-python": 60_000}
 
@@ -87,16 +95,17 @@ def run_arrow(address: str, size: int, codec: str, count: int) -> dict[str, Any]
     import pyarrow as pa
 
     batch = pa.record_batch({"value": pa.array(values(size) * 16, pa.binary())})
+    batches = max(1, count // len(batch))
     with kohort_producer(address, codec) as producer:
         producer.send(TOPIC, b"warm").result(30)
         producer.produce_arrow(TOPIC, batch)[-1].result(30)
 
         def send() -> None:
-            for _ in range(count // len(batch)):
+            for _ in range(batches):
                 producer.produce_arrow(TOPIC, batch)
             producer.flush()
 
-        return clocked("kohort produce_arrow()", count // len(batch) * len(batch), size, send)
+        return clocked("kohort produce_arrow()", batches * len(batch), size, send)
 
 
 def run_confluent(address: str, size: int, codec: str, count: int) -> dict[str, Any]:
@@ -198,36 +207,81 @@ RUNS: dict[str, tuple[str, Callable[[str, int, str, int], dict[str, Any]]]] = {
 }
 
 
-def serve() -> None:
+def serve(durability: str) -> None:
     """The broker's process: print the address, end with standard input."""
     from kohort.testing import Cluster
 
-    with Cluster(request_log=0) as cluster:
-        cluster.create_topic(TOPIC, partitions=PARTITIONS)
+    with Cluster(request_log=0, durability=durability) as cluster:
         print(cluster.bootstrap, flush=True)
         sys.stdin.read()
 
 
-def one(name: str, size: int, codec: str, scale: float) -> dict[str, Any] | None:
-    """One client against a fresh broker; None when it fails."""
-    me = [sys.executable, "-m", "benchmarks.bench_produce"]
+@contextmanager
+def embedded(durability: str) -> Iterator[str]:
+    """An embedded broker in a process of its own; yields its address."""
     broker = subprocess.Popen(
-        [*me, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-m", "benchmarks.bench_produce", "--serve", durability],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
     assert broker.stdin is not None
     assert broker.stdout is not None
     try:
-        address = broker.stdout.readline().strip()
+        yield broker.stdout.readline().strip()
+    finally:
+        broker.stdin.close()
+        broker.wait(30)
+
+
+@contextmanager
+def running_apache(address: str) -> Iterator[str]:
+    """The one Apache Kafka of this run, its topic deleted at the end of each client."""
+    from kohort import Admin
+
+    yield address
+    with Admin(bootstrap_servers=address) as admin:
+        admin.delete_topics([TOPIC])
+
+
+def one(
+    broker: AbstractContextManager[str], name: str, case: tuple[int, str, int], scale: float
+) -> dict[str, Any] | None:
+    """One client with a fresh topic; None when it fails."""
+    from kohort import Admin, NewTopic
+
+    size, codec, partitions = case
+    with broker as address:
+        with Admin(bootstrap_servers=address) as admin:
+            admin.create_topics([NewTopic(TOPIC, partitions, 1)])
         count = int(COUNTS[RUNS[name][0]] * scale * (0.25 if size >= 1_000 else 1))
-        command = [*me, "--client", name, address, str(size), codec, str(count)]
+        command = [sys.executable, "-m", "benchmarks.bench_produce", "--client", name, address]
+        command += [str(size), codec, str(count)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         if done.returncode:
             print(f"  {name}: failed: {done.stderr.strip().splitlines()[-1:]}")
             return None
         return json.loads(done.stdout.splitlines()[-1])
-    finally:
-        broker.stdin.close()
-        broker.wait(30)
+
+
+def table(brokers: Callable[[], AbstractContextManager[str]], title: str,
+          case: tuple[int, str, int], scale: float) -> None:  # fmt: skip
+    """Every client in one case."""
+    size, codec, partitions = case
+    print(
+        f"\n{title}: {size} B values, {codec}, {partitions} partitions: "
+        "records/s, MB/s, CPU-s per M, MB peak; times confluent",
+        flush=True,
+    )
+    found = [r for n in RUNS if (r := one(brokers(), n, case, scale))]
+    base = next((r for r in found if r["name"].startswith("confluent")), None)
+    for r in found:
+        ratio = ""
+        if base:
+            ratio = f"{r['rate'] / base['rate']:6.2f}x wall {base['cpu'] / r['cpu']:6.2f}x CPU"
+        print(
+            f"  {r['name']:24}{r['rate'] / 1e6:8.3f} M/s {r['mb']:8.1f} MB/s"
+            f"{r['cpu']:9.3f} {r['memory']:6.0f}   {ratio}",
+            flush=True,
+        )
 
 
 def main() -> int:
@@ -235,32 +289,43 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a fifth of the records")
     parser.add_argument("--sizes", nargs="+", type=int, default=[100, 1_000])
     parser.add_argument("--codecs", nargs="+", default=["none", "lz4", "zstd"])
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--partitions", nargs="+", type=int, default=[8])
+    parser.add_argument("--apache", action="store_true", help="Apache Kafka's broker too")
+    parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--client", nargs=5, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
-        serve()
+        serve(args.serve)
         return 0
     if args.client:
         name, address, size, codec, count = args.client
-        print(json.dumps(RUNS[name][1](address, int(size), codec, int(count))))
+        figures = RUNS[name][1](address, int(size), codec, int(count))
+        figures["memory"] = memory_mb(os.getpid(), "VmHWM")
+        print(json.dumps(figures))
         return 0
-    for size in args.sizes:
-        for codec in args.codecs:
-            print(f"\n{size} B values, {codec}: records/s, MB/s, CPU-s per M; times confluent")
-            found = [r for n in RUNS if (r := one(n, size, codec, 0.2 if args.quick else 1.0))]
-            base = next((r for r in found if r["name"].startswith("confluent")), None)
-            for r in found:
-                ratio = (
-                    f"{r['rate'] / base['rate']:6.2f}x wall {base['cpu'] / r['cpu']:6.2f}x CPU"
-                    if base
-                    else ""
-                )
-                print(
-                    f"  {r['name']:24}{r['rate'] / 1e6:8.3f} M/s {r['mb']:8.1f} MB/s"
-                    f"{r['cpu']:9.3f}   {ratio}"
-                )
+    cases = [(s, c, p) for p in args.partitions for s in args.sizes for c in args.codecs]
+    scale = 0.2 if args.quick else 1.0
+    if args.quick and args.apache:
+        cases, scale = QUICK, 0.1
+    durability = "os" if args.apache else "memory"
+    for case in cases:
+        table(lambda: embedded(durability), "embedded broker", case, scale)
+    if args.apache:
+        with_apache(cases, scale)
     return 0
+
+
+def with_apache(cases: list[tuple[int, str, int]], scale: float) -> None:
+    """The same cases on one Apache Kafka."""
+    from benchmarks import apache
+
+    if why := apache.lack():
+        print(f"\nSKIPPED: Apache Kafka: {why}")
+        return
+    with apache.apache() as served:
+        address = f"{served.address[0]}:{served.address[1]}"
+        for case in cases:
+            table(lambda: running_apache(address), "Apache Kafka", case, scale)
 
 
 if __name__ == "__main__":

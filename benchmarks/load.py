@@ -84,6 +84,14 @@ def cpu_s(pid: int) -> float:
     return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
 
+def memory_mb(pid: int, what: str = "VmRSS") -> float:
+    """The resident set of a process in MB; `VmHWM`: the largest it has been."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(what + ":"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
 def frame_of(message: Message, version: int) -> bytes:
     """A request frame with its size."""
     return b"".join(encode_request(message, version, 1, "bench"))
