@@ -132,3 +132,36 @@ def test_groups_by_state(kohort: Run, cluster: Cluster, orders: str) -> None:
         assert stable == ["stable"]
         empty = kohort("group", "list", "--state", "Empty", "-o", "jsonl").out
         assert '"stable"' not in empty
+
+
+def test_a_group_is_set_back_only_without_members_and_when_told_to(
+    kohort: Run, cluster: Cluster
+) -> None:
+    """`--to` takes what `consume --offset` takes; nothing is changed without `--execute`."""
+    kohort("topic", "create", "bills", "-p", "2")
+    kohort("produce", "bills", "--partition", "1", stdin=b"a\nb\nc\n")
+    with member(cluster, "setter", "bills") as consumer:
+        while consumer.position(("bills", 1)) < 3:
+            consumer.poll(0.2)
+        consumer.commit()
+        refused = kohort("group", "reset", "setter", "--to", "earliest", "--execute")
+        assert refused.code == 1
+        assert "has members (1)" in refused.err
+    back = ("group", "reset", "setter", "--to", "-2", "--topic", "bills:1", "-o", "csv")
+    told = kohort(*back)
+    assert told.lines[1:] == ["setter,bills,1,3,1,2,0"]
+    assert "nothing was changed; add --execute" in told.err
+    assert kohort("group", "lag", "setter", "-o", "csv").lines[2].startswith("setter,bills,1,3,3,0")
+    assert kohort(*back, "--execute").err == ""
+    assert kohort("group", "lag", "setter", "-o", "csv").lines[2].startswith("setter,bills,1,1,3,2")
+    ahead = kohort("group", "reset", "setter", "--to", "@-0s", "-o", "csv")
+    assert [line.split(",")[4:] for line in ahead.lines[1:]] == [["0", "0", "0"], ["3", "0", "2"]]
+    for args, code, said in (
+        (("setter", "--to", "soon"), 2, "--to 'soon': write earliest"),
+        (("setter", "--to", "9"), 1, "offset 9 is not in bills-0, which holds 0 to 0"),
+        (("setter", "--to", "0", "--topic", "bills:7"), 1, "no partition '7'; it has 2"),
+        (("seter", "--to", "0"), 1, "Did you mean 'setter'?"),
+    ):
+        ran = kohort("group", "reset", *args)
+        assert ran.code == code
+        assert said in ran.err

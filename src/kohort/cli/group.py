@@ -21,6 +21,7 @@ from kohort.cli.app import EXIT_CHECK_FAILED, EXIT_PARTIAL
 from kohort.cli.connect import Client, client_options, open_admin
 from kohort.cli.group_look import existing, settings
 from kohort.cli.group_plan import plan
+from kohort.cli.group_reset import reset
 from kohort.cli.group_timeline import timeline
 from kohort.cli.output import as_table, output_option, show
 from kohort.errors import KohortError
@@ -335,4 +336,5 @@ def _coordinator(described: GroupDescription) -> str:
 
 
 group.add_command(plan)
+group.add_command(reset)
 group.add_command(timeline)

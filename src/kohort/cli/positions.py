@@ -49,8 +49,8 @@ class Start:
         return self.number
 
 
-def parse_start(text: str, now_ms: int) -> Start:
-    """What `--offset` says. Raises ConfigError."""
+def parse_start(text: str, now_ms: int, option: str = "--offset") -> Start:
+    """What `--offset`, or another option, says. Raises ConfigError."""
     said = text.strip()
     if said in ("earliest", "latest"):
         return Start(said)
@@ -58,7 +58,7 @@ def parse_start(text: str, now_ms: int) -> Start:
         return Start("time", time_ms=parse_time(said[1:], now_ms))
     digits = said.removeprefix("-")
     if not digits.isdecimal() or len(digits) > 18:
-        raise ConfigError(f"--offset {text!r}: write {FORMS}")
+        raise ConfigError(f"{option} {text!r}: write {FORMS}")
     return Start("last" if said.startswith("-") else "offset", int(digits))
 
 

@@ -118,7 +118,7 @@ class StoreTransactor(Transactor):
                 f"group {self._group}: the store stands {where} in {key[0]}-{key[1]}, and the "
                 f"group's commit at {committed.offset}: the store was emptied, replaced or "
                 "restored from a backup. To do the difference again, set the group back: "
-                f"kohort group reset {self._group} --topic {key[0]}:{key[1]} --to-earliest"
+                f"kohort group reset {self._group} --topic {key[0]}:{key[1]} --to earliest"
             )
 
     # -- the ledger's word -----------------------------------------------------------------------
