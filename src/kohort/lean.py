@@ -19,6 +19,9 @@ from typing import Any, Final, NamedTuple, TypeVar, cast, dataclass_transform, o
 T = TypeVar("T")
 MISSING: Final[Any] = object()
 _FACTORY: Final = object()
+quick: Final = cast("Any", tuple).__new__
+"""`quick(Named, (a, b))` is `Named(a, b)` of a `NamedTuple` with all its fields, in half the time:
+its own `__new__` is a Python function. For what is made for every request or record."""
 
 
 class Field(NamedTuple):

@@ -220,14 +220,20 @@ class ShardHost(ABC, Generic[S]):
 
     def _append_later(self, effects: Effects) -> None:
         """With everything else of this turn."""
-        if not self._batch:
+        batch, replay, at = self._batch, self.shard.replay, self._end()
+        if not batch:
             self._node.env.call_soon(self._write)
-        self._replay(effects.records, self._end(), -1)
+        size = self._batch_bytes
         for record in effects.records:
-            self._batch_bytes += len(record.key) + len(record.value or b"")
-        self._batch += effects.records
-        self._hold(self._end(), effects.replies)
-        if len(self._batch) >= _BATCH_RECORDS or self._batch_bytes >= _BATCH_BYTES:
+            replay(record, at, -1)
+            at += 1
+            key, value = record
+            size += len(key) + (0 if value is None else len(value))
+        self._batch_bytes = size
+        batch += effects.records
+        if effects.replies:  # nothing of the batch is durable before it is written
+            self._held.append((at, effects.replies))
+        if len(batch) >= _BATCH_RECORDS or size >= _BATCH_BYTES:
             self._write()
 
     def _append_alone(self, effects: Effects) -> None:
@@ -348,7 +354,9 @@ class ShardHost(ABC, Generic[S]):
 
     def _arm(self) -> None:
         deadline = self.shard.next_deadline()
-        if self._timer is not None and deadline == self._timer_ms:
+        # A timer that comes too early finds nothing to do and is set again. Every heartbeat moves a
+        # deadline later: a new timer for each would cost more than the heartbeat.
+        if self._timer is not None and (deadline is None or deadline >= self._timer_ms):
             return
         self._cancel_timer()
         if deadline is not None:

@@ -18,11 +18,14 @@ from kohort.group.consumer_group import ConsumerGroup
 from kohort.group.consumer_records import ConsumerEntry
 from kohort.group.effects import GroupRecord
 from kohort.group.records import (
+    OFFSET_PREFIX,
     GroupEntry,
     OffsetEntry,
     StoredGroup,
     StoredOffset,
     TopicPartition,
+    decode_offset_key,
+    decode_offset_value,
     decode_record,
 )
 
@@ -63,6 +66,16 @@ class DurableState:
 
     def apply(self, record: GroupRecord, record_offset: int, producer_id: int) -> None:
         """Take in one record. Raises DecodeError for bytes that are no legal record."""
+        key, value = record
+        if value is not None and producer_id == NO_PRODUCER and key.startswith(OFFSET_PREFIX):
+            # As below, without an entry: of most records there is no other kind.
+            group_id, partition = decode_offset_key(key)
+            stored = decode_offset_value(value, record_offset)
+            offsets = self.offsets.get(group_id)
+            if offsets is None:
+                offsets = self.offsets[group_id] = {}
+            offsets[partition] = stored
+            return
         entry = decode_record(record, record_offset)
         if isinstance(entry, OffsetEntry):
             self._apply_offset(entry, producer_id)

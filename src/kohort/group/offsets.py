@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from kohort.errors import ErrorCode
@@ -28,6 +28,7 @@ from kohort.group.records import (
 )
 from kohort.group.states import Asked, GroupState, Step, answer
 from kohort.group.workspace import MAX_ID_BYTES, Workspace
+from kohort.lean import quick
 from kohort.wire.messages.offset_commit_request import OffsetCommitRequest
 from kohort.wire.messages.offset_commit_response import (
     OffsetCommitResponse,
@@ -79,48 +80,66 @@ def commit(
 ) -> None:
     """Store offsets, or refuse all of them with one error."""
     generation, member_id = request.generation_id_or_member_epoch, request.member_id
-    group = ws.groups.get(request.group_id)
-    consumer = ws.durable.consumer_groups.get(request.group_id)
+    group_id, instance_id = request.group_id, request.group_instance_id
+    group, consumer = ws.groups.get(group_id), ws.durable.consumer_groups.get(group_id)
+    member = None if group is None else group.members.get(member_id)
     if consumer is not None:
         code = consumer_offsets.fault_of_commit(
             ws,
             consumer,
             generation,
             member_id,
-            request.group_instance_id,
+            instance_id,
             ((t.name, p.partition_index) for t in request.topics for p in t.partitions),
             api_version=context.api_version,
         )
+    elif (
+        member is not None
+        and group is not None
+        and group.state is GroupState.STABLE
+        and instance_id is None
+        and generation == ws.generation(group)
+    ):
+        code = ErrorCode.NONE  # the usual commit; `_fault_of_commit` would say the same
     else:
         code = _fault_of_commit(
             ws,
             group,
             generation,
             member_id,
-            request.group_instance_id,
+            instance_id,
             rows=_COMMIT_ROWS,
             not_found=context.api_version >= GROUP_ID_NOT_FOUND_FROM,
         )
-    if not code and group is None and not _has_group(ws, request.group_id):
+    if group is None and not code and not _has_group(ws, group_id):
         code = ErrorCode.POLICY_VIOLATION
-    write = None if code else _writer(ws, request.group_id, request.retention_time_ms, now_ms, out)
-    response = OffsetCommitResponse()
+    refused = int(code)
+    topics = _commit_each(ws, request, now_ms, refused, out)
+    if member is not None and not refused:
+        ws.arm_session(member, now_ms)
+    out.replies.append(quick(Reply, (context.token, OffsetCommitResponse(topics=topics))))
+
+
+def _commit_each(
+    ws: Workspace, request: OffsetCommitRequest, now_ms: int, refused: int, out: Effects
+) -> list[OffsetCommitResponseTopic]:
+    """Store what a commit has, unless it is refused, and say so."""
+    wall_ms, retention_ms = ws.wall_ms(now_ms), request.retention_time_ms
+    expire_ms = min(wall_ms + retention_ms, INT64_MAX) if retention_ms >= 0 else NO_EXPIRY
+    group_id, max_metadata = request.group_id, ws.config.offset_metadata_max_bytes
+    topics: list[OffsetCommitResponseTopic] = []
     for topic in request.topics:
-        partitions = [
-            OffsetCommitResponsePartition(
-                partition_index=p.partition_index,
-                error_code=write(topic.name, p) if write else int(code),
+        partitions: list[OffsetCommitResponsePartition] = []
+        name = topic.name
+        for p in topic.partitions:
+            error = refused or _store(out, group_id, name, p, wall_ms, expire_ms, max_metadata)
+            partitions.append(
+                OffsetCommitResponsePartition(partition_index=p.partition_index, error_code=error)
             )
-            for p in topic.partitions
-        ]
-        response.topics.append(
-            OffsetCommitResponseTopic(
-                name=topic.name, topic_id=topic.topic_id, partitions=partitions
-            )
+        topics.append(
+            OffsetCommitResponseTopic(name=name, topic_id=topic.topic_id, partitions=partitions)
         )
-    if not code and group is not None and member_id in group.members:
-        ws.arm_session(group.members[member_id], now_ms)
-    out.replies.append(Reply(context.token, response))
+    return topics
 
 
 def txn_commit(
@@ -156,13 +175,15 @@ def txn_commit(
         )
     if not code and group is None and not _has_group(ws, request.group_id):
         code = ErrorCode.POLICY_VIOLATION
-    write = None if code else _writer(ws, request.group_id, NO_EXPIRY, now_ms, out)
+    wall_ms, refused = ws.wall_ms(now_ms), int(code)
+    max_metadata = ws.config.offset_metadata_max_bytes
     response = TxnOffsetCommitResponse()
     for topic in request.topics:
         partitions = [
             TxnOffsetCommitResponsePartition(
                 partition_index=p.partition_index,
-                error_code=write(topic.name, p) if write else int(code),
+                error_code=refused
+                or _store(out, request.group_id, topic.name, p, wall_ms, NO_EXPIRY, max_metadata),
             )
             for p in topic.partitions
         ]
@@ -210,26 +231,23 @@ def _has_group(ws: Workspace, group_id: str) -> bool:
     return len(group_id.encode()) <= MAX_ID_BYTES and ws.create_group(group_id) is not None
 
 
-def _writer(
-    ws: Workspace, group_id: str, retention_ms: int, now_ms: int, out: Effects
-) -> Callable[[str, _AskedPartition], int]:
-    """A function that records one partition's offset and gives its error code."""
-    wall_ms = ws.wall_ms(now_ms)
-    expire_ms = min(wall_ms + retention_ms, INT64_MAX) if retention_ms >= 0 else NO_EXPIRY
-    max_metadata = ws.config.offset_metadata_max_bytes
-    append = out.records.append
-
-    def write(topic: str, asked: _AskedPartition) -> int:
-        metadata = asked.committed_metadata or ""
-        if len(metadata) > max_metadata:
-            return int(ErrorCode.OFFSET_METADATA_TOO_LARGE)
-        value = StoredOffset(
-            asked.committed_offset, asked.committed_leader_epoch, metadata, wall_ms, expire_ms
-        )
-        append(offset_record(group_id, (topic, asked.partition_index), value))
-        return 0
-
-    return write
+def _store(
+    out: Effects,
+    group_id: str,
+    topic: str,
+    asked: _AskedPartition,
+    wall_ms: int,
+    expire_ms: int,
+    max_metadata: int,
+) -> int:
+    """Record one partition's offset; its error code."""
+    metadata = asked.committed_metadata or ""
+    if len(metadata) > max_metadata:
+        return int(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+    said = (asked.committed_offset, asked.committed_leader_epoch, metadata, wall_ms, expire_ms, -1)
+    value: StoredOffset = quick(StoredOffset, said)
+    out.records.append(offset_record(group_id, (topic, asked.partition_index), value))
+    return 0
 
 
 # OffsetFetch

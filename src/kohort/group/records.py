@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from kohort.group.consumer_records import CONSUMER_TYPES, ConsumerEntry, decode_consumer_record
 from kohort.group.effects import GroupRecord
-from kohort.lean import dataclass, field
+from kohort.lean import dataclass, field, quick
 from kohort.wire import decode_record_key, decode_versioned, encode_record_key, encode_versioned
 from kohort.wire import record_type as record_type_of
 from kohort.wire.messages.group_metadata_key import GroupMetadataKey
@@ -33,6 +33,10 @@ NO_EXPIRY = -1
 _VALUE_HEAD: Final = Struct(">hqih")
 """An offset's value v3 up to its metadata: version, offset, leader epoch, bytes of metadata."""
 _TIME: Final = Struct(">q")
+_BARE_VALUE: Final = Struct(">hqihq")
+"""All of a value v3 without metadata."""
+OFFSET_PREFIX: Final = b"\0\1"
+"""What keys of type 1 begin with."""
 _KEYS_KEPT: Final = 16_384
 """Keys of offsets are few and come again with every commit: that many are kept, both ways."""
 TopicPartition = tuple[str, int]
@@ -144,6 +148,8 @@ def offset_record(group_id: str, partition: TopicPartition, offset: StoredOffset
 
 def _encode_usual_value(offset: StoredOffset) -> bytes | None:
     """What `_encode_value` gives for v3, three times as fast: every commit needs it."""
+    if not offset.metadata:
+        return _BARE_VALUE.pack(3, offset[0], offset[1], 0, offset[3])
     metadata = offset.metadata.encode()
     if len(metadata) > STRING_BYTES_MAX:
         return None
@@ -178,8 +184,12 @@ def decode_record(
     """
     kind = record_type_of(record.key)
     if kind in (OFFSET, LEGACY_OFFSET):
-        group_id, partition = _decode_offset_key(record.key)
-        return OffsetEntry(group_id, partition, _offset_value(record.value, record_offset))
+        group_id, partition = decode_offset_key(record.key)
+        return OffsetEntry(
+            group_id,
+            partition,
+            None if record.value is None else decode_offset_value(record.value, record_offset),
+        )
     if kind == GROUP:
         group_id = decode_record_key(GroupMetadataKey, record.key).group
         return GroupEntry(group_id, _group_value(record.value))
@@ -189,7 +199,8 @@ def decode_record(
 
 
 @lru_cache(_KEYS_KEPT)
-def _decode_offset_key(data: bytes) -> tuple[str, TopicPartition]:
+def decode_offset_key(data: bytes) -> tuple[str, TopicPartition]:
+    """Group and partition of a key of type 0 or 1."""
     kind = OffsetCommitKey if record_type_of(data) == OFFSET else LegacyOffsetCommitKey
     key = decode_record_key(kind, data)
     return key.group, (key.topic, key.partition)
@@ -206,9 +217,14 @@ def _offset_key(group_id: str, partition: TopicPartition) -> bytes:
     )
 
 
-def _offset_value(data: bytes | None, record_offset: int) -> StoredOffset | None:
-    if data is None:
-        return None
+def decode_offset_value(data: bytes, record_offset: int) -> StoredOffset:
+    """The committed offset that a record says."""
+    if len(data) == _BARE_VALUE.size:
+        version, offset, leader_epoch, size, time = _BARE_VALUE.unpack(data)
+        if version == 3 and size == 0:
+            said = (offset, leader_epoch, "", time, NO_EXPIRY, record_offset)
+            stored: StoredOffset = quick(StoredOffset, said)
+            return stored
     return _decode_usual_value(data, record_offset) or _decode_value(data, record_offset)
 
 

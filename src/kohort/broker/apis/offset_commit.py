@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 def handle(node: Node, request: OffsetCommitRequest, call: Call) -> None:
     """Commit what exists, refuse what does not."""
+    if call.api_version < BY_ID_FROM and _all_known(node, request):
+        node.groups.handle(request.group_id, request, call)
+        return
     refused: list[OffsetCommitResponseTopic] = []
     kept: list[OffsetCommitRequestTopic] = []
     for topic in request.topics:
@@ -51,6 +54,19 @@ def handle(node: Node, request: OffsetCommitRequest, call: Call) -> None:
 
     request.topics = kept
     node.groups.handle(request.group_id, request, Part(Gather(1, merge), call))
+
+
+def _all_known(node: Node, request: OffsetCommitRequest) -> bool:
+    """Whether every partition exists: most commits have nothing to refuse."""
+    for topic in request.topics:
+        found = node.topics.get(topic.name)
+        if found is None or not topic.partitions:
+            return False
+        count = len(found.partitions)
+        for partition in topic.partitions:
+            if not 0 <= partition.partition_index < count:
+                return False
+    return True
 
 
 def _split(
