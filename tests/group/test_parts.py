@@ -65,7 +65,9 @@ def test_timers_behave_like_a_dictionary(seed: int) -> None:
             assert timers.pop_due(now_ms) == (due[1] if due else None)
             if due:
                 del model[due[1]]
-        assert timers.next_deadline() == min(model.values(), default=None)
+        earliest, least = timers.earliest(), min(model.values(), default=None)
+        assert least is None or (earliest is not None and earliest <= least)
+        assert timers.next_deadline() == least
         assert len(timers._heap) <= 2 * len(model) + 64
 
 

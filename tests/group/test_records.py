@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kohort.errors import DecodeError, EncodeError, ProtocolError
+from kohort.group.durable import NO_PRODUCER, DurableState
 from kohort.group.effects import GroupRecord
 from kohort.group.records import (
     GroupEntry,
@@ -62,7 +63,7 @@ def test_offset_record(offset: StoredOffset, value: str) -> None:
     st.tuples(
         st.integers(-(1 << 63), (1 << 63) - 1),
         st.integers(-(1 << 31), (1 << 31) - 1),
-        st.text(max_size=50),
+        st.just("") | st.text(max_size=50),
         st.integers(-(1 << 63), (1 << 63) - 1),
     ).map(lambda fields: StoredOffset(*fields)),
     st.binary(max_size=40),
@@ -79,12 +80,17 @@ def test_offsets_are_written_and_read_as_the_generated_codec_does(
     record = offset_record("g1", ("t", 3), offset)
     assert record.value == encode_versioned(message, 3)
     assert decode_record(record, -1) == OffsetEntry("g1", ("t", 3), offset)
+    state = DurableState()
+    state.apply(record, -1, NO_PRODUCER)
+    assert state.offsets == {"g1": {("t", 3): offset}}
     for damaged in (record.value[:cut], record.value + noise, noise):
         try:
             _, read = decode_versioned(OffsetCommitValue, damaged)
         except ProtocolError:
             with pytest.raises(ProtocolError):
                 decode_record(GroupRecord(OFFSET_KEY, damaged), -1)
+            with pytest.raises(ProtocolError):
+                DurableState().apply(GroupRecord(OFFSET_KEY, damaged), -1, NO_PRODUCER)
             continue
         entry = decode_record(GroupRecord(OFFSET_KEY, damaged), -1)
         assert isinstance(entry, OffsetEntry)

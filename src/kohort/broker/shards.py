@@ -30,6 +30,7 @@ from kohort.broker.taps import Event, Moment
 from kohort.errors import BrokerError, ErrorCode, ProtocolError
 from kohort.group.effects import Effects, GroupRecord, Producer, Reply, RequestContext
 from kohort.group.routing import coordinator_partition
+from kohort.lean import quick
 from kohort.records import BatchBuilder, BatchHeader, Chunk
 from kohort.wire import Message
 
@@ -67,6 +68,8 @@ class Shard(Protocol):
     def tick(self, now_ms: int) -> Effects: ...
 
     def next_deadline(self) -> int | None: ...
+
+    def earliest(self) -> int | None: ...
 
     def append_failed(self, effects: Effects, error_code: int) -> list[Reply]: ...
 
@@ -180,7 +183,8 @@ class ShardHost(ABC, Generic[S]):
 
     def handle(self, request: Message, asker: Asker) -> None:
         """Give the shard a request; `asker` hears the answer."""
-        context = RequestContext(asker, asker.api_version, asker.client_id, asker.client_host)
+        who = (asker, asker.api_version, asker.client_id, asker.client_host)
+        context: RequestContext = quick(RequestContext, who)
         self.run(self.shard.handle(request, context, self._node.env.now_ms()))
 
     def takes_marker(self) -> bool:
@@ -353,12 +357,14 @@ class ShardHost(ABC, Generic[S]):
             self._later.popleft()[1]()
 
     def _arm(self) -> None:
-        deadline = self.shard.next_deadline()
         # A timer that comes too early finds nothing to do and is set again. Every heartbeat moves a
-        # deadline later: a new timer for each would cost more than the heartbeat.
-        if self._timer is not None and (deadline is None or deadline >= self._timer_ms):
-            return
-        self._cancel_timer()
+        # deadline later: a new timer for each would cost as much as the rest of the heartbeat.
+        if self._timer is not None:
+            earliest = self.shard.earliest()
+            if earliest is None or earliest >= self._timer_ms:
+                return
+            self._cancel_timer()
+        deadline = self.shard.next_deadline()
         if deadline is not None:
             self._timer_ms = deadline
             self._timer = self._node.env.call_at(deadline, self._tick)

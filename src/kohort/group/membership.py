@@ -23,6 +23,7 @@ from kohort.group.rebalance import (
 )
 from kohort.group.states import ANSWERS, Asked, GroupState, Step, answer
 from kohort.group.workspace import Workspace
+from kohort.lean import quick
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
 from kohort.wire.messages.heartbeat_response import HeartbeatResponse
 from kohort.wire.messages.leave_group_request import LeaveGroupRequest, MemberIdentity
@@ -60,7 +61,7 @@ def heartbeat(
         if not code and member is not None:
             ws.timers.arm(member.timer_key, now_ms + member.session_timeout_ms)
             code = _HEARTBEAT[group.state]
-    out.replies.append(Reply(context.token, HeartbeatResponse(error_code=code)))
+    out.replies.append(quick(Reply, (context.token, HeartbeatResponse(error_code=code))))
 
 
 def leave(

@@ -142,7 +142,9 @@ def offset_record(group_id: str, partition: TopicPartition, offset: StoredOffset
     """The record that stores a committed offset."""
     key = _offset_key(group_id, partition)
     if offset.expire_timestamp_ms == NO_EXPIRY:
-        return GroupRecord(key, _encode_usual_value(offset) or _encode_value(offset))
+        value = _encode_usual_value(offset) or _encode_value(offset)
+        record: GroupRecord = quick(GroupRecord, (key, value))
+        return record
     return GroupRecord(key, _encode_value(offset))
 
 

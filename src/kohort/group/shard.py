@@ -213,6 +213,10 @@ class GroupShard:
         """When `tick` has something to do, in the terms of `now_ms`; None for never."""
         return self._ws.timers.next_deadline()
 
+    def earliest(self) -> int | None:
+        """A time that `next_deadline` is not before; costs nothing, and may be too early."""
+        return self._ws.timers.earliest()
+
     def tick(self, now_ms: int) -> Effects:
         """Do what is due, up to the first effects with records (the next decision needs them
         replayed); `next_deadline` says whether more is due.

@@ -47,6 +47,10 @@ class Timers:
         self._settle()
         return self._heap[0][0] if self._heap else None
 
+    def earliest(self) -> int | None:
+        """A time that no deadline is before, at the price of a look; None: there is none."""
+        return self._heap[0][0] if self._heap else None
+
     def pop_due(self, now_ms: int) -> TimerKey | None:
         """Take out the first key that is due at `now_ms`; None when there is none."""
         self._settle()

@@ -222,6 +222,10 @@ class TransactionShard:
         """When `tick` has something to do, in the terms of `now_ms`; None for never."""
         return self._timers.next_deadline()
 
+    def earliest(self) -> int | None:
+        """A time that `next_deadline` is not before; costs nothing, and may be too early."""
+        return self._timers.earliest()
+
     def tick(self, now_ms: int) -> TransactionEffects:
         """Do what is due, up to the first effects with records; `next_deadline` says whether more
         is due.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from struct import Struct as Packer
 from struct import error as struct_error
-from typing import Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from kohort.errors import DecodeError, EncodeError, UnsupportedVersionError
 from kohort.wire._base import Message
@@ -29,6 +29,7 @@ _SIZE: Final = Packer(">i").pack
 _REQUEST: Final = Packer(">hhih")
 _RESPONSE: Final = Packer(">i")
 _TAGS_MAX: Final = 64
+_new: Final = cast("Any", tuple).__new__
 
 M = TypeVar("M", bound=Message)
 
@@ -126,7 +127,9 @@ def decode_request_header(frame: Buffer) -> RequestHead:
         p += size
     if version >= api[4]:
         p = p + 1 if p < len(frame) and frame[p] == 0 else _skip_tags(frame, p)
-    return RequestHead(api_key, version, correlation_id, client_id, p)
+    # Its own __new__ is a Python function, and this is done for every request.
+    head: RequestHead = _new(RequestHead, (api_key, version, correlation_id, client_id, p))
+    return head
 
 
 def decode_body(frame: Buffer, head: RequestHead, *, limits: Limits | None = None) -> Message:
