@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 CLOSE_SLACK_MS = 200
 BEAT_SLACK_MS = 100
+LATE_MS = 10_000
+"""So long after the last fault a frame that it held up may still be on its way."""
 _DRIFT = 1.05
 _LEFT_FOR_GOOD = -1
 _HARMLESS = frozenset(
@@ -99,6 +101,7 @@ class LifeChecks:
         self._offsets = offsets
         self._beats: dict[int, Beat] = {}
         self._disturbed = False
+        self._calm_from_ms = 0
 
     def happens(self, text: str) -> None:
         """A step of the plan is carried out."""
@@ -108,6 +111,7 @@ class LifeChecks:
     def healed(self) -> None:
         """Nothing goes wrong any more."""
         self._disturbed = False
+        self._calm_from_ms = self._world.schedule.now_ms + LATE_MS
         self._beats.clear()
 
     def closed(self, app: Application, took_ms: int) -> None:
@@ -130,7 +134,7 @@ class LifeChecks:
         )
         steady = group is not None and group.state == "stable" and epoch == group.epoch
         last = self._beats.pop(app.incarnation, None)
-        if self._disturbed or not steady:
+        if self._disturbed or not steady or self._world.schedule.now_ms < self._calm_from_ms:
             return
         now_ms, times = self._world.schedule.now_ms, self._world.settings
         if last is not None and last[1:] == (request.member_id, epoch):
