@@ -154,6 +154,7 @@ class World:
     def _grace(self) -> None:
         """Until everything is committed and the dead are gone, or until they must be."""
         lives = self.checks.lives
+        lives.rest()
         end_ms = self.schedule.now_ms + lives.grace_ms()
         while self.schedule.now_ms < end_ms and (lives.uncommitted() or lives.strangers()):
             self._run_until(self.schedule.now_ms + 500)

@@ -102,6 +102,7 @@ class LifeChecks:
         self._beats: dict[int, Beat] = {}
         self._disturbed = False
         self._calm_from_ms = 0
+        self._dealt_with: dict[int, list[tuple[TopicPartition, int]]] = {}
 
     def happens(self, text: str) -> None:
         """A step of the plan is carried out."""
@@ -149,6 +150,12 @@ class LifeChecks:
         times = self._world.settings
         return int(max(times.session_ms, times.auto_commit_ms + times.request_ms) * _DRIFT) + 500
 
+    def rest(self) -> None:
+        """Remember what is dealt with now: some may still read on, and commit that later."""
+        self._dealt_with = {
+            app.incarnation: self._consumer.dealt_with(app) for app in self._world.live()
+        }
+
     def uncommitted(self) -> list[tuple[str, TopicPartition, int | None, int]]:
         """What applications have dealt with and is not committed, though nobody told them so."""
         found: list[tuple[str, TopicPartition, int | None, int]] = []
@@ -156,7 +163,7 @@ class LifeChecks:
             told = app.plan.commit == "sync" and not app.commit_failed
             if app.plan.commit != "auto" and not told:
                 continue
-            for tp, handed in self._consumer.dealt_with(app):
+            for tp, handed in self._dealt_with.get(app.incarnation, ()):
                 past = self._offsets.history.get((app.plan.group, tp))
                 committed = past[-1].offset if past else None
                 if committed is None or committed < handed:
