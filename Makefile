@@ -55,10 +55,10 @@ nightly: setup  ## what is too long for `make test`
 mutants: setup  ## plant known bugs one by one; the simulator and the tests must find each
 	@$(BIN)/python tools/run_mutants.py
 
-interop: setup  ## Apache Kafka's clients, tools and broker beside ours (Maven, Java)
+interop: setup  ## Apache Kafka's clients, tools, broker, Spark's connector beside ours (Maven, Java)
 	@$(PYTEST) -q tests/e2e -k interop
 	@if $(BIN)/python tools/java_tools.py; then \
-	  echo "==> Apache Kafka's clients and console tools against the embedded broker"; \
+	  echo "==> Apache Kafka's clients and console tools, Spark's connector against the embedded broker"; \
 	  $(PYTEST) -q tests/interop && \
 	  echo "==> our clients against Apache Kafka, alone and in groups with the Java client" && \
 	  KOHORT_TEST_CLUSTER=apache $(PYTEST) -q tests/client tests/processing/test_app.py \

@@ -114,7 +114,7 @@ def make_kafka_home() -> None:
         script.write_text(f"#!/bin/sh\n{command}\n")
         script.chmod(0o755)
     jars = home / "libs"
-    if shutil.which("javac") and not jars.exists() and java_tools.main() == 0:
+    if shutil.which("javac") and not jars.exists() and java_tools.kafka():
         jars.unlink(missing_ok=True)
         jars.symlink_to(java_tools.JARS)
     if not jars.exists():

@@ -58,6 +58,14 @@ Each of them:
 - goes on when the broker is killed (`kill -9`) and started again: what was acknowledged is there,
   once and in order.
 
+Spark's own Kafka connector, in the JVM, is run by `make interop`
+(`tests/interop/test_spark_connector.py`) on Spark 4.3.0 with Java's client 3.9.2. Maven Central
+gave out no connector of 4.3 in November 2026, so connector (spark-sql-kafka-0-10 4.2.0), token
+provider (4.0.0) and Spark are of three releases; the same release of all three has not been run.
+It writes and reads batches and streams, with headers, in ranges by offset and by time, by pattern,
+divided by minPartitions, read_committed, and over deleted records; `format("kohort")` reads the
+same rows.
+
 What was learned about them (none of it needs anything from the broker):
 
 - aiokafka and kafka-python refuse to send a record without key and value; kafka-python also one

@@ -53,6 +53,7 @@ def test_batch_read_has_the_connectors_rows(
         (b"a", b"1", 0, 0), (None, b"2", 0, 1), (b"d", b"4", 0, 2), (b"c", None, 1, 0)
     ]  # fmt: skip
     assert [(h.key, h.value) for h in rows[0].headers] == [("h", b"x"), ("h", None)]
+    assert [r.headers for r in rows[1:]] == [None] * 3, "null, not empty, where there are none"
     assert {r.topic for r in rows} == {name}
     part = (
         reader.option("columns", "value,offset")

@@ -122,6 +122,17 @@ def headers_of(column: pa.Array) -> list[tuple[tuple[str, bytes | None], ...]]:
     ]
 
 
+def none_as_null(headers: pa.Array) -> pa.Array:
+    """Header lists with null where a record has none, as the JVM connector shows it."""
+    counts = pc.list_value_length(headers)
+    most = pc.max(counts).as_py()
+    if not most:
+        return pa.nulls(len(headers), headers.type)
+    if pc.min(counts).as_py():
+        return headers
+    return pc.if_else(pc.equal(counts, 0), pa.scalar(None, headers.type), headers)
+
+
 def cut(batch: pa.RecordBatch, max_rows: int, max_bytes: int) -> Iterator[pa.RecordBatch]:
     """The batch in pieces within both limits; a single row may exceed the bytes."""
     count = len(batch)

@@ -107,7 +107,8 @@ def _for_spark(batch: pa.RecordBatch, columns: Sequence[str], schema: pa.Schema)
             arrays.append(pa.nulls(len(batch), field.type))
             continue
         column = batch.column(_OURS[field.name])
-        arrays.append(column if column.type.equals(field.type) else column.cast(field.type))
+        column = column if column.type.equals(field.type) else column.cast(field.type)
+        arrays.append(arrow.none_as_null(column) if field.name == "headers" else column)
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
