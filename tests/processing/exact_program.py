@@ -46,6 +46,8 @@ def at(place: str, number: int) -> None:
 
 def decide(record) -> None:
     number = int(record.value)
+    if number % 40 == 0:
+        threading.Event().wait(0.03)  # something outside is slow, now and then
     if number % 10 == 9:
         raise Permanent("bad")
     if number % 5 == 3 and record.attempt <= number % 2:
@@ -53,7 +55,7 @@ def decide(record) -> None:
 
 
 def into_kafka(record) -> None:
-    record.send(OUT, record.value)
+    record.send(OUT, record.value, record.key)
     decide(record)
 
 
