@@ -19,6 +19,7 @@ import pytest
 
 import kohort
 from kohort import Consumer
+from kohort.broker.control import Control
 from kohort.testing import Cluster
 from tests.java import skip_without
 
@@ -92,13 +93,36 @@ class Shell:
         return line
 
     def directive(self, text: str) -> None:
-        """`before: member GROUP TOPIC [PROTOCOL]` joins for the next block, `after` leaves."""
+        """What holds for the next blocks, until `after`.
+
+        `before: member GROUP TOPIC [PROTOCOL]` joins, `before: control` opens the control port,
+        `before: users` gives them another cluster, with a login and access control.
+        """
         name, _, rest = text.partition(":")
         if name == "before":
-            _, group, topic, *protocol = rest.split()
-            self.members.enter_context(self.member(group, topic, *protocol))
+            kind, *words = rest.split()
+            context = {"member": self.member, "control": self.control, "users": self.users}[kind]
+            self.members.enter_context(context(*words))
         elif name == "after":
             self.members.close()
+
+    @contextmanager
+    def control(self) -> Iterator[None]:
+        control = Control(self.cluster.broker, self.cluster._gate, 0)
+        self.env["KOHORT_CONTROL"] = str(control.port)
+        yield
+        del self.env["KOHORT_CONTROL"]
+        control.close()
+
+    @contextmanager
+    def users(self) -> Iterator[None]:
+        with Cluster(
+            users={"admin": "admins-word"}, security_protocol="SASL_PLAINTEXT", acls=True,
+            super_users=("User:admin",),
+        ) as cluster:  # fmt: skip
+            self.env["KOHORT_BOOTSTRAP_SERVERS"] = cluster.bootstrap
+            yield
+        self.env["KOHORT_BOOTSTRAP_SERVERS"] = self.cluster.bootstrap
 
     @contextmanager
     def member(self, group: str, topic: str, protocol: str = "classic") -> Iterator[None]:

@@ -39,6 +39,7 @@ def test_starting_offsets() -> None:
     ("options", "says"),
     [
         ({"startingOfsets": "earliest"}, "did you mean 'startingOffsets'"),
+        ({"sasl.password.file": "f"}, "did you mean 'kafka.sasl.password.file'"),
         ({"kafka.auto.offset.reset": "earliest"}, "use startingOffsets"),
         ({"kafka.enable.auto.commit": "true"}, "publishes progress itself"),
         ({"assign": '{"t": [0]}'}, "exactly one of"),

@@ -554,7 +554,8 @@ class ProducerCore:
             return
         error = answer if isinstance(answer, KohortError) else None
         if isinstance(answer, InitProducerIdResponse):
-            error = BrokerError(answer.error_code, "asking for a producer id (idempotence)")
+            what = "asking for a producer id, which takes the right to write to some topic"
+            error = BrokerError(answer.error_code, f"{what} (or enable_idempotence=False)")
         if error is None or error.retriable:
             wait_ms = self.config.retry_backoff_ms
             self._loop.call_at(self._loop.now_ms() + wait_ms, self._drain)

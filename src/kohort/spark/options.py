@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from kohort.config import nearest
+from kohort.client.config import ConsumerConfig
+from kohort.config import nearest, plain
 from kohort.errors import ConfigError
 
 EARLIEST: Final = -2
@@ -155,6 +156,12 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
     return SinkOptions(client, found.get("topic"), _bool(found, "includeHeaders", False))
 
 
+def _behind_kafka(key: str) -> str | None:
+    """A setting of the client that lacks its prefix, with it."""
+    known = plain(key).removesuffix("_file") in ConsumerConfig.field_names()
+    return f"kafka.{key}" if known else None
+
+
 def _sorted_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Our options by their proper names, and what goes to the client."""
     found: dict[str, str] = {}
@@ -172,8 +179,8 @@ def _sorted_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, s
                 raise ConfigError(f"option {given} cannot be set: {_OURS_TO_DECIDE[bare]}")
             client[bare] = value
         else:
-            near = nearest(key, _BY_LOWER)
-            hint = f"; did you mean {_BY_LOWER[near]!r}?" if near else ""
+            near = _BY_LOWER.get(nearest(key, _BY_LOWER) or "") or _behind_kafka(key)
+            hint = f"; did you mean {near!r}?" if near else ""
             raise ConfigError(f"unknown option {given!r} of format kohort{hint}")
     if "bootstrap.servers" not in client:
         raise ConfigError("option kafka.bootstrap.servers is missing; for example localhost:9092")

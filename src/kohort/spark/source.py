@@ -14,10 +14,18 @@ Rules (Spark reference 2 and 5):
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import pyarrow as pa
+try:
+    import pyarrow as pa
+except ModuleNotFoundError as missing:  # mostly a worker that runs another Python than the driver
+    raise ModuleNotFoundError(
+        f"format kohort needs pyarrow, and {sys.executable} has none: set PYSPARK_PYTHON to the "
+        "Python of the driver before the session starts, or pip install 'kohort[spark]' there",
+        name=missing.name,
+    ) from missing
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
