@@ -58,7 +58,7 @@ class AdminCalls(Observed):
     """The part of `Admin` that talks."""
 
     def __init__(self, config: AdminConfig | None = None, /, **settings: Any) -> None:
-        self.config = AdminConfig.from_mapping(settings) if config is None else config
+        self.config = AdminConfig.settled(config, settings)
         self._closed = False
         credentials = Credentials(self.config)  # refuses first what would leave the thread behind
         self._thread = NetworkThread.shared()

@@ -79,6 +79,21 @@ class ClientConfig(SecurityConfig, Config):
         return super().from_mapping(in_our_words(values, set(cls.field_names())))
 
     @classmethod
+    def settled(cls, config: Self | None, given: Mapping[str, Any]) -> Self:
+        """What a client was made with: an object, keywords, or both (keywords win).
+
+        Raises ConfigError, also for the dictionary that confluent-kafka's clients are given.
+        """
+        if config is None:
+            return cls.from_mapping(given)
+        if not isinstance(config, ClientConfig):
+            raise ConfigError(
+                f"settings are given by name: write **{{...}} before the dictionary, or give a "
+                f"{cls.__name__}; this is a {type(config).__name__}"
+            )
+        return config.replace(**given) if given else config
+
+    @classmethod
     def unknown(cls, key: str, origin: str = "") -> ConfigError:
         """As `Config.unknown`; for a key of another client it says what to write here."""
         from kohort.client.foreign_keys import instead_of  # only errors need it

@@ -70,10 +70,7 @@ class Gate:
 
 def settled(config: ConsumerConfig | None, given: Mapping[str, Any]) -> ConsumerConfig:
     """One configuration of an object and keywords, refused before anything is started."""
-    if config is None:
-        config = ConsumerConfig.from_mapping(given)
-    elif given:
-        config = config.replace(**given)
+    config = ConsumerConfig.settled(config, given)
     if config.group_id is not None:
         from kohort.group.assignors import make_assignors  # only members need them
 

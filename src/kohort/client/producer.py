@@ -45,7 +45,7 @@ class Producer(Front, Transacting, Observed):
     """
 
     def __init__(self, config: ProducerConfig | None = None, /, **settings: Any) -> None:
-        self.config = ProducerConfig.from_mapping(settings) if config is None else config
+        self.config = ProducerConfig.settled(config, settings)
         self._core = core = ProducerCore(self.config)
         self._metrics = ProducerMetrics(core)
         self._watched = watch_over(self, core.thread, end_producer(core))
@@ -244,7 +244,7 @@ class AsyncProducer(AsyncTransacting, Observed):
     """The same for asyncio: what may wait is awaited. Made inside or outside of a running loop."""
 
     def __init__(self, config: ProducerConfig | None = None, /, **settings: Any) -> None:
-        self.config = ProducerConfig.from_mapping(settings) if config is None else config
+        self.config = ProducerConfig.settled(config, settings)
         self._core = ProducerCore(self.config)
         self._metrics = ProducerMetrics(self._core)
         self._watched = watch_over(self, self._core.thread, end_producer(self._core))
