@@ -75,7 +75,7 @@ def broker(**config: object) -> Iterator[Served]:
         yield Served((host, int(port)), process.pid, time.perf_counter() - began)
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(180)  # thousands of files are flushed one by one
 
 
 def cpu_s(pid: int) -> float:

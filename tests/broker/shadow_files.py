@@ -140,10 +140,13 @@ class ShadowFiles:
         inode = self._live.get(path)
         return None if inode is None else bytes(inode.data)
 
-    def make_dir(self, path: str) -> None:
+    def make_dir(self, path: str, *, durable: bool = True) -> None:
         self.check(self.touch(0))
+        if path in self._dirs:
+            return
         self._dirs.add(path)
-        self._safe_dirs.add(path)
+        if durable:
+            self._safe_dirs.add(path)
 
     def rename(self, old: str, new: str) -> None:
         self.check(self.touch(0))
@@ -169,6 +172,7 @@ class ShadowFiles:
         self.check(self.touch(0))
         for change in self._changes.pop(path, []):
             self._apply(self._safe, change)
+        self._safe_dirs.update(d for d in self._dirs if d.rpartition("/")[0] == path)
 
     @staticmethod
     def _apply(names: dict[str, Inode], change: list[tuple[str, Inode | None]]) -> None:

@@ -125,7 +125,7 @@ class Commons:
     def open_log(self, partition: Partition) -> PartitionLog:
         """Open, or make, the log of a partition. Raises OSError."""
         directory = partition_dir(*partition.key)
-        self.files.make_dir(directory)
+        self.files.make_dir(directory, durable=self.durable)
         opened = open_log(
             self.files,
             Opening(
@@ -154,6 +154,7 @@ class Commons:
                 partition.log.flushed_offset = segment.next_offset
 
         self.files.sync_dir(segment.directory)
+        self.files.sync_dir("")  # the name of that directory
         self.env.flush(segment.file, flushed)
 
     def opened(self) -> list[Partition]:

@@ -186,8 +186,8 @@ class DataDirectory:
             self = cls(files, Registry.decode(data), durable=durable)
         if self.clean:
             files.remove(CLEAN_MARKER)
-            if durable:
-                files.sync_dir("")
+        if durable:  # a crash may have left directories whose names are not on the disk yet
+            files.sync_dir("")
         self.finish_deletions()
         return self
 

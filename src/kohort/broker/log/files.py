@@ -57,8 +57,8 @@ class Files(Protocol):
         """The whole of a small file, or None when it is not there."""
         ...
 
-    def make_dir(self, path: str) -> None:
-        """Make a directory (also when it is there) and make its name durable."""
+    def make_dir(self, path: str, *, durable: bool = True) -> None:
+        """Make a directory unless it is there; `durable`: the name of a new one is, on return."""
         ...
 
     def rename(self, old: str, new: str) -> None:
@@ -161,7 +161,7 @@ class MemoryFiles:
         file = self._files.get(path)
         return None if file is None else bytes(file.read(0, file.size))
 
-    def make_dir(self, path: str) -> None:
+    def make_dir(self, path: str, *, durable: bool = True) -> None:
         self._dirs.add(path)
 
     def rename(self, old: str, new: str) -> None:

@@ -203,9 +203,18 @@ class OsFiles:
         except FileNotFoundError:
             return None
 
-    def make_dir(self, path: str) -> None:
-        (self.root / path).mkdir(exist_ok=True, mode=0o700)
-        self.sync_dir(path.rpartition("/")[0])
+    def make_dir(self, path: str, *, durable: bool = True) -> None:
+        full = self.root / path
+        try:
+            full.mkdir(mode=0o700)
+        except FileExistsError:
+            return
+        if durable:
+            try:
+                self.sync_dir(path.rpartition("/")[0])
+            except OSError:
+                full.rmdir()  # the next attempt has to find that it is not there
+                raise
 
     def rename(self, old: str, new: str) -> None:
         os.replace(self.root / old, self.root / new)
