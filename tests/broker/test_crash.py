@@ -326,3 +326,11 @@ def test_housekeeping_goes_on_after_an_error() -> None:
     harness.create("u")
     assert harness.produce("u", batch_of([b"x"])).error_code == 0
     harness.env.advance(300_000)
+
+
+def test_a_topic_that_was_acknowledged_outlives_a_crash_at_durability_os() -> None:
+    """Only records may be lost with `os`; `topics.json` is on the disk before the answer."""
+    disk = ShadowFiles(random.Random(1))
+    config = {**CONFIG, "durability": "os"}
+    Harness(disk, FakeEnv(), **config).create("t")
+    assert Harness(disk.after_crash(), FakeEnv(), **config).node.topics.get("t") is not None

@@ -192,8 +192,11 @@ class DataDirectory:
         return self
 
     def save(self) -> None:
-        """Write `topics.json`. Raises OSError; then the old one stands."""
-        replace_file(self.files, TOPICS_FILE, self.registry.encode(), durable=self.durable)
+        """Write `topics.json`, to the disk also at `os`: only records may be lost there.
+
+        Raises OSError; then the old one stands.
+        """
+        replace_file(self.files, TOPICS_FILE, self.registry.encode())
 
     def finish_deletions(self) -> None:
         """Remove the directories of deleted topics."""
