@@ -214,6 +214,11 @@ SLOW = {"aiokafka, pool by key": 5, "faststream": 20}
 """These get so many times fewer records: the rate is the same, the wait is not."""
 
 
+def topic_of(kind: str) -> str:
+    """As `bench_consume` names them: with the number of partitions at the end."""
+    return f"{kind}-8"
+
+
 def measure(name: str, bootstrap: str, topic: str, records: int) -> None:
     """One program, in this process; prints its figures."""
     clock = Clock(records)
@@ -237,7 +242,7 @@ def main() -> None:
     parser.add_argument("--measure", nargs=4)
     given = parser.parse_args()
     if given.serve:
-        serve()
+        serve("memory")
         return
     if given.measure:
         name, bootstrap, topic, records = given.measure
@@ -251,7 +256,7 @@ def main() -> None:
     bootstrap = broker.stdout.readline().strip()
     sizes = {"noop": given.records, "wait": given.records // 4, "cpu": given.records // 50}
     for kind, records in sizes.items():
-        fill(bootstrap, kind, 100, "none", records)
+        fill(bootstrap, topic_of(kind), 100, "none", records)
     base = ceiling = 0.0
     print(f"{'':<32} {'records/s':>12} {'CPU s/M':>9} {'to plain loop':>14}")
     for name, (kind, _) in PROGRAMS.items():
@@ -263,7 +268,7 @@ def main() -> None:
         records = sizes[kind] // SLOW.get(name, 1)
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.bench_processing", "--measure", name, bootstrap,
-             kind, str(records)], capture_output=True, text=True, timeout=600,
+             topic_of(kind), str(records)], capture_output=True, text=True, timeout=600,
         )  # fmt: skip
         if done.returncode:
             print(f"{name:<32} failed: {done.stderr[-500:]}")

@@ -158,6 +158,10 @@ class World:
         end_ms = self.schedule.now_ms + lives.grace_ms()
         while self.schedule.now_ms < end_ms and (lives.uncommitted() or lives.strangers()):
             self._run_until(self.schedule.now_ms + 500)
+            if lives.moved_on():  # it was thrown out before, and hears of it only now
+                self._until_read()
+                lives.rest()
+                end_ms = self.schedule.now_ms + lives.grace_ms()
 
     def _until_read(self) -> None:
         """Until every record was handed out, or none was for as long as one may take."""

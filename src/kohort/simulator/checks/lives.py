@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from kohort.client.commit_lane import Identity
 from kohort.client.types import TopicPartition
 from kohort.simulator.checks.violation import demand
 from kohort.simulator.views import GroupLook
@@ -103,6 +104,7 @@ class LifeChecks:
         self._disturbed = False
         self._calm_from_ms = 0
         self._dealt_with: dict[int, list[tuple[TopicPartition, int]]] = {}
+        self._identities: dict[int, Identity | None] = {}
 
     def happens(self, text: str) -> None:
         """A step of the plan is carried out."""
@@ -154,6 +156,17 @@ class LifeChecks:
         """Remember what is dealt with now: some may still read on, and commit that later."""
         self._dealt_with = {
             app.incarnation: self._consumer.dealt_with(app) for app in self._world.live()
+        }
+        self._identities = self._identified()
+
+    def moved_on(self) -> bool:
+        """Whether somebody has another membership than at rest: it reads again what it had."""
+        return self._identities != self._identified()
+
+    def _identified(self) -> dict[int, Identity | None]:
+        return {
+            app.incarnation: None if (s := app.consumer.core.session) is None else s.identity
+            for app in self._world.live()
         }
 
     def uncommitted(self) -> list[tuple[str, TopicPartition, int | None, int]]:
