@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from kohort.processing.dispatch import Item
 from kohort.processing.engine import NOT_BEGUN, Outcome
+from kohort.processing.fine_timers import new_loop
 from kohort.processing.handlers import TIMED_OUT, Invoker, done, note_lane, nothing_said
 from kohort.processing.pools import Finished, Report
 from kohort.retry.classify import Failure, describe, stated
@@ -76,7 +77,7 @@ class TaskPool:
     def __init__(self, invoker: Invoker, workers: int) -> None:
         self.workers = workers
         self._invoker = invoker
-        self._loop = asyncio.new_event_loop()
+        self._loop = new_loop()
         self._inbox: asyncio.Queue[list[Item]] = asyncio.Queue()
         self._thread: threading.Thread | None = None
 
