@@ -195,7 +195,10 @@ def upward_imports(path: Path, tree: ast.Module) -> Iterator[Complaint]:
 
 
 def heavy_imports(path: Path, tree: ast.Module) -> Iterator[Complaint]:
-    allowed = {name: {"asyncio"} for name in ("async_consumer.py", "async_producer.py", "tasks.py")}
+    allowed = {
+        name: {"asyncio"}
+        for name in ("async_consumer.py", "async_producer.py", "tasks.py", "fine_timers.py")
+    }
     for line, module in top_level_imports(tree):
         top = module.split(".")[0]
         if top in HEAVY - allowed.get(path.name, set()) and not _is_optional(path, top):

@@ -343,21 +343,7 @@ def test_soak(seed: int, order: Order) -> None:
             fate[value] = chance.choice([-1, 1, 1, 2, 9])
         key = None if chance.random() < 0.1 else b"k%d" % chance.randrange(12)
         world.produce("orders", chance.randrange(3), key, value)
-    for _ in range(600):
-        world.step()
-        act = chance.random()
-        if act < 0.15:
-            world.commit()
-        elif act < 0.17:
-            world.crash()
-        elif act < 0.2:
-            key = chance.choice(list(world.engine.partitions))
-            world.engine.draining([key])
-            world.commit()
-            world.engine.removed([key])
-            world.assign(key)
-        elif act < 0.3:
-            world.now_ms += chance.choice([100, 1_000, 10_000])
+    world.live(chance, 600)
     world.run_out()
     ended = set(world.done()) | {tuple(h.parse(r.headers).origin[:3]) for r in world.failed()}
     assert len(ended) == inputs

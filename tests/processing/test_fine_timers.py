@@ -93,7 +93,9 @@ def test_the_loop_works_as_any_other() -> None:
             writer.close()
             assert await asyncio.to_thread(lambda: 5) == 5
         started = loop.time()
-        await asyncio.sleep(0.0015)
+        due = loop.create_future()
+        loop.call_later(0.0015, due.set_result, None)
+        await due
         return loop.time() - started
 
     loop = fine_timers.new_loop()

@@ -144,21 +144,7 @@ def test_order_within_a_key_through_crashes(seed: int) -> None:
     for n in range(120):
         key = n % 9
         world.produce("orders", key % 3, b"k%d" % key, b"%d" % n)
-    for _ in range(400):
-        world.step()
-        act = chance.random()
-        if act < 0.15:
-            world.commit()
-        elif act < 0.17:
-            world.crash()
-        elif act < 0.19:
-            key = chance.choice(list(world.engine.partitions))
-            world.engine.draining([key])
-            world.commit()
-            world.engine.removed([key])
-            world.assign(key)
-        elif act < 0.3:
-            world.now_ms += chance.choice([100, 1_000, 10_000])
+    world.live(chance, 400)
     world.run_out()
     done = firsts(world)
     assert sum(len(each) for each in done.values()) == 120

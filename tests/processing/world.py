@@ -179,6 +179,24 @@ class World:
         self.work()
         self.publish()
 
+    def live(self, chance: random.Random, steps: int) -> None:
+        """Commits, crashes, partitions that are taken away and come back, and time that passes."""
+        for _ in range(steps):
+            self.step()
+            act = chance.random()
+            if act < 0.15:
+                self.commit()
+            elif act < 0.17:
+                self.crash()
+            elif act < 0.2:
+                key = chance.choice(list(self.engine.partitions))
+                self.engine.draining([key])
+                self.commit()
+                self.engine.removed([key])
+                self.assign(key)
+            elif act < 0.3:
+                self.now_ms += chance.choice([100, 1_000, 10_000])
+
     def settle(self) -> None:
         """Run everything that can run at the present time."""
         for _ in range(10_000):

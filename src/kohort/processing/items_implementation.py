@@ -32,10 +32,7 @@ else:
         offsets_of,
     )
 
-ITEMS = "cython" if _compiled else "python"
-
 __all__ = [
-    "ITEMS",
     "Item",
     "by_key",
     "in_one_lane",

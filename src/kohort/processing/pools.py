@@ -31,6 +31,8 @@ from kohort.retry.classify import Disposition, Failure, stated
 MOST_AT_ONCE: Final = 256
 AIM_S: Final = 0.016
 """How long one list should keep a worker busy, about."""
+MOST_LISTS_PER_S: Final = 5_000
+"""What all workers of a pool together may hand in, about: each list costs its owner some 20 us."""
 QUEUED_PER_WORKER: Final = 2
 STARTS: Final = 2
 """So often a process is started before its program is taken to be at fault."""
@@ -75,7 +77,8 @@ class Portions:
 
     def size(self, ready: int) -> int:
         """How many of `ready` records the next worker gets."""
-        by_time = int(AIM_S / max(self._per_record_s, 1e-7))
+        each_s = max(self._per_record_s, 1e-7)
+        by_time = int(max(AIM_S, self._workers / MOST_LISTS_PER_S) / each_s)
         by_share = -(-ready // self._workers)
         return max(1, min(self._most, by_time, by_share))
 

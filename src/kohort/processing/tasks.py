@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import threading
 import time
+from collections import deque
 from collections.abc import Awaitable, Hashable, Sequence
 from typing import Any, Final
 
@@ -79,6 +80,9 @@ class TaskPool:
         self._invoker = invoker
         self._loop = new_loop()
         self._inbox: asyncio.Queue[list[Item]] = asyncio.Queue()
+        self._given: deque[list[Item]] = deque()
+        """What was submitted and is not in the inbox yet; the loop is woken once for all of it."""
+        self._woken = False
         self._thread: threading.Thread | None = None
 
     def start(self, report: Report) -> None:
@@ -113,7 +117,15 @@ class TaskPool:
 
     def submit(self, items: list[Item]) -> None:
         """Give some task something to do."""
-        self._loop.call_soon_threadsafe(self._inbox.put_nowait, items)
+        self._given.append(items)
+        if not self._woken:
+            self._woken = True
+            self._loop.call_soon_threadsafe(self._hand_out)
+
+    def _hand_out(self) -> None:
+        self._woken = False  # first: what is given from now on wakes the loop again
+        while self._given:
+            self._inbox.put_nowait(self._given.popleft())
 
     def stop(self, timeout_s: float) -> bool:
         """Cancel the tasks and end the loop; False when that took too long."""
