@@ -193,7 +193,8 @@ class ConsumerConfig(ClientConfig):
     """`read_committed`: nothing of a transaction before it has committed, nothing of aborted ones
     ever, and nothing behind the first one that is open (KIP-98)."""
     exclude_internal_topics: bool = True
-    """A pattern never matches internal topics."""
+    """A pattern never matches internal topics. Under `group_protocol=consumer` the broker matches,
+    and it knows nothing of this: there `.*` means the internal topics too."""
     allow_auto_create_topics: bool = True
     """Let the broker create a subscribed topic that is missing, if it may."""
 

@@ -4,8 +4,8 @@ Rules:
 - The group epoch rises when what members read changes, or what is known of those topics does (by
   the metadata hash); the shell's image is looked at when the group is heard of the next time.
 - Regular expressions are resolved here and nowhere else, at once, when a member brings one and when
-  the topics change. Topics of the broker's own are never matched. Apache Kafka resolves them on a
-  thread of its own and later; what it would answer meanwhile cannot be seen here.
+  the topics change. Internal topics match like any other, as in Apache Kafka, which resolves them
+  on a thread of its own and later; what it would answer meanwhile cannot be seen here.
 - The assignor is the one that most members name, else the first of the configuration. What it gives
   is checked (G2): a plan that breaks the contract, or an assignor that raises, fails the heartbeat,
   and the old target stays.
@@ -32,8 +32,6 @@ from kohort.group.history import Cause, ConsumerView, Trigger
 from kohort.group.regex import compiled
 from kohort.group.topics import TopicsImage, metadata_hash
 from kohort.group.workspace import Workspace
-
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 
 def refresh(ws: Workspace, draft: Draft, now_ms: int, *, changed: bool) -> None:
@@ -100,9 +98,7 @@ def take_regex(ws: Workspace, draft: Draft, old: str, new: str, now_ms: int) -> 
 def resolve(ws: Workspace, draft: Draft, regex: str, now_ms: int) -> None:
     """Write down what a regular expression stands for, if that is new."""
     pattern = compiled(regex)
-    topics = tuple(
-        sorted(n for n in ws.topics.by_name if n not in INTERNAL_TOPICS and pattern.matches(n))
-    )
+    topics = tuple(sorted(n for n in ws.topics.by_name if pattern.matches(n)))
     known = draft.resolved(regex)
     if known is None or known.topics != topics:
         draft.set_regex(regex, Resolved(topics, ws.wall_ms(now_ms)))

@@ -3,8 +3,8 @@
 Join, heartbeat, leave and reconciliation are one request; the group's shard answers it.
 
 Differs from Apache Kafka: regular expressions are resolved at once, not later on a thread of their
-own, and internal topics never match; a classic group whose assignments repeat what its members said
-(librdkafka's, cooperative-sticky) is taken over, where Kafka answers GROUP_ID_NOT_FOUND.
+own; a classic group whose assignments repeat what its members said (librdkafka's,
+cooperative-sticky) is taken over, where Kafka answers GROUP_ID_NOT_FOUND.
 """
 
 from __future__ import annotations
