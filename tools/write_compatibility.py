@@ -10,6 +10,7 @@ import ast
 import itertools
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -86,12 +87,12 @@ What was learned about them (none of it needs anything from the broker):
 
 def summary(api: Api) -> tuple[str, str, str]:
     """Name with key, KIPs, and where it differs, from its module's docstring."""
-    doc = sys.modules[api.handle.__module__].__doc__ or ""
+    doc = import_module(api.module).__doc__ or ""
     paragraphs = [" ".join(p.split()) for p in doc.strip().split("\n\n")]
     name, _, kips = paragraphs[0].partition(".")
     title, _, versions = name.partition(", v")
     if versions != _range(api):
-        raise SystemExit(f"{api.handle.__module__} says v{versions} and serves v{_range(api)}")
+        raise SystemExit(f"{api.module} says v{versions} and serves v{_range(api)}")
     differs = [p.removeprefix(DIFFERS) for p in paragraphs if p.startswith(DIFFERS)]
     return title, kips.strip().rstrip("."), " ".join(differs)
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
@@ -110,6 +109,8 @@ def _of_toml(
     path: Path, text: str, profile: str | None, table: tuple[str, ...] = ()
 ) -> list[Setting]:
     """The settings of one table of a TOML file; none when there is no such table."""
+    import tomllib  # most processes read none
+
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -182,6 +182,8 @@ class ShadowFiles:
             else:
                 names[name] = inode
 
+    def close(self) -> None: ...
+
     def after_crash(self) -> ShadowFiles:
         """What is found when the power is back."""
         found = ShadowFiles(self.rng)

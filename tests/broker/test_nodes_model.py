@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kohort.broker.config import OFFSETS_TOPIC
-from kohort.broker.groups import GroupHost
+from kohort.broker.group_host import GroupHost
 from kohort.broker.shards import replay_batch
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.produce_response import ProduceResponse

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from kohort.broker.config import OFFSETS_TOPIC
-from kohort.broker.groups import GroupHost
+from kohort.broker.group_host import GroupHost
 from kohort.broker.leadership import Led
 from kohort.broker.partition import Partition
 from kohort.broker.taps import Event, Moment, Tap, Taps, Verdict

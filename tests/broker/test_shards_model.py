@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kohort.broker.config import OFFSETS_TOPIC
-from kohort.broker.groups import GroupHost
+from kohort.broker.group_host import GroupHost
 from kohort.broker.log.txn_index import marker_of
 from kohort.broker.partition import Partition
 from kohort.errors import BrokerError, ErrorCode

@@ -6,6 +6,7 @@ Rules:
   the connection.
 - A login again must be of the same user by the same mechanism, else the connection is closed.
 - A session that is over its time takes nothing but a new login. Time comes with each call.
+- The mechanisms are imported with the first login by them.
 - What a client hears of a refusal is the same for a wrong name and a wrong password; the log says
   more, and never a secret.
 """
@@ -14,19 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from kohort.broker.calls import ANONYMOUS
 from kohort.broker.security import BrokerSecurity, PrincipalRules
-from kohort.broker.users import Users
 from kohort.errors import AuthenticationError, ConfigError, ErrorCode
-from kohort.sasl import OAUTHBEARER, PLAIN
-from kohort.sasl.mechanism import Accepted, ServerExchange
-from kohort.sasl.oauthbearer import OAuthBearerServer
-from kohort.sasl.plain import PlainServer
-from kohort.sasl.scram import HASHES, ScramServer
-from kohort.wire.messages.sasl_authenticate_response import SaslAuthenticateResponse
-from kohort.wire.messages.sasl_handshake_response import SaslHandshakeResponse
+from kohort.sasl import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512
+
+if TYPE_CHECKING:
+    from kohort.broker.users import Users
+    from kohort.sasl.mechanism import Accepted, ServerExchange
 
 API_VERSIONS: Final = 18
 SASL_HANDSHAKE: Final = 17
@@ -59,18 +57,18 @@ class Authenticator:
     def __init__(
         self,
         config: BrokerSecurity,
-        users: Users,
+        users: Callable[[], Users],
         tokens: TokenVerifier | None,
         random: Callable[[], bytes],
     ) -> None:
-        by_password = {PLAIN, *HASHES} & set(config.sasl_enabled_mechanisms)
-        if config.uses_sasl and by_password and tokens is None and not len(users):
+        by_password = {PLAIN, SCRAM_SHA_256, SCRAM_SHA_512} & set(config.sasl_enabled_mechanisms)
+        if config.uses_sasl and by_password and tokens is None and not len(users()):
             raise ConfigError(
                 "nobody could log in, because there are no users; name one: sasl_users, or "
                 "`kohort broker run --user NAME:PASSWORD`"
             )
         self.config = config
-        self.users = users
+        self._users = users
         self._tokens = tokens
         self._random = random
         self._rules = PrincipalRules(config.ssl_principal_mapping_rules)
@@ -82,13 +80,19 @@ class Authenticator:
 
     def exchange(self, mechanism: str, wall_ms: int) -> ServerExchange:
         """The broker's side of one login by a mechanism that is enabled."""
-        users = self.users
+        users = self._users()
         if mechanism == PLAIN:
+            from kohort.sasl.plain import PlainServer
+
             return PlainServer(users.verify)
         if mechanism == OAUTHBEARER:
             tokens = self._tokens
             assert tokens is not None, "the configuration was checked"
+            from kohort.sasl.oauthbearer import OAuthBearerServer
+
             return OAuthBearerServer(lambda token: tokens.verify(token, wall_ms))
+        from kohort.sasl.scram import ScramServer
+
         nonce = (self._random() + self._random()).hex()
         return ScramServer(
             mechanism, nonce, lambda user: users.of(user).get(mechanism), users.decoy_key
@@ -104,6 +108,14 @@ class SessionState(Enum):
     """Nothing but a login."""
     EXCHANGE = "exchange"
     """A mechanism was chosen; its messages are to come."""
+
+
+class Step(NamedTuple):
+    """What a message of a login is answered with."""
+
+    data: bytes
+    lifetime_ms: int = 0
+    """How long the login lasts (KIP-368); 0: no end, or it is not over yet."""
 
 
 class Session:
@@ -136,24 +148,24 @@ class Session:
             return "its login is over its time, and it did not log in again"
         return None
 
-    def handshake(self, mechanism: str) -> SaslHandshakeResponse:
+    @property
+    def mechanisms(self) -> list[str]:
+        """What it may log in by."""
+        return list(self._authenticator.config.sasl_enabled_mechanisms) if self._sasl else []
+
+    def handshake(self, mechanism: str) -> ErrorCode:
         """Choose a mechanism."""
-        enabled = list(self._authenticator.config.sasl_enabled_mechanisms) if self._sasl else []
         if not self._sasl or self.state is SessionState.EXCHANGE:
-            return SaslHandshakeResponse(
-                error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=enabled
-            )
+            return ErrorCode.ILLEGAL_SASL_STATE
         changed = self._user and mechanism != self._mechanism
-        if mechanism not in enabled or changed:
-            return SaslHandshakeResponse(
-                error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=enabled
-            )
+        if mechanism not in self.mechanisms or changed:
+            return ErrorCode.UNSUPPORTED_SASL_MECHANISM
         self._mechanism = mechanism
         self._exchange = None
         self.state = SessionState.EXCHANGE
-        return SaslHandshakeResponse(mechanisms=enabled)
+        return ErrorCode.NONE
 
-    def authenticate(self, data: bytes, wall_ms: int) -> SaslAuthenticateResponse:
+    def authenticate(self, data: bytes, wall_ms: int) -> Step:
         """Take a message of the login. Raises AuthenticationError: the connection is to end."""
         try:
             return self._evaluate(data, wall_ms)
@@ -161,17 +173,19 @@ class Session:
             self.refused = True
             raise
 
-    def _evaluate(self, data: bytes, wall_ms: int) -> SaslAuthenticateResponse:
+    def _evaluate(self, data: bytes, wall_ms: int) -> Step:
         if self.state is not SessionState.EXCHANGE:
             raise AuthenticationError("it did not choose a mechanism first (SaslHandshake)")
         if self._exchange is None:
             self._exchange = self._authenticator.exchange(self._mechanism, wall_ms)
+        from kohort.sasl.mechanism import Accepted
+
         step = self._exchange.evaluate(data)
         if isinstance(step, Accepted):
             return self._accept(step, wall_ms)
-        return SaslAuthenticateResponse(auth_bytes=step.data)
+        return Step(step.data)
 
-    def _accept(self, step: Accepted, wall_ms: int) -> SaslAuthenticateResponse:
+    def _accept(self, step: Accepted, wall_ms: int) -> Step:
         if self._user and step.user != self._user:
             raise AuthenticationError(
                 f"it logged in as {self._user!r} before; who is at a connection cannot change",
@@ -189,13 +203,4 @@ class Session:
         if first:
             self._known(self.principal)
         lifetime_ms = 0 if self._expires_ms is None else max(1, self._expires_ms - wall_ms)
-        return SaslAuthenticateResponse(auth_bytes=step.data, session_lifetime_ms=lifetime_ms)
-
-
-def refusal(mechanism: str) -> SaslAuthenticateResponse:
-    """What a client hears whose login failed, whatever it failed for."""
-    return SaslAuthenticateResponse(
-        error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
-        error_message="Authentication failed during authentication due to invalid credentials"
-        + (f" with SASL mechanism {mechanism}" if mechanism else ""),
-    )
+        return Step(step.data, lifetime_ms)

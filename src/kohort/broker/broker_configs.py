@@ -14,6 +14,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Final
 
 from kohort.broker.config import BrokerConfig
@@ -91,7 +92,7 @@ class BrokerConfigs:
         if topic_setting is None:
             return [*found, (_IDLE_SETTINGS[name].default, DEFAULT)]
         started_with = default_of(self._config, topic_setting)
-        is_default = started_with == default_of(_DEFAULTS, topic_setting)
+        is_default = started_with == default_of(_defaults(), topic_setting)
         return [*found, (started_with, DEFAULT if is_default else STATIC)]
 
     def topic_chain(self, topic_setting: str) -> list[tuple[str, int]]:
@@ -156,4 +157,6 @@ class BrokerConfigs:
         self.changed()
 
 
-_DEFAULTS: Final = BrokerConfig(durability="memory")
+@cache
+def _defaults() -> BrokerConfig:
+    return BrokerConfig(durability="memory")

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from kohort.wire import Message
+from kohort.wire import Message, request_class
 
 if TYPE_CHECKING:
     from kohort.broker.authentication import Session
@@ -147,23 +147,29 @@ class Gather:
 Handler = Callable[["Node", Any, Call], None]
 
 
-@dataclass(frozen=True, slots=True)
 class Api:
-    """One Kafka API as this broker serves it: the request class, and the versions it handles."""
+    """One Kafka API as this broker serves it: the versions, and who answers."""
 
-    request: type[Message]
-    min_version: int
-    max_version: int
-    handle: Handler
-    may_park: bool = False
-    """Whether it may wait for an event; see the rules above."""
+    __slots__ = ("handle", "key", "max_version", "may_park", "min_version", "module")
+
+    def __init__(
+        self, key: int, min_version: int, max_version: int, module: str, may_park: bool
+    ) -> None:
+        self.key = key
+        """Kafka's number of the API."""
+        self.min_version = min_version
+        self.max_version = max_version
+        self.module = module
+        self.may_park = may_park
+        """Whether it may wait for an event; see the rules above."""
+        self.handle: Handler = self._first
+        """What answers a request."""
 
     @property
-    def key(self) -> int:
-        """Kafka's number of the API."""
-        return self.request.API_KEY
+    def request(self) -> type[Message]:
+        """The class of its requests."""
+        return request_class(self.key)
 
-
-def serve(request: type[Message], handle: Handler, *, may_park: bool = False) -> Api:
-    """An API in every version that Kafka calls stable."""
-    return Api(request, request.MIN_VERSION, request.STABLE_VERSION, handle, may_park)
+    def _first(self, node: Node, request: Message, call: Call) -> None:
+        self.handle = import_module(self.module).handle
+        self.handle(node, request, call)

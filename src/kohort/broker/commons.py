@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from kohort.broker.acls import Acls
 from kohort.broker.authentication import Authenticator, token_verifier
@@ -20,10 +22,9 @@ from kohort.broker.cleaning import Cleaning
 from kohort.broker.client_quotas import ClientQuotas
 from kohort.broker.config import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerConfig, Durability
 from kohort.broker.env import Env
-from kohort.broker.fault_gate import FaultGate
 from kohort.broker.group_configs import GroupConfigs
 from kohort.broker.leadership import Leadership
-from kohort.broker.log.directory import DataDirectory, only, partition_dir
+from kohort.broker.log.directory import USERS_FILE, DataDirectory, only, partition_dir
 from kohort.broker.log.files import Files
 from kohort.broker.log.loading import Opening, open_log
 from kohort.broker.log.log import PartitionLog
@@ -33,8 +34,11 @@ from kohort.broker.nodes import Nodes
 from kohort.broker.partition import Partition
 from kohort.broker.taps import Taps
 from kohort.broker.topics import Topic, Topics
-from kohort.broker.users import Users
 from kohort.errors import BrokerError, CorruptRecordError, ErrorCode, StorageError
+
+if TYPE_CHECKING:
+    from kohort.broker.fault_gate import FaultGate
+    from kohort.broker.users import Users
 
 log = logging.getLogger("kohort.broker")
 UNKNOWN_VOLUME = (-1, -1)
@@ -60,7 +64,8 @@ class Commons:
         self.taps = Taps()
         self.volume_of: Callable[[], tuple[int, int]] | None = None
         """Set by who has the directory."""
-        self.gate = gate or FaultGate()
+        self.gate = gate
+        """Where faults come in, if they may at all."""
         self.news = News()
         try:
             self.directory = DataDirectory.open(
@@ -71,10 +76,10 @@ class Commons:
             self.group_configs = GroupConfigs(config, self.directory)
             self.acls = Acls(config, self.directory)
             self.quotas = ClientQuotas(self.directory)
-            self.users = Users(self.directory, env.new_uuid)
-            self.users.ensure(config.sasl_users)
+            if config.uses_sasl or files.read_all(USERS_FILE) is not None:
+                self.users.ensure(config.sasl_users)
             self.authenticator = Authenticator(
-                config, self.users, token_verifier(config), env.new_uuid
+                config, lambda: self.users, token_verifier(config), env.new_uuid
             )
             self._settle_nodes()
             for partition in self.topics.stored():
@@ -93,6 +98,14 @@ class Commons:
             env.call_at(env.now_ms() + config.log_retention_check_interval_ms, self._retain),
             env.call_at(env.now_ms() + config.log_flush_checkpoint_interval_ms, self._checkpoint),
         ]
+
+    @cached_property
+    def users(self) -> Users:
+        """Who may log in. Looked at by the start where there are any, so that what is damaged
+        is told there."""
+        from kohort.broker.users import Users  # hashing is slow to import
+
+        return Users(self.directory, self.env.new_uuid)
 
     def _settle_nodes(self) -> None:
         """Other nodes than last time begin new epochs. Raises OSError."""

@@ -10,14 +10,17 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kohort.broker.commons import Commons
 from kohort.broker.fault_files import DiskFault
 from kohort.broker.faults import fault_from
 from kohort.errors import BrokerError, ErrorCode, UsageError
+from kohort.lean import dataclass, fields
 from kohort.wire import API_NAMES
+
+if TYPE_CHECKING:
+    from kohort.broker.fault_gate import FaultGate
 
 MAX_REQUESTS: Final = 1_000
 
@@ -155,21 +158,26 @@ def _loading(commons: Commons, asked: Asked) -> Answer:
 # -- faults and requests
 
 
+def _gate(commons: Commons) -> FaultGate:
+    assert commons.gate is not None, "a control port is made with its gate"
+    return commons.gate
+
+
 def _faults(commons: Commons, asked: Asked) -> Answer:
-    return {"faults": [armed.as_json() for armed in commons.gate.faults.list()]}
+    return {"faults": [armed.as_json() for armed in _gate(commons).faults.list()]}
 
 
 def _add_fault(commons: Commons, asked: Asked) -> Answer:
-    return commons.gate.faults.add(fault_from(asked.body)).as_json()
+    return _gate(commons).faults.add(fault_from(asked.body)).as_json()
 
 
 def _clear_faults(commons: Commons, asked: Asked) -> Answer:
-    return {"removed": commons.gate.clear()}
+    return {"removed": _gate(commons).clear()}
 
 
 def _remove_fault(commons: Commons, asked: Asked) -> Answer:
     number = _number(asked.parts[1], "fault")
-    if not commons.gate.faults.remove(number):
+    if not _gate(commons).faults.remove(number):
         raise BrokerError(ErrorCode.RESOURCE_NOT_FOUND, f"there is no fault {number}")
     return {"removed": 1}
 
@@ -181,7 +189,7 @@ def _fail_disk(commons: Commons, asked: Asked) -> Answer:
         raise UsageError(f"a fault of the disk has no {unknown[0]!r}; it has {sorted(known)}")
     for name in ("after", "times"):
         _whole(asked, name)
-    fault = commons.gate.disk.add(DiskFault(**asked.body))
+    fault = _gate(commons).disk.add(DiskFault(**asked.body))
     return {name: getattr(fault, name) for name in sorted(known)}
 
 
@@ -189,19 +197,19 @@ def _limit(commons: Commons, asked: Asked) -> Answer:
     version = _whole(asked, "max_version")
     if version is None:
         raise UsageError("max_version is missing; -1 offers none")
-    commons.gate.limit(_text(asked, "api"), version)
-    return {"limits": {API_NAMES[key]: top for key, top in commons.gate.limits.items()}}
+    _gate(commons).limit(_text(asked, "api"), version)
+    return {"limits": {API_NAMES[key]: top for key, top in _gate(commons).limits.items()}}
 
 
 def _requests(commons: Commons, asked: Asked) -> Answer:
-    log = commons.gate.requests
+    log = _gate(commons).requests
     since, api = _whole(asked, "since", 0) or 0, asked.query.get("api")
     found = [entry for entry in log.since(since) if api in (None, entry.api)]
     return {"requests": [e.as_json() for e in found[:MAX_REQUESTS]], "count": log.count}
 
 
 def _forget_requests(commons: Commons, asked: Asked) -> Answer:
-    commons.gate.requests.clear()
+    _gate(commons).requests.clear()
     return {}
 
 

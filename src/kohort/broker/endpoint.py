@@ -114,8 +114,9 @@ class Peer:
         if self._taps.set and self._is_fatal(Moment.RECEIVED, message, call):
             return
         self._calls.append(call)
-        if self._gate.watching:
-            self._gate.pass_on(api, self._node, message, call, self)
+        gate = self._gate
+        if gate is not None and gate.watching:
+            gate.pass_on(api, self._node, message, call, self)
         else:
             self._node.serve(api, message, call)
         if call.answered:

@@ -15,12 +15,12 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Final
 
 from kohort.broker.log.files import Buffer, Files, LogFile
 from kohort.errors import UsageError
+from kohort.lean import dataclass
 
 OPERATIONS: Final = ("append", "sync", "read")
 ERRORS: Final = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC, "EROFS": errno.EROFS}
@@ -133,7 +133,7 @@ class FaultyFiles:
     """A data directory whose files are `FaultyFile`s."""
 
     def __init__(self, inner: Files, disk: Disk) -> None:
-        self.inner = inner
+        self._inner = inner
         self._disk = disk
         self._open: weakref.WeakSet[FaultyFile] = weakref.WeakSet()
         self.list = inner.list
@@ -142,13 +142,14 @@ class FaultyFiles:
         self.remove = inner.remove
         self.remove_tree = inner.remove_tree
         self.sync_dir = inner.sync_dir
+        self.close = inner.close
 
     def open(self, path: str, *, create: bool = False) -> LogFile:
-        file = FaultyFile(self.inner.open(path, create=create), self._disk)
+        file = FaultyFile(self._inner.open(path, create=create), self._disk)
         self._open.add(file)
         return file
 
     def rename(self, old: str, new: str) -> None:
-        self.inner.rename(old, new)
+        self._inner.rename(old, new)
         for file in self._open:
             file.moved()

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from kohort.broker.calls import Api, Call
-from kohort.broker.fault_files import Disk
+from kohort.broker.fault_files import Disk, FaultyFiles
 from kohort.broker.fault_places import STAMPED, errors_in, joined, refused, seen, stamp
 from kohort.broker.faults import NOTHING, Armed, Decision, Faults, Then, api_name
 from kohort.broker.request_log import LoggedRequest, RequestLog
@@ -25,6 +25,7 @@ from kohort.wire import API_NAMES, Message
 from kohort.wire.messages.api_versions_response import ApiVersion, ApiVersionsResponse
 
 if TYPE_CHECKING:
+    from kohort.broker.log.files import Files
     from kohort.broker.node import Node
 
 log = logging.getLogger("kohort.broker")
@@ -54,6 +55,10 @@ class FaultGate:
         self.faults.changed = self._look
         self.error: Exception | None = None
         """What a function of an ANSWER fault raised, first."""
+
+    def around(self, files: Files) -> Files:
+        """These files, on a disk that fails when it is told to."""
+        return FaultyFiles(files, self.disk)
 
     def _look(self) -> None:
         self.watching = self.requests.enabled or len(self.faults) > 0 or bool(self.limits)

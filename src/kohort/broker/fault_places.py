@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 from kohort.broker.faults import Seen
+from kohort.lean import dataclass
 from kohort.wire import API_NAMES, Message, Struct, response_class
 from kohort.wire.messages import (
     add_partitions_to_txn_response as add_partitions,

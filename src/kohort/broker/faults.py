@@ -12,12 +12,12 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final, cast
 
 from kohort.config import nearest
 from kohort.errors import ErrorCode, UsageError
+from kohort.lean import dataclass, field, fields
 from kohort.wire import API_NAMES, Message
 
 MAX_FAULTS: Final = 1_000

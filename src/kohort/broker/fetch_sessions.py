@@ -16,12 +16,14 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sized
-from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from kohort.errors import ErrorCode
-from kohort.wire.messages.fetch_request import FetchPartition, FetchRequest
-from kohort.wire.messages.fetch_response import PartitionData
+from kohort.lean import dataclass
+
+if TYPE_CHECKING:
+    from kohort.wire.messages.fetch_request import FetchPartition, FetchRequest
+    from kohort.wire.messages.fetch_response import PartitionData
 
 NO_SESSION: Final = 0
 FIRST_EPOCH: Final = 0
@@ -117,7 +119,7 @@ class Fetching:
         return told
 
 
-_Told = tuple[FetchPart, PartitionData]
+_Told = tuple[FetchPart, "PartitionData"]
 
 
 class FetchSessions:

@@ -4,55 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from kohort.broker.config import OFFSETS_TOPIC
 from kohort.broker.partition import Partition
-from kohort.broker.shards import ShardHost, Shards
+from kohort.broker.shards import Shards
 from kohort.broker.topics import Topic
 from kohort.errors import ErrorCode
 from kohort.group.effects import RequestContext
-from kohort.group.refusals import refusal_of
-from kohort.group.shard import GroupShard
-from kohort.group.topics import TopicsImage
 from kohort.wire import Message
 
 if TYPE_CHECKING:
     from kohort.broker.calls import Asker
+    from kohort.broker.group_host import GroupHost
 
 
-class GroupHost(ShardHost[GroupShard]):
-    """One shard of groups."""
-
-    def new_shard(self) -> GroupShard:
-        """A shard that has seen nothing yet."""
-        env = self._node.env
-        shard = GroupShard(
-            self.partition.index,
-            self._node.config.group_config(),
-            lambda: str(UUID(bytes=env.new_uuid())),
-            env.wall_ms() - env.now_ms(),
-        )
-        shard.topics_changed(self._node.topics.image, env.now_ms())
-        shard.groups_configured(self._node.commons.group_configs.timeouts())
-        return shard
-
-    def topics_deleted(self, names: Iterable[str]) -> None:
-        """Topics are gone, and so are their offsets."""
-        self.run(self.shard.topics_deleted(names, self._node.env.now_ms()))
-
-    def topics_changed(self, image: TopicsImage) -> None:
-        """Topics were made, deleted or grown."""
-        self.run(self.shard.topics_changed(image, self._node.env.now_ms()))
-
-
-class Groups(Shards[GroupHost]):
+class Groups(Shards["GroupHost"]):
     """The coordinator of the groups whose partitions a node leads."""
 
     topic = OFFSETS_TOPIC
 
     def new_host(self, partition: Partition) -> GroupHost:
         """A host for the shard of a partition."""
+        from kohort.broker.group_host import GroupHost
+
         return GroupHost(self._node, partition)
 
     def make_topic(self) -> Topic:
@@ -61,6 +35,8 @@ class Groups(Shards[GroupHost]):
 
     def refuse(self, request: Message, asker: Asker, code: ErrorCode) -> None:
         """Answer that says an error code and nothing else."""
+        from kohort.group.refusals import refusal_of
+
         context = RequestContext(asker, asker.api_version, asker.client_id, asker.client_host)
         asker.answer(refusal_of(request, context, code))
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from kohort.broker.faults import Seen
 from kohort.errors import ErrorCode
+from kohort.lean import dataclass
 
 DEFAULT_CAPACITY: Final = 1_000
 MAX_PARTITIONS: Final = 100

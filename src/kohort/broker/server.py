@@ -11,26 +11,27 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import shutil
+import os
 import signal
 import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kohort.broker.commons import UNKNOWN_VOLUME, Commons
 from kohort.broker.config import BrokerConfig, Durability
 from kohort.broker.endpoint import NodeEndpoint
 from kohort.broker.env import Cancellable
-from kohort.broker.fault_files import FaultyFiles
-from kohort.broker.fault_gate import FaultGate
 from kohort.broker.flusher import FlushDone, Flusher, Waiting
 from kohort.broker.log.files import Files, LogFile, MemoryFile, MemoryFiles
 from kohort.broker.log.os_files import OsFiles
 from kohort.errors import ClosedError, KafkaTimeoutError, KohortError, StorageError
 from kohort.net import Loop
+
+if TYPE_CHECKING:
+    from kohort.broker.fault_gate import FaultGate
 
 log = logging.getLogger("kohort.broker")
 
@@ -180,7 +181,7 @@ class Broker:
                 for port in self._wanted_ports
             ]
             files = self._open_files()
-            undo.callback(self._close_files, files)
+            undo.callback(files.close)
             commons = Commons(self.config, files, env, self._gate)
             if self.config.data_dir is not None:
                 commons.volume_of = functools.partial(_volume, self.config.data_dir)
@@ -208,7 +209,7 @@ class Broker:
 
     def _open_files(self) -> Files:
         files = self._plain_files()
-        return files if self._gate is None else FaultyFiles(files, self._gate.disk)
+        return files if self._gate is None else self._gate.around(files)
 
     def _plain_files(self) -> Files:
         if self._given_files is not None:
@@ -217,13 +218,6 @@ class Broker:
             return MemoryFiles()
         assert self.config.data_dir is not None
         return OsFiles(self.config.data_dir, max_open=self.config.max_open_files)
-
-    @staticmethod
-    def _close_files(files: Files) -> None:
-        if isinstance(files, FaultyFiles):
-            files = files.inner
-        if isinstance(files, OsFiles):
-            files.close()
 
     def call(self, fn: Callable[..., T], *args: Any) -> T:
         """Call `fn(*args)` on the broker's thread and return what it returns; from any thread.
@@ -266,7 +260,7 @@ class Broker:
         thread.join(_STOP_TIMEOUT_S)
         env.stop()
         assert self._files is not None
-        self._close_files(self._files)
+        self._files.close()
         self._loop = self._thread = self._env = self._commons = self._files = None
         self._endpoints = []
         if self._fault is not None:
@@ -301,10 +295,10 @@ def _answer_into(result: Future[T], fn: Callable[..., T], args: tuple[Any, ...])
 
 def _volume(directory: str) -> tuple[int, int]:
     try:
-        usage = shutil.disk_usage(directory)
+        usage = os.statvfs(directory)
     except OSError:  # taken away under us: the logs will say so
         return UNKNOWN_VOLUME
-    return usage.total, usage.free
+    return usage.f_blocks * usage.f_frsize, usage.f_bavail * usage.f_frsize
 
 
 def serve(

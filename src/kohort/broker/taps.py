@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from kohort.errors import KafkaTimeoutError
 from kohort.group.effects import GroupRecord
+from kohort.lean import dataclass
 from kohort.wire import Message
 
 

@@ -9,12 +9,12 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from kohort.config import nearest
 from kohort.errors import ConfigError
+from kohort.lean import dataclass
 
 if TYPE_CHECKING:
     from kohort.broker.config import BrokerConfig

@@ -16,7 +16,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from kohort.broker.log.directory import DataDirectory
+from kohort.broker.log.directory import USERS_FILE, DataDirectory
 from kohort.broker.log.files import replace_file
 from kohort.errors import BrokerError, ErrorCode, StorageError
 from kohort.sasl import SCRAM_SHA_512
@@ -30,7 +30,6 @@ from kohort.sasl.scram import (
     verifies,
 )
 
-USERS_FILE: Final = "users.json"
 MAX_USERS: Final = 10_000
 _FORMAT: Final = 1
 

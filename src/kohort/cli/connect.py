@@ -12,7 +12,6 @@ import functools
 import os
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +19,7 @@ import click
 
 from kohort.config import nearest
 from kohort.errors import BrokerError, ConfigError, ErrorCode
+from kohort.lean import dataclass, replace
 from kohort.settings import COMMAND_LINE, Setting, choose, gather, refuse_unknown
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ import functools
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
 
 from kohort.errors import ConfigError, ConnectionFailedError, KohortError
+from kohort.lean import dataclass
 
 F = TypeVar("F", bound=Callable[..., Any])
 TIMEOUT_S = 70.0

@@ -11,13 +11,15 @@ Rules:
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kohort.lean import dataclass
+
+if TYPE_CHECKING:
+    from hashlib import blake2b
 
 NO_TOPICS_HASH: Final = 0
 """The metadata hash of a group that subscribes to nothing that exists."""
@@ -65,10 +67,16 @@ NO_TOPICS: Final = TopicsImage.of(())
 """What a shard knows before it was told."""
 
 
+def _digest(data: bytes) -> blake2b:
+    from hashlib import blake2b  # brings OpenSSL along, and most starts need none
+
+    return blake2b(data, digest_size=8)
+
+
 @lru_cache(4_096)
 def topic_hash(topic: TopicImage) -> int:
     """64 bits that differ when id, name, partition count or racks do."""
-    digest = hashlib.blake2b(topic.topic_id, digest_size=8)
+    digest = _digest(topic.topic_id)
     digest.update(f"{topic.partitions}:{topic.name}".encode())
     for racks in topic.racks:
         digest.update("\0".join(("", *sorted(racks))).encode() + b"\1")
@@ -80,7 +88,7 @@ def metadata_hash(image: TopicsImage, subscribed: Iterable[str]) -> int:
     known = sorted(name for name in set(subscribed) if name in image.by_name)
     if not known:
         return NO_TOPICS_HASH
-    digest = hashlib.blake2b(digest_size=8)
+    digest = _digest(b"")
     for name in known:
         digest.update(topic_hash(image.by_name[name]).to_bytes(8, "big"))
     return int.from_bytes(digest.digest(), "big", signed=True)

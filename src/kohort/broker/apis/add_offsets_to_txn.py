@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kohort.broker.admission import Admission
 from kohort.broker.apis._fencing import code_known
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.broker.config import OFFSETS_TOPIC
-from kohort.broker.transactions import Admission
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.add_offsets_to_txn_request import AddOffsetsToTxnRequest
 from kohort.wire.messages.add_offsets_to_txn_response import AddOffsetsToTxnResponse
@@ -48,6 +48,3 @@ def handle(node: Node, request: AddOffsetsToTxnRequest, call: Call) -> None:
             kip_890=False,
         )
     )
-
-
-API = serve(AddOffsetsToTxnRequest, handle)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis._fencing import code_known
-from kohort.broker.calls import Call, Gather, Part, serve
+from kohort.broker.calls import Call, Gather, Part
 from kohort.errors import ErrorCode
 from kohort.transactions.refusals import add_result
 from kohort.wire.messages.add_partitions_to_txn_request import (
@@ -84,6 +84,3 @@ def _put_codes(result: AddPartitionsToTxnResult, version: int) -> None:
         for partition in topic.results_by_partition:
             code = partition.partition_error_code
             partition.partition_error_code = code_known(code, version, _FENCED_FROM)
-
-
-API = serve(AddPartitionsToTxnRequest, handle)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.errors import BrokerError
 from kohort.wire.messages.alter_client_quotas_request import AlterClientQuotasRequest
 from kohort.wire.messages.alter_client_quotas_request import EntryData as WantedEntry
@@ -40,6 +40,3 @@ def _alter(node: Node, wanted: WantedEntry, validate_only: bool) -> EntryData:
     except BrokerError as error:
         entry.error_code, entry.error_message = error.code, error.detail
     return entry
-
-
-API = serve(AlterClientQuotasRequest, handle)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis.describe_configs import BROKER, GROUP, TOPIC
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.alter_configs_request import AlterConfigsRequest, AlterConfigsResource
 from kohort.wire.messages.alter_configs_response import (
@@ -89,6 +89,3 @@ def change(
     except BrokerError as error:
         return error.code, error.detail
     return 0, None
-
-
-API = serve(AlterConfigsRequest, handle)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.alter_partition_reassignments_request import (
     AlterPartitionReassignmentsRequest,
@@ -80,6 +80,3 @@ def _check(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"{len(replicas)} replicas in place of {len(now)}, and the number was not to change",
         )
-
-
-API = serve(AlterPartitionReassignmentsRequest, handle)

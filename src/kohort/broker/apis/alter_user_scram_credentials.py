@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.errors import BrokerError, ErrorCode
 from kohort.sasl.scram import (
     MAX_ITERATIONS,
@@ -83,6 +83,3 @@ def _wanted(node: Node, mechanism: str, change: _Change) -> ScramCredential | No
         )
     salt, salted = bytes(change.salt), bytes(change.salted_password)
     return credential_of(mechanism, salted, salt, change.iterations)
-
-
-API = serve(AlterUserScramCredentialsRequest, handle)

@@ -13,7 +13,7 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.errors import ErrorCode
 from kohort.wire.messages.api_versions_request import ApiVersionsRequest
 from kohort.wire.messages.api_versions_response import (
@@ -74,6 +74,3 @@ def _listed() -> list[ApiVersion]:
         )
         for api in sorted(APIS.values(), key=lambda a: a.key)
     ]
-
-
-API = serve(ApiVersionsRequest, handle)

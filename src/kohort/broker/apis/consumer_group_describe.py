@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kohort.broker.apis._groups import ask_each
 from kohort.broker.apis._operations import GROUP_OPERATIONS
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.errors import ErrorCode
 from kohort.wire.messages.consumer_group_describe_request import ConsumerGroupDescribeRequest
 from kohort.wire.messages.consumer_group_describe_response import ConsumerGroupDescribeResponse
@@ -38,6 +38,3 @@ def handle(node: Node, request: ConsumerGroupDescribeRequest, call: Call) -> Non
         return ConsumerGroupDescribeResponse(groups=groups)
 
     ask_each(node, call, request.group_ids, one, merge)
-
-
-API = serve(ConsumerGroupDescribeRequest, handle)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.wire.messages.consumer_group_heartbeat_request import ConsumerGroupHeartbeatRequest
 
 if TYPE_CHECKING:
@@ -21,6 +21,3 @@ if TYPE_CHECKING:
 def handle(node: Node, request: ConsumerGroupHeartbeatRequest, call: Call) -> None:
     """Keep a membership alive, and lead it towards its assignment."""
     node.groups.handle(request.group_id, request, call)
-
-
-API = serve(ConsumerGroupHeartbeatRequest, handle)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kohort.acl import Acl, Operation, Pattern, Permission, Resource, fault_of
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.create_acls_request import AclCreation, CreateAclsRequest
 from kohort.wire.messages.create_acls_response import AclCreationResult, CreateAclsResponse
@@ -60,6 +60,3 @@ def _acl(creation: AclCreation) -> Acl:
     if fault:
         raise BrokerError(ErrorCode.INVALID_REQUEST, fault)
     return acl
-
-
-API = serve(CreateAclsRequest, handle)

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis.create_topics import check_assigned
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.create_partitions_request import (
     CreatePartitionsRequest,
@@ -58,6 +58,3 @@ def _grow(
             name=wanted.name, error_code=error.code, error_message=error.detail or None
         )
     return CreatePartitionsTopicResult(name=wanted.name, error_message=None)
-
-
-API = serve(CreatePartitionsRequest, handle)

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis.describe_configs import DYNAMIC_TOPIC, source_of
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.broker.topic_settings import ALL_SETTINGS
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
@@ -126,6 +126,3 @@ def _created(
             for setting in ALL_SETTINGS
         ],
     )
-
-
-API = serve(CreateTopicsRequest, handle)

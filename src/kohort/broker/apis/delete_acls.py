@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kohort.acl import Acl, AclFilter, Operation, Pattern, Permission, Resource
 from kohort.broker.apis.create_acls import DISABLED
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.delete_acls_request import DeleteAclsFilter, DeleteAclsRequest
 from kohort.wire.messages.delete_acls_response import (
@@ -76,6 +76,3 @@ def _matching(acl: Acl) -> DeleteAclsMatchingAcl:
         operation=acl.operation,
         permission_type=acl.permission,
     )
-
-
-API = serve(DeleteAclsRequest, handle)

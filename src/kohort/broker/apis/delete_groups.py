@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis._groups import ask_each
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.wire.messages.delete_groups_request import DeleteGroupsRequest
 from kohort.wire.messages.delete_groups_response import DeleteGroupsResponse
 
@@ -29,6 +29,3 @@ def handle(node: Node, request: DeleteGroupsRequest, call: Call) -> None:
         return DeleteGroupsResponse(results=results)
 
     ask_each(node, call, request.groups_names, one, merge)
-
-
-API = serve(DeleteGroupsRequest, handle)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.delete_records_request import DeleteRecordsRequest
 from kohort.wire.messages.delete_records_response import (
@@ -57,6 +57,3 @@ def _delete(node: Node, topic: str, index: int, offset: int) -> DeleteRecordsPar
             partition_index=index, low_watermark=-1, error_code=error.code
         )
     return DeleteRecordsPartitionResult(partition_index=index, low_watermark=partition.start_offset)
-
-
-API = serve(DeleteRecordsRequest, handle)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire import ZERO_UUID
 from kohort.wire.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
@@ -58,6 +58,3 @@ def _delete(node: Node, state: DeleteTopicState, twice: bool) -> DeletableTopicR
             error_message=error.detail,
         )
     return DeletableTopicResult(name=topic.name, topic_id=topic.topic_id)
-
-
-API = serve(DeleteTopicsRequest, handle)

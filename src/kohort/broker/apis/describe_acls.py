@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kohort.acl import Acl, AclFilter, Operation, Pattern, Permission, Resource
 from kohort.broker.apis.create_acls import DISABLED
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.errors import ErrorCode
 from kohort.wire.messages.describe_acls_request import DescribeAclsRequest
 from kohort.wire.messages.describe_acls_response import (
@@ -57,6 +57,3 @@ def _described(acl: Acl) -> AclDescription:
         operation=acl.operation,
         permission_type=acl.permission,
     )
-
-
-API = serve(DescribeAclsRequest, handle)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.broker.client_quotas import Component
 from kohort.errors import BrokerError
 from kohort.wire.messages.describe_client_quotas_request import DescribeClientQuotasRequest
@@ -39,6 +39,3 @@ def handle(node: Node, request: DescribeClientQuotasRequest, call: Call) -> None
         for entity, values in found
     ]
     call.answer(DescribeClientQuotasResponse(entries=entries))
-
-
-API = serve(DescribeClientQuotasRequest, handle)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis._operations import CLUSTER_OPERATIONS, NOT_ASKED
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.errors import ErrorCode
 from kohort.wire.messages.describe_cluster_request import DescribeClusterRequest
 from kohort.wire.messages.describe_cluster_response import (
@@ -43,6 +43,3 @@ def handle(node: Node, request: DescribeClusterRequest, call: Call) -> None:
             ],
         )
     )
-
-
-API = serve(DescribeClusterRequest, handle)

@@ -11,11 +11,10 @@ the broker's own configuration has this broker's keys.
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import TYPE_CHECKING, Final, cast
 
 from kohort.broker.broker_configs import ALL_BROKERS, DYNAMIC_DEFAULT, SETTABLE
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.broker.config import BrokerConfig
 from kohort.broker.group_configs import FIELDS
 from kohort.broker.log.directory import topic_name_fault
@@ -24,6 +23,7 @@ from kohort.broker.topics import Topic
 from kohort.config import is_secret
 from kohort.errors import BrokerError, ErrorCode
 from kohort.group.assignors import Assignor
+from kohort.lean import fields
 from kohort.wire.messages.describe_configs_request import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -202,6 +202,3 @@ def _shown(value: object) -> str | None:
             return ",".join(p.name if isinstance(p, Assignor) else str(p) for p in parts)
         case _:
             return str(value)
-
-
-API = serve(DescribeConfigsRequest, handle)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kohort.broker.apis._groups import ask_each
 from kohort.broker.apis._operations import GROUP_OPERATIONS
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.wire.messages.describe_groups_request import DescribeGroupsRequest
 from kohort.wire.messages.describe_groups_response import DescribeGroupsResponse
 
@@ -34,6 +34,3 @@ def handle(node: Node, request: DescribeGroupsRequest, call: Call) -> None:
         return DescribeGroupsResponse(groups=[found[name] for name in request.groups])
 
     ask_each(node, call, request.groups, one, merge)
-
-
-API = serve(DescribeGroupsRequest, handle)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.broker.partition import Partition
 from kohort.wire.messages.describe_log_dirs_request import DescribeLogDirsRequest
 from kohort.wire.messages.describe_log_dirs_response import (
@@ -56,6 +56,3 @@ def _wanted(node: Node, request: DescribeLogDirsRequest) -> list[Partition]:
 def _size(partition: Partition) -> int:
     log = partition.log
     return 0 if log is None else sum(segment.file.size for segment in log.segments)
-
-
-API = serve(DescribeLogDirsRequest, handle)

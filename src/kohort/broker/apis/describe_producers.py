@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.errors import ErrorCode
 from kohort.wire.messages.describe_producers_request import DescribeProducersRequest
 from kohort.wire.messages.describe_producers_response import (
@@ -55,6 +55,3 @@ def _of(node: Node, topic: str, index: int) -> PartitionResponse:
             )
         )
     return found
-
-
-API = serve(DescribeProducersRequest, handle)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.errors import ErrorCode
 from kohort.wire.messages.describe_quorum_request import DescribeQuorumRequest
 from kohort.wire.messages.describe_quorum_response import (
@@ -75,6 +75,3 @@ def _unknown(index: int) -> PartitionData:
         error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         error_message=f"{METADATA_TOPIC}-0 is the one quorum there is",
     )
-
-
-API = serve(DescribeQuorumRequest, handle)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from kohort.broker.apis._operations import TOPIC_OPERATIONS
 from kohort.broker.apis.metadata import describe
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.broker.log.directory import topic_name_fault
 from kohort.errors import ErrorCode
 from kohort.wire.messages.describe_topic_partitions_request import DescribeTopicPartitionsRequest
@@ -105,6 +105,3 @@ def _partition(part: MetadataResponsePartition) -> DescribeTopicPartitionsRespon
         last_known_elr=[],
         offline_replicas=part.offline_replicas,
     )
-
-
-API = serve(DescribeTopicPartitionsRequest, handle)

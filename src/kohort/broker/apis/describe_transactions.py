@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, Gather, Part, serve
+from kohort.broker.calls import Call, Gather, Part
 from kohort.wire.messages.describe_transactions_request import DescribeTransactionsRequest
 from kohort.wire.messages.describe_transactions_response import DescribeTransactionsResponse
 
@@ -28,6 +28,3 @@ def handle(node: Node, request: DescribeTransactionsRequest, call: Call) -> None
     for transactional_id in order:
         one = DescribeTransactionsRequest(transactional_ids=[transactional_id])
         node.transactions.handle(transactional_id, one, Part(gather, call))
-
-
-API = serve(DescribeTransactionsRequest, handle)

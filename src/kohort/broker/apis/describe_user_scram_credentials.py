@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.errors import ErrorCode
 from kohort.sasl.scram import MECHANISM_IDS
 from kohort.wire.messages.describe_user_scram_credentials_request import (
@@ -54,6 +54,3 @@ def handle(node: Node, request: DescribeUserScramCredentialsRequest, call: Call)
             )
         results.append(result)
     call.answer(DescribeUserScramCredentialsResponse(results=results))
-
-
-API = serve(DescribeUserScramCredentialsRequest, handle)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.broker.leadership import NOBODY, Leadership, Led
 from kohort.errors import ErrorCode
 from kohort.wire.messages.elect_leaders_request import ElectLeadersRequest
@@ -86,6 +86,3 @@ def _results(
         ReplicaElectionResult(topic=topic, partition_result=results)
         for topic, results in by_topic.items()
     ]
-
-
-API = serve(ElectLeadersRequest, handle)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis._fencing import as_known
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.wire.messages.end_txn_request import EndTxnRequest
 from kohort.wire.messages.end_txn_response import EndTxnResponse
 
@@ -24,6 +24,3 @@ def handle(node: Node, request: EndTxnRequest, call: Call) -> None:
     """Commit or abort."""
     asker = as_known(call, EndTxnResponse, _FENCED_FROM)
     node.transactions.handle(request.transactional_id, request, asker)
-
-
-API = serve(EndTxnRequest, handle)

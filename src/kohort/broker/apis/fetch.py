@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis._leaders import HINTED, Leaders
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.broker.env import Cancellable
 from kohort.broker.fetch_sessions import Fetching, FetchPart
 from kohort.broker.leadership import NOBODY
@@ -291,6 +291,3 @@ def _listed(aborted: list[AbortedTransaction] | None) -> list[AbortedTransaction
         AbortedTransactionOnWire(producer_id=entry.producer_id, first_offset=entry.first_offset)
         for entry in aborted or ()
     ]
-
-
-API = serve(FetchRequest, handle, may_park=True)

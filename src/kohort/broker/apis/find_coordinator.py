@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.broker.leadership import NOBODY
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.find_coordinator_request import FindCoordinatorRequest
@@ -65,6 +65,3 @@ def _find(node: Node, key: str, key_type: int) -> Coordinator:
         )
     node_id, host, port, _ = node.commons.nodes.address(leader)
     return Coordinator(key=key, node_id=node_id, host=host, port=port)
-
-
-API = serve(FindCoordinatorRequest, handle)

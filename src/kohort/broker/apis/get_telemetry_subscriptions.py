@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.wire import ZERO_UUID
 from kohort.wire.messages.get_telemetry_subscriptions_request import (
     GetTelemetrySubscriptionsRequest,
@@ -39,6 +39,3 @@ def handle(node: Node, request: GetTelemetrySubscriptionsRequest, call: Call) ->
             delta_temporality=True,
         )
     )
-
-
-API = serve(GetTelemetrySubscriptionsRequest, handle)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
 
 if TYPE_CHECKING:
@@ -17,6 +17,3 @@ if TYPE_CHECKING:
 def handle(node: Node, request: HeartbeatRequest, call: Call) -> None:
     """Keep a membership alive."""
     node.groups.handle(request.group_id, request, call)
-
-
-API = serve(HeartbeatRequest, handle)

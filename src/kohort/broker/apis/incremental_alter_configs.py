@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from kohort.broker.apis.alter_configs import change
 from kohort.broker.apis.describe_configs import BROKER
 from kohort.broker.broker_configs import SETTABLE
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.broker.topic_settings import ALL_SETTINGS, Kind, Setting
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.incremental_alter_configs_request import (
@@ -106,6 +106,3 @@ def _in_force(node: Node, resource: AlterConfigsResource, name: str) -> str:
 
 def _parts(value: str) -> list[str]:
     return [part.strip() for part in value.split(",") if part.strip()]
-
-
-API = serve(IncrementalAlterConfigsRequest, handle)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis._fencing import as_known
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.errors import BrokerError
 from kohort.wire.messages.init_producer_id_request import InitProducerIdRequest
 from kohort.wire.messages.init_producer_id_response import InitProducerIdResponse
@@ -37,6 +37,3 @@ def handle(node: Node, request: InitProducerIdRequest, call: Call) -> None:
         call.answer(InitProducerIdResponse(error_code=error.code, producer_epoch=-1))
         return
     call.answer(InitProducerIdResponse(producer_id=producer_id, producer_epoch=0))
-
-
-API = serve(InitProducerIdRequest, handle)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.wire.messages.join_group_request import JoinGroupRequest
 
 if TYPE_CHECKING:
@@ -18,6 +18,3 @@ if TYPE_CHECKING:
 def handle(node: Node, request: JoinGroupRequest, call: Call) -> None:
     """Join, or wait for the others."""
     node.groups.handle(request.group_id, request, call)
-
-
-API = serve(JoinGroupRequest, handle, may_park=True)

@@ -17,7 +17,7 @@ from kohort.broker.apis.describe_configs import (
     GROUP,
     TOPIC,
 )
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.errors import ErrorCode
 from kohort.wire.messages.list_config_resources_request import ListConfigResourcesRequest
 from kohort.wire.messages.list_config_resources_response import (
@@ -55,6 +55,3 @@ def handle(node: Node, request: ListConfigResourcesRequest, call: Call) -> None:
             ]
         )
     )
-
-
-API = serve(ListConfigResourcesRequest, handle)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, Gather, Part, serve
+from kohort.broker.calls import Call, Gather, Part
 from kohort.wire.messages.list_groups_request import ListGroupsRequest
 from kohort.wire.messages.list_groups_response import ListGroupsResponse
 
@@ -29,6 +29,3 @@ def handle(node: Node, request: ListGroupsRequest, call: Call) -> None:
     gather = Gather(len(hosts), merge)
     for host in hosts:
         host.handle(request, Part(gather, call))
-
-
-API = serve(ListGroupsRequest, handle)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.broker.log.log import TimedOffset
 from kohort.broker.partition import Partition
 from kohort.errors import BrokerError, CorruptRecordError, ErrorCode
@@ -105,6 +105,3 @@ def _look_up(partition: Partition, timestamp: int, *, committed: bool) -> TimedO
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING):
         return None
     return partition.offset_for_time(timestamp, committed=committed)
-
-
-API = serve(ListOffsetsRequest, handle)

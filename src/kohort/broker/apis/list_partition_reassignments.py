@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.wire.messages.list_partition_reassignments_request import (
     ListPartitionReassignmentsRequest,
 )
@@ -22,6 +22,3 @@ if TYPE_CHECKING:
 def handle(node: Node, request: ListPartitionReassignmentsRequest, call: Call) -> None:
     """There is none."""
     call.answer(ListPartitionReassignmentsResponse(error_message=None))
-
-
-API = serve(ListPartitionReassignmentsRequest, handle)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, Gather, Part, serve
+from kohort.broker.calls import Call, Gather, Part
 from kohort.errors import ErrorCode
 from kohort.group.regex import RegexError, compiled
 from kohort.wire.messages.list_transactions_request import ListTransactionsRequest
@@ -48,6 +48,3 @@ def handle(node: Node, request: ListTransactionsRequest, call: Call) -> None:
     gather = Gather(len(hosts), merge)
     for host in hosts:
         host.handle(request, Part(gather, call))
-
-
-API = serve(ListTransactionsRequest, handle)

@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis._operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.broker.leadership import NOBODY, Led
 from kohort.broker.log.directory import topic_name_fault
 from kohort.broker.topics import Topic
@@ -133,6 +133,3 @@ def _describe_wanted(
         except BrokerError as error:
             code = ErrorCode(error.code)
     return MetadataResponseTopic(error_code=code, name=wanted.name, topic_id=ZERO_UUID)
-
-
-API = serve(MetadataRequest, handle)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis._topic_names import BY_ID_FROM, name_of
-from kohort.broker.calls import Call, Gather, Part, serve
+from kohort.broker.calls import Call, Gather, Part
 from kohort.errors import ErrorCode
 from kohort.wire.messages.offset_commit_request import (
     OffsetCommitRequest,
@@ -97,6 +97,3 @@ def _split(
         )
     topic.partitions = known
     return (topic if known else None), refused
-
-
-API = serve(OffsetCommitRequest, handle)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, Gather, Part, serve
+from kohort.broker.calls import Call, Gather, Part
 from kohort.errors import ErrorCode
 from kohort.wire.messages.offset_delete_request import OffsetDeleteRequest
 from kohort.wire.messages.offset_delete_response import (
@@ -48,6 +48,3 @@ def handle(node: Node, request: OffsetDeleteRequest, call: Call) -> None:
         call.answer(answers[0])
 
     node.groups.handle(request.group_id, request, Part(Gather(1, merge), call))
-
-
-API = serve(OffsetDeleteRequest, handle)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis._topic_names import BY_ID_FROM, name_of
-from kohort.broker.calls import Call, Gather, Part, serve
+from kohort.broker.calls import Call, Gather, Part
 from kohort.errors import ErrorCode
 from kohort.wire.messages.offset_fetch_request import OffsetFetchRequest, OffsetFetchRequestGroup
 from kohort.wire.messages.offset_fetch_response import (
@@ -83,6 +83,3 @@ def _finish(
         if known is not None:
             topic.topic_id = known.topic_id
     group.topics += refused
-
-
-API = serve(OffsetFetchRequest, handle)

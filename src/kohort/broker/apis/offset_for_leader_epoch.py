@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.errors import ErrorCode
 from kohort.wire.messages.offset_for_leader_epoch_request import (
     OffsetForLeaderEpochRequest,
@@ -48,6 +48,3 @@ def _end(node: Node, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOf
         return EpochEndOffset(partition=wanted.partition, error_code=fault)
     epoch, end = partition.epoch_end(wanted.leader_epoch)
     return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=end)
-
-
-API = serve(OffsetForLeaderEpochRequest, handle)

@@ -16,12 +16,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from kohort.broker.admission import Admission
 from kohort.broker.apis._leaders import Leaders
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.broker.log.log import Appended
 from kohort.broker.log.producers import AppendedBatch
 from kohort.broker.partition import Partition
-from kohort.broker.transactions import Admission
 from kohort.errors import BrokerError, CorruptRecordError, ErrorCode
 from kohort.records import BatchHeader, Chunk, Compression, validate_record_set
 from kohort.wire import Records
@@ -301,6 +301,3 @@ def _refuse(response: PartitionProduceResponse, error: BrokerError) -> None:
     response.error_code = error.code
     response.error_message = error.detail or None
     response.base_offset = -1
-
-
-API = serve(ProduceRequest, handle)

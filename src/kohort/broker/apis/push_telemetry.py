@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis.get_telemetry_subscriptions import SUBSCRIPTION_ID, TELEMETRY_MAX_BYTES
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.errors import ErrorCode
 from kohort.wire import ZERO_UUID
 from kohort.wire.messages.push_telemetry_request import PushTelemetryRequest
@@ -28,6 +28,3 @@ def handle(node: Node, request: PushTelemetryRequest, call: Call) -> None:
     elif len(request.metrics) > TELEMETRY_MAX_BYTES:
         code = ErrorCode.TELEMETRY_TOO_LARGE
     call.answer(PushTelemetryResponse(error_code=code))
-
-
-API = serve(PushTelemetryRequest, handle)

@@ -8,8 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from kohort.broker.authentication import refusal
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.errors import AuthenticationError, ErrorCode
 from kohort.wire.messages.sasl_authenticate_request import SaslAuthenticateRequest
 from kohort.wire.messages.sasl_authenticate_response import SaslAuthenticateResponse
@@ -32,11 +31,21 @@ def handle(node: Node, request: SaslAuthenticateRequest, call: Call) -> None:
         )
         return
     try:
-        call.answer(session.authenticate(bytes(request.auth_bytes), node.env.wall_ms()))
+        step = session.authenticate(bytes(request.auth_bytes), node.env.wall_ms())
     except AuthenticationError as error:
         log.warning("%s: %s", call.client_host, error)
         due_ms = node.env.now_ms() + node.config.connection_failed_authentication_delay_ms
         node.env.call_at(due_ms, call.answer, refusal(error.mechanism))
+    else:
+        call.answer(
+            SaslAuthenticateResponse(auth_bytes=step.data, session_lifetime_ms=step.lifetime_ms)
+        )
 
 
-API = serve(SaslAuthenticateRequest, handle, may_park=True)
+def refusal(mechanism: str) -> SaslAuthenticateResponse:
+    """What a client hears whose login failed, whatever it failed for."""
+    return SaslAuthenticateResponse(
+        error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
+        error_message="Authentication failed during authentication due to invalid credentials"
+        + (f" with SASL mechanism {mechanism}" if mechanism else ""),
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Api, Call
+from kohort.broker.calls import Call
 from kohort.errors import ErrorCode
 from kohort.wire.messages.sasl_handshake_request import SaslHandshakeRequest
 from kohort.wire.messages.sasl_handshake_response import SaslHandshakeResponse
@@ -22,7 +22,5 @@ def handle(node: Node, request: SaslHandshakeRequest, call: Call) -> None:
     if call.session is None:
         call.answer(SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE))
         return
-    call.answer(call.session.handshake(request.mechanism))
-
-
-API = Api(SaslHandshakeRequest, 1, SaslHandshakeRequest.STABLE_VERSION, handle)
+    code = call.session.handshake(request.mechanism)
+    call.answer(SaslHandshakeResponse(error_code=code, mechanisms=call.session.mechanisms))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.wire.messages.sync_group_request import SyncGroupRequest
 
 if TYPE_CHECKING:
@@ -17,6 +17,3 @@ if TYPE_CHECKING:
 def handle(node: Node, request: SyncGroupRequest, call: Call) -> None:
     """Give or take the assignment."""
     node.groups.handle(request.group_id, request, call)
-
-
-API = serve(SyncGroupRequest, handle, may_park=True)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, Gather, Part, serve
+from kohort.broker.admission import Admission
+from kohort.broker.calls import Call, Gather, Part
 from kohort.broker.config import OFFSETS_TOPIC
-from kohort.broker.groups import GroupHost
+from kohort.broker.group_host import GroupHost
 from kohort.broker.shards import coordinator_code
-from kohort.broker.transactions import Admission
 from kohort.errors import BrokerError, ErrorCode
 from kohort.group.effects import RequestContext
 from kohort.group.refusals import refusal_of
@@ -109,6 +109,3 @@ def _unknown(node: Node, topic: TxnOffsetCommitRequestTopic) -> TxnOffsetCommitR
             if node.topics.partition(topic.name, p.partition_index) is None
         ],
     )
-
-
-API = serve(TxnOffsetCommitRequest, handle)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis.api_versions import FEATURES
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.errors import ErrorCode
 from kohort.wire.messages.update_features_request import FeatureUpdateKey, UpdateFeaturesRequest
 from kohort.wire.messages.update_features_response import (
@@ -54,6 +54,3 @@ def _fault(update: FeatureUpdateKey, version: int) -> str | None:
     if update.max_version_level != level:
         return f"{update.feature} has level {level} here and no other"
     return None
-
-
-API = serve(UpdateFeaturesRequest, handle)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, serve
+from kohort.broker.calls import Call
 from kohort.broker.log.log import Appended
 from kohort.broker.log.txn_index import Marker
 from kohort.broker.transactions import require_leader, write_marker
@@ -75,6 +75,3 @@ class _Writing:
         self._missing -= 1
         if self._missing == 0:
             self._call.answer(self._response)
-
-
-API = serve(WriteTxnMarkersRequest, handle)

@@ -15,17 +15,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from kohort.broker.log.checkpoints import TopicPartition, decode_offsets, encode_offsets
 from kohort.broker.log.files import Files, replace_file
 from kohort.errors import StorageError
+from kohort.lean import dataclass, field
 
 CLEAN_MARKER = ".kafka_cleanshutdown"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 TOPICS_FILE = "topics.json"
+USERS_FILE = "users.json"
 _FORMAT = 1
 _PARTITION_DIR = re.compile(r"(.+)-(\d+)")
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")

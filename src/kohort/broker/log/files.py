@@ -71,6 +71,10 @@ class Files(Protocol):
 
     def sync_dir(self, path: str) -> None: ...
 
+    def close(self) -> None:
+        """Let go of everything. Nothing is synced by this."""
+        ...
+
 
 def parent_of(path: str) -> str:
     """The directory of a path; "" is the data directory itself."""
@@ -185,3 +189,5 @@ class MemoryFiles:
             del self._files[inside]
 
     def sync_dir(self, path: str) -> None: ...
+
+    def close(self) -> None: ...

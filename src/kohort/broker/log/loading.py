@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import dataclass
 
 from kohort.broker.log.checkpoints import LeaderEpochs
 from kohort.broker.log.files import Files
@@ -25,6 +24,7 @@ from kohort.broker.log.segment import SNAPSHOT_SUFFIX, Segment, file_name
 from kohort.broker.log.txn_index import TXN_INDEX_SUFFIX, marker_of
 from kohort.broker.topic_settings import TopicConfig
 from kohort.errors import CorruptRecordError
+from kohort.lean import dataclass
 from kohort.records import BatchHeader
 
 log = logging.getLogger("kohort.broker")

@@ -17,7 +17,6 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -226,6 +225,8 @@ class OsFiles:
         os.unlink(self.root / path)
 
     def remove_tree(self, path: str) -> None:
+        import shutil  # it brings compressors along
+
         shutil.rmtree(self.root / path)
 
     def sync_dir(self, path: str) -> None:

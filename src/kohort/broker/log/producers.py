@@ -22,13 +22,13 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import ItemsView
-from dataclasses import dataclass, field
 from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
 
 from kohort.broker.log.txn_index import Marker
 from kohort.errors import ErrorCode
+from kohort.lean import dataclass, field
 from kohort.records import BatchHeader
 
 MAX_PRODUCERS = 10_000
@@ -52,13 +52,17 @@ class AppendedBatch:
     timestamp: int
 
 
+def _window() -> deque[AppendedBatch]:
+    return deque(maxlen=WINDOW_BATCHES)
+
+
 @dataclass(slots=True)
 class Producer:
     """One producer id: its epoch, its last batches, when it wrote last, its open transaction."""
 
     epoch: int
     last_ms: int
-    batches: deque[AppendedBatch] = field(default_factory=lambda: deque(maxlen=WINDOW_BATCHES))
+    batches: deque[AppendedBatch] = field(default_factory=_window)
     coordinator_epoch: int = -1
     """Of the last marker; -1 before the first."""
     first_offset: int = NO_TRANSACTION

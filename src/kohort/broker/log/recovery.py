@@ -9,10 +9,10 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from kohort.broker.log.files import Buffer, LogFile
 from kohort.errors import CorruptRecordError
+from kohort.lean import dataclass
 from kohort.records import BatchHeader, check_batch, read_batch_header
 from kohort.records.layout import HEADER_BYTES
 
