@@ -46,8 +46,9 @@ def check_kernel() -> Finding:
     from kohort.client.front_implementation import FRONT
     from kohort.group.assignors.loops_implementation import LOOPS
     from kohort.records import KERNEL
+    from kohort.wire.implementation import CODECS
 
-    parts = {"records": KERNEL, "producer": FRONT, "assignors": LOOPS}
+    parts = {"records": KERNEL, "producer": FRONT, "assignors": LOOPS, "codecs": CODECS}
     pure = [name for name, kernel in parts.items() if kernel != "cython"]
     if not pure:
         return Finding("kernel", OK, f"cython (kohort {__version__})")

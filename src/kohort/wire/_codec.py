@@ -1,7 +1,8 @@
 """Encoding and decoding of one message body, through codecs made at first use.
 
 Rules:
-- A codec is generated per (message, version) from the facts, compiled once and kept on the class.
+- A codec is made per (message, version) from the facts at first use, and kept on the class: the
+  compiled machine, which leaves to a generated one what it refuses, or a generated one alone.
 - Only `DecodeError`, `EncodeError` and `UnsupportedVersionError` come out.
 - Decoding consumes the whole input. `bytes` in is fastest; records come out as `memoryview`s of
   the input, so the input must not be recycled while they are in use. All else is copied.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from itertools import repeat
 from struct import error as struct_error
 from typing import Any, Final, TypeVar
@@ -20,6 +22,7 @@ from kohort.wire import _runtime
 from kohort.wire._base import ZERO_UUID, Message
 from kohort.wire._limits import Limits
 from kohort.wire._types import Buffer
+from kohort.wire.implementation import Decoder, Encoder, layout_of
 
 M = TypeVar("M", bound=Message)
 
@@ -187,25 +190,44 @@ def check_version(cls: type[Message], version: int) -> None:
 
 
 def make_encoder(cls: type[Message], version: int) -> Callable[..., Any]:
-    """Generates, compiles and keeps the encoder of `cls` at `version`."""
-    from kohort.wire import _gen_encode, _schema
-
+    """Makes and keeps the encoder of `cls` at `version`: the compiled one where there is one."""
     check_version(cls, version)
-    source, names = _gen_encode.encoder_source(_schema.load(cls.NAME), version)
-    encoder = _compile(cls, source, names, f"encode {cls.NAME} v{version}")["encode"]
+    make = partial(generated_encoder, cls, version)
+    encoder = make() if Encoder is None else Encoder(_layout(cls, version), make)
     cls.ENCODERS[version] = encoder
     return encoder
 
 
 def make_decoder(cls: type[Message], version: int, *, view: bool) -> Callable[..., Any]:
-    """Generates, compiles and keeps the decoder of `cls` at `version`."""
-    from kohort.wire import _gen_decode, _schema
-
+    """Makes and keeps the decoder of `cls` at `version`: the compiled one where there is one."""
     check_version(cls, version)
-    source, names = _gen_decode.decoder_source(_schema.load(cls.NAME), version, view=view)
-    decoder = _compile(cls, source, names, f"decode {cls.NAME} v{version}")["decode"]
+    make = partial(generated_decoder, cls, version, view=view)
+    decoder = make() if Decoder is None else Decoder(_layout(cls, version), make)
     cls.DECODERS[~version if view else version] = decoder
     return decoder
+
+
+def _layout(cls: type[Message], version: int) -> Any:
+    from kohort.wire import _schema
+
+    assert layout_of is not None, "asked for where there is a machine"
+    return layout_of(_schema.load(cls.NAME), sys.modules[cls.__module__], version)
+
+
+def generated_encoder(cls: type[Message], version: int) -> Callable[..., Any]:
+    """Generates and compiles the Python encoder of `cls` at `version`."""
+    from kohort.wire import _gen_encode, _schema
+
+    source, names = _gen_encode.encoder_source(_schema.load(cls.NAME), version)
+    return _compile(cls, source, names, f"encode {cls.NAME} v{version}")["encode"]
+
+
+def generated_decoder(cls: type[Message], version: int, *, view: bool) -> Callable[..., Any]:
+    """Generates and compiles the Python decoder of `cls` at `version`."""
+    from kohort.wire import _gen_decode, _schema
+
+    source, names = _gen_decode.decoder_source(_schema.load(cls.NAME), version, view=view)
+    return _compile(cls, source, names, f"decode {cls.NAME} v{version}")["decode"]
 
 
 _RUNTIME_NAMES: Final = {

@@ -16,7 +16,7 @@ from struct import Struct as Packer
 from typing import Any
 
 from kohort.wire import _runtime
-from kohort.wire._schema import SIZES, Definition, Field, Struct
+from kohort.wire._schema import SIZES, Definition, Field, Struct, is_shared, least_bytes
 
 NATURAL = {"bool": "False", "float64": "0.0", "string": "''", "bytes": "b''", "uuid": "ZERO"}
 
@@ -162,9 +162,7 @@ class DecoderWriter:
             return "[]"
         if field.struct is not None:
             self.names[f"C_{field.base}"] = field.base
-            if field.tag >= 0 and all(
-                not f.array and f.struct is None for f in field.struct.fields
-            ):
+            if is_shared(field):
                 self.names[f"D_{field.base}"] = field.base
                 return f"D_{field.base}"
             return f"C_{field.base}()"
@@ -306,7 +304,7 @@ class DecoderWriter:
             self.emit(f"if not 0 < {n} < 128: {n}, p = size(buf, p, {n})")
         if compact:
             self.emit(f"{n} -= 1")
-        self.check(n, self.least(field))
+        self.check(n, least_bytes(field, self.version, self.flexible))
         if code is not None:
             self.emit(f"{target} = numbers({code!r}, {SIZES[code]}, buf, p, {n})")
             self.emit(f"p += {n} * {SIZES[code]}")
@@ -378,27 +376,6 @@ class DecoderWriter:
         """The `struct` code of an array's elements."""
         single = Field(f"{field.wire_name} {field.base} 0+")
         return single.fixed
-
-    def least(self, field: Field) -> int:
-        """The least size of one element on the wire."""
-        if field.struct is not None:
-            return max(1, self.least_struct(field.struct))
-        code = self.code(field)
-        if code is not None:
-            return SIZES[code]
-        return 1 if self.compact(field) else (2 if field.base == "string" else 4)
-
-    def least_struct(self, struct: Struct) -> int:
-        """The least size of a struct on the wire."""
-        total = 1 if self.flexible else 0
-        for field in struct.present(self.version):
-            if field.array:
-                total += 1 if self.compact(field) else 4
-            elif field.struct is not None:
-                total += 1 if self.may_be_null(field) else self.least_struct(field.struct)
-            else:
-                total += self.least(field)
-        return total
 
 
 def decoder_source(

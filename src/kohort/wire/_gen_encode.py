@@ -16,17 +16,7 @@ from struct import Struct as Packer
 from typing import Any
 
 from kohort.wire import _runtime
-from kohort.wire._schema import Definition, Field, Struct
-
-
-def shared(field: Field) -> bool:
-    """Whether the field's absent value is the one shared default of its struct."""
-    return (
-        field.struct is not None
-        and not field.array
-        and field.tag >= 0
-        and all(not f.array and f.struct is None for f in field.struct.fields)
-    )
+from kohort.wire._schema import Definition, Field, Struct, is_shared
 
 
 class EncoderWriter:
@@ -159,7 +149,7 @@ class EncoderWriter:
             return f"{value} != []" if field.ever_null else value
         if field.struct is not None:
             self.names[f"C_{field.base}"] = field.base
-            if shared(field):
+            if is_shared(field):
                 self.names[f"D_{field.base}"] = field.base
                 return f"({value} is not D_{field.base} and {value} != D_{field.base})"
             return f"{value} != C_{field.base}()"

@@ -195,6 +195,39 @@ class Definition:
                 field.struct = shared[field.base]
 
 
+def is_shared(field: Field) -> bool:
+    """Whether the field's absent value is the one shared default of its struct."""
+    return (
+        field.struct is not None
+        and not field.array
+        and field.tag >= 0
+        and all(not f.array and f.struct is None for f in field.struct.fields)
+    )
+
+
+def least_bytes(field: Field, version: int, flexible: bool) -> int:
+    """The least size on the wire of a field, or of one element where it is an array."""
+    if field.struct is not None:
+        return max(1, _least_of_struct(field.struct, version, flexible))
+    if field.base in NUMBERS:
+        return SIZES[NUMBERS[field.base]]
+    return 1 if flexible and not field.classic else (2 if field.base == "string" else 4)
+
+
+def _least_of_struct(struct: Struct, version: int, flexible: bool) -> int:
+    total = 1 if flexible else 0
+    for field in struct.present(version):
+        if field.array:
+            total += 1 if flexible else 4
+        elif field.struct is not None and version in field.nullable:
+            total += 1
+        elif field.struct is not None:
+            total += _least_of_struct(field.struct, version, flexible)
+        else:
+            total += least_bytes(field, version, flexible)
+    return total
+
+
 def snake(name: str) -> str:
     """`TopicId` -> `topic_id`, `SHA256` -> `sha256`; our name for one of Kafka's."""
     name = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name)

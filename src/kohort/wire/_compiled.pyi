@@ -1,0 +1,19 @@
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from kohort.wire._schema import Definition
+
+class Layout: ...
+
+class Decoder:
+    def __init__(self, layout: Layout, generate: Callable[[], Callable[..., Any]]) -> None: ...
+    def __call__(
+        self, data: object, memory: memoryview | None, at: int, end: int, left: int, most: int
+    ) -> tuple[Any, int]: ...
+
+class Encoder:
+    def __init__(self, layout: Layout, generate: Callable[[], Callable[..., Any]]) -> None: ...
+    def __call__(self, message: object, out: list[Any], large: list[int]) -> None: ...
+
+def layout_of(definition: Definition, module: ModuleType, version: int) -> Layout: ...
