@@ -181,3 +181,21 @@ def test_columns_that_are_not_what_they_say(
 ) -> None:
     with pytest.raises(UsageError, match=what):
         impl.BatchBuilder().extend_columns(timestamps, None, value, headers, stop=stop)
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_a_batch_that_is_taken_is_the_one_that_is_built(impl: Any, codec: Compression) -> None:
+    """`take` gives the builder's own memory away: what comes after must not show in it."""
+    builder = impl.BatchBuilder(codec, 100_000)
+    identity = {"producer_id": 1 << 40, "producer_epoch": 3, "base_sequence": 17}
+    taken: list[tuple[Any, bytes]] = []
+    for size in (40_000, 7, 90_000, 90_000, 300_000, 1):
+        builder.append(5, b"key", bytes(range(256)) * (size // 256) + bytes(size % 256))
+        builder.append(4, None, b"another")
+        built = builder.build(transactional=True, **identity)
+        taken.append((builder.take(transactional=True, **identity), built))
+        assert (len(builder), builder.size, builder.base_timestamp) == (0, 61, -1)
+    for batch, built in taken:
+        assert bytes(batch) == built
+    with pytest.raises(UsageError):
+        builder.take()

@@ -48,7 +48,7 @@ class Batch:
         self.reserved_bytes = 0
         self.count = 0
         """Records in it; set when it is closed."""
-        self.payload: bytes | bytearray = b""
+        self.payload: bytes | bytearray | memoryview = b""
         """The batch as it goes over the wire; made when it is first sent."""
         self.attempts = 0
         self.retry_at_ms = 0

@@ -38,7 +38,7 @@ def seal(batch: Batch, *, transactional: bool = False) -> bool:
     stamp = (producer_id, epoch, batch.sequence)
     builder = batch.builder
     if builder is not None:
-        batch.payload = builder.build(
+        batch.payload = builder.take(
             producer_id=producer_id,
             producer_epoch=epoch,
             base_sequence=batch.sequence,

@@ -104,16 +104,24 @@ cdef inline int field_of(object data, Field *field, Py_buffer *view) except -1:
     return 1
 
 
+cdef void seal(uint8_t *batch, size_t size) noexcept:
+    """Fills in the length and the CRC of a batch that is otherwise whole."""
+    put32(batch + 8, <uint32_t> (size - PREFIX))
+    put32(batch + 17, kh_crc32c(0, batch + CRC_FROM, size - CRC_FROM))
+
+
 @cython.final
 cdef class BatchBuilder:
     """Gathers the records of one batch. The contract is `pure.BatchBuilder`'s."""
 
     cdef Draft draft
+    cdef size_t usual  # bytes of the last batch that was taken: the next will be much the same
     cdef readonly object compression
     cdef readonly object level
 
     def __cinit__(self, compression=Compression.NONE, max_bytes=MOST_BYTES, *, level=None):
         memset(&self.draft, 0, sizeof(Draft))
+        self.usual = 0
         self.compression = Compression(compression)
         self.level = level
         if level is not None:
@@ -182,6 +190,7 @@ cdef class BatchBuilder:
         cdef Py_ssize_t row = start
         cdef ColumnReader reader = ColumnReader(timestamps, key, value, headers, start, stop)
         cdef int status = 0
+        self._make_ready()
         with nogil:
             while row < stop and status == 0:
                 status = reader.add(&self.draft, row)
@@ -202,14 +211,49 @@ cdef class BatchBuilder:
         cdef uint8_t *p = d.records.data
         cdef int attributes = self.compression
         cdef int64_t max_timestamp = d.max_timestamp
-        if d.count == 0:
-            raise UsageError("a batch without records cannot be built; append first")
+        cdef bytes out
         if append_time_ms is not None:
             max_timestamp = append_time_ms
             attributes |= 0x08
         attributes |= (0x10 if transactional else 0) | (0x20 if control else 0)
+        self._head(attributes, max_timestamp, producer_id, producer_epoch, base_sequence)
         put64(p, <uint64_t> base_offset)
         put32(p + 12, <uint32_t> leader_epoch)
+        if self.compression:
+            return bytes(self._packed())
+        out = PyBytes_FromStringAndSize(<const char *> p, <Py_ssize_t> d.records.size)
+        seal(<uint8_t *> <char *> out, d.records.size)
+        return out
+
+    def take(
+        self, *, int64_t producer_id=-1, int16_t producer_epoch=-1, int32_t base_sequence=-1,
+        bint transactional=False,
+    ):
+        cdef Draft *d = &self.draft
+        cdef int attributes = self.compression
+        cdef size_t size = d.records.size
+        attributes |= 0x10 if transactional else 0
+        self._head(attributes, d.max_timestamp, producer_id, producer_epoch, base_sequence)
+        if self.compression:
+            out = self._packed()
+        else:
+            seal(d.records.data, size)
+            out = take(&d.records)
+            self.usual = min(size, d.max_bytes)
+        self.clear()
+        return out
+
+    cdef int _head(
+        self, int attributes, int64_t max_timestamp, int64_t producer_id, int16_t producer_epoch,
+        int32_t base_sequence,
+    ) except -1:
+        """The header but for length and CRC; base offset and leader epoch are nobody's yet."""
+        cdef Draft *d = &self.draft
+        cdef uint8_t *p = d.records.data
+        if d.count == 0:
+            raise UsageError("a batch without records cannot be built; append first")
+        put64(p, 0)
+        put32(p + 12, 0xFFFFFFFF)
         p[16] = 2
         put32(p + 21, <uint32_t> attributes << 16 | <uint32_t> (d.count - 1) >> 16)
         put32(p + 23, <uint32_t> (d.count - 1))
@@ -220,33 +264,38 @@ cdef class BatchBuilder:
         p[52] = <uint8_t> producer_epoch
         put32(p + 53, <uint32_t> base_sequence)
         put32(p + 57, <uint32_t> d.count)
-        return self._sealed()
+        return 0
 
-    cdef bytes _sealed(self):
-        """The batch as bytes: records compressed, length and CRC filled in."""
+    cdef object _packed(self):
+        """The batch with its records compressed, as a view of memory of its own."""
         cdef Draft *d = &self.draft
-        cdef bytes out
-        cdef Source packed
-        cdef uint8_t *p
-        cdef size_t size = d.records.size
-        cdef uint32_t crc
-        if self.compression:
-            body = PyBytes_FromStringAndSize(
-                <const char *> d.records.data + HEADER, <Py_ssize_t> d.records.size - HEADER
-            )
-            packed = Source(compress(self.compression, body, self.level))
-            size = HEADER + <size_t> packed.view.len
-            out = PyBytes_FromStringAndSize(NULL, <Py_ssize_t> size)
-            p = <uint8_t *> <char *> out
-            memcpy(p, d.records.data, HEADER)
-            memcpy(p + HEADER, packed.view.buf, size - HEADER)
-        else:
-            out = PyBytes_FromStringAndSize(<const char *> d.records.data, <Py_ssize_t> size)
-            p = <uint8_t *> <char *> out
-        put32(p + 8, <uint32_t> (size - PREFIX))
-        crc = kh_crc32c(0, p + CRC_FROM, size - CRC_FROM)
-        put32(p + 17, crc)
-        return out
+        cdef Memory memory = Memory.__new__(Memory)
+        cdef Source packed = Source(compress(
+            self.compression,
+            PyMemoryView_FromMemory(
+                <char *> d.records.data + HEADER, <Py_ssize_t> d.records.size - HEADER, PyBUF_READ
+            ),
+            self.level,
+        ))
+        cdef size_t size = HEADER + <size_t> packed.view.len
+        draw(&memory.vec, size)
+        memory.vec.size = size
+        memcpy(memory.vec.data, d.records.data, HEADER)
+        memcpy(memory.vec.data + HEADER, packed.view.buf, <size_t> packed.view.len)
+        seal(memory.vec.data, memory.vec.size)
+        return memoryview(memory).toreadonly()
+
+    cdef int _make_ready(self) except -1:
+        """Room for a whole batch before its first record, if there was a batch before."""
+        cdef Vec fresh
+        if self.draft.count or self.draft.records.room >= self.usual:
+            return 0
+        memset(&fresh, 0, sizeof(Vec))
+        draw(&fresh, self.usual)
+        fresh.size = HEADER
+        release(&self.draft.records)
+        self.draft.records = fresh
+        return 0
 
     cdef int _append(self, int64_t timestamp, key, value, headers) except -1:
         cdef Field key_field, value_field
@@ -254,6 +303,8 @@ cdef class BatchBuilder:
         cdef int held_key = 0, held_value = 0
         cdef int64_t count = 0
         cdef int status
+        if self.draft.count == 0:
+            self._make_ready()
         self.draft.scratch.size = 0
         if headers:
             count = self._scratch_headers(headers)

@@ -14,9 +14,10 @@ Rules:
 
 cimport cython
 from cpython.buffer cimport (
-    PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
+    PyBUF_READ, PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free
@@ -128,7 +129,7 @@ cdef extern from "_usual.h":
 # Fresh memory costs more than the decoding that fills it (a page fault is about a microsecond), so
 # large buffers come back here when their last reference is gone. The lock guards this pool.
 cdef enum:
-    POOL_SLOTS = 48
+    POOL_SLOTS = 160
     POOL_BYTES = 48 * 1024 * 1024
     POOL_LEAST = 32 * 1024
 

@@ -79,7 +79,7 @@ def compress(codec: int, data: Readable, level: int | None = None) -> bytes | me
         return memoryview(library.zstd.compress(data, chosen))
     # Kafka's Java client refuses blocks that depend on each other.
     packer = library.lz4.Compressor(chosen, content_checksum=False, block_linked=False)
-    packer.compress(data)
+    packer.compress(bytes(data))  # it takes no other kind of buffer
     return memoryview(packer.finish())
 
 

@@ -217,6 +217,24 @@ class BatchBuilder:
         length = CRC_START - PREFIX_BYTES + len(checked) + len(body)
         return _PREFIX.pack(base_offset, length, leader_epoch, MAGIC, crc) + checked + body
 
+    def take(
+        self,
+        *,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        base_sequence: int = -1,
+        transactional: bool = False,
+    ) -> Readable:
+        """The same without a copy, where that can be: the builder is empty afterwards."""
+        built = self.build(
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            transactional=transactional,
+        )
+        self.clear()
+        return built
+
 
 def _wrapped(value: int) -> int:
     """As int64 arithmetic gives it."""
