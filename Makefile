@@ -10,7 +10,7 @@ KERNEL := $(wildcard src/kohort/*/*.pyx src/kohort/*/*.pxi src/kohort/*/*.h)
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: power-cut help setup demo test check bench demo-kill nightly mutants soak interop compat wire diagrams clean
+.PHONY: power-cut help setup demo test check bench demo-kill nightly mutants soak interop compat compat-go wire diagrams clean
 
 help:  ## what the targets do
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -56,7 +56,7 @@ mutants: setup  ## plant known bugs one by one; the simulator and the tests must
 	@$(BIN)/python tools/run_mutants.py
 
 interop: setup  ## Apache Kafka's clients, tools, broker, Spark's connector beside ours (Maven, Java)
-	@$(PYTEST) -q tests/e2e -k interop
+	@$(PYTEST) -q tests/e2e tests/interop/test_kcat.py -k interop
 	@if $(BIN)/python tools/java_tools.py; then \
 	  echo "==> Apache Kafka's clients and console tools, Spark's connector against the embedded broker"; \
 	  $(PYTEST) -q tests/interop && \
@@ -65,6 +65,9 @@ interop: setup  ## Apache Kafka's clients, tools, broker, Spark's connector besi
 	    tests/processing/test_exact.py tests/processing/test_holding.py \
 	    tests/interop/test_java_groups.py tests/e2e/test_interop_consumer_protocol.py; \
 	else echo "==> SKIPPED: everything that needs Apache Kafka's jars, for the reason above"; fi
+
+compat-go: setup  ## franz-go's own tests against `kohort broker run` (Go)
+	@$(BIN)/python tools/compat_go.py
 
 compat: setup  ## librdkafka's own test-runner against `kohort broker run` (npm, a C compiler)
 	@$(BIN)/python tools/compat.py

@@ -5,9 +5,7 @@
     python tools/compat.py --update                     add to the allow-lists what passed
 
 Every test gets a broker of its own: three nodes, Kafka's replication factor, four partitions, as
-the suite asks for. A test of the allow-lists (tests/compat/allowed-PROTOCOL.txt) that does not
-pass, nor when it is run once more (many go by the clock), fails the whole; a test that skips itself
-did not pass. Causes: docs/compat-findings.md.
+the suite asks for. What fails the whole: `compat_run`. Causes: docs/compat-findings.md.
 """
 
 from __future__ import annotations
@@ -19,30 +17,18 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import java_tools
+from compat_run import ROOT, Result, judge, read_list, running_broker, twice
 from compat_setups import Setup, setup_of
 from librdkafka_suite import NotBuildable, SuiteTest, build, plain_environment, read_tests
 
-ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "compat"
-LISTS = ROOT / "tests" / "compat"
-FINDINGS = ROOT / "docs" / "compat-findings.md"
 PROTOCOLS = ("classic", "consumer")
 KAFKA_VERSION = "4.1.0"
 """What the tests are told that the broker is: share groups (4.2) are left out by the suite."""
-NODES = 3
-RACKS = "RACK1,RACK2,RACK3"
-"""RACK and the node's id, as the suite names them."""
-INITIAL_DELAY_MS = 1_000
-"""The tests expect two members that come together to be in one first generation, as with Kafka's
-default of 3000; ours is 0."""
 TIME_LIMIT_S = 1_200
 """Hard limit for one run; the tests have their own limits below it."""
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -52,51 +38,6 @@ SUMMARY = re.compile(
 FAILURE = re.compile(r'^### Test "(\d{4}_\w+)[^"]*" failed at (\S+)')
 BANNER = re.compile(r"=+ Test (\d{4}_\w+) (PASSED|SKIPPED) =+")
 SUBTEST = re.compile(r"\[(\d{4}_\w+).*\[ .+: (?:(PASS) \(|SKIP: (.*) \])")
-
-
-@dataclass(frozen=True)
-class Result:
-    """How one test ended."""
-
-    name: str
-    state: str
-    """PASSED, FAILED, SKIPPED, or CRASHED (no summary: killed, or out of time)."""
-    seconds: float
-    why: str
-
-
-@contextmanager
-def running_broker(settings: tuple[str, ...], log: Path) -> Iterator[str]:
-    """`kohort broker run` in an empty directory; gives its bootstrap addresses."""
-    with tempfile.TemporaryDirectory(prefix="kohort-compat-") as directory:
-        words = [
-            sys.executable, "-m", "kohort", "broker", "run", "--port", "0",
-            "--nodes", str(NODES), "--racks", RACKS, "--partitions", "4", "--data-dir", directory,
-            "-X", "replica.selector.class=RackAwareReplicaSelector",
-            "-X", "acls=true", "-X", "allow.everyone.if.no.acl.found=true",
-            "-X", f"group.initial.rebalance.delay.ms={INITIAL_DELAY_MS}",
-        ]  # fmt: skip
-        for setting in settings:
-            words += ["-X", setting]
-        environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
-        with log.open("w") as errors:
-            process = subprocess.Popen(
-                words, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
-            )
-            try:
-                assert process.stdout is not None
-                line = process.stdout.readline()
-                ready = re.match(r"ready on (\S+)", line)
-                if ready is None:
-                    raise RuntimeError(f"the broker did not start: {line!r}; see {log}")
-                yield ready[1]
-            finally:
-                process.terminate()
-                try:
-                    process.wait(20)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
 
 
 def make_kafka_home() -> None:
@@ -214,25 +155,6 @@ def read_ends(log: Path) -> dict[str, Result]:
     return found
 
 
-def read_list(protocol: str) -> list[str]:
-    """The names of an allow-list, in its order."""
-    path = LISTS / f"allowed-{protocol}.txt"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [line for line in lines if line and not line.startswith("#")]
-
-
-def add_to_list(protocol: str, names: list[str]) -> None:
-    """The list only grows: nothing is ever taken from it here."""
-    path = LISTS / f"allowed-{protocol}.txt"
-    head = (
-        "# Tests of librdkafka's test-runner that pass against `kohort broker run` with\n"
-        f"# group.protocol={protocol}. `make compat` fails when one of them does not.\n"
-        "# This list only grows (python tools/compat.py --update).\n"
-    )
-    every = sorted({*read_list(protocol), *names})
-    path.write_text(head + "".join(f"{name}\n" for name in every))
-
-
 def run_protocol(
     suite: Path, protocol: str, tests: list[SuiteTest], options: argparse.Namespace
 ) -> list[Result]:
@@ -241,46 +163,13 @@ def run_protocol(
     for test in tests:
         groups.setdefault((test.number, test.scenario), []).append(test)
     results: list[Result] = []
-    allowed = set(read_list(protocol))
     for members in groups.values():
         names = [member.name for member in members]
-        ended = run_one(suite, protocol, members[0], names, options)
-        show(protocol, ended)
-        if any(result.state != "PASSED" and result.name in allowed for result in ended):
-            print("         once more, because it is on the list:")
-            ended = run_one(suite, protocol, members[0], names, options)
-            show(protocol, ended)
-        results += ended
+        results += twice(
+            protocol,
+            lambda first=members[0], names=names: run_one(suite, protocol, first, names, options),
+        )
     return results
-
-
-def show(protocol: str, results: list[Result]) -> None:
-    """A line each, at once."""
-    for result in results:
-        why = "" if result.state == "PASSED" else f"  {result.why[:300]}"
-        print(f"{protocol:9}{result.name:48}{result.state:8}{result.seconds:7.1f} s{why}")
-    sys.stdout.flush()
-
-
-def judge(protocol: str, results: list[Result], update: bool) -> bool:
-    """Compare with the allow-list; say what is new, what is gone. True when nothing is lost."""
-    allowed = set(read_list(protocol))
-    passed = [r.name for r in results if r.state == "PASSED"]
-    lost = [r for r in results if r.state != "PASSED" and r.name in allowed]
-    new = [name for name in passed if name not in allowed]
-    print(f"==> {protocol}: {len(passed)} of {len(results)} broker tests pass")
-    if new and update:
-        add_to_list(protocol, new)
-        print(f"    added to allowed-{protocol}.txt: {' '.join(new)}")
-    elif new:
-        print(f"    may be added (--update): {' '.join(new)}")
-    known = FINDINGS.read_text()
-    for result in results:
-        if result.state != "PASSED" and result.name not in known:
-            print(f"    no cause in {FINDINGS.name}: {result.name}: {result.why[:200]}")
-    for result in lost:
-        print(f"    LOST: {result.name} is on the list and {result.state}: {result.why}")
-    return not lost
 
 
 def main() -> int:

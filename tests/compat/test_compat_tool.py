@@ -42,12 +42,34 @@ struct test tests[] = {
     {NULL}};
 """
 
+GO_LOG = """\
+=== RUN   TestTxnEtl
+--- PASS: TestPing (0.08s)
+    consumer_test.go:289: __consumer_offsets is not assigned
+--- FAIL: TestRegex (15.11s)
+--- SKIP: TestShareGroup (0.00s)
+--- PASS: TestTxnEtl (30.71s)
+    --- PASS: TestTxnEtl/range/848 (17.03s)
+"""
+GO_SOURCE = """\
+func TestParse(t *testing.T) {
+	t.Parallel()
+}
+
+func TestPing(t *testing.T) {
+	if true {
+		cl, _ := newTestClient()
+	}
+}
+"""
+
 
 @pytest.fixture
 def tools(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(TOOLS))
-    yield importlib.import_module("compat"), importlib.import_module("librdkafka_suite")
-    for name in ("compat", "librdkafka_suite"):
+    names = ("compat", "librdkafka_suite", "compat_run", "compat_go")
+    yield tuple(importlib.import_module(name) for name in names)
+    for name in names:
         sys.modules.pop(name, None)
 
 
@@ -82,7 +104,7 @@ def test_only_tests_that_want_a_broker_are_chosen(tools: Any, tmp_path: Path) ->
 def test_a_listed_test_must_pass_and_stays_listed(
     tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compat = tools[0]
+    compat = tools[2]
     monkeypatch.setattr(compat, "LISTS", tmp_path)
     compat.add_to_list("classic", ["0002_b", "0001_a"])
     results = [
@@ -95,8 +117,26 @@ def test_a_listed_test_must_pass_and_stays_listed(
 
 
 def test_the_findings_page_counts_what_the_lists_name(tools: Any) -> None:
-    compat = tools[0]
+    compat = tools[2]
     page = compat.FINDINGS.read_text()
     row = next(line for line in page.splitlines() if line.startswith("| pass |"))
     counted = [int(cell) for cell in row.split("|")[2:4]]
     assert counted == [len(compat.read_list(protocol)) for protocol in ("classic", "consumer")]
+    go = next(line for line in page.splitlines() if line.startswith("| listed as passing |"))
+    assert int(go.split("|")[2]) == len(compat.read_list("go"))
+
+
+def test_how_tests_in_go_ended_is_read_from_the_log(tools: Any) -> None:
+    ends = tools[3].read_ends(GO_LOG, "TestTxnEtl+chaos")
+    assert [(end.name, end.state, end.why) for end in ends] == [
+        ("TestPing", "PASSED", ""),
+        ("TestRegex", "FAILED", "__consumer_offsets is not assigned"),
+        ("TestShareGroup", "SKIPPED", "__consumer_offsets is not assigned"),
+        ("TestTxnEtl+chaos", "PASSED", ""),
+        ("TestTxnEtl+chaos/range/848", "PASSED", ""),
+    ]
+
+
+def test_only_tests_in_go_that_want_a_broker_are_chosen(tools: Any, tmp_path: Path) -> None:
+    (tmp_path / "a_test.go").write_text(GO_SOURCE)
+    assert tools[3].read_tests(tmp_path) == ["TestPing", "TestGroupETL+chaos", "TestTxnEtl+chaos"]

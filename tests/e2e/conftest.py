@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kohort.testing import Cluster
+from tests.clusters import Cluster
 
 SESSIONS = {
     "group_min_session_timeout_ms": 1_000,

@@ -9,7 +9,7 @@ import pytest
 
 from kohort import Admin, Consumer, Producer, TopicPartition
 from kohort.errors import BrokerError
-from kohort.testing import Cluster
+from tests.clusters import Cluster
 
 from .admins import admin_of
 from .makes import CONFLUENT, PEERS, deadline, fresh

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from kohort import Admin, NewTopic
-from tests.clusters import APACHE, Cluster
+from tests.clusters import APACHE, BrokerProcess, Cluster
 
-from .broker_process import BrokerProcess
 from .conftest import SESSIONS
 from .group_run import GroupRun
 from .makes import CONFLUENT, KOHORT, fresh

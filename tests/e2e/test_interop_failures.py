@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from kohort import Admin
-from kohort.testing import Cluster
+from tests.clusters import BrokerProcess, Cluster
 
-from .broker_process import BrokerProcess
 from .conftest import SESSIONS, Watch
 from .feeders import Feeder
 from .group_run import GroupRun

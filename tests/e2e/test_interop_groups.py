@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kohort.testing import Cluster
+from tests.clusters import Cluster
 
 from .group_run import GroupRun
 from .makes import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, KOHORT, MAKES, fresh

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kohort.records import Compression, iter_batches
-from kohort.testing import Cluster
 from kohort.wire.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
 from kohort.wire.messages.fetch_response import FetchResponse
+from tests.clusters import Cluster
 
 from .makes import (
     AIOKAFKA,

@@ -18,11 +18,11 @@ import pytest
 from kohort import Admin, Consumer, NewTopic, Producer, TopicPartition
 from kohort.broker.config import TRANSACTIONS_TOPIC
 from kohort.broker.taps import Event, Moment, Verdict
-from kohort.testing import Cluster
 from kohort.transactions.records import decode_record
 from kohort.transactions.states import TransactionState
+from tests.clusters import BrokerProcess, Cluster
 
-from .broker_process import ROOT, BrokerProcess
+from .broker_process import ROOT
 from .conftest import SESSIONS
 from .makes import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, KOHORT, MAKES, deadline, fresh
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from kohort.testing import Cluster
+from tests.clusters import Cluster
 from tests.interop.java import JARS
 
 from .conftest import SESSIONS

@@ -189,6 +189,19 @@ class ApacheKafka:
         return decode_response(response, used, frame)[1]
 
 
+class ApacheProcess(ApacheKafka):
+    """Apache Kafka with the face of `tests.e2e.broker_process.BrokerProcess`."""
+
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        super().__init__(**settings)
+        shutil.rmtree(self._directory)
+        self._directory = directory
+
+    def complaints(self) -> list[str]:
+        """What it logs is not looked at."""
+        return []
+
+
 def free_port() -> int:
     """A port that was free a moment ago."""
     with socket.socket() as probe:

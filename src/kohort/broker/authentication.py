@@ -133,6 +133,8 @@ class Session:
         self._mechanism = ""
         self._user = ""
         self._expires_ms: int | None = None
+        self.bare = False
+        """Whether the messages of this login come without headers (SaslHandshake v0)."""
         self.refused = False
         """Whether a login has failed: with its answer the connection ends."""
 
@@ -153,7 +155,7 @@ class Session:
         """What it may log in by."""
         return list(self._authenticator.config.sasl_enabled_mechanisms) if self._sasl else []
 
-    def handshake(self, mechanism: str) -> ErrorCode:
+    def handshake(self, mechanism: str, *, bare: bool = False) -> ErrorCode:
         """Choose a mechanism."""
         if not self._sasl or self.state is SessionState.EXCHANGE:
             return ErrorCode.ILLEGAL_SASL_STATE
@@ -162,6 +164,7 @@ class Session:
             return ErrorCode.UNSUPPORTED_SASL_MECHANISM
         self._mechanism = mechanism
         self._exchange = None
+        self.bare = bare
         self.state = SessionState.EXCHANGE
         return ErrorCode.NONE
 
@@ -195,6 +198,7 @@ class Session:
         first, self._user = not self._user, step.user
         self.principal = f"User:{step.user}"
         self._exchange = None
+        self.bare = False
         self.state = SessionState.OPEN
         limit_ms = self._authenticator.config.connections_max_reauth_ms
         ends = [wall_ms + limit_ms] if limit_ms else []

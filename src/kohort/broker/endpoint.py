@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis import APIS
-from kohort.broker.authentication import Session
+from kohort.broker.authentication import SASL_AUTHENTICATE, Session
 from kohort.broker.calls import ANONYMOUS, Api, Call, Ear
 from kohort.broker.config import BrokerConfig
 from kohort.broker.env import Cancellable
@@ -133,6 +133,8 @@ class Peer:
         """The request in a frame; None when it was answered here."""
         if len(frame) < _COPIED_BYTES:
             frame = bytes(frame)  # reading small fields out of bytes is faster than out of a view
+        if self._guarded and self._session is not None and self._session.bare:
+            return self._token(bytes(frame))
         head = decode_request_header(frame)
         key, version, correlation_id, client_id, _ = head
         if self._guarded and self._session is not None:
@@ -155,6 +157,26 @@ class Peer:
             self._ear, self.principal, self._session,
         )  # fmt: skip
         return api, call, message
+
+    def _token(self, data: bytes) -> tuple[Api, Call, Message]:
+        """A message of a login after SaslHandshake v0: nothing but itself, and so is its answer."""
+        from kohort.wire.messages.sasl_authenticate_request import SaslAuthenticateRequest
+
+        api = APIS[SASL_AUTHENTICATE]
+        call = Call(
+            0, 0, "", self.host, api.may_park, self._token_answered, self._ear, self.principal,
+            self._session,
+        )  # fmt: skip
+        return api, call, SaslAuthenticateRequest(auth_bytes=data)
+
+    def _token_answered(self, call: Call) -> None:
+        from kohort.wire.messages.sasl_authenticate_response import SaslAuthenticateResponse
+
+        answer, call.response = call.response, None
+        # a refusal has no place here: the connection ends, as Apache Kafka's does
+        if isinstance(answer, SaslAuthenticateResponse) and not answer.error_code:
+            self._connection.send([len(answer.auth_bytes).to_bytes(4, "big"), answer.auth_bytes])
+        self._answered(call)
 
     def _is_fatal(self, moment: Moment, message: Message, call: Call) -> bool:
         return self._taps.fatal(Event(moment, self._node.node_id, message, call.client_id))

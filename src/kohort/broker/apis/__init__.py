@@ -4,7 +4,7 @@ Rules:
 - A module's `handle(node, request, call)` answers each version that the table gives its API.
 - A module is imported when its API is asked for first: a broker that has just started has imported
   none, and one that serves no transactions never imports theirs.
-- A version is served when Kafka calls it stable; `_SINCE` names where the oldest are left out.
+- A version is served when Kafka calls it stable.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ _MODULES: Final = (
 
 _MAY_PARK: Final = frozenset({"fetch", "join_group", "sasl_authenticate", "sync_group"})
 """What may wait for an event; see the rules of `kohort.broker.calls`."""
-_SINCE: Final = {"sasl_handshake": 1}
-"""The oldest version that is served, where it is not the oldest that Kafka calls stable."""
 
 
 def _table() -> dict[int, Api]:
@@ -42,8 +40,7 @@ def _table() -> dict[int, Api]:
     for module in _MODULES:
         key = named[module.replace("_", "")]
         _, oldest, _, stable, _ = KAFKAS[key]
-        first = _SINCE.get(module, oldest)
-        table[key] = Api(key, first, stable, f"{__name__}.{module}", module in _MAY_PARK)
+        table[key] = Api(key, oldest, stable, f"{__name__}.{module}", module in _MAY_PARK)
     return table
 
 

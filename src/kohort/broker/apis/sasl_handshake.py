@@ -1,7 +1,7 @@
-"""SaslHandshake (17), v1. KIP-43, KIP-152.
+"""SaslHandshake (17), v0-1. KIP-43, KIP-152.
 
-Differs from Apache Kafka: v0, after which messages of the login come without headers, is not
-served; every client since Kafka 1.0 speaks v1.
+After v0 the messages of the login come without headers. Hardly anybody speaks it, but librdkafka of
+before 2023 does not log in where it is not listed.
 """
 
 from __future__ import annotations
@@ -22,5 +22,5 @@ def handle(node: Node, request: SaslHandshakeRequest, call: Call) -> None:
     if call.session is None:
         call.answer(SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE))
         return
-    code = call.session.handshake(request.mechanism)
+    code = call.session.handshake(request.mechanism, bare=call.api_version == 0)
     call.answer(SaslHandshakeResponse(error_code=code, mechanisms=call.session.mechanisms))
