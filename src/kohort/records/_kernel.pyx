@@ -38,6 +38,7 @@ cdef extern from "_crc32c.h":
     const char *kh_crc_init()
     uint32_t kh_crc32c(uint32_t crc, const uint8_t *data, size_t size) nogil
     uint32_t kh_crc32c_portable(uint32_t crc, const uint8_t *data, size_t size) nogil
+    uint32_t kh_crc32c_lanes(uint32_t crc, const uint8_t *data, size_t size) nogil
 
 cdef extern from "_record.h":
     ctypedef struct Cursor "kh_cursor":
@@ -287,17 +288,28 @@ cdef inline uint8_t *put_varint(uint8_t *p, uint64_t raw) noexcept nogil:
 
 # CRC ---------------------------------------------------------------------------------------------
 
+cdef enum:
+    BEST = 0
+    PORTABLE = 1
+    LANES = 2
+
+
 def crc32c(data, uint32_t crc=0):
     """CRC-32C of `data`, going on from `crc`."""
-    return crc_of(data, crc, False)
+    return crc_of(data, crc, BEST)
 
 
 def crc32c_portable(data, uint32_t crc=0):
     """The same by tables, as on processors without the instruction."""
-    return crc_of(data, crc, True)
+    return crc_of(data, crc, PORTABLE)
 
 
-cdef object crc_of(object data, uint32_t crc, bint portable):
+def crc32c_lanes(data, uint32_t crc=0):
+    """The same by the instruction alone, as on processors without wide multiplication."""
+    return crc_of(data, crc, LANES)
+
+
+cdef object crc_of(object data, uint32_t crc, int path):
     cdef Py_buffer view
     cdef const uint8_t *start
     cdef size_t size
@@ -305,8 +317,10 @@ cdef object crc_of(object data, uint32_t crc, bint portable):
     start = <const uint8_t *> view.buf
     size = <size_t> view.len
     try:
-        if portable:
+        if path == PORTABLE:
             crc = kh_crc32c_portable(crc, start, size)
+        elif path == LANES:
+            crc = kh_crc32c_lanes(crc, start, size)
         elif size >= UNLOCK_BYTES:
             with nogil:
                 crc = kh_crc32c(crc, start, size)
