@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from kohort.client.fetch_planner import Fetched
-from kohort.client.fetch_reader import FetchReader
+from kohort.client.fetch_reader import ENOUGH_COLUMN_BYTES, FetchReader
 from kohort.client.positions import Phase, Position, Positions
 from kohort.client.reset_policy import ResetPolicy
 from kohort.client.types import TopicPartition
@@ -70,6 +70,27 @@ def test_damage_by_the_other_ways(take: Callable[[FetchReader], object]) -> None
     with pytest.raises(CorruptRecordError):
         take(reader)
     assert position.phase is Phase.FAILED
+
+
+def test_columns_of_large_values_are_not_gathered_only_to_be_copied_together() -> None:
+    """Rows enough for one call are few where values are large; the next call has the rest."""
+    reader, positions, _ = reading(large(0))
+    (other,) = positions.add([TopicPartition("t", 4)], 0)
+    positions.committed_found(other.tp, other.stamp, 0, -1, 0)
+    data = large(0)
+    positions.store_buffer(other, Fetched(data, 0, other.stamp), len(data))
+    reader.queue(other)
+    taken = [reader.take_columns(100, 100, {"value"}, 1 << 20) for _ in range(3)]
+    assert [[(piece.partition, piece.rows) for piece in pieces] for pieces in taken] == [
+        [(3, 2)], [(4, 2)], [],
+    ]  # fmt: skip
+
+
+def large(first: int) -> bytes:
+    builder = BatchBuilder()
+    for n in (first, first + 1):
+        builder.append(n, None, bytes(ENOUGH_COLUMN_BYTES // 2))
+    return builder.build(base_offset=first)
 
 
 def test_epoch_of_what_was_read_goes_with_the_position() -> None:

@@ -29,6 +29,7 @@ from kohort.lean import dataclass
 from kohort.records import Chunk, Columns, Record
 
 ENOUGH_DRAINED_BYTES = 256 * 1024
+ENOUGH_COLUMN_BYTES = 256 * 1024  # pieces taken together are copied together
 
 
 @dataclass(slots=True, eq=False)
@@ -131,11 +132,11 @@ class FetchReader:
     def take_columns(
         self, most: int, enough: int, columns: Collection[str], max_bytes: int
     ) -> list[Columns]:
-        """Up to `most` rows as columns; stops when there are `enough` or nothing is here."""
+        """Up to `most` rows as columns; stops when there are `enough`, in rows or in bytes."""
         out: list[Columns] = []
-        rows = 0
+        rows = size = 0
         self._end_piece()
-        while rows < enough:
+        while rows < enough and size < ENOUGH_COLUMN_BYTES:
             found = self._head()
             if found is None:
                 break
@@ -153,6 +154,7 @@ class FetchReader:
             if self._moved(position, fetched, chunk.position, epoch) and piece is not None:
                 out.append(piece)
                 rows += piece.rows
+                size += piece.bytes
                 self._count(position, piece.rows)
         self.records_total += rows
         return out
