@@ -7,6 +7,7 @@ Compare ratios: client and server share the machine's cores.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import socket
 import struct
@@ -18,9 +19,10 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from benchmarks.load import Served, broker, drive, frame_of, memory_mb
+from benchmarks.load import Rate, Served, broker, drive, frame_of, memory_mb
 from kohort.records import BatchBuilder
 from kohort.wire import decode_response
+from kohort.wire.messages.api_versions_request import ApiVersionsRequest
 from kohort.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
 from kohort.wire.messages.create_topics_response import CreateTopicsResponse
 from kohort.wire.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
@@ -212,6 +214,19 @@ def fetch(served: Served, topic: str, size: int, total_mb: int) -> Moved:
     for client in clients:
         client.socket.close()
     return Moved(sum(got) / MB / seconds, used)
+
+
+def beside(served: Served, topic: str, seconds: float) -> Rate:
+    """Small requests on four connections while another process reads as `fetch` does."""
+    endless = served, topic, 1_000_000, 1_000_000
+    reader = multiprocessing.Process(target=fetch, args=endless, daemon=True)
+    reader.start()
+    try:
+        time.sleep(0.3)  # it starts
+        return drive(served, [frame_of(ApiVersionsRequest(), 0)] * 4, seconds, 1)
+    finally:
+        reader.terminate()
+        reader.join()
 
 
 def bulk(directory: str, loop_mb: float, disk_mb: float) -> None:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from benchmarks import apache
 from benchmarks.bench_broker import (
     batch_of,
+    beside,
     create,
     fetch,
     loopback,
@@ -113,6 +114,12 @@ def bulk(sheet: Sheet, who: str, served: Served, amount: Amount, loop_mb: float)
     ):
         sheet.put(who, what, max(run.mb_s for run in runs), "MB/s", target)
         sheet.put(who, f"{what}, broker's CPU", min(r.cpu_gb for r in runs), "s/GB")
+    small = [beside(served, name, amount.seconds) for _ in range(amount.runs)]
+    for what, figures in (
+        ("p50", [run.p50_ms for run in small]),
+        ("p99", [run.p99_ms for run in small]),
+    ):
+        sheet.put(who, f"ApiVersions, 4 x 1, beside such fetches, {what}", min(figures), "ms")
 
 
 def fsync(sheet: Sheet, who: str, served: Served, amount: Amount) -> None:

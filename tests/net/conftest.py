@@ -17,10 +17,12 @@ WAIT_S = 10
 class LoopThread:
     """Runs a loop; `do` runs a function on it and brings its result back."""
 
-    def __init__(self, poller=None) -> None:
+    def __init__(self, poller=None, movers=0) -> None:
         self.errors: list[tuple[str, BaseException]] = []
         self.loop = Loop(
-            on_error=lambda what, error: self.errors.append((what, error)), poller=poller
+            on_error=lambda what, error: self.errors.append((what, error)),
+            poller=poller,
+            movers=movers,
         )
         self.thread = threading.Thread(target=self.loop.run, name="test-loop", daemon=True)
         self.thread.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import socket
 import struct
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,6 +14,15 @@ from kohort.net import Connection
 from kohort.net.poller import READ
 
 from .conftest import WAIT_S, LoopThread, Recorder
+
+
+@pytest.fixture(params=[0, 2], ids=["alone", "movers"])
+def lt(request: pytest.FixtureRequest) -> Iterator[LoopThread]:
+    """What is true of a loop is true of one with movers."""
+    thread = LoopThread(movers=request.param)
+    yield thread
+    thread.stop()
+    assert thread.errors == []
 
 
 def framed(payload: bytes) -> list[bytes]:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("kohort.broker")
 
 T = TypeVar("T")
+_MOVERS = min(3, os.cpu_count() or 1)  # Kafka has three network threads
 _READY_TIMEOUT_S, _STOP_TIMEOUT_S = 30.0, 30.0
 
 
@@ -196,7 +197,7 @@ class Broker:
     # What a broker on virtual time does otherwise (`kohort.testing.clock`).
 
     def _new_loop(self) -> Loop:
-        return Loop()
+        return Loop(movers=_MOVERS)
 
     def _new_env(self, loop: Loop) -> LoopEnv:
         return LoopEnv(loop)

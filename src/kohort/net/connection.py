@@ -6,6 +6,7 @@ Rules:
   size, from the kernel's pool: fresh memory costs more than the reading. Either way a frame owns
   its memory, which is never written again while anything refers to it (C13).
 - `send` only queues; the loop writes at the end of the turn, all buffers of a connection together.
+  Where the loop has movers, they send what is large; the rest of the connection waits for them.
 - `closed` is told exactly once, never from inside `close`, and nothing is told after it.
 - While reading is paused, frames that are already here wait too, in order. The kernel hears of a
   pause only when something comes: most pauses are over before the peer says another word.
@@ -41,6 +42,7 @@ Buffer = bytes | bytearray | memoryview
 _RECV_BYTES: Final = 65_536  # one read of small frames; below malloc's mmap threshold
 _WAKE_BYTES_MAX: Final = 1 << 20  # of a big frame, before we want to hear of it
 _FILL_BYTES_MAX: Final = 4 << 20  # read for one big frame before others get their turn
+_MOVED_BYTES_MIN: Final = 262_144  # from here the copying costs more than another thread does
 _JOIN_BYTES_MAX: Final = 65_536  # up to here one copy and `send` is cheaper than `sendmsg`
 _IOV_MAX: Final = 512
 _QUEUED_BYTES_MAX: Final = 256 << 20
@@ -83,9 +85,9 @@ class Connection:
 
     __slots__ = (
         "_addresses", "_deadline", "_dirty", "_filled", "_frame", "_handler", "_head",
-        "_idle_timer", "_listener", "_loop", "_low", "_mask", "_out", "_paused", "_rest",
-        "_transport", "id", "is_closed", "is_connected", "last_read_ms", "max_frame_bytes",
-        "peer", "queued_bytes",
+        "_idle_timer", "_listener", "_loop", "_low", "_mask", "_moving", "_out", "_parting",
+        "_paused", "_rest", "_transport", "id", "is_closed", "is_connected", "last_read_ms",
+        "max_frame_bytes", "peer", "queued_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -114,6 +116,8 @@ class Connection:
         self._mask = 0
         self._out: deque[Buffer] = deque()
         self._dirty = False
+        self._moving = 0  # how many bytes, the first of `_out`, a mover has to send
+        self._parting: tuple[Transport, bool] | None = None  # closed as soon as it has ended
         self._paused = False
         self._head = b""  # a part of a frame's size
         self._frame: memoryview | None = None  # the frame being filled
@@ -155,25 +159,34 @@ class Connection:
             return
         self.is_closed = True
         transport, self._transport = self._transport, None
-        if transport is not None:
-            if self.is_connected and error is None and self._out:
-                self._write(transport)
-            self._loop.unwatch(transport.fileno())
-            transport.close()
         for timer in (self._deadline, self._idle_timer):
             if timer is not None:
                 timer.cancel()
-        self._out.clear()
-        self.queued_bytes = 0
         self._frame = self._rest = None
-        self._loop.disown(self.id)
+        if transport is not None:
+            self._loop.unwatch(transport.fileno())
+        if transport is not None and self._moving:
+            self._parting = transport, error is None
+        else:
+            self._part(transport, error is None)
         if self._listener is not None:
             self._listener.connection_ended()
         self._loop.call_soon(self._handler.closed, self, error)
 
+    def _part(self, transport: Transport | None, orderly: bool) -> None:
+        if transport is not None:
+            if orderly and self.is_connected and self._out:
+                self._write(transport)
+            transport.close()
+        self._out.clear()
+        self.queued_bytes = 0
+        self._loop.disown(self.id)
+
     def abandon(self) -> None:
         """In the child of a fork: let go of the socket, which stays the parent's."""
         self.is_closed = True
+        if self._parting is not None:
+            self._parting[0].close()
         if self._transport is not None:
             self._transport.close()
 
@@ -410,7 +423,18 @@ class Connection:
         """Told by the loop at the end of a turn: write what is queued."""
         self._dirty = False
         transport = self._transport
-        if transport is None or not self.is_connected:
+        if transport is None or not self.is_connected or self._moving:
+            return
+        movers = self._loop.movers
+        if (
+            movers is not None
+            and self.queued_bytes >= _MOVED_BYTES_MIN
+            and isinstance(transport, socket.socket)
+        ):
+            self._interest(self._mask & ~WRITE)
+            pieces = list(islice(self._out, _IOV_MAX))
+            self._moving = sum(map(len, pieces))
+            movers.send(transport, pieces, self._moved)
             return
         if not self._write(transport):
             return
@@ -419,6 +443,24 @@ class Connection:
                 self._interest(self._mask | WRITE)
         elif self._mask & WRITE:
             self._interest(self._mask & ~WRITE)
+            self._guarded(self._handler.drained, self)
+
+    def _moved(self, result: int | OSError) -> None:
+        """Told by a mover: so much has been sent."""
+        handed, self._moving = self._moving, 0
+        if isinstance(result, int):
+            self.queued_bytes -= result
+            self._drop_sent(result)
+        if self._parting is not None:
+            (transport, orderly), self._parting = self._parting, None
+            self._part(transport, orderly)
+        elif isinstance(result, OSError) and not isinstance(result, BlockingIOError):
+            self._fail(f"the connection to {self.peer} broke: {result}")
+        elif result == handed and self.queued_bytes >= _MOVED_BYTES_MIN:
+            self.flush()  # the stream is not full: more came meanwhile
+        elif self._out:
+            self._interest(self._mask | WRITE)
+        else:
             self._guarded(self._handler.drained, self)
 
     def _write(self, transport: Transport) -> bool:

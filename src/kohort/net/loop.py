@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kohort.errors import ClosedError, ForkedError, UsageError
 from kohort.net.connection import Connection, ConnectionHandler
 from kohort.net.listener import Listener
+from kohort.net.movers import Movers
 from kohort.net.poller import READ, Poller, new_poller
 from kohort.net.resolver import Resolver
 
@@ -98,7 +99,9 @@ class Loop:
         clock_ms: Callable[[], int] = monotonic_ms,
         on_error: Callable[[str, BaseException], None] = log_error,
         poller: Poller | None = None,
+        movers: int = 0,
     ) -> None:
+        """`movers`: how many threads send what is large; 0: the loop does it itself."""
         self.now_ms = clock_ms
         self.turn_ms = clock_ms()
         """The time at which the present turn began; cheap to read, a little old."""
@@ -120,6 +123,7 @@ class Loop:
         self._thread_id: int | None = None
         self.forked = False
         """True in a child of the process that made this loop."""
+        self.movers = Movers(movers, self.call_soon_threadsafe) if movers else None
         self._resolver = Resolver(self.call_soon_threadsafe)
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -366,6 +370,8 @@ class Loop:
         self._finished = True
         for closable in list(self._closables.values()):
             closable.close(ClosedError("the network loop was stopped"))
+        if self.movers is not None:
+            self.movers.stop()
         self._run_calls()
         self._closables.clear()
         self._timers.clear()

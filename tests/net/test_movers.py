@@ -1,0 +1,254 @@
+"""Movers: what is large is sent beside the loop, in order, and no descriptor is closed under them.
+
+`Held` stands where the movers stand and makes their calls when the test says so.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+import threading
+
+import pytest
+
+from kohort.errors import ClosedError, ConnectionFailedError
+from kohort.net import Connection
+from kohort.net.poller import WRITE
+
+from .conftest import WAIT_S, LoopThread, Recorder
+
+LARGE = 1 << 20
+
+
+class Held:
+    """Calls that wait until the test makes them; on the loop's thread only."""
+
+    def __init__(self) -> None:
+        self.calls = []
+
+    def send(self, stream, pieces, told) -> None:
+        self.calls.append((stream, pieces, told))
+
+    def stop(self) -> None:
+        while self.calls:
+            self.make()
+
+    def make(self) -> None:
+        """Make the oldest call, and tell what came of it."""
+        stream, pieces, told = self.calls.pop(0)
+        try:
+            told(stream.sendmsg(pieces))
+        except OSError as error:
+            told(error)
+
+    def fail(self, error: OSError) -> None:
+        self.calls.pop(0)[2](error)
+
+
+class Served:
+    """A raw client of a loop with movers, real or held."""
+
+    def __init__(self, lt: LoopThread) -> None:
+        self.lt, self.handler = lt, Recorder()
+        listener = lt.do(
+            lt.loop.listen, "127.0.0.1", 0, lambda c: self.handler, max_frame_bytes=1_000
+        )
+        self.sock = socket.create_connection(("127.0.0.1", listener.port), timeout=WAIT_S)
+        self.c: Connection = self.handler.next("connected")
+
+    def send(self, *payloads: bytes) -> None:
+        def go() -> None:
+            for payload in payloads:
+                self.c.send([struct.pack(">i", len(payload)), payload])
+
+        self.lt.do(go)
+        self.lt.do(lambda: None)  # its turn has ended, so what was sent has been handed over
+
+    def frame(self) -> bytes:
+        (size,) = struct.unpack(">i", self._exactly(4))
+        return self._exactly(size)
+
+    def _exactly(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            more = self.sock.recv(size - len(data))
+            if not more:
+                raise EOFError(f"{len(data)} of {size} bytes")
+            data += more
+        return bytes(data)
+
+
+def movers_alive() -> int:
+    return sum(t.name.startswith("kohort-mover") for t in threading.enumerate())
+
+
+@pytest.fixture
+def lt():
+    thread = LoopThread(movers=2)
+    yield thread
+    thread.stop()
+    assert thread.errors == []
+    assert movers_alive() == 0
+
+
+@pytest.fixture
+def held(lt: LoopThread):
+    movers = Held()
+    lt.loop.movers = movers  # type: ignore[assignment]
+    return movers
+
+
+def test_who_sends_little_has_no_thread_for_it(lt):
+    one = Served(lt)
+    with one.sock:
+        one.send(bytes(200_000))
+        assert len(one.frame()) == 200_000
+        assert movers_alive() == 0
+        one.send(bytes(LARGE))
+        assert len(one.frame()) == LARGE
+        assert movers_alive() == 2
+
+
+def test_large_and_small_answers_of_many_connections_keep_their_order(lt):
+    clients = [Served(lt) for _ in range(5)]
+    payloads = [bytes([n]) * (LARGE if n % 3 else 5) for n in range(1, 13)]
+    for client in clients:
+        client.send(*payloads)
+        client.send(b"last")
+    for client in clients:
+        with client.sock:
+            assert [client.frame() for _ in payloads] == payloads
+            assert client.frame() == b"last"
+            while lt.do(lambda c=client.c: c.queued_bytes):
+                pass
+            client.handler.next("drained")
+
+
+def test_a_slow_reader_holds_nobody_up_and_gets_everything(lt):
+    """Its bytes wait in the queue, not in a mover: others are served by the same two."""
+    slow = [Served(lt) for _ in range(4)]
+    for client in slow:
+        client.send(*[bytes(LARGE)] * 40)
+    quick = Served(lt)
+    with quick.sock:
+        for _ in range(5):
+            quick.send(bytes(LARGE))
+            assert len(quick.frame()) == LARGE
+    for client in slow:
+        with client.sock:
+            assert sum(len(client.frame()) for _ in range(40)) == 40 * LARGE
+
+
+def test_others_are_served_while_a_mover_is_at_work(lt, held):
+    busy, other = Served(lt), Served(lt)
+    with busy.sock, other.sock:
+        busy.send(bytes(LARGE))
+        assert len(held.calls) == 1
+        other.send(b"small")
+        assert other.frame() == b"small"
+        busy.send(b"behind")  # its own answers wait for their turn
+        assert len(held.calls) == 1
+        reader = threading.Thread(target=lambda: (busy.frame(), busy.frame()))
+        reader.start()
+        while reader.is_alive():
+            lt.do(lambda: held.make() if held.calls else None)
+        assert lt.do(lambda: busy.c.queued_bytes) == 0
+
+
+def test_a_connection_closed_meanwhile_keeps_its_descriptor_until_its_call_has_ended(lt, held):
+    """Else the mover would send to whoever got that number next."""
+    one = Served(lt)
+    with one.sock:
+        one.send(b"first", bytes(LARGE), b"last")
+        stream = held.calls[0][0]
+        lt.do(one.c.close)
+        assert one.handler.next("closed") is None
+        assert stream.fileno() >= 0
+        reader = threading.Thread(target=one.frame)
+        reader.start()
+        lt.do(held.make)
+        assert stream.fileno() == -1
+        assert lt.do(lambda: one.c.queued_bytes) == 0
+        reader.join(WAIT_S)
+        with pytest.raises((EOFError, ConnectionError)):
+            assert [one.frame() for _ in range(3)] == []
+    assert one.handler.quiet
+
+
+def test_closing_meanwhile_gives_what_is_queued_its_last_chance(lt, held):
+    one = Served(lt)
+    with one.sock:
+        one.send(bytes(300_000))
+        one.send(b"last words")
+        lt.do(one.c.close)
+        reader_got: list[bytes] = []
+        reader = threading.Thread(target=lambda: reader_got.extend((one.frame(), one.frame())))
+        reader.start()
+        lt.do(held.make)
+        reader.join(WAIT_S)
+    assert [len(reader_got[0]), reader_got[1]] == [300_000, b"last words"]
+
+
+def test_closing_meanwhile_with_an_error_sends_nothing_more(lt, held):
+    one = Served(lt)
+    with one.sock:
+        one.send(bytes(LARGE))
+        error = ClosedError("enough")
+        lt.do(one.c.close, error)
+        assert one.handler.next("closed") is error
+        lt.do(held.fail, BlockingIOError())
+        assert one.sock.recv(1) == b""
+
+
+def test_a_broken_stream_closes_the_connection_once(lt, held):
+    one = Served(lt)
+    with one.sock:
+        one.send(bytes(LARGE))
+        lt.do(held.fail, OSError(errno.EPIPE, "broken"))
+        assert isinstance(one.handler.next("closed"), ConnectionFailedError)
+    assert one.handler.quiet
+
+
+def test_a_full_stream_is_tried_again_when_it_has_room(lt, held):
+    one = Served(lt)
+    with one.sock:
+        one.send(bytes(LARGE))
+        assert not lt.do(lambda: one.c._mask & WRITE)  # it would wake the loop for nothing
+        lt.do(held.fail, BlockingIOError())
+        while not lt.do(lambda: len(held.calls)):
+            pass
+        reader = threading.Thread(target=one.frame)
+        reader.start()
+        while reader.is_alive():
+            lt.do(lambda: held.make() if held.calls else None)
+        assert one.handler.next("drained") is one.c
+
+
+def test_stopping_the_loop_ends_the_movers_first():
+    thread = LoopThread(movers=2)
+    clients = [Served(thread) for _ in range(4)]
+    for client in clients:
+        client.send(*[bytes(LARGE)] * 20)
+    thread.stop()
+    assert movers_alive() == 0
+    for client in clients:
+        assert isinstance(client.handler.next("closed"), ClosedError)
+        assert client.handler.quiet
+        client.sock.close()
+
+
+def test_in_the_child_of_a_fork_a_stream_that_waits_for_its_mover_is_closed(lt, held):
+    """Else the peer would not see the parent close it while the child lives."""
+    one = Served(lt)
+    with one.sock:
+        one.send(bytes(LARGE))
+        lt.do(one.c.close)
+        stream = held.calls[0][0]
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if stream.fileno() == -1 else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert stream.fileno() >= 0
+        lt.do(held.fail, BlockingIOError())
