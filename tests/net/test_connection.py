@@ -118,6 +118,75 @@ def test_a_large_frame_may_arrive_in_small_pieces_and_a_small_one_behind_it(lt, 
             assert server.next("frame") == b"ok"
 
 
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [100_000] * 5,
+        [100_000, 99_000, 100_001, 65_535, 65_536, 3, 100_000, 2, 1, 1 << 20, 1 << 20, 70_000],
+        [1 << 20, (1 << 20) + 1, (1 << 20) + 1, 9, 80_000, 400_000, 80_000],
+    ],
+)
+@pytest.mark.parametrize("at_once", [True, False])
+def test_frames_behind_a_large_one_arrive_whole_whatever_their_size(lt, sizes, at_once):
+    """After a large frame, room is made for another as large before its size is known."""
+    sock, server = raw(lt, max_frame_bytes=4 << 20)
+    payloads = [bytes([n + 1]) * size for n, size in enumerate(sizes)]
+    with sock:
+        if at_once:
+            sock.sendall(b"".join(b"".join(framed(payload)) for payload in payloads))
+            assert [server.next("frame") for _ in payloads] == payloads
+        else:
+            for payload in payloads:
+                sock.sendall(b"".join(framed(payload)))
+                assert server.next("frame") == payload
+
+
+@pytest.mark.parametrize("part", [1, 3, 4, 5, 90_000])
+def test_a_large_frame_may_begin_with_a_part_after_another(lt, part):
+    sock, server = raw(lt, max_frame_bytes=4 << 20)
+    data = b"".join(framed(bytes(range(250)) * 400))
+    with sock:
+        sock.sendall(data)
+        assert len(server.next("frame")) == 100_000
+        sock.sendall(data[:part])
+        lt.do(lambda: None)
+        sock.sendall(data[part:] + data[:3])
+        assert server.next("frame") == data[4:]
+        sock.sendall(data[3:])
+        assert server.next("frame") == data[4:]
+
+
+def test_a_bad_size_behind_a_large_frame_closes_the_connection(lt):
+    sock, server = raw(lt, max_frame_bytes=200_000)
+    with sock:
+        sock.sendall(b"".join(framed(bytes(100_000))))
+        server.next("frame")
+        sock.sendall(struct.pack(">i", 200_001) + bytes(10))
+        assert isinstance(server.next("closed"), ProtocolError)
+
+
+def test_a_small_frame_behind_a_large_one_does_not_hold_a_large_buffer(lt):
+    sock, server = raw(lt, max_frame_bytes=200_000)
+    with sock:
+        sock.sendall(b"".join(framed(bytes(100_000))))
+        server.next("frame")
+        sock.sendall(b"".join(framed(b"small")))
+        small = server.next("frame")
+        assert small == b"small"
+        assert len(small.obj) < 100
+
+
+def test_pausing_inside_a_large_frame_holds_the_ones_behind(lt):
+    pair = Pair(lt, on_frame=lambda c, frame: c.pause_reading())
+    payloads = [bytes([n]) * 100_000 for n in range(4)]
+    pair.send(*payloads)
+    for expected in payloads:
+        assert pair.server.next("frame") == expected
+        lt.do(lambda: None)
+        assert pair.server.quiet
+        lt.do(pair.s.resume_reading)
+
+
 def test_a_peer_that_goes_away_inside_a_large_frame_is_noticed(lt):
     sock, server = raw(lt, max_frame_bytes=4 << 20)
     sock.sendall(struct.pack(">i", 3 << 20) + bytes(200_000))

@@ -3,8 +3,9 @@
 Rules:
 - A frame's size is checked before anything is allocated; a bad one closes the connection.
 - Small frames share one read; a frame that does not fit is read straight into a buffer of its exact
-  size, from the kernel's pool: fresh memory costs more than the reading. Either way a frame owns
-  its memory, which is never written again while anything refers to it (C13).
+  size, from the kernel's pool: fresh memory costs more than the reading. After a large frame the
+  next one is read to its place from its first byte on, in the hope that it is no larger. In every
+  case a frame owns its memory, which is never written again while anything refers to it (C13).
 - `send` only queues; the loop writes at the end of the turn, all buffers of a connection together.
   Where the loop has movers, they send what is large; the rest of the connection waits for them.
 - `closed` is told exactly once, never from inside `close`, and nothing is told after it.
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 Buffer = bytes | bytearray | memoryview
 
 _RECV_BYTES: Final = 65_536  # one read of small frames; below malloc's mmap threshold
+_PLACED_BYTES_MAX: Final = 1 << 20  # of the frame that may come; beyond, one copy hardly counts
 _WAKE_BYTES_MAX: Final = 1 << 20  # of a big frame, before we want to hear of it
 _FILL_BYTES_MAX: Final = 4 << 20  # read for one big frame before others get their turn
 _MOVED_BYTES_MIN: Final = 262_144  # from here the copying costs more than another thread does
@@ -84,7 +86,7 @@ class Connection:
     """A framed stream on a loop. Made by `Loop.connect` and by a `Listener`."""
 
     __slots__ = (
-        "_addresses", "_deadline", "_dirty", "_filled", "_frame", "_handler", "_head",
+        "_addresses", "_deadline", "_dirty", "_expected", "_filled", "_frame", "_handler", "_head",
         "_idle_timer", "_listener", "_loop", "_low", "_mask", "_moving", "_out", "_parting",
         "_paused", "_rest", "_transport", "id", "is_closed", "is_connected", "last_read_ms",
         "max_frame_bytes", "peer", "queued_bytes",
@@ -122,6 +124,7 @@ class Connection:
         self._head = b""  # a part of a frame's size
         self._frame: memoryview | None = None  # the frame being filled
         self._filled = 0
+        self._expected = 0  # the size of the frame before, when that was large
         self._low = 1  # bytes that make the stream readable
         self._rest: memoryview | None = None  # read, not yet parsed, because reading is paused
         self._addresses: list[Address] = []
@@ -316,8 +319,12 @@ class Connection:
         if self._frame is not None:
             self._fill(transport, self._frame)
             return
+        room = allocate(self._expected + 4) if self._expected and not self._head else None
         try:
-            data = transport.recv(_RECV_BYTES)
+            if room is not None:
+                data: Buffer = room[: transport.recv_into(room)]
+            else:
+                data = transport.recv(_RECV_BYTES)
         except BlockingIOError:
             return
         except OSError as error:
@@ -325,6 +332,9 @@ class Connection:
             return
         if not data:
             self._fail(f"{self.peer} closed the connection")
+            return
+        if room is not None:
+            self._place(room, len(data))
             return
         if self._head:
             data, self._head = self._head + data, b""
@@ -360,7 +370,27 @@ class Connection:
         elif at < end:
             self._head = bytes(view[at:])
 
+    def _place(self, room: memoryview, count: int) -> None:
+        """Take `count` bytes that were read into room for a frame as large as the one before."""
+        size = _size_of(room)[0] if count >= 4 else 0
+        self._expected = 0
+        if not _RECV_BYTES <= size <= self.max_frame_bytes:
+            self._parse(memoryview(bytes(room[:count])))  # a small one must not hold so much
+        elif size + 4 > len(room):
+            self._begin_frame(size, room[4:count])
+        else:
+            self._expected = size
+            frame = room[4 : 4 + size]
+            if count < size + 4:
+                self._frame, self._filled = frame, count - 4
+                self._wake_at(size - self._filled)
+            else:
+                self._handler.frame_received(self, frame)
+                if count > size + 4:
+                    self._parse(memoryview(bytes(room[4 + size : count])))
+
     def _begin_frame(self, size: int, part: memoryview) -> None:
+        self._expected = size if _RECV_BYTES <= size <= _PLACED_BYTES_MAX else 0
         self._frame = allocate(size)
         self._filled = len(part)
         self._frame[: self._filled] = part
