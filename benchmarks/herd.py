@@ -3,11 +3,13 @@
 Each has a connection of its own, one request under way at a time, and a heartbeat in a phase of its
 own. Heartbeat frames are made once a generation; answers to them are looked at in place. A member
 acts on what it hears at once, as the Java client does: it joins again, or tells that it has given
-partitions up, without waiting for its next heartbeat. `verify` checks who owns what, off the clock.
+partitions up, without waiting for its next heartbeat; under KIP-848 it keeps to the interval that
+each answer names, counted from that answer. `verify` checks who owns what, off the clock.
 """
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import random
 import select
@@ -15,7 +17,7 @@ import socket
 import struct
 import time
 from abc import ABC, abstractmethod
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -53,7 +55,9 @@ def _frame(message: Message, version: int) -> bytes:
 class Member(ABC):
     """One connection; `round` is the generation, or epoch, whose assignment it has."""
 
-    __slots__ = ("asked", "beat", "data", "herd", "member_id", "round", "socket")
+    __slots__ = (
+        "asked", "beat", "beat_s", "data", "due", "herd", "member_id", "round", "socket",
+    )  # fmt: skip
 
     def __init__(self, herd: Herd) -> None:
         self.herd = herd
@@ -62,6 +66,9 @@ class Member(ABC):
         self.socket.setblocking(False)
         self.member_id, self.round = "", -1
         self.beat = b""
+        self.beat_s = herd.beat_s
+        self.due = 0.0
+        """When it is to heartbeat next."""
         self.asked: Callable[[bytes], None] | None = None
         """What takes the answer that is awaited."""
         self.data = b""
@@ -133,7 +140,8 @@ class Herd(ABC):
         """How many members have their assignment of which round."""
         self._sockets: dict[int, Member] = {}
         self._poller = select.epoll()
-        self._beats: deque[tuple[float, Member]] = deque()
+        self._beats: list[tuple[float, int, Member]] = []
+        """A heap; an entry counts while it is what its member has in `due`."""
 
     @abstractmethod
     def new_member(self) -> Member:
@@ -151,7 +159,12 @@ class Herd(ABC):
         self.rounds[member.round] += 1
         self._sockets[fd] = member
         self._poller.register(fd, select.EPOLLIN)
-        self._beats.append((time.perf_counter() + self.beat_s, member))
+        self.beat_at(member, time.perf_counter() + self.beat_s)
+
+    def beat_at(self, member: Member, due: float) -> None:
+        """Let a member heartbeat next at that time."""
+        member.due = due
+        heapq.heappush(self._beats, (due, next(_numbers), member))
 
     def remove(self) -> None:
         """One member less, of those that wait for nothing."""
@@ -162,7 +175,7 @@ class Herd(ABC):
         member.ask(member.goodbye(), lambda answer: self._gone(member))
 
     def _gone(self, member: Member) -> None:
-        self._beats = deque(beat for beat in self._beats if beat[1] is not member)
+        member.due = -1.0
         fd = member.socket.fileno()
         self._poller.unregister(fd)
         del self._sockets[fd]
@@ -182,8 +195,9 @@ class Herd(ABC):
     def spread(self) -> None:
         """Give every member's heartbeats a phase of its own, at random."""
         now = time.perf_counter()
-        phases = sorted(random.uniform(0, self.beat_s) for _ in self.members)
-        self._beats = deque((now + phase, m) for phase, m in zip(phases, self.members, strict=True))
+        self._beats.clear()
+        for member in self.members:
+            self.beat_at(member, now + random.uniform(0, self.beat_s))
 
     def timed(self, change: Callable[..., object], *args: object) -> float:
         """Seconds from a change until every member has its assignment in one later round."""
@@ -212,9 +226,10 @@ class Herd(ABC):
             self._sockets[fd].ready()
         beats, now = self._beats, time.perf_counter()
         while beats[0][0] <= now:
-            due, member = beats.popleft()
-            member.tick()
-            beats.append((max(due, now - self.beat_s) + self.beat_s, member))
+            due, _, member = heapq.heappop(beats)
+            if member.due == due:
+                member.tick()
+                self.beat_at(member, max(due, now - member.beat_s) + member.beat_s)
 
     def verify(self) -> None:
         """Every partition has one owner, and no member has two more than another."""
@@ -346,6 +361,11 @@ class ConsumerMember(Member):
                 self.herd.topic_id = topics[0].topic_id
         self.herd.owned_count += len(self.partitions) - len(before)
         self.settle(self.epoch)
+        self.usual = b""
+        beat_s = told.heartbeat_interval_ms / 1e3
+        if beat_s != self.beat_s:
+            self.beat_s = beat_s
+            self.herd.beat_at(self, time.perf_counter() + beat_s)
         if self.partitions != before:
             self._acknowledge()
         elif told.assignment is None:

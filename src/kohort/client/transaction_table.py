@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final
 
+from kohort.group.tables import follow
+
 
 class TxState(Enum):
     """Where a transactional producer stands; the value says it in words."""
@@ -73,3 +75,8 @@ TRANSITIONS: Final[Mapping[tuple[TxState, TxEvent], TxState]] = {
 
 SENDING: Final = frozenset({_S.OPEN, _S.COMMITTING})
 """Batches may go out."""
+
+
+def next_state(state: TxState, event: TxEvent) -> TxState:
+    """The state that `event` leads to. Raises AssertionError where the table has none."""
+    return follow(TRANSITIONS, state, event, "a transactional producer")

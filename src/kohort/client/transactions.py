@@ -23,7 +23,7 @@ from kohort.client.cluster import ANY, Versioned
 from kohort.client.coordinator import GROUP, TRANSACTION, coordinator_in, find_coordinator
 from kohort.client.metadata import Node
 from kohort.client.transaction_requests import Identity, Kind, Verdict
-from kohort.client.transaction_table import SENDING, TRANSITIONS, TxEvent, TxState
+from kohort.client.transaction_table import SENDING, TRANSITIONS, TxEvent, TxState, next_state
 from kohort.client.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from kohort.errors import (
     AbortableTransactionError,
@@ -109,10 +109,7 @@ class Transactions:
         self._flushed = False
 
     def _move(self, event: TxEvent) -> None:
-        target = TRANSITIONS.get((self.state, event))
-        if target is None:
-            raise AssertionError(f"{event.name} in {self.state.name}; a bug in kohort")
-        self.state = target
+        self.state = next_state(self.state, event)
 
     # -- the user's calls: they raise, or change the state
 

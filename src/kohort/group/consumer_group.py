@@ -212,10 +212,6 @@ class ConsumerGroup:
         """The topics that any member reads."""
         return frozenset[str]().union(*(self.topics_of(m) for m in self.members.values()))
 
-    def is_subscribed(self, topic: str) -> bool:
-        """Whether any member reads the topic."""
-        return any(topic in self.topics_of(member) for member in self.members.values())
-
     def all_classic_without(self, gone: Collection[str]) -> bool:
         """Whether everybody but `gone` speaks the classic protocol."""
         there = {member_id for member_id in gone if member_id in self.members}

@@ -8,6 +8,7 @@ Rules:
   answer that moved it on was lost. It is told its assignment again (KAFKA-16367, B5), and does not
   count as having given anything up (B2).
 - The assignment is in the answer of a join, of a full request, and whenever it has changed.
+- Who waits for partitions is told to heartbeat sooner (`consumer_pace`).
 - A member that joins again under its own id starts from what it has (B6).
 - Where nothing is new on either side all of this comes to one answer, which `_unchanged` gives
   at once: almost every heartbeat is one of these.
@@ -240,7 +241,7 @@ def _heartbeat(
     response = ConsumerGroupHeartbeatResponse(
         member_id=member_id,
         member_epoch=after.epoch,
-        heartbeat_interval_ms=ws.timeouts_of(group_id).heartbeat_interval_ms,
+        heartbeat_interval_ms=_interval_ms(ws, group_id, member_id, after, now_ms),
     )
     is_new_to_it = request.member_epoch != before.epoch or after.assigned != before.assigned
     if request.member_epoch == 0 or is_new_to_it or _is_full(request):
@@ -431,6 +432,17 @@ def reached(ws: Workspace, group_id: str, member_id: str, current: Current, now_
     """Let the history know of a member that has all that it is to have."""
     if current.state is MemberState.STABLE:
         ws.history.reached(group_id, member_id, current.epoch, ws.wall_ms(now_ms))
+
+
+def _interval_ms(
+    ws: Workspace, group_id: str, member_id: str, current: Current, now_ms: int
+) -> int:
+    """When it is to heartbeat again: sooner while it waits for what others have to give up."""
+    usual_ms = ws.timeouts_of(group_id).heartbeat_interval_ms
+    if current.state is MemberState.UNRELEASED:
+        return ws.waits.interval_ms(group_id, member_id, current.epoch, usual_ms, now_ms)
+    ws.waits.over(group_id, member_id)
+    return usual_ms
 
 
 def _arm(

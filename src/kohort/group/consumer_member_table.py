@@ -14,7 +14,7 @@ import enum
 from collections.abc import Mapping
 from typing import Final
 
-from kohort.group.member_machine import Machine
+from kohort.group.member_machine import machine_of
 
 
 class State(enum.Enum):
@@ -134,23 +134,4 @@ POLL_WATCHED: Final = frozenset(
 )  # fmt: skip
 """Where the caller must poll within `max.poll.interval.ms`."""
 
-MACHINE: Final = Machine(
-    transitions=TRANSITIONS,
-    seeking=SEEKING,
-    poll_watched=POLL_WATCHED,
-    out=frozenset({_S.DOWN, _S.LEFT, _S.FATAL}),
-    down=_S.DOWN,
-    discovering=_S.DISCOVERING,
-    joining=_S.JOINING,
-    overdue=_S.OVERDUE,
-    closing=_S.CLOSING,
-    subscribe=_E.SUBSCRIBE,
-    found=_E.COORDINATOR_FOUND,
-    lost=_E.COORDINATOR_LOST,
-    poll_overdue=_E.POLL_OVERDUE,
-    polled=_E.POLLED,
-    unsubscribe=_E.UNSUBSCRIBE,
-    close=_E.CLOSE,
-    gone=_E.GONE,
-    fail=_E.FAIL,
-)
+MACHINE: Final = machine_of(State, Event, TRANSITIONS, seeking=SEEKING, poll_watched=POLL_WATCHED)

@@ -54,7 +54,9 @@ def arm_join_if_needed(
 
 
 def cancel(ws: Workspace, group_id: str, member_id: str, *kinds: str) -> None:
-    """Forget timers of a member; without `kinds` all."""
+    """Forget timers of a member; without `kinds` all, and that it waits for partitions."""
+    if not kinds:
+        ws.waits.over(group_id, member_id)
     for kind in kinds or KINDS:
         ws.timers.cancel((kind, group_id, member_id))
 

@@ -1,7 +1,8 @@
 """A member's table of transitions, and the states and events that every such table has.
 
 Rules: `member_table` and `consumer_member_table` hold the tables, each with states and events of
-its own; `member_base` goes by a `Machine` and so by either.
+its own, of which those that `Machine` names bear the same names in both; `member_base` goes by a
+`Machine` and so by either.
 """
 
 from __future__ import annotations
@@ -39,3 +40,34 @@ class Machine(Generic[S, E]):
     close: E
     gone: E
     fail: E
+
+
+def machine_of(
+    states: type[S],
+    events: type[E],
+    transitions: Mapping[S, Mapping[E, S]],
+    *,
+    seeking: frozenset[S],
+    poll_watched: frozenset[S],
+) -> Machine[S, E]:
+    """A table's machine; the names in common are found in its enums."""
+    return Machine(
+        transitions,
+        seeking,
+        poll_watched,
+        out=frozenset(states[name] for name in ("DOWN", "LEFT", "FATAL")),
+        down=states["DOWN"],
+        discovering=states["DISCOVERING"],
+        joining=states["JOINING"],
+        overdue=states["OVERDUE"],
+        closing=states["CLOSING"],
+        subscribe=events["SUBSCRIBE"],
+        found=events["COORDINATOR_FOUND"],
+        lost=events["COORDINATOR_LOST"],
+        poll_overdue=events["POLL_OVERDUE"],
+        polled=events["POLLED"],
+        unsubscribe=events["UNSUBSCRIBE"],
+        close=events["CLOSE"],
+        gone=events["GONE"],
+        fail=events["FAIL"],
+    )

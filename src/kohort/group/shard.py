@@ -39,7 +39,7 @@ from kohort.group.records import StoredGroup, StoredMember
 from kohort.group.refusals import append_code, refusal_of, refused
 from kohort.group.states import GroupEvent, GroupState
 from kohort.group.topics import TopicsImage
-from kohort.group.workspace import Workspace, refuse_join, refuse_sync
+from kohort.group.workspace import Workspace, refuse_parked
 from kohort.wire import Message
 from kohort.wire.messages.consumer_group_describe_request import ConsumerGroupDescribeRequest
 from kohort.wire.messages.consumer_group_heartbeat_request import ConsumerGroupHeartbeatRequest
@@ -176,12 +176,7 @@ class GroupShard:
         self._state = ErrorCode.NOT_COORDINATOR
         for group in ws.groups.values():
             for member in group.members.values():
-                parked = group.unpark_join(member)
-                if parked is not None:
-                    refuse_join(out, parked, member.member_id, ErrorCode.NOT_COORDINATOR)
-                if member.parked_sync is not None:
-                    refuse_sync(out, member.parked_sync, ErrorCode.NOT_COORDINATOR)
-                    member.parked_sync = None
+                refuse_parked(group, member, ErrorCode.NOT_COORDINATOR, out)
             group.move(GroupEvent.REMOVED)
         ws.timers.clear()
         return out

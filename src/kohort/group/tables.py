@@ -1,4 +1,4 @@
-"""How a literal table of transitions is followed; the coordinators' machines all go by this.
+"""How a literal table of transitions is followed: of the coordinators, and of a producer.
 
 Rules: a table maps (state, event) to the next state. A pair that it does not have is a bug of ours,
 never something that a client can bring about, and raises.

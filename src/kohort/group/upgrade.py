@@ -40,7 +40,7 @@ from kohort.group.rebalance import CONSUMER_PROTOCOL_TYPE, drop_pending
 from kohort.group.records import group_tombstone
 from kohort.group.states import GroupState
 from kohort.group.topics import TopicsImage, metadata_hash
-from kohort.group.workspace import Workspace, refuse_join, refuse_sync
+from kohort.group.workspace import Workspace, refuse_parked
 from kohort.wire import record_type
 
 Named = dict[str, tuple[int, ...]]
@@ -75,12 +75,7 @@ def upgraded(ws: Workspace, classic: Group, out: Effects) -> ConsumerGroup:
 def retire(ws: Workspace, classic: Group, now_ms: int, out: Effects) -> None:
     """The classic group has become a consumer group: send its members to join again."""
     for member in classic.members.values():
-        parked = classic.unpark_join(member)
-        if parked is not None:
-            refuse_join(out, parked, member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)
-        if member.parked_sync is not None:
-            refuse_sync(out, member.parked_sync, ErrorCode.REBALANCE_IN_PROGRESS)
-            member.parked_sync = None
+        refuse_parked(classic, member, ErrorCode.REBALANCE_IN_PROGRESS, out)
         ws.timers.cancel(member.timer_key)
         key = (consumer_timers.SESSION, classic.group_id, member.member_id)
         ws.timers.arm(key, now_ms + member.session_timeout_ms)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from kohort.errors import BrokerError, ErrorCode
 from kohort.group.config import GroupConfig, GroupTimeouts
+from kohort.group.consumer_pace import Waits
 from kohort.group.durable import DurableState
 from kohort.group.effects import Effects, Reply, RequestContext
 from kohort.group.history import Cause, History, Trigger, cause_of
@@ -45,6 +46,7 @@ class Workspace:
         "timeouts",
         "timers",
         "topics",
+        "waits",
         "wall_offset_ms",
     )
 
@@ -58,6 +60,7 @@ class Workspace:
         self.history = History()
         self.timeouts: Mapping[str, GroupTimeouts] = {}  # where a group was configured for itself
         self.topics: TopicsImage = NO_TOPICS
+        self.waits = Waits()
         self.pending_join_bytes = 0
         self.checked_topics: dict[str, TopicsImage] = {}  # consumer groups: last looked at
         self.dead: list[str] = []  # groups whose tombstones are yet to be replayed
@@ -175,3 +178,13 @@ def refuse_join(out: Effects, context: RequestContext, member_id: str, code: Err
 def refuse_sync(out: Effects, context: RequestContext, code: ErrorCode) -> None:
     """Answer a SyncGroup with an error."""
     out.replies.append(Reply(context.token, SyncGroupResponse(error_code=int(code))))
+
+
+def refuse_parked(group: Group, member: Member, code: ErrorCode, out: Effects) -> None:
+    """Answer the join and the sync of a member that wait, if any do, with an error."""
+    parked = group.unpark_join(member)
+    if parked is not None:
+        refuse_join(out, parked, member.member_id, code)
+    if member.parked_sync is not None:
+        refuse_sync(out, member.parked_sync, code)
+        member.parked_sync = None

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from kohort.group.consumer_group import ConsumerGroup
 from kohort.group.consumer_states import MemberState
-from kohort.group.durable import DurableState
 from kohort.group.shard import GroupShard
 
 
@@ -67,12 +66,3 @@ def _consumer_group(group: ConsumerGroup) -> GroupLook:
 def group_ids(shard: GroupShard) -> list[str]:
     """Every group of a shard, of either protocol."""
     return sorted({*shard.groups, *shard.durable.consumer_groups})
-
-
-def stored_epoch(state: DurableState, group_id: str) -> int:
-    """The generation or epoch that a log gives a group; -1 without a group."""
-    group = state.consumer_groups.get(group_id)
-    if group is not None:
-        return group.epoch
-    stored = state.groups.get(group_id)
-    return -1 if stored is None else stored.generation
