@@ -33,6 +33,7 @@ EVERYWHERE = {"acl", "errors", "config", "lean", "settings", "_version"}
 SAME_FLOOR = {
     ("cli", "demo"),
     ("processing", "retry"),
+    ("simulator", "broker"),
     ("simulator", "client"),
     ("transactions", "group"),
 }

@@ -13,6 +13,7 @@ import kohort
 from kohort.simulator.running import Options, run, run_scenario, run_seed
 from kohort.simulator.scenario import Scenario, examples, parse
 from kohort.simulator.telling import told
+from kohort.simulator.world import World
 
 SRC = Path(kohort.__file__).parent.parent
 QUICK, NIGHTLY, CHUNK = 250, 10_000, 25
@@ -89,3 +90,29 @@ def test_an_epoch_is_durable_with_its_first_record() -> None:
     for plan in parse(story, "here").plans(20_460):
         outcome = run(plan)
         assert not outcome.failed, outcome.what
+
+
+CRASH_IN_CLOSE = """
+name = "crash-in-close"
+about = "It dies while it waits for the answer to its goodbye."
+steps = [
+  "start a",
+  "when a is stable: hold answers to LeaveGroup of a",
+  "close a",
+  "when LeaveGroup of a arrives: crash a",
+]
+[world]
+nodes = 1
+[[consumers]]
+name = "a"
+"""
+
+
+def test_steps_that_nobody_carries_out_end_where_they_stand() -> None:
+    """A close that is given up (its process is gone, its task was dropped) waits no more."""
+    for plan in parse(CRASH_IN_CLOSE, "here").plans(1):
+        world = World(plan)
+        outcome = world.run()
+        assert not outcome.failed, "\n".join(told(outcome))
+        for steps in reversed(world.apps["a"].driver.stack):
+            steps.close()

@@ -362,6 +362,8 @@ class ConsumerCalls:
                 yield from self.on_network(core.session.close, until_ms=until_ms)
                 yield from self._run_steps(until_ms)
                 left = yield from self._gone(until_ms)
+        except GeneratorExit:  # nobody carries out any more what is to be done: nothing can be
+            raise
         except BaseException as error:  # a listener's, or a cancel: the end comes first
             failure = error
         self.closed = True

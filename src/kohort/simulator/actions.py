@@ -352,6 +352,14 @@ def stall_node(world: World, node: int | None, ms: int) -> None:
         found.machine.stall(ms)
 
 
+@_does("forget the fetch sessions of {node}")
+def forget_sessions(world: World, node: int | None) -> None:
+    """Its slots went to others: whoever fetches from it has to begin a session anew (KIP-227)."""
+    found = world.node(node)
+    if found is not None:
+        found.sessions = found.no_sessions()
+
+
 @_does("move the coordinator to {node}")
 def move_to(world: World, node: int | None) -> None:
     """Another node is elected for the group's partition."""

@@ -60,7 +60,8 @@ class Driver:
 
     def __init__(self, machine: Machine, life: Life) -> None:
         self._machine = machine
-        self._stack: list[Generator[Any, Any, Any]] = [life]
+        self.stack: list[Generator[Any, Any, Any]] = [life]
+        """What it is in the middle of, the innermost last."""
         self._timer: Handle | None = None
         self._rung = False
         self._waiting = False
@@ -78,24 +79,24 @@ class Driver:
         """Run until it waits again, or is over."""
         self._timer = None
         self._waiting = False
-        while self._stack:
-            top = self._stack[-1]
+        while self.stack:
+            top = self.stack[-1]
             try:
                 step = next(top) if error is None else top.throw(error)
                 error = None
             except StopIteration:
-                self._stack.pop()
+                self.stack.pop()
                 continue
             except KohortError as raised:
-                self._stack.pop()
-                if not self._stack:
+                self.stack.pop()
+                if not self.stack:
                     raise
                 error = raised
                 continue
             if isinstance(step, Call):
                 result: Any = step.fn(*step.args)
                 if isinstance(result, GeneratorType):
-                    self._stack.append(cast("Generator[Any, Any, Any]", result))
+                    self.stack.append(cast("Generator[Any, Any, Any]", result))
                 continue
             now_ms = self._machine.now_ms()
             if isinstance(step, Work):
@@ -206,10 +207,10 @@ class Application:
         self.commit_failed = False
         """Whether its last own commit was refused, or not answered; it was told."""
         loop = SimLoop(self.machine, world.network)
-        self._driver = Driver(self.machine, self._life())
+        self.driver = Driver(self.machine, self._life())
         thread = SimThread(loop, self.chance.random)
-        self.consumer = SimConsumer(self._config(), thread, self._driver.ring)
-        self.machine.soon(self._driver.go)
+        self.consumer = SimConsumer(self._config(), thread, self.driver.ring)
+        self.machine.soon(self.driver.go)
 
     @property
     def alive(self) -> bool:

@@ -118,6 +118,7 @@ FAULTS: dict[str, Fault] = {
     "restart": lambda c: [(0, f"restart {c.who()}")],
     "seek": lambda c: [(0, f"seek {c.who()} to {c.ms(0, 10)} in {c.tp()}")],
     "pause": _pause,
+    "sessions": lambda c: [(0, f"forget the fetch sessions of {c.node()}")],
     "wake": lambda c: [(0, f"wake {c.who()}")],
     "commit": lambda c: [(0, f"commit {c.who()}")],
     "unsubscribe": _unsubscribe,
@@ -155,7 +156,7 @@ def generate(
         consumers=consumers,
         steps=steps,
         group_partitions=chance.choice((1, 2, 4)),
-        settings=_settings(chance, static=cast.static),
+        settings=_settings(chance, Random(f"fetch sessions {seed}"), static=cast.static),
         node_permille=tuple(chance.randint(970, 1_030) if drift else 1_000 for _ in range(nodes)),
         name=f"seed {seed}",
     )
@@ -197,7 +198,7 @@ def _consumers(
     return tuple(found)
 
 
-def _settings(chance: Random, *, static: bool) -> Settings:
+def _settings(chance: Random, sessions: Random, *, static: bool) -> Settings:
     newest: dict[str, int] = {}
     if chance.random() < 0.3:  # nodes that know nothing of topic ids
         newest |= {"FetchRequest": 12, "OffsetCommitRequest": 9, "OffsetFetchRequest": 9}
@@ -208,6 +209,8 @@ def _settings(chance: Random, *, static: bool) -> Settings:
         heartbeat_ms=chance.choice((500, 1_300)),
         initial_delay_ms=chance.choice((0, 0, 1_000)),
         newest=newest,
+        fetch_slots=sessions.choice((1_000, 1_000, 2, 1)),
+        fetch_eviction_ms=sessions.choice((0, 300)),
     )
 
 

@@ -11,8 +11,10 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from kohort.broker.fetch_sessions import FetchSessions
 from kohort.errors import ErrorCode
 from kohort.group.effects import RequestContext
 from kohort.group.refusals import refusal_of
@@ -21,7 +23,7 @@ from kohort.group.shard import REQUESTS
 from kohort.simulator.hosting import Asked, ShardHost
 from kohort.simulator.machine import Clock, Machine
 from kohort.simulator.network import Channel
-from kohort.simulator.reading import FetchWait, list_offsets, offsets_for_epochs
+from kohort.simulator.reading import FetchWait, fetch, list_offsets, offsets_for_epochs
 from kohort.wire import Message, decode_request, encode_response
 from kohort.wire.messages.api_versions_request import ApiVersionsRequest
 from kohort.wire.messages.api_versions_response import ApiVersion, ApiVersionsResponse
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from kohort.simulator.world import World
 
 PORT = 9092
+MAX_SESSION_ID = (1 << 31) - 1
 _BY_ID_FROM = 10
 _SERVED: tuple[type[Message], ...] = (
     ApiVersionsRequest, MetadataRequest, FindCoordinatorRequest, FetchRequest, ListOffsetsRequest,
@@ -72,8 +75,8 @@ class SimNode:
         self.machine = Machine(world.schedule, f"node {number}", clock)
         self.hosts: dict[int, ShardHost] = {}
         self.waits: dict[str, list[FetchWait]] = {}
+        self.sessions = self.no_sessions()
         self._talks: dict[int, _Conversation] = {}
-        self._count = 0
 
     @property
     def alive(self) -> bool:
@@ -85,7 +88,14 @@ class SimNode:
         self.machine.die()
         self.hosts.clear()
         self.waits.clear()
+        self.sessions = self.no_sessions()
         self._talks.clear()
+
+    def no_sessions(self) -> FetchSessions:
+        """The fetch sessions of a process that has just begun."""
+        settings = self.world.settings
+        new_id = partial(self.chance.randint, 1, MAX_SESSION_ID)
+        return FetchSessions(settings.fetch_slots, settings.fetch_eviction_ms, new_id)
 
     def start(self) -> None:
         """A new process under the old number."""
@@ -121,9 +131,8 @@ class SimNode:
         while talk.busy is None and talk.waiting:
             frame, again = talk.waiting.popleft()
             request = decode_request(frame)
-            self._count += 1
             asked = Asked(
-                self._count, channel, request.api_version, request.correlation_id,
+                next(self.world.numbers), channel, request.api_version, request.correlation_id,
                 request.message, again,
             )  # fmt: skip
             if not again:
@@ -154,7 +163,7 @@ class SimNode:
         elif isinstance(request, FindCoordinatorRequest):
             self.answer(asked, self._find_coordinator(request, asked.api_version))
         elif isinstance(request, FetchRequest):
-            FetchWait(self, asked, request).begin()
+            fetch(self, asked, request)
         elif isinstance(request, ListOffsetsRequest):
             self.answer(asked, list_offsets(self, request))
         elif isinstance(request, OffsetForLeaderEpochRequest):

@@ -25,6 +25,10 @@ class Settings:
     call_ms: int = 8_000
     auto_commit_ms: int = 1_000
     fetch_wait_ms: int = 1_000
+    fetch_slots: int = 1_000
+    """How many fetch sessions a node has (`max.incremental.fetch.session.cache.slots`)."""
+    fetch_eviction_ms: int = 120_000
+    """One that was not used for so long gives way to another."""
     metadata_age_ms: int = 5_000
     load_ms: tuple[int, int] = (0, 500)
     flush_ms: tuple[int, int] = (1, 10)

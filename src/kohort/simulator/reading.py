@@ -1,13 +1,18 @@
 """What a simulated node answers about topics: fetches, offsets by time, ends of leader epochs.
 
-Rules: a node that is not (or not yet) the leader in its own eyes refuses, and so does one whose
-epoch differs from the asker's (KIP-320). A fetch waits for data up to its time.
+Rules:
+- A node that is not (or not yet) the leader in its own eyes refuses, and so does one whose epoch
+  differs from the asker's (KIP-320).
+- A fetch waits for data up to its time.
+- Fetch sessions (KIP-227) are the broker's own machine. A request that comes a second time begins
+  or ends one, too.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kohort.broker.fetch_sessions import Fetching, FetchPart
 from kohort.errors import BrokerError, ErrorCode
 from kohort.simulator.logs import TopicLog
 from kohort.simulator.schedule import Handle
@@ -56,44 +61,60 @@ def located(node: SimNode, topic: str | None, partition: int, epoch: int) -> Top
     return log
 
 
+def fetch(node: SimNode, asked: Asked, request: FetchRequest) -> None:
+    """Answer a fetch, or let it wait."""
+    by_id = asked.api_version >= _BY_ID_FROM
+    node.world.checks.fetches.asked(asked, request)
+    fetching = node.sessions.begin(request, by_id, node.machine.now_ms())
+    if isinstance(fetching, Fetching):
+        FetchWait(node, asked, request, fetching).begin()
+    else:
+        _answer(node, asked, FetchResponse(error_code=fetching))
+
+
+def _answer(node: SimNode, asked: Asked, response: FetchResponse) -> None:
+    node.world.checks.fetches.answered(node, asked, response)
+    node.answer(asked, response)
+
+
 class FetchWait:
     """One fetch, until it is answered."""
 
-    def __init__(self, node: SimNode, asked: Asked, request: FetchRequest) -> None:
+    def __init__(
+        self, node: SimNode, asked: Asked, request: FetchRequest, fetching: Fetching
+    ) -> None:
         self._node = node
         self._asked = asked
         self._request = request
+        self._fetching = fetching
+        self._found: list[tuple[FetchPart, PartitionData]] = []
         self._timer: Handle | None = None
         self._watched: list[str] = []
         self._done = False
 
     def begin(self) -> None:
         """Answer at once if there is something, else wait."""
-        response, enough = self._look()
-        if enough or self._request.max_wait_ms <= 0:
-            self._node.answer(self._asked, response)
+        if self._is_enough() or self._request.max_wait_ms <= 0:
+            self._answer()
             return
         machine = self._node.machine
         self._timer = machine.at(machine.now_ms() + self._request.max_wait_ms, self._finish)
-        for topic in response.responses:
-            name = self._name(topic)
-            for part in topic.partitions:
-                key = f"{name}-{part.partition_index}"
-                self._watched.append(key)
-                self._node.waits.setdefault(key, []).append(self)
+        for part in self._fetching.parts.values():
+            key = f"{self._name(part)}-{part.request.partition}"
+            self._watched.append(key)
+            self._node.waits.setdefault(key, []).append(self)
 
     def progressed(self) -> None:
         """A partition has more, or another leader."""
-        if not self._done:
-            response, enough = self._look()
-            if enough:
-                self._end(response)
+        if not self._done and self._is_enough():
+            self._end()
 
     def _finish(self) -> None:
         if not self._done:
-            self._end(self._look()[0])
+            self._is_enough()
+            self._end()
 
-    def _end(self, response: FetchResponse) -> None:
+    def _end(self) -> None:
         self._done = True
         if self._timer is not None:
             self._timer.cancel()
@@ -101,31 +122,43 @@ class FetchWait:
             waits = self._node.waits.get(key, [])
             if self in waits:
                 waits.remove(self)
-        self._node.answer(self._asked, response)
+        self._answer()
 
-    def _name(self, topic: FetchableTopicResponse) -> str | None:
-        if self._asked.api_version >= _BY_ID_FROM:
-            return self._node.world.cluster.names.get(bytes(topic.topic_id))
-        return topic.topic
+    def _answer(self) -> None:
+        fetching = self._fetching
+        if fetching.overtaken:
+            code = int(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+            _answer(self._node, self._asked, FetchResponse(error_code=code))
+            return
+        topics: dict[tuple[str, bytes], FetchableTopicResponse] = {}
+        for part, data in fetching.select(self._found):
+            key = part.topic, part.topic_id
+            topic = topics.setdefault(key, FetchableTopicResponse(topic=key[0], topic_id=key[1]))
+            topic.partitions.append(data)
+        session_id = self._node.sessions.keep(fetching, self._node.machine.now_ms())
+        response = FetchResponse(session_id=session_id, responses=list(topics.values()))
+        _answer(self._node, self._asked, response)
 
-    def _look(self) -> tuple[FetchResponse, bool]:
-        topics: list[FetchableTopicResponse] = []
+    def _name(self, part: FetchPart) -> str | None:
+        if self._fetching.by_id:
+            return self._node.world.cluster.names.get(part.topic_id)
+        return part.topic
+
+    def _is_enough(self) -> bool:
+        """Look for data; True when there is enough, or an error to tell."""
+        self._found = []
         size, failed, room = 0, False, self._request.max_bytes
-        for wanted in self._request.topics:
-            found = FetchableTopicResponse(topic=wanted.topic, topic_id=wanted.topic_id)
-            name = self._name(found)
-            for part in wanted.partitions:
-                data = self._data(name, part, min(room, part.partition_max_bytes))
-                records = data.records
-                length = len(records) if isinstance(records, bytes) else 0
-                if length and size and length > room:
-                    data.records, length = b"", 0
-                size, room = size + length, max(0, room - length)
-                failed = failed or bool(data.error_code)
-                found.partitions.append(data)
-            topics.append(found)
-        enough = failed or size >= self._request.min_bytes
-        return FetchResponse(responses=topics), enough
+        for part in self._fetching.parts.values():
+            asked = part.request
+            data = self._data(self._name(part), asked, min(room, asked.partition_max_bytes))
+            records = data.records
+            length = len(records) if isinstance(records, bytes) else 0
+            if length and size and length > room:
+                data.records, length = b"", 0
+            size, room = size + length, max(0, room - length)
+            failed = failed or bool(data.error_code)
+            self._found.append((part, data))
+        return failed or size >= self._request.min_bytes
 
     def _data(self, name: str | None, part: FetchPartition, room: int) -> PartitionData:
         try:

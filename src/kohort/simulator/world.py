@@ -8,6 +8,7 @@ Rules:
 
 from __future__ import annotations
 
+import itertools
 import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
@@ -75,6 +76,8 @@ class World:
         self.loading_held = False
         self.slow_disk_ms = 0
         self.healed_ms: int | None = None
+        self.numbers = itertools.count(1)
+        """Of requests, whichever node they come to: checks know them by it."""
         self._ids = 0
         self.cluster = SimCluster(self, plan.group_partitions)
         self._build()

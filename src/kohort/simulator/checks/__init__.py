@@ -16,6 +16,7 @@ from kohort.client.types import TopicPartition
 from kohort.records import Record
 from kohort.simulator.checks.consumer import ConsumerChecks
 from kohort.simulator.checks.coordinator import CoordinatorChecks
+from kohort.simulator.checks.fetches import FetchChecks
 from kohort.simulator.checks.liveness import Liveness
 from kohort.simulator.checks.lives import LifeChecks
 from kohort.simulator.checks.offsets import OffsetChecks
@@ -46,6 +47,7 @@ class Checks:
         self.consumer = ConsumerChecks(world, self.offsets)
         self.lives = LifeChecks(world, self.consumer, self.offsets)
         self.reads = ReadChecks(world, self.offsets)
+        self.fetches = FetchChecks(world)
         self.liveness = Liveness(world, self.consumer)
 
     # -- coordinators ----------------------------------------------------------------------------

@@ -1,0 +1,105 @@
+"""Checks of fetches and their sessions (KIP-227): F1, on requests and answers as they pass a node.
+
+Rules: what a session holds is told by its requests: what the full one names, what later ones add
+and forget. An answer names of it what it likes, but not nothing while there is something to read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kohort.client.types import TopicPartition
+from kohort.errors import BrokerError
+from kohort.simulator.checks.violation import demand
+from kohort.wire.messages.fetch_request import FetchRequest
+from kohort.wire.messages.fetch_response import FetchResponse
+
+if TYPE_CHECKING:
+    from kohort.simulator.hosting import Asked
+    from kohort.simulator.node import SimNode
+    from kohort.simulator.world import World
+
+Wanted = dict[TopicPartition, int]
+"""The offsets that are asked for."""
+
+
+def f1_begins_anew(who: str, epoch: int) -> None:
+    """F1: after an error of the session everything is named again."""
+    demand(epoch <= 0, "F1", f"{who} goes on in epoch {epoch} of a fetch session that was refused")
+
+
+def f1_only_what_was_asked_for(who: str, told: list[TopicPartition], wanted: Wanted) -> None:
+    """F1: only requested partitions, each once."""
+    strange = [tp for tp in told if tp not in wanted]
+    demand(not strange, "F1", f"{who} is told of {strange} by a fetch that does not hold them")
+    demand(len(set(told)) == len(told), "F1", f"{who} is told twice of a partition: {told}")
+
+
+def f1_nothing_is_left_out(who: str, unread: list[TopicPartition]) -> None:
+    """F1: an empty answer says that there is nothing to read."""
+    demand(not unread, "F1", f"{who} is told nothing, and there is something to read in {unread}")
+
+
+class FetchChecks:
+    """What fetches hold, by their own words."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._sessions: dict[tuple[int, int], Wanted] = {}
+        """By the number of the connection and the session's id."""
+        self._wanted: dict[int, Wanted] = {}
+        """By the number of the request."""
+        self._refused: set[int] = set()
+        """Connections whose session was refused."""
+
+    def asked(self, asked: Asked, request: FetchRequest) -> None:
+        """A fetch has come."""
+        if asked.silent:
+            return
+        number = asked.channel.number
+        if number in self._refused:
+            f1_begins_anew(asked.channel.client, request.session_epoch)
+        wanted: Wanted = {}
+        if request.session_epoch > 0:
+            wanted |= self._sessions.get((number, request.session_id), {})
+        for topic in request.topics:
+            for part in topic.partitions:
+                wanted[self._tp(topic.topic, topic.topic_id, part.partition)] = part.fetch_offset
+        for topic in request.forgotten_topics_data:
+            for index in topic.partitions:
+                wanted.pop(self._tp(topic.topic, topic.topic_id, index), None)
+        self._wanted[asked.number] = wanted
+
+    def answered(self, node: SimNode, asked: Asked, response: FetchResponse) -> None:
+        """F1 on an answer that leaves the node."""
+        wanted = self._wanted.pop(asked.number, None)
+        if wanted is None:
+            return
+        number, who = asked.channel.number, asked.channel.client
+        if response.error_code:
+            self._refused.add(number)
+            return
+        self._refused.discard(number)
+        told = [
+            (self._tp(topic.topic, topic.topic_id, part.partition_index), part)
+            for topic in response.responses
+            for part in topic.partitions
+        ]
+        f1_only_what_was_asked_for(who, [tp for tp, _ in told], wanted)
+        if not any(part.records or part.error_code for _, part in told):
+            unread = [tp for tp, offset in wanted.items() if self._has_more(node, tp, offset)]
+            f1_nothing_is_left_out(who, unread)
+        if response.session_id:
+            self._sessions[number, response.session_id] = wanted
+
+    def _has_more(self, node: SimNode, tp: TopicPartition, offset: int) -> bool:
+        log = self._world.cluster.topic_log(*tp)
+        try:
+            leads = log is not None and self._world.cluster.leads(node, log)
+            return leads and log is not None and bool(log.read(offset, 1))
+        except BrokerError:  # what was asked for is not in the log
+            return False
+
+    def _tp(self, topic: str, topic_id: bytes, partition: int) -> TopicPartition:
+        """Requests name topics, or their ids."""
+        return TopicPartition(topic or self._world.cluster.names[bytes(topic_id)], partition)
