@@ -46,7 +46,7 @@ class FetchChecks:
     def __init__(self, world: World) -> None:
         self._world = world
         self._sessions: dict[tuple[int, int], Wanted] = {}
-        """By the number of the connection and the session's id."""
+        """By node and id; a client may go on with one on another connection."""
         self._wanted: dict[int, Wanted] = {}
         """By the number of the request."""
         self._refused: set[int] = set()
@@ -61,7 +61,7 @@ class FetchChecks:
             f1_begins_anew(asked.channel.client, request.session_epoch)
         wanted: Wanted = {}
         if request.session_epoch > 0:
-            wanted |= self._sessions.get((number, request.session_id), {})
+            wanted |= self._sessions.get(self._key(asked, request.session_id), {})
         for topic in request.topics:
             for part in topic.partitions:
                 wanted[self._tp(topic.topic, topic.topic_id, part.partition)] = part.fetch_offset
@@ -90,7 +90,10 @@ class FetchChecks:
             unread = [tp for tp, offset in wanted.items() if self._has_more(node, tp, offset)]
             f1_nothing_is_left_out(who, unread)
         if response.session_id:
-            self._sessions[number, response.session_id] = wanted
+            self._sessions[self._key(asked, response.session_id)] = wanted
+
+    def _key(self, asked: Asked, session_id: int) -> tuple[int, int]:
+        return asked.channel.node.number, session_id
 
     def _has_more(self, node: SimNode, tp: TopicPartition, offset: int) -> bool:
         log = self._world.cluster.topic_log(*tp)
