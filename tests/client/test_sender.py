@@ -64,6 +64,11 @@ class Side:
         self.end(self.sender.answered(plan, answers, now_ms))
 
 
+def seal_of(batch):
+    """What the batch would be on the wire; it stays as it is."""
+    return batch.builder.build()
+
+
 def idempotent(**config) -> Side:
     side = Side(**config)
     side.sender.producer_id_given(7, 0)
@@ -378,3 +383,51 @@ def test_whatever_fails_everything_is_stored_once_and_in_order(seed):
                 side.end(side.sender.answered(plan, said, now))
     assert [o.error for o in side.outcomes if o.error] == []
     assert {p: log.values for p, log in logs.items()} == sent
+
+
+def test_a_full_batch_grows_while_others_wait_in_line():
+    """ADR 0013: what cannot be sent yet becomes one large batch, not many small ones."""
+    side = idempotent(batch_size=200, linger_ms=1_000, buffer_memory=100_000)
+    sent = [b"%06d" % n + b"x" * 44 for n in range(200)]
+    for value in sent:
+        assert side.add(value) is not None
+    queue = side.accumulator.queue("t", 0)
+    assert [len(values_of(seal_of(b))) for b in queue.closed] == [2, 55, 55, 55]  # 16 times 200
+    held = sum(batch.reserved_bytes for batch in queue.closed) + queue.open.reserved_bytes
+    assert side.accumulator.memory_bytes == held
+    assert all(batch.reserved_bytes <= 3_200 for batch in queue.closed)
+    stored = []
+    while plans := side.plan(2_000):
+        for plan in plans:
+            stored += values_of(plan.batches[0].payload)
+            side.ok(plan)
+    assert stored == sent
+    assert side.accumulator.memory_bytes == 0
+    side.add(b"x" * 100)
+    side.add(b"x" * 100)
+    assert [batch.count for batch in queue.closed] == [1]  # nobody waits: as small as asked for
+
+
+def test_batches_grow_neither_past_the_memory_nor_past_what_a_broker_takes():
+    side = idempotent(batch_size=200, linger_ms=1_000, buffer_memory=1_000)
+    while side.add(b"x" * 50) is not None:
+        assert side.accumulator.memory_bytes <= 1_000
+    side = idempotent(batch_size=200, linger_ms=0, max_request_size=1_000)
+    for _ in range(40):
+        side.add(b"x" * 50)
+    assert max(batch.reserved_bytes for batch in side.accumulator.queue("t", 0).closed) <= 1_000
+    plans = side.plan()
+    side.refuse(plans[1], 10)  # MESSAGE_TOO_LARGE: a batch that had grown
+    for plan in (plans[0], *plans[2:]):
+        side.refuse(plan, 45)
+    stored = 0
+    for _ in range(20):
+        for plan in side.plan(1_000):
+            stored += plan.batches[0].count
+            side.ok(plan, 1_000)
+    assert stored == 40
+    closed = len(side.accumulator.queue("t", 0).closed)
+    for _ in range(40):
+        side.add(b"x" * 50)
+    fresh = list(side.accumulator.queue("t", 0).closed)[closed:]
+    assert all(batch.reserved_bytes <= 200 for batch in fresh)

@@ -4,10 +4,12 @@ Rules:
 - A partition has one open batch at most; when a record does not fit, the batch is closed and stands
   in line behind the earlier ones. Order within a partition is the order of `append`.
 - An open batch is closed by `linger_ms`, by a flush, or when memory is short.
-- Memory is counted by batch: `batch_size` when it is opened (more for a larger record), given back
-  when its outcome is known. When `buffer_memory` would be passed, records are refused until half
-  of it is free: filling and sending in turns is much faster than a crawl at the brim, where two
-  threads hand the interpreter's lock to each other for every batch.
+- A full batch that would only stand in line, because others have not been sent yet, goes on growing
+  instead: large batches cost client and broker a fraction of many small ones (ADR 0013).
+- Memory is counted by batch: `batch_size` when it is opened (more for a larger record, and when it
+  grows), given back when its outcome is known. When `buffer_memory` would be passed, records are
+  refused until half of it is free: filling and sending in turns is much faster than a crawl at the
+  brim, where two threads hand the interpreter's lock to each other for every batch.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ from kohort.errors import RecordTooLargeError
 from kohort.records import BatchBuilder, Compression
 
 _BUILDERS_KEPT_MAX: Final = 64
+_GROWN_MAX: Final = 16
+"""How many times `batch_size` a batch may become while it waits."""
+_GROWTH: Final = 4
 NO_SEQUENCE: Final = -1
 
 Add = Callable[[BatchBuilder], int]
@@ -93,7 +98,9 @@ class Accumulator:
 
     def __init__(self, config: ProducerConfig) -> None:
         self._batch_bytes = min(config.batch_size, config.max_request_size)
-        self._record_bytes_max = config.max_request_size
+        self._grown_bytes_max = min(_GROWN_MAX * config.batch_size, config.max_request_size)
+        self.batch_bytes_max = config.max_request_size
+        """The most that any batch has."""
         self._memory_max = config.buffer_memory
         self._linger_ms = config.linger_ms
         self._delivery_ms = config.delivery_timeout_ms
@@ -126,6 +133,8 @@ class Accumulator:
         if batch is not None:
             assert batch.builder is not None
             added = add(batch.builder)
+            if not added and self._grow(batch):
+                added = add(batch.builder)
             if added:
                 return batch, added
             self.close_batch(batch)
@@ -158,10 +167,31 @@ class Accumulator:
         self._lingering.append(batch)
         return batch
 
+    def _grow(self, batch: Batch) -> bool:
+        """Let a full batch become larger, if it would have to wait and there is memory enough."""
+        builder = batch.builder
+        assert builder is not None
+        now = builder.max_bytes
+        larger = min(now * _GROWTH, self._grown_bytes_max)
+        more = larger - batch.reserved_bytes
+        short = self.full or self.memory_bytes + more > self._memory_max
+        if not self.ready or larger <= now or more <= 0 or short:
+            return False
+        builder.max_bytes = larger
+        batch.reserved_bytes += more
+        self.memory_bytes += more
+        return True
+
+    def grow_no_more(self) -> None:
+        """A broker takes no batches as large as these."""
+        self._grown_bytes_max = 0
+
     def new_builder(self) -> BatchBuilder:
         """An empty builder, used before if one is at hand."""
         if self._builders:
-            return self._builders.pop()
+            builder = self._builders.pop()
+            builder.max_bytes = self._batch_bytes
+            return builder
         return BatchBuilder(self._compression, self._batch_bytes, level=self._level)
 
     def _discard_open(self, batch: Batch) -> None:
@@ -177,6 +207,8 @@ class Accumulator:
         assert batch.builder is not None
         assert batch.queue.open is batch
         batch.count = len(batch.builder)
+        if batch.builder.max_bytes > self._batch_bytes:
+            self._give_back(batch, batch.reserved_bytes - batch.builder.size)
         queue = batch.queue
         batch.ordinal = queue.ordinals = queue.ordinals + 1
         queue.open = queue.builder = queue.delivery = None
@@ -217,6 +249,12 @@ class Accumulator:
         if batch.builder is not None:
             self._keep(batch)
 
+    def _give_back(self, batch: Batch, unused: int) -> None:
+        """What a batch that grew did not need after all."""
+        if unused > 0:
+            batch.reserved_bytes -= unused
+            self.memory_bytes -= unused
+
     def _account(self, batch: Batch) -> None:
         """A single large record takes more than a batch's share."""
         assert batch.builder is not None
@@ -225,10 +263,10 @@ class Accumulator:
             batch.reserved_bytes = batch.builder.size
 
     def _check_size(self, size: int, queue: PartitionQueue) -> None:
-        if size > self._record_bytes_max:
+        if size > self.batch_bytes_max:
             raise RecordTooLargeError(
                 f"a record for {queue.topic}-{queue.partition} takes {size} bytes and "
-                f"max_request_size is {self._record_bytes_max}; raise it here and "
+                f"max_request_size is {self.batch_bytes_max}; raise it here and "
                 f"max.message.bytes on the topic, or send less"
             )
 

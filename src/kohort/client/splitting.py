@@ -17,6 +17,7 @@ def split(accumulator: Accumulator, batch: Batch, sequence_mask: int) -> tuple[B
     """Two batches of the halves of a batch of several records that has been sent."""
     records = Chunk("", 0, batch.payload, 0, check_crc=False).next_records(batch.count)
     middle = len(records) // 2
+    accumulator.grow_no_more()
     queue = batch.queue
     for later in (*queue.closed, *queue.in_flight):
         later.ordinal += later.ordinal > batch.ordinal
@@ -37,6 +38,7 @@ def split(accumulator: Accumulator, batch: Batch, sequence_mask: int) -> tuple[B
 def _half(accumulator: Accumulator, batch: Batch, records: list[Record]) -> Batch:
     half = Batch(batch.queue, accumulator.new_builder(), batch.created_ms, batch.deadline_ms)
     assert half.builder is not None
+    half.builder.max_bytes = accumulator.batch_bytes_max  # the whole may have grown to that
     for record in records:
         taken = half.builder.append(record.timestamp, record.key, record.value, record.headers)
         assert taken >= 0, "half of a batch fits where the whole did"

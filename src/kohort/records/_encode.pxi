@@ -126,7 +126,7 @@ cdef class BatchBuilder:
         self.level = level
         if level is not None:
             check_level(self.compression, level)
-        self.draft.max_bytes = min(max(max_bytes, HEADER), MOST_BYTES)
+        self.max_bytes = max_bytes
         self.clear()
 
     def __dealloc__(self):
@@ -143,6 +143,10 @@ cdef class BatchBuilder:
     @property
     def max_bytes(self):
         return self.draft.max_bytes
+
+    @max_bytes.setter
+    def max_bytes(self, size):
+        self.draft.max_bytes = min(max(size, HEADER), MOST_BYTES)
 
     @property
     def base_timestamp(self):
@@ -236,10 +240,11 @@ cdef class BatchBuilder:
         self._head(attributes, d.max_timestamp, producer_id, producer_epoch, base_sequence)
         if self.compression:
             out = self._packed()
+            release(&d.records)
         else:
             seal(d.records.data, size)
             out = take(&d.records)
-            self.usual = min(size, d.max_bytes)
+        self.usual = min(size, d.max_bytes)
         self.clear()
         return out
 

@@ -73,7 +73,7 @@ class BatchBuilder:
         self.level = level
         if level is not None:
             check_level(self.compression, level)
-        self.max_bytes = min(max(max_bytes, HEADER_BYTES), MOST_BYTES)
+        self.max_bytes = max_bytes
         self._records = bytearray()
         self._count = 0
         self.base_timestamp = self.max_timestamp = -1
@@ -81,6 +81,15 @@ class BatchBuilder:
     def __len__(self) -> int:
         """How many records were appended."""
         return self._count
+
+    @property
+    def max_bytes(self) -> int:
+        """The limit, which may be changed at any time."""
+        return self._max_bytes
+
+    @max_bytes.setter
+    def max_bytes(self, size: int) -> None:
+        self._max_bytes = min(max(size, HEADER_BYTES), MOST_BYTES)
 
     @property
     def size(self) -> int:
