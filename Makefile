@@ -10,7 +10,7 @@ KERNEL := $(wildcard src/kohort/*/*.pyx src/kohort/*/*.pxi src/kohort/*/*.h)
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: power-cut help setup demo test check bench demo-kill nightly mutants soak interop compat compat-go wire diagrams clean
+.PHONY: postgres power-cut help setup demo test check bench demo-kill nightly mutants soak interop compat compat-go wire diagrams clean
 
 help:  ## what the targets do
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -71,6 +71,9 @@ compat-go: setup  ## franz-go's own tests against `kohort broker run` (Go)
 
 compat: setup  ## librdkafka's own test-runner against `kohort broker run` (npm, a C compiler)
 	@$(BIN)/python tools/compat.py
+
+postgres: setup  ## exactly once into PostgreSQL, on a server of its own (says why it skips)
+	@$(PYTEST) -q -rs -m postgres tests/retry tests/processing
 
 soak: setup  ## minutes of churn in groups of several makes, in both protocols (KOHORT_SOAK_S)
 	@$(PYTEST) -q -s -m nightly tests/e2e/test_soak.py

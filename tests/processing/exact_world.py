@@ -11,7 +11,6 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 
 from kohort.client.types import GroupMetadata, OffsetAndMetadata
@@ -171,12 +170,12 @@ class Plain:
 
 @dataclass
 class ExactWorld(World):
-    """`file` None: exactly once into Kafka; else into a store.
+    """`url` None: exactly once into Kafka; else into this store.
 
     `members` 2: one has the source topic, the other one all tiers, and they take turns.
     """
 
-    file: Path | None = None
+    url: str | None = None
     members: int = 1
 
     def __post_init__(self) -> None:
@@ -185,7 +184,7 @@ class ExactWorld(World):
         self.generation = 0
         self.too_large = 1 << 30
         self.zombies: list[Life] = []
-        if self.file is not None:
+        if self.url is not None:
             store = self.store()
             store.prepare()
             store.execute(statements([Execute(TABLE)]))
@@ -193,7 +192,13 @@ class ExactWorld(World):
         super().__post_init__()
 
     def store(self) -> Store:
-        return open_store(f"sqlite:///{self.file}")
+        assert self.url is not None
+        return open_store(self.url)
+
+    def close(self) -> None:
+        """Whoever still lives closes what it has open."""
+        for life in (*self.present, *self.zombies):
+            life.transactor._close()
 
     def refusal(self, topic, value, headers) -> KohortError | None:
         size = len(value or b"") + sum(len(v or b"") for _, v in headers)
@@ -235,7 +240,7 @@ class ExactWorld(World):
         # Without the guard, which takes records that were about whenever we kill for the killers.
         engine = ExactEngine(
             self.routes, self.limits, skew_ms=SKEW_MS, crash_guard=False,
-            judged=self.file is not None,
+            judged=self.url is not None,
         )  # fmt: skip
         self.life = life = Life(engine, self.make_transactor(), self.generation)
         self.engine, self.working, self.position = engine, life.working, life.position
@@ -247,7 +252,7 @@ class ExactWorld(World):
 
     def make_transactor(self) -> Transactor:
         generation = self.generation
-        if self.file is not None:
+        if self.url is not None:
             return StoreTransactor(
                 "billing", self.store(), Plain(self), lambda topic: self.partitions, {},
                 lambda: self.now_ms,
@@ -287,7 +292,7 @@ class ExactWorld(World):
         for index, (item, outcome) in enumerate(zip(items, found, strict=True)):
             if outcome is None:
                 value = item.record.value or b""
-                if self.file is None:
+                if self.url is None:
                     found[index] = Done([Output(OUT, value)])
                 else:
                     origin = item.attempt.origin.retry_id if item.attempt else ""
@@ -360,7 +365,7 @@ class ExactWorld(World):
 
     def results(self) -> Counter[str]:
         """Every result that somebody who reads committed data sees."""
-        if self.file is None:
+        if self.url is None:
             return Counter(
                 (r.value or b"").decode() for n in range(self.partitions) for r in self.logs[OUT, n]
             )
@@ -368,7 +373,7 @@ class ExactWorld(World):
 
     def failures(self) -> Counter[str]:
         """Every record that has failed for good, by its value."""
-        if self.file is None:
+        if self.url is None:
             return Counter((r.value or b"").decode() for r in self.failed())
         places = self.ask(
             "SELECT origin_partition, origin_offset FROM kohort_ledger l WHERE status = 'failed' "

@@ -69,7 +69,8 @@ class Programs:
             victim.wait()
         elif act < 0.7:
             victim.send_signal(signal.SIGTERM)
-            assert victim.wait(PATIENCE_S) in (0, 1)
+            # One that has hardly been started ends as any program does.
+            assert victim.wait(PATIENCE_S) in (0, 1, -signal.SIGTERM)
         else:
             victim.send_signal(signal.SIGSTOP)
             self.hanging.append(victim)
@@ -107,7 +108,7 @@ def test_each_input_counts_once(mode: str, tmp_path: Path) -> None:
             if mode == "kafka":
                 assert not out_of_order(cluster)
         finally:
-            print(f"{produced} records, {programs.started} processes")
+            print(f"{programs.started} processes, seed {SEED}")
             programs.end()
 
 

@@ -46,6 +46,7 @@ def fate_of(chance: random.Random, inputs: int) -> dict[bytes, int]:
 
 
 def make(mode: str, path: Path, seed: int = 0, inputs: int = 60, **more) -> ExactWorld:
+    """`mode`: "kafka", "store" (a new SQLite file), or the URL of a store."""
     chance = random.Random(seed * 31 + 7)
     fate = fate_of(chance, inputs)
 
@@ -58,9 +59,10 @@ def make(mode: str, path: Path, seed: int = 0, inputs: int = 60, **more) -> Exac
 
     order = more.pop("order", Order.KEY)
     held = more.pop("on_failure", OnFailure.PASS)
-    file = path / f"{next(numbers)}.db" if mode == "store" else None
+    kinds = {"kafka": None, "store": f"sqlite:///{path}/{next(numbers)}.db"}
+    url = kinds.get(mode, mode)
     world = ExactWorld(
-        [route(retries="5s 5s 30s", order=order, on_failure=held)], handler, seed=seed, file=file,
+        [route(retries="5s 5s 30s", order=order, on_failure=held)], handler, seed=seed, url=url,
         **more,
     )  # fmt: skip
     watch_store(world)
@@ -73,7 +75,7 @@ def make(mode: str, path: Path, seed: int = 0, inputs: int = 60, **more) -> Exac
 
 def watch_store(world: ExactWorld) -> None:
     """Kills around and inside of the store's transaction."""
-    if world.file is None:
+    if world.url is None:
         return
     make_transactor = world.make_transactor
 
@@ -103,7 +105,7 @@ def watch_store(world: ExactWorld) -> None:
         return transactor
 
     world.make_transactor = made
-    world.begin()
+    world.crash()
 
 
 def check(world: ExactWorld) -> None:
@@ -114,7 +116,7 @@ def check(world: ExactWorld) -> None:
     assert results == good, (results - good, good - results)
     assert failures == bad, (failures - bad, bad - failures)
     assert not any(life.engine.outstanding for life in world.present)
-    if world.file is not None:
+    if world.url is not None:
         assert not world.ask("SELECT * FROM kohort_ledger WHERE status = 'scheduled'")
 
 
@@ -191,14 +193,17 @@ def live(world: ExactWorld, chance: random.Random, steps: int = 250) -> None:
 
 def a_life(mode: str, seed: int, path: Path) -> None:
     chance = random.Random(seed * 7 + len(mode))
-    members = chance.choice([1, 1, 2]) if mode == "store" else 1
+    members = chance.choice([1, 1, 2]) if mode != "kafka" else 1
     held = chance.choice([OnFailure.PASS, OnFailure.HOLD_KEY]) if members == 1 else OnFailure.PASS
     world = make(
         mode, path, seed, order=chance.choice(list(Order)), members=members, on_failure=held,
         limits=Limits(records=chance.choice([15, 10_000])),
     )  # fmt: skip
-    live(world, chance)
-    check(world)
+    try:
+        live(world, chance)
+        check(world)
+    finally:
+        world.close()
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import pytest
 
@@ -11,7 +11,7 @@ from kohort.errors import ConfigError
 from kohort.processing.app import App
 from kohort.processing.colocation import check_holding, holding_client
 from kohort.processing.partition import OnFailure
-from kohort.retry import Temporary
+from kohort.retry import Permanent, Temporary
 
 from .test_exact_world import make
 from .world import World, route
@@ -149,6 +149,44 @@ def test_order_within_a_key_through_crashes(seed: int) -> None:
     done = firsts(world)
     assert sum(len(each) for each in done.values()) == 120
     assert all(offsets == sorted(offsets) for offsets in done.values()), done
+
+
+@pytest.mark.parametrize("fails", [1, -1])
+def test_a_second_copy_holds_nobody_when_the_first_has_ended(fails: int, tmp_path) -> None:
+    """What a killed or overtaken member left in a tier is inert, in whichever order it is read.
+
+    It held its key for ever when it was read after the copy that counts had ended and before the
+    transaction of that was through: every later record of the key went round its tier without end.
+    """
+    world = make("store", tmp_path, inputs=0, on_failure=OnFailure.HOLD_KEY)
+    world.fate |= {b"a": fails, b"b": 0}
+    if fails < 0:  # it fails again in the tier, for good
+        world.handler = fails_for_good
+    for value in world.fate:
+        world.produce("orders", 0, b"k", value)
+    while not world.engine._settled:
+        world.step()
+    world.leave_behind()
+    for _ in range(40):
+        world.step()
+        world.commit()
+    world.zombie_acts()  # refused, but its copy is there: behind the one that counts
+    assert len(world.logs[TIERS[0], 0]) > 2
+    world.now_ms += 5_000
+    world.poll(1)
+    world.publish()
+    while not world.engine._settled:
+        world.work()
+    world.poll()
+    world.publish()
+    world.run_out()
+    assert not len(world.engine.holds)
+    assert world.results() == Counter({"b": 1} if fails < 0 else {"a": 1, "b": 1})
+
+
+def fails_for_good(record, attempt) -> None:
+    if record.value == b"a":
+        raise (Permanent if attempt else Temporary)("down")
 
 
 @pytest.mark.parametrize("mode", ["kafka", "store"])

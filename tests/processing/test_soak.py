@@ -69,7 +69,8 @@ class Apps:
             code = process.wait(PATIENCE_S)
         finally:
             process.kill()
-        assert code == 0, self.said()
+        # One that has hardly been started ends as any program does, before it has begun anything.
+        assert code in (0, -signal.SIGTERM), self.said()
 
     def said(self) -> str:
         texts = [path.read_text()[-2_000:] for path in self.directory.glob("errors-*")]
@@ -127,7 +128,9 @@ def test_killed_apps_lose_nothing_and_keep_order(place, tmp_path: Path) -> None:
     chance = random.Random(SEED)
     with place(tmp_path) as (servers, trouble):
         with Admin(bootstrap_servers=servers) as admin:
-            admin.create_topics([NewTopic(t, PARTITIONS, 1) for t in ROUTES])
+            # With one replica nobody leads the partitions of a node that is down.
+            replicas = len(admin.describe_cluster().nodes)
+            admin.create_topics([NewTopic(t, PARTITIONS, replicas) for t in ROUTES])
         apps = Apps(servers, tmp_path)
         try:
             produced = live(apps, servers, chance, trouble)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,9 +36,15 @@ def handle(record: Record, _store: object) -> object:
     return row(record)
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(f"sqlite:///{tmp_path}/db.sqlite", handle=handle)
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    """The same tests on both databases."""
+    url = f"sqlite:///{tmp_path}/db.sqlite"
+    if request.param == "postgres":
+        url = request.getfixturevalue("database")
+    made = World(url, handle=handle)
+    yield made
+    made.close()
 
 
 def test_everything_ends_loaded_or_failed(world: World) -> None:

@@ -52,6 +52,7 @@ class World:
     decode: object = None
     topic_id: str = "id-1"
     partitions: int = 2
+    stores: list[Store] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.topics = RetryTopics("in", "g", self.policy)
@@ -65,7 +66,13 @@ class World:
         store.close()
 
     def store(self) -> Store:
-        return open_store(self.url)
+        self.stores.append(open_store(self.url))
+        return self.stores[-1]
+
+    def close(self) -> None:
+        """Close what killed processes have left open."""
+        for store in self.stores:
+            store.close()
 
     def produce(self, partition: int, *values: bytes) -> None:
         for value in values:

@@ -62,7 +62,7 @@ from kohort.processing.publishing import Publisher
 from kohort.processing.runner import Runner, Timing, wall_ms
 from kohort.retry.classify import Classifier
 from kohort.retry.cluster_port import ClusterPort
-from kohort.retry.handling import Decode, SetupStore
+from kohort.retry.handling import Decode, SetupStore, set_up
 from kohort.retry.policy import DEFAULT_RETRIES, RetryPolicy, RetryTopics
 from kohort.retry.preparing import ensure_topics, look_at_all, plan_all
 from kohort.retry.store import open_store
@@ -346,8 +346,10 @@ class App:
                 skew_ms=self._skew_ms, crash_guard=self._crash_guard,
             )  # fmt: skip
             if isinstance(runner, ExactRunner):
-                self._prepare_store()
-                runner.tells_group = self.exactly.store_url is not None
+                if self.exactly.store_url is not None:
+                    with contextlib.closing(open_store(self.exactly.store_url)) as store:
+                        set_up(store, self._setups)
+                    runner.tells_group = True
                 runner.transactor = self.exactly.transactor(
                     self.group, self._producing(), port, producer, counts, ids,
                     self._client.get("group_instance_id"),
@@ -407,16 +409,6 @@ class App:
 
     def _port(self) -> ClusterPort:
         return ClusterPort(self.way, committed_only=self.exactly.kafka)
-
-    def _prepare_store(self) -> None:
-        if self.exactly.store_url is not None:
-            store = open_store(self.exactly.store_url)
-            try:
-                store.prepare()
-                for function in self._setups:
-                    function(SetupStore(store))
-            finally:
-                store.close()
 
     def _consumer(self) -> Consumer:
         client = holding_client(self._routes.values(), self._client)

@@ -251,10 +251,6 @@ class Engine(EngineCore):
                     item, describe(fault, permanent=True, reason=BAD_HEADERS_REASON), now_ms
                 )
                 continue
-            if partition.route.on_failure is OnFailure.HOLD_KEY and record.key is not None:
-                origin = item.attempt.origin
-                place = (origin.partition, origin.offset)
-                self.holds.scheduled((route.topic, record.key), place, record.topic)
             sound.append(item)
         return self._admit(sound, now_ms)
 
@@ -264,6 +260,7 @@ class Engine(EngineCore):
         for item in items:
             attempt, delay_ms = item.attempt, item.partition.delay_ms or 0
             assert attempt is not None, "a sound record of a tier says which attempt it is"
+            self._note_waiting(item, attempt, item.record.topic)
             due = due_ms(attempt, item.record.timestamp, delay_ms, self._skew_ms)
             if due > now_ms:
                 self.tally.early[item.partition.route.topic] += 1

@@ -238,14 +238,16 @@ class EngineCore:
         self._outbox.append(publication)
 
     def _note_held(self, item: Item, attempt: Attempt, copy: Copy, *, ended: bool) -> None:
-        route, key = item.partition.route, attempt.key
-        if key is None or route.on_failure is not OnFailure.HOLD_KEY:
-            return
-        place = (attempt.origin.partition, attempt.origin.offset)
         if ended:
-            self.holds.ended((route.topic, key), place)
+            self._no_longer_held((item,))
         else:
-            self.holds.scheduled((route.topic, key), place, copy.topic)
+            self._note_waiting(item, attempt, copy.topic)
+
+    def _note_waiting(self, item: Item, attempt: Attempt, tier: str) -> None:
+        route, key = item.partition.route, attempt.key
+        if key is not None and route.on_failure is OnFailure.HOLD_KEY:
+            place = (attempt.origin.partition, attempt.origin.offset)
+            self.holds.scheduled((route.topic, key), place, tier)
 
     def _no_longer_held(self, items: Iterable[Item]) -> None:
         for item in items:

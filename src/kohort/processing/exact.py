@@ -12,7 +12,7 @@ Rules (retry reference E, B7):
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -22,10 +22,10 @@ from kohort.processing.dispatch import Item
 from kohort.processing.engine import Engine
 from kohort.processing.engine_core import TopicPartition
 from kohort.processing.outbox import Publication
-from kohort.processing.partition import Partition
+from kohort.processing.partition import OnFailure, Partition
 from kohort.processing.tracker import Commit
 from kohort.retry.classify import Failure, stated
-from kohort.retry.copies import copy_for
+from kohort.retry.copies import Attempt, copy_for
 from kohort.retry.ledger import Place
 
 MOST_PUBLICATIONS: Final = 5_000
@@ -80,6 +80,11 @@ class ExactEngine(Engine):
         self._plain: dict[Partition, list[Item]] = {}
         self._plain_count = 0
         self._unjudged: list[Item] = []
+        self._ended: dict[str, Item] = {}
+        """Of records that have ended and whose transaction is not through: the copy that was run.
+
+        Until then the ledger still calls it owed, and says so of every other copy.
+        """
 
     # -- settling ------------------------------------------------------------------------------
 
@@ -117,6 +122,7 @@ class ExactEngine(Engine):
     def batch(self, now_ms: int, most: int = MOST_PUBLICATIONS) -> Batch | None:
         """The next transaction; None when there is nothing to say. One at a time."""
         self._settled = [p for p in self._settled if p.item.partition.live]
+        self._ended = {name: i for name, i in self._ended.items() if i.partition.live}
         copies = {p.place for p in self._settled if p.place is not None}
         chosen: list[Publication] = []
         left: list[Publication] = []
@@ -171,6 +177,9 @@ class ExactEngine(Engine):
         for items in batch.plain.values():
             by.setdefault(items[0].partition, []).extend(items)
         for partition, items in by.items():
+            for item in items:
+                if item.attempt is not None:
+                    self._ended.pop(item.attempt.origin.retry_id, None)
             self._complete(partition, items, now_ms)
         self.counts["transactions"] += 1
         self.committed(batch.commits, now_ms)
@@ -234,6 +243,16 @@ class ExactEngine(Engine):
 
     # -- the ledger's word ---------------------------------------------------------------------
 
+    def _no_longer_held(self, items: Iterable[Item]) -> None:
+        super()._no_longer_held(items)
+        for item in items if self._judged else ():
+            if item.attempt is not None and item.partition.route.on_failure is OnFailure.HOLD_KEY:
+                self._ended[item.attempt.origin.retry_id] = item
+
+    def _note_waiting(self, item: Item, attempt: Attempt, tier: str) -> None:
+        super()._note_waiting(item, attempt, tier)
+        self._ended.pop(attempt.origin.retry_id, None)
+
     def _admit(self, items: Sequence[Item], now_ms: int) -> list[Item]:
         if not self._judged:
             return super()._admit(items, now_ms)
@@ -264,14 +283,20 @@ class ExactEngine(Engine):
                 continue
             if index not in owed:
                 self.counts["inert"] += 1
-                if index not in elsewhere:
-                    self._no_longer_held((item,))
+                if index not in elsewhere or attempt_of(item).origin.retry_id in self._ended:
+                    super()._no_longer_held((item,))
                 self._post(Publication(item, inert=True))
             elif ready := super()._admit((item,), now_ms):
                 partition.aside.extend(ready)
         for partition in {item.partition for item in items}:
             if partition.live:
                 self._refill(partition, now_ms)
+
+
+def attempt_of(item: Item) -> Attempt:
+    """Which attempt a record of a tier is."""
+    assert item.attempt is not None, "a record of a tier says which attempt it is"
+    return item.attempt
 
 
 def _place(item: Item) -> Place:

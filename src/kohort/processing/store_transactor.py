@@ -23,14 +23,13 @@ from kohort.client.types import GroupMetadata
 from kohort.errors import DataLossError, KohortError
 from kohort.processing.dispatch import Item
 from kohort.processing.engine_core import TopicPartition
-from kohort.processing.exact import Batch, Verdict
+from kohort.processing.exact import Batch, Verdict, attempt_of
 from kohort.processing.outbox import Publication
 from kohort.processing.publishing import is_too_large, send
 from kohort.processing.snapshot import SnapshotError, decode
 from kohort.processing.transactor import Judged, Start, Transactor
 from kohort.retry import ledger as books
 from kohort.retry.classify import Disposition, Failure, describe
-from kohort.retry.copies import Attempt
 from kohort.retry.effects import statements
 from kohort.retry.fenced import CONSTRAINT_REASON
 from kohort.retry.ledger import Entries, LedgerRow, Place
@@ -124,7 +123,7 @@ class StoreTransactor(Transactor):
     # -- the ledger's word -----------------------------------------------------------------------
 
     def _judge(self, items: Sequence[Item]) -> Judged:
-        attempts = [_attempt(item) for item in items]
+        attempts = [attempt_of(item) for item in items]
         ids = [attempt.origin.retry_id for attempt in attempts]
         while True:
             try:
@@ -320,17 +319,12 @@ def _doubled(batch: Batch, tiers: Sequence[int]) -> set[int]:
     seen: set[tuple[str, int, int]] = set()
     found: set[int] = set()
     for index in tiers:
-        attempt = _attempt(batch.publications[index].item)
+        attempt = attempt_of(batch.publications[index].item)
         name = (attempt.origin.retry_id, attempt.redrive_count, attempt.number)
         if name in seen:
             found.add(index)
         seen.add(name)
     return found
-
-
-def _attempt(item: Item) -> Attempt:
-    assert item.attempt is not None, "a record of a tier says which attempt it is"
-    return item.attempt
 
 
 def _from_tier(publication: Publication) -> bool:

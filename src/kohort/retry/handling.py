@@ -147,6 +147,14 @@ class SetupStore(Lookup):
         self._store.execute(statements(Upsert(table, row, key) for row in rows))
 
 
+def set_up(store: Store, functions: Iterable[Callable[[SetupStore], object]]) -> None:
+    """Make the store's own tables, then call the user's setup functions."""
+    with store.setting_up():
+        store.prepare()
+        for function in functions:
+            function(SetupStore(store))
+
+
 class Batch:
     """Records of one partition, each to be decided by `load`, `retry`, `fail` or `skip`."""
 

@@ -1,23 +1,43 @@
 """The PostgreSQL store, through psycopg (extra `kohort[sql]`).
 
 Rules:
-- Read committed is enough: the fence's row lock, taken first by its compare-and-set, orders the
-  writers of a partition; partitions do not wait for each other.
+- Read committed, whatever the database's default is: the fence's row lock, taken first by its
+  compare-and-set, orders the writers of a partition, and what a statement sees after it has waited
+  for a lock is what is true then. The snapshot of `repeatable read` would hide a copy that was
+  scheduled meanwhile. Partitions do not wait for each other.
 - A lost connection is retriable. Whether its transaction committed, the fence tells on the next
-  attempt (retry reference E2, row "reply lost").
+  attempt (retry reference E2, row "reply lost"). A server that has fallen silent is given up after
+  half a minute; the URL may say otherwise (`?tcp_user_timeout=5000`).
+- Programs that start at once set up one after another: of two that make one table at the same time
+  PostgreSQL refuses one, IF NOT EXISTS or not.
 """
 
 from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final
 
 from kohort.errors import ConfigError
 from kohort.retry.store import ConstraintError, Store, StoreBusyError
 
-CONNECT_TIMEOUT_S: Final = 10
+DEFAULTS: Final = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 30_000,
+    "application_name": "kohort",
+}
+"""What of a connection the URL does not say; seconds, and milliseconds for `tcp_user_timeout`."""
+SETUP_LOCK: Final = 0x6B6F686F7274
+"""The advisory lock of whoever makes tables: "kohort" in ASCII."""
+PASSING: Final = frozenset({"25006", "25P03", "25P04"})
+"""Read-only after a failover, idle or whole transaction too long; the rest that passes has a class
+of its own (serialization, deadlock, shutdown, no connection)."""
 _MARKS = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|\?|%")
 
 
@@ -27,15 +47,25 @@ class PostgresStore(Store):
     share_lock = "FOR SHARE"
 
     def _connect(self, *, read_only: bool) -> Any:
-        connection: Any = _psycopg().connect(
-            self.url, autocommit=True, connect_timeout=CONNECT_TIMEOUT_S, application_name="kohort"
-        )
+        psycopg = _psycopg()
+        given = {**DEFAULTS, **psycopg.conninfo.conninfo_to_dict(self.url)}
+        connection: Any = psycopg.connect(autocommit=True, **given)
         if read_only:
             connection.execute("SET default_transaction_read_only = on")
         return connection
 
     def _begin(self, connection: Any) -> None:
-        connection.execute("BEGIN")
+        connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+
+    @contextmanager
+    def setting_up(self) -> Generator[None]:
+        """As `Store.setting_up`."""
+        with self._errors():
+            connection = self._connect(read_only=False)
+        with connection:
+            with self._errors():
+                connection.execute("SELECT pg_advisory_lock(%s)", (SETUP_LOCK,))
+            yield
 
     def _sql(self, sql: str) -> str:
         return translate_marks(sql)
@@ -46,7 +76,8 @@ class PostgresStore(Store):
             return ConstraintError(str(error))
         if isinstance(error, psycopg.ProgrammingError) and "cannot adapt" in str(error):
             return ConstraintError(str(error))
-        if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
+        passes = getattr(error, "sqlstate", None) in PASSING
+        if passes or isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
             return StoreBusyError(f"PostgreSQL could not be used: {error}")
         return error
 

@@ -194,6 +194,11 @@ class Store(Progress):
 
     # Writing
 
+    @contextmanager
+    def setting_up(self) -> Generator[None]:
+        """Tables are made within this, by one program at a time where the database needs that."""
+        yield
+
     def prepare(self) -> None:
         """Make the fence and ledger tables where they are missing."""
         with self._transaction() as cursor:

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from kohort.config import parse_duration_ms
 from kohort.errors import ConfigError
 from kohort.retry.classify import Classifier
-from kohort.retry.handling import Decode, HandlerSpec, SetupStore
+from kohort.retry.handling import Decode, HandlerSpec, SetupStore, set_up
 from kohort.retry.policy import DEFAULT_RETRIES, RetryPolicy, RetryTopics
 from kohort.retry.store import Store, open_store
 
@@ -208,9 +208,7 @@ class Pipeline:
 
     def prepare_store(self, store: Store) -> None:
         """Make fence and ledger tables, then run the setup functions."""
-        store.prepare()
-        for function in self._setups:
-            function(SetupStore(store))
+        set_up(store, self._setups)
 
     def spec(self, partitions: Mapping[str, int]) -> PipelineSpec:
         """What executors need to know; `partitions` counts those of every retry topic."""
