@@ -7,6 +7,7 @@ Compare ratios: client and server share the machine's cores.
 
 from __future__ import annotations
 
+import mmap
 import multiprocessing
 import os
 import socket
@@ -19,12 +20,14 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from benchmarks.load import Rate, Served, broker, drive, frame_of, memory_mb
+from benchmarks.load import Rate, Served, ask, broker, drive, frame_of, memory_mb, threads_s
 from kohort.records import BatchBuilder
 from kohort.wire import decode_response
 from kohort.wire.messages.api_versions_request import ApiVersionsRequest
 from kohort.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
 from kohort.wire.messages.create_topics_response import CreateTopicsResponse
+from kohort.wire.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
+from kohort.wire.messages.delete_topics_response import DeleteTopicsResponse
 from kohort.wire.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
 from kohort.wire.messages.produce_request import (
     PartitionProduceData,
@@ -48,6 +51,8 @@ class Moved(NamedTuple):
     mb_s: float
     cpu_gb: float
     """CPU seconds of the broker for a billion bytes."""
+    busiest_gb: float
+    """The same of its busiest thread alone: what bounds it when it has cores enough."""
 
     def __str__(self) -> str:
         return f"{self.mb_s:8.0f} MB/s  {self.cpu_gb:5.2f} CPU-s/GB"
@@ -120,6 +125,12 @@ def create(address: tuple[str, int], topic: str, partitions: int) -> None:
     client.socket.close()
 
 
+def delete(address: tuple[str, int], topic: str) -> None:
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=10_000)
+    answer = decode_response(DeleteTopicsResponse, 6, ask(address, frame_of(request, 6)))[1]
+    assert answer.responses[0].error_code == 0, answer
+
+
 def timed(work: Callable[[], Any]) -> float:
     began = time.perf_counter()
     work()
@@ -165,7 +176,30 @@ def plain_disk(directory: str) -> tuple[float, float]:
     return count * len(data) / MB / written, count * len(data) / MB / flushed
 
 
+def touch_memory(mb: int) -> None:
+    """Write to so much memory and free it: a virtual machine gets its pages from its host when they
+    are first written to, at 1 s/GB and more, and whoever writes files first would pay for all.
+    """
+    with mmap.mmap(-1, mb * 1_000_000) as memory:
+        for at in range(0, len(memory), mmap.PAGESIZE):
+            memory[at] = 1
+
+
 # -- the broker
+
+
+def moving(
+    served: Served, clients: list[Client], works: list[Callable[[], Any]], moved: Callable[[], int]
+) -> Moved:
+    """Run `works`, one thread each; `moved()` bytes have gone through the broker then."""
+    before, threads = served.cpu_s(), threads_s(served.pid)
+    seconds = timed(lambda: in_threads(works))
+    used, after = served.cpu_s() - before, threads_s(served.pid)
+    busiest = max(after[task] - threads.get(task, 0.0) for task in after)
+    for client in clients:
+        client.socket.close()
+    size = moved()
+    return Moved(size / MB / seconds, used / (size / 1e9), busiest / (size / 1e9))
 
 
 def produce(served: Served, topic: str, size: int, total_mb: int) -> Moved:
@@ -179,13 +213,8 @@ def produce(served: Served, topic: str, size: int, total_mb: int) -> Moved:
         frame = produce_frame(topic, i, batch)
         return lambda: clients[i].pipeline(frame, count, depth)
 
-    before = served.cpu_s()
-    seconds = timed(lambda: in_threads([work(i) for i in range(connections)]))
-    moved = connections * count * len(batch)
-    used = (served.cpu_s() - before) / (moved / 1e9)
-    for client in clients:
-        client.socket.close()
-    return Moved(moved / MB / seconds, used)
+    return moving(served, clients, [work(i) for i in range(connections)],
+                  lambda: connections * count * len(batch))  # fmt: skip
 
 
 def fetch(served: Served, topic: str, size: int, total_mb: int) -> Moved:
@@ -208,12 +237,7 @@ def fetch(served: Served, topic: str, size: int, total_mb: int) -> Moved:
 
         return run
 
-    before = served.cpu_s()
-    seconds = timed(lambda: in_threads([work(i) for i in range(connections)]))
-    used = (served.cpu_s() - before) / (sum(got) / 1e9)
-    for client in clients:
-        client.socket.close()
-    return Moved(sum(got) / MB / seconds, used)
+    return moving(served, clients, [work(i) for i in range(connections)], lambda: sum(got))
 
 
 def beside(served: Served, topic: str, seconds: float) -> Rate:
@@ -227,6 +251,22 @@ def beside(served: Served, topic: str, seconds: float) -> Rate:
     finally:
         reader.terminate()
         reader.join()
+
+
+def unread(served: Served, topic: str) -> float:
+    """MB by which the broker grows when a hundred clients ask for 20 answers of 1 MB each and read
+    none; mapped files are not counted.
+    """
+    create_connection, frame = socket.create_connection, fetch_frame(topic, 0, 0, 1_000_000)
+    before = memory_mb(served.pid, "RssAnon")
+    clients = [create_connection(served.address) for _ in range(100)]
+    for client in clients:
+        client.sendall(frame * 20)
+    time.sleep(1.0)
+    grown = memory_mb(served.pid, "RssAnon") - before
+    for client in clients:
+        client.close()
+    return grown
 
 
 def bulk(directory: str, loop_mb: float, disk_mb: float) -> None:

@@ -80,8 +80,13 @@ def broker(**config: object) -> Iterator[Served]:
 
 def cpu_s(pid: int) -> float:
     """CPU seconds of all threads of a process that run now."""
-    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
+    return sum(threads_s(pid).values())
+
+
+def threads_s(pid: int) -> dict[str, float]:
+    """CPU seconds of each thread of a process that runs now, by its id."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return {task.name: int((task / "schedstat").read_text().split()[0]) / 1e9 for task in tasks}
 
 
 def memory_mb(pid: int, what: str = "VmRSS") -> float:
