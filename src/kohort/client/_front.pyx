@@ -3,6 +3,7 @@
 
 cimport cython
 from cpython.dict cimport PyDict_GetItemWithError
+from cpython.pycapsule cimport PyCapsule_GetPointer
 from cpython.ref cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
@@ -10,6 +11,18 @@ from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 import threading
 
 from kohort.client.delivery import await_delivery, error_of, metadata_of, timed_out
+from kohort.records._kernel import APPEND_PLAIN, BatchBuilder
+
+# `BatchBuilder.append` without a call through Python. -1: it has something to say, so ask it.
+ctypedef int64_t (*Append)(
+    PyObject *builder, int64_t timestamp, PyObject *key, PyObject *value
+) noexcept
+
+cdef Append append_plain = <Append> PyCapsule_GetPointer(
+    APPEND_PLAIN, "kohort.records.append_plain"
+)
+cdef object builder_type = BatchBuilder
+cdef tuple no_headers = ()
 
 
 cdef uint32_t hash_key(const uint8_t *data, Py_ssize_t size) noexcept nogil:
@@ -147,7 +160,7 @@ cdef class Front:
         # headers, not even the builder runs Python code. So the guard need not be taken, only be
         # free.
         if (
-            route == NULL or self.guard.held or headers
+            route == NULL or self.guard.held or (headers is not no_headers and headers)
             or (type(value) is not bytes and value is not None)
             or (type(key) is not bytes and key is not None)
         ):
@@ -166,10 +179,12 @@ cdef class Front:
                 hash_key(<const uint8_t *> <char *> (<bytes> key), len(<bytes> key)) & 0x7FFFFFFF
             ) % <uint32_t> len(slots.slots)
         slot = <Slot> slots.slots[number]
-        if slot.builder is None:
+        if type(slot.builder) is not builder_type:  # None, mostly
             return self.add_slowly(topic, value, key, partition, timestamp_ms, headers)
         when_ms = now_ms() if timestamp_ms is None else <int64_t> timestamp_ms
-        index = slot.builder.append(when_ms, key, value, headers)
+        index = append_plain(
+            <PyObject *> slot.builder, when_ms, <PyObject *> key, <PyObject *> value
+        )
         if index < 0:
             return self.add_slowly(topic, value, key, partition, when_ms, headers)
         future = RecordFuture.__new__(RecordFuture)

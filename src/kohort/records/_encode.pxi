@@ -353,6 +353,36 @@ cdef class BatchBuilder:
         return -1
 
 
+cdef int64_t append_plain(
+    PyObject *builder, int64_t timestamp, PyObject *key, PyObject *value
+) noexcept:
+    """`BatchBuilder.append` of `bytes` or None without headers, for callers that are compiled.
+
+    -1 whenever there is more to do or to say than that: `append` does it and says it.
+    """
+    cdef BatchBuilder target = <BatchBuilder> builder
+    cdef Draft *d = &target.draft
+    cdef Field key_field, value_field
+    if d.count == 0 and d.records.room < target.usual:
+        return -1
+    d.scratch.size = 0
+    plain_field(key, &key_field)
+    plain_field(value, &value_field)
+    return d.count - 1 if add_record(d, timestamp, key_field, value_field, 0) == 0 else -1
+
+
+cdef inline void plain_field(PyObject *data, Field *field) noexcept:
+    if data == <PyObject *> None:
+        field.data = NULL
+        field.size = -1
+    else:
+        field.data = <const uint8_t *> PyBytes_AsString(<object> data)
+        field.size = PyBytes_Size(<object> data)
+
+
+APPEND_PLAIN = PyCapsule_New(<void *> append_plain, "kohort.records.append_plain", NULL)
+
+
 def check_lengths(Py_ssize_t rows, *columns):
     """Raises `UsageError` when a column has another number of rows than the values."""
     for column in columns:
