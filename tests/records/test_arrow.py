@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from kohort.errors import UsageError
-from kohort.records import ALL_COLUMNS, COLUMN_NAMES, Chunk
+from kohort.records import ALL_COLUMNS, COLUMN_NAMES, Chunk, arrow
 from kohort.records.arrow import (
     HEADERS_TYPE,
     ArrowSource,
@@ -20,6 +20,7 @@ from kohort.records.arrow import (
     record_batch_schema,
     to_record_batch,
 )
+from kohort.records.implementation import Lent
 
 from .conftest import batch_of, fields
 
@@ -57,6 +58,61 @@ def test_arrays_outlive_their_chunk(impl: Any) -> None:
     assert set(table["topic"].to_pylist()) == {"flights"}
     assert set(table["partition"].to_pylist()) == {2}
     assert table["headers"].to_pylist() == [[]] * 5000
+
+
+def test_lent_at_once_and_built_one_by_one_are_the_same(
+    impl: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = impl.BatchBuilder()
+    for n in range(1000):
+        headers = [("h", b"%d" % n), ("empty", None)] if n % 3 else ()
+        key = None if n % 5 == 0 else b"k%d" % n
+        builder.append(1_700_000_000_000 + n, key, None if n % 7 == 0 else b"v" * (n % 40), headers)
+    columns = impl.Chunk("flights", 2, builder.build(), 0).next_columns(columns=ALL_COLUMNS)
+    lent = to_record_batch(columns, ALL_COLUMNS)
+    monkeypatch.setattr(arrow, "Lent", None)
+    built = to_record_batch(columns, ALL_COLUMNS)
+    lent.validate(full=True)
+    built.validate(full=True)
+    assert lent.equals(built)
+    assert lent["headers"].to_pylist()[1] == [
+        {"key": "h", "value": b"1"},
+        {"key": "empty", "value": None},
+    ]
+
+
+@pytest.mark.skipif(Lent is None, reason="only the kernel lends")
+def test_what_is_lent_comes_back_when_the_last_array_of_it_goes() -> None:
+    """C13: a bytearray that somebody has a buffer of cannot be resized."""
+    assert Lent is not None
+    data = bytearray(8 * 4)
+    schema = pa.schema([("n", pa.int64())])
+    lent = Lent((4, 0, 0, (None,), ((4, 0, 0, (None, data), ()),)))
+    table = pa.RecordBatch._import_from_c(lent.address, schema)
+    del lent
+    column = table["n"].slice(1)
+    del table
+    gc.collect()
+    with pytest.raises(BufferError):
+        data.append(0)
+    assert column.to_pylist() == [0, 0, 0]
+    del column
+    data.append(0)
+
+
+@pytest.mark.skipif(Lent is None, reason="only the kernel lends")
+def test_what_nobody_took_over_and_what_could_not_be_lent_comes_back_too() -> None:
+    assert Lent is not None
+    data = bytearray(8)
+    sound = (1, 0, 0, (None, data), ())
+    lent = Lent((1, 0, 0, (None,), (sound,)))
+    with pytest.raises(BufferError):
+        data.append(0)
+    del lent
+    for wrong in ((1, 0, 0, (None, 7), ()), (1, 0, 0, (data,) * 4, ()), (1, 0, 0)):
+        with pytest.raises((TypeError, ValueError, UsageError)):
+            Lent((1, 0, 0, (None,), (sound, wrong)))
+    data.append(0)
 
 
 def test_a_column_that_was_not_read_is_named(impl: Any) -> None:

@@ -1,5 +1,7 @@
 """The kernel's types are its twin's."""
 
+from typing import Any
+
 from kohort.records.compression import Readable
 from kohort.records.pure import BatchBuilder as BatchBuilder
 from kohort.records.pure import Chunk as Chunk
@@ -11,4 +13,12 @@ CRC_PATH: str
 
 def crc32c(data: Readable, crc: int = 0) -> int: ...
 def crc32c_portable(data: Readable, crc: int = 0) -> int: ...
+def crc32c_lanes(data: Readable, crc: int = 0) -> int: ...
 def allocate(size: int) -> memoryview: ...
+
+class Lent:
+    """An Arrow array that another library may take over at `address`."""
+
+    def __init__(self, layout: tuple[Any, ...]) -> None: ...
+    @property
+    def address(self) -> int: ...

@@ -9,7 +9,7 @@ Rules:
   None of them can stand in a reference cycle, so they are kept from the garbage collector's lists.
 - The interpreter's lock is let go only for work longer than taking it back may cost.
 
-`_decode.pxi` holds the way in, `_encode.pxi` the way out.
+`_decode.pxi` holds the way in, `_encode.pxi` the way out, `_lend.pxi` that to Arrow.
 """
 
 cimport cython
@@ -22,7 +22,7 @@ from cpython.pycapsule cimport PyCapsule_New
 from cpython.ref cimport PyObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
 
 from kohort.errors import ConcurrentUseError, CorruptRecordError, RecordTooLargeError, UsageError
@@ -335,3 +335,4 @@ cdef object crc_of(object data, uint32_t crc, int path):
 
 include "_decode.pxi"
 include "_encode.pxi"
+include "_lend.pxi"

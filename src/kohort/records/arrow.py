@@ -27,7 +27,10 @@ from kohort.records.columns import (
     HeaderColumn,
 )
 from kohort.records.compression import Compression, Readable
-from kohort.records.implementation import BatchBuilder
+from kohort.records.implementation import BatchBuilder, Lent
+
+Layout = tuple[int, int, int, tuple[Readable | None, ...], tuple["Layout", ...]]
+"""Of an array: rows, nulls, first row, buffers, what is below it."""
 
 HEADERS_TYPE: Any = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 TIMESTAMP_TYPE: Any = pa.timestamp("ms", tz="UTC")
@@ -61,33 +64,43 @@ def to_record_batch(columns: Columns, names: Collection[str] = DEFAULT_COLUMNS) 
 
     `UsageError` when a column is asked for that `columns` was read without.
     """
-    schema = _schema(frozenset(names))
-    arrays = [_array(columns, field.name, field.type) for field in schema]
+    schema, ordered = _ordered(frozenset(names))
+    rows = columns.rows
+    layouts = tuple([_layout(columns, name, rows) for name in ordered])
+    if Lent is not None:
+        lent = Lent((rows, 0, 0, (None,), layouts))
+        return pa.RecordBatch._import_from_c(lent.address, schema)
+    arrays = [_built(layout, field.type) for layout, field in zip(layouts, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _array(columns: Columns, name: str, kind: Any) -> Any:
-    rows = columns.rows
+@lru_cache(maxsize=64)
+def _ordered(columns: frozenset[str]) -> tuple[Any, tuple[str, ...]]:
+    schema = _schema(columns)
+    return schema, tuple(schema.names)
+
+
+def _layout(columns: Columns, name: str, rows: int) -> Layout:
     if name == "topic":
         return _repeated(columns.topic.encode(), rows)
     if name == "partition":
         raw = columns.partition.to_bytes(4, sys.byteorder, signed=True) * rows
-        return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(raw)])
+        return rows, 0, 0, (None, raw), ()
     content: Any = getattr(columns, name)
     if content is None:
         raise UsageError(f"the columns were read without {name!r}; ask for it in next_columns")
-    if isinstance(content, BinaryColumn):
-        return _binary(content, rows, kind)
-    if isinstance(content, HeaderColumn):
+    kind = type(content)
+    if kind is BinaryColumn:
+        return _binary(content, rows)
+    if kind is HeaderColumn:
         return _headers(content, rows)
-    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(content)])
+    return rows, 0, 0, (None, content), ()
 
 
-def _repeated(value: bytes, rows: int) -> Any:
+def _repeated(value: bytes, rows: int) -> Layout:
     """The same string in every row: offsets are multiples of its length."""
-    buffers = [None, _multiples(len(value), 1 << rows.bit_length()), value * rows]
-    wrapped = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
-    return pa.Array.from_buffers(pa.string(), rows, wrapped)
+    offsets = _multiples(len(value), 1 << rows.bit_length())
+    return rows, 0, 0, (None, offsets, value * rows), ()
 
 
 @lru_cache(maxsize=16)
@@ -96,23 +109,23 @@ def _multiples(step: int, count: int) -> bytes:
     return array("i", range(0, step * count, step) if step else bytes(count)).tobytes()
 
 
-def _binary(column: BinaryColumn, rows: int, kind: Any) -> Any:
-    validity = None if column.validity is None else pa.py_buffer(column.validity)
-    buffers = [validity, pa.py_buffer(column.offsets), pa.py_buffer(column.data)]
-    return pa.Array.from_buffers(kind, rows, buffers, column.nulls, column.first)
+def _binary(column: BinaryColumn, rows: int) -> Layout:
+    validity, offsets, data, nulls, first = column
+    return rows, nulls, first, (validity, offsets, data), ()
 
 
-def _headers(column: HeaderColumn, rows: int) -> Any:
+def _headers(column: HeaderColumn, rows: int) -> Layout:
     total = memoryview(column.offsets).cast("B").cast("i")[column.first + rows]
-    children = [
-        _binary(column.keys, total, pa.string()),
-        _binary(column.values, total, pa.binary()),
-    ]
-    pairs = pa.StructArray.from_arrays(children, fields=list(HEADERS_TYPE.value_type))
-    offsets = pa.py_buffer(column.offsets)
-    return pa.Array.from_buffers(
-        HEADERS_TYPE, rows, [None, offsets], 0, column.first, children=[pairs]
-    )
+    pairs = (total, 0, 0, (None,), (_binary(column.keys, total), _binary(column.values, total)))
+    return rows, 0, column.first, (None, column.offsets), (pairs,)
+
+
+def _built(layout: Layout, kind: Any) -> Any:
+    """The array of a layout, buffer by buffer: what `Lent` does at once."""
+    rows, nulls, first, buffers, children = layout
+    wrapped = [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
+    below = [_built(child, kind.field(i).type) for i, child in enumerate(children)]
+    return pa.Array.from_buffers(kind, rows, wrapped, nulls, first, children=below or None)
 
 
 class ArrowSource:

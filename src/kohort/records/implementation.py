@@ -19,6 +19,7 @@ if _compiled:
         CRC_PATH,
         BatchBuilder,
         Chunk,
+        Lent,
         Record,
         allocate,
         check_records,
@@ -35,6 +36,8 @@ else:
     )
     from kohort.records.pure_columns import allocate
 
+    Lent = None  # without it Arrow's arrays are built buffer by buffer
+
 KERNEL = "cython" if _compiled else "python"
 
 __all__ = [
@@ -42,6 +45,7 @@ __all__ = [
     "KERNEL",
     "BatchBuilder",
     "Chunk",
+    "Lent",
     "Record",
     "allocate",
     "check_records",
