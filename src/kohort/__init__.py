@@ -5,9 +5,11 @@ Names are loaded when they are first used, so that `import kohort` costs nothing
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False  # type checkers go by the name; `typing` would be all that this import costs
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from kohort.client.admin import Admin as Admin
     from kohort.client.admin_types import NewTopic as NewTopic
     from kohort.client.async_consumer import AsyncConsumer as AsyncConsumer

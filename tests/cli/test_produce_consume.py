@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kohort import Consumer
-from kohort.client.consumer_calls import CloseReport
+from kohort.client.waiting import CloseReport
 
 from .conftest import Run
 

@@ -47,13 +47,35 @@ def test_the_public_names():
         _ = kohort.no_such_name
 
 
-def test_the_client_imports_nothing_heavy():
-    """Import of the client within 40 ms needs this."""
-    code = (
-        "import sys; from kohort import Admin, Consumer, Producer; "
-        "print(*[m for m in ('asyncio','ssl','pyarrow','numpy','logging') if m in sys.modules])"
-    )
+def imported_by(statement: str) -> set[str]:
+    """The modules that a statement imports, in an interpreter of its own."""
+    code = f"import sys; before = set(sys.modules); {statement}; print(*set(sys.modules) - before)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
-    assert done.stdout.split() == []
+    return set(done.stdout.split())
+
+
+def test_the_client_imports_nothing_heavy():
+    """Import of the client within 40 ms needs this."""
+    heavy = {"asyncio", "logging", "numpy", "pyarrow", "ssl"}
+    assert not heavy & imported_by("from kohort import Admin, Consumer, Producer")
+    assert not {"dataclasses", "inspect"} & imported_by("from kohort import Consumer, Producer")
+
+
+def test_the_package_imports_itself_alone():
+    ours = {"__future__", "kohort"}  # setuptools' own hook may look for packages, too
+    assert imported_by("import kohort") <= ours
+
+
+def test_what_a_client_works_with_is_imported_with_the_first_one():
+    """The classes cost what they are: no network, no protocol, none of the other's machinery."""
+    found = imported_by("from kohort import Consumer, Producer")
+    assert not {"heapq", "random", "selectors", "socket"} & found
+    working = ("kohort.group", "kohort.metrics", "kohort.net", "kohort.sasl.", "kohort.wire")
+    assert not [name for name in found if name.startswith(working)]
+    cores = {"kohort.client.cluster", "kohort.client.consumer_core", "kohort.client.producer_core"}
+    assert not cores & found
+    made = imported_by("from kohort import Producer; Producer(bootstrap_servers='localhost:1')")
+    assert "kohort.client.producer_core" in made
+    assert not {"kohort.client.consumer_base", "kohort.client.consumer_core"} & made

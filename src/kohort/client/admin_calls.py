@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 
 from kohort.client.abandoned import End, watch_over
 from kohort.client.backoff import Backoff
-from kohort.client.client_metrics import ClientMetrics, Observed
+from kohort.client.client_metrics import ClientMetrics
 from kohort.client.cluster import ANY, ClusterClient, Versioned
 from kohort.client.config import AdminConfig
 from kohort.client.coordinator import coordinator_in, find_coordinator
@@ -26,6 +26,7 @@ from kohort.client.credentials import Credentials
 from kohort.client.future import Future
 from kohort.client.metadata import ClusterMetadata, Node
 from kohort.client.network import NetworkThread, warner
+from kohort.client.observed import Observed
 from kohort.client.types import TopicPartition
 from kohort.errors import (
     BrokerError,

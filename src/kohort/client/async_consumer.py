@@ -31,12 +31,11 @@ from kohort.client.consumer_base import (
     Offsets,
     settled,
 )
-from kohort.client.consumer_calls import LONGEST_WAIT_S, CloseReport
 from kohort.client.listener import RebalanceListener
 from kohort.client.reset_policy import EARLIEST, LATEST
 from kohort.client.subscription import Topics
 from kohort.client.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
-from kohort.client.waiting import Steps, Wait
+from kohort.client.waiting import LONGEST_WAIT_S, CloseReport, Steps, Wait
 from kohort.records import Record
 
 T = TypeVar("T")

@@ -97,26 +97,3 @@ class ClientMetrics:
 
     def _connection_lost(self, _: ConnectionLost) -> None:
         self._lost.record(1, self._loop.now_ms())
-
-
-class Observed:
-    """What every client shows of itself. Any thread may ask."""
-
-    _metrics: ClientMetrics
-
-    def metrics(self) -> dict[MetricName, float]:
-        """What this client measures of itself, under Java's names; NaN where nothing was of late.
-
-        `kohort.metrics.prometheus` and `kohort.metrics.opentelemetry` export it.
-        """
-        return self._metrics.metrics()
-
-    @property
-    def measured(self) -> ClientMetrics:
-        """For exporters: the metrics with what they mean."""
-        return self._metrics
-
-    @property
-    def events(self) -> Events:
-        """Everything that happens to this client, to subscribe to; see `kohort.metrics`."""
-        return self._metrics.events

@@ -32,12 +32,11 @@ from kohort.client.consumer_base import (
     Offsets,
     settled,
 )
-from kohort.client.consumer_calls import LONGEST_WAIT_S, CloseReport
 from kohort.client.listener import RebalanceListener
 from kohort.client.reset_policy import EARLIEST, LATEST
 from kohort.client.subscription import Topics
 from kohort.client.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
-from kohort.client.waiting import Doorbell, Steps, run_steps
+from kohort.client.waiting import LONGEST_WAIT_S, CloseReport, Doorbell, Steps, run_steps
 from kohort.errors import KohortError
 from kohort.records import Record
 

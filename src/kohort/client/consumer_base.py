@@ -12,26 +12,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kohort.client.abandoned import watch_over
-from kohort.client.client_metrics import Observed
-from kohort.client.cluster import ClusterClient
 from kohort.client.config import CONSUMER_PROTOCOL, ConsumerConfig
-from kohort.client.consumer_calls import CloseReport, ConsumerCalls
-from kohort.client.consumer_core import ConsumerCore
-from kohort.client.consumer_end import end_consumer
-from kohort.client.consumer_health import health_of
-from kohort.client.consumer_metrics import ConsumerMetrics
-from kohort.client.health import ConsumerHealth
 from kohort.client.listener import RebalanceListener
-from kohort.client.network import NetworkThread
-from kohort.client.positions import OffsetReset
+from kohort.client.observed import Observed
 from kohort.client.reset_policy import EARLIEST, LATEST
 from kohort.client.subscription import SubscriptionPattern, Topics, by_partitions, by_topics
 from kohort.client.types import GroupMetadata, OffsetAndMetadata, TopicPartition
+from kohort.client.waiting import CloseReport
 from kohort.errors import ConcurrentUseError, ConfigError, KohortError, UsageError
 from kohort.records import COLUMN_NAMES, Record
+
+if TYPE_CHECKING:
+    from kohort.client.health import ConsumerHealth
+    from kohort.client.network import NetworkThread
+    from kohort.client.positions import OffsetReset
 
 DEFAULT_ARROW_ROWS = 65_536
 ENOUGH_ROWS = 8_192
@@ -92,6 +88,15 @@ class ConsumerBase(Observed):
 
         `notify` must not refer to this object, or nobody would notice that it was dropped.
         """
+        # What a consumer works with is imported with the first one, not with its class.
+        from kohort.client.abandoned import watch_over
+        from kohort.client.cluster import ClusterClient
+        from kohort.client.consumer_calls import ConsumerCalls
+        from kohort.client.consumer_core import ConsumerCore
+        from kohort.client.consumer_end import end_consumer
+        from kohort.client.consumer_metrics import ConsumerMetrics
+        from kohort.client.network import NetworkThread
+
         self.config = config
         self._notify = notify
         self._gate = Gate(me)
@@ -260,6 +265,8 @@ class ConsumerBase(Observed):
 
         Costs no request; may be asked from any thread. `str()` of it is for people.
         """
+        from kohort.client.consumer_health import health_of
+
         return health_of(self._core)
 
     def group_metadata(self) -> GroupMetadata:

@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from kohort.client.cluster import UNREACHABLE_WARNING_MS
 from kohort.client.committed_queries import CommittedQuery
@@ -24,7 +24,7 @@ from kohort.client.network import NetworkThread
 from kohort.client.offset_queries import OffsetQuery
 from kohort.client.positions import Phase
 from kohort.client.types import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
-from kohort.client.waiting import Call, Steps, Wait
+from kohort.client.waiting import LONGEST_WAIT_S, Call, CloseReport, Steps, Wait
 from kohort.errors import (
     ClosedError,
     KafkaTimeoutError,
@@ -41,16 +41,7 @@ from kohort.metrics.events import (
 )
 
 T = TypeVar("T")
-LONGEST_WAIT_S = 3_600.0
 SLACK_MS = 1_000
-
-
-class CloseReport(NamedTuple):
-    """What `close` managed within its time."""
-
-    committed: bool
-    left_group: bool
-    problems: tuple[str, ...]
 
 
 @dataclass(eq=False)

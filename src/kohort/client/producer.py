@@ -14,25 +14,41 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from kohort.client.abandoned import watch_over
-from kohort.client.client_metrics import Observed
 from kohort.client.config import ProducerConfig
 from kohort.client.delivery import Delivery
 from kohort.client.front import Headers
 from kohort.client.front_implementation import Front, RecordFuture
 from kohort.client.future import Future
-from kohort.client.producer_core import ProducerCore
-from kohort.client.producer_end import end_producer
-from kohort.client.producer_metrics import ProducerMetrics
+from kohort.client.observed import Observed
 from kohort.client.producer_transactions import AsyncTransacting, Transacting
 from kohort.errors import KafkaTimeoutError
-from kohort.net import monotonic_ms
 from kohort.records import BatchBuilder
 
+if TYPE_CHECKING:
+    from kohort.client.producer_core import ProducerCore
 
-class Producer(Front, Transacting, Observed):
+
+class _Begun(Observed):
+    """What both faces hold of a producer that works."""
+
+    config: ProducerConfig
+
+    def _begin(self) -> ProducerCore:
+        # What a producer works with is imported with the first one, not with its class.
+        from kohort.client.abandoned import watch_over
+        from kohort.client.producer_core import ProducerCore
+        from kohort.client.producer_end import end_producer
+        from kohort.client.producer_metrics import ProducerMetrics
+
+        self._core = core = ProducerCore(self.config)
+        self._metrics = ProducerMetrics(core)
+        self._watched = watch_over(self, core.thread, end_producer(core))
+        return core
+
+
+class Producer(Front, Transacting, _Begun):
     """Sends records. Make one for a process and share it; close it, or use it in a `with` block.
 
     Takes `ProducerConfig`'s keys as keyword arguments, or a ready `ProducerConfig`. The brokers are
@@ -46,9 +62,7 @@ class Producer(Front, Transacting, Observed):
 
     def __init__(self, config: ProducerConfig | None = None, /, **settings: Any) -> None:
         self.config = ProducerConfig.settled(config, settings)
-        self._core = core = ProducerCore(self.config)
-        self._metrics = ProducerMetrics(core)
-        self._watched = watch_over(self, core.thread, end_producer(core))
+        core = self._begin()
         super().__init__(core.lock, core.routes, core.chooses, self._add_slowly)
 
     def _add_slowly(
@@ -69,8 +83,8 @@ class Producer(Front, Transacting, Observed):
             if not isinstance(result, Future):
                 return result
             self._core.check_may_wait()
-            deadline_ms = deadline_ms or monotonic_ms() + self.config.max_block_ms
-            if not result.wait((deadline_ms - monotonic_ms()) / 1000):
+            deadline_ms = deadline_ms or self._core.monotonic_ms() + self.config.max_block_ms
+            if not result.wait((deadline_ms - self._core.monotonic_ms()) / 1000):
                 raise self._core.blocked_error(topic)
 
     def send_many(
@@ -134,7 +148,7 @@ class Producer(Front, Transacting, Observed):
         Raises DeliveryFailedError when records failed whose futures nobody has looked at, and
         KafkaTimeoutError when `timeout_s` seconds (default: `delivery_timeout_ms` bounds it) pass.
         """
-        begun_ms = monotonic_ms()
+        begun_ms = self._core.monotonic_ms()
         pending = self._core.begin_flush()
         try:
             deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -201,17 +215,17 @@ class Producer(Front, Transacting, Observed):
     ) -> list[RecordFuture]:
         """Fill batches with rows until none is left; one future a batch."""
         futures: list[RecordFuture] = []
-        deadline_ms = monotonic_ms() + self.config.max_block_ms
+        deadline_ms = self._core.monotonic_ms() + self.config.max_block_ms
         done = 0
         while done < rows:
             filled = self._core.fill(topic, partition, _from_row(extend, done), timestamp_ms)
             if isinstance(filled, Future):
-                if not filled.wait((deadline_ms - monotonic_ms()) / 1000):
+                if not filled.wait((deadline_ms - self._core.monotonic_ms()) / 1000):
                     raise self._core.blocked_error(topic)
                 continue
             futures.append(filled[0])
             done += filled[1]
-            deadline_ms = monotonic_ms() + self.config.max_block_ms
+            deadline_ms = self._core.monotonic_ms() + self.config.max_block_ms
         return futures
 
     def _by_partition(
@@ -231,23 +245,21 @@ class Producer(Front, Transacting, Observed):
 
     def _partition_count(self, topic: str) -> int:
         """How many partitions a topic has; waits for its metadata."""
-        deadline_ms = monotonic_ms() + self.config.max_block_ms
+        deadline_ms = self._core.monotonic_ms() + self.config.max_block_ms
         while True:
             found = self._core.partition_count(topic)
             if isinstance(found, int):
                 return found
-            if not found.wait((deadline_ms - monotonic_ms()) / 1000):
+            if not found.wait((deadline_ms - self._core.monotonic_ms()) / 1000):
                 raise self._core.blocked_error(topic)
 
 
-class AsyncProducer(AsyncTransacting, Observed):
+class AsyncProducer(AsyncTransacting, _Begun):
     """The same for asyncio: what may wait is awaited. Made inside or outside of a running loop."""
 
     def __init__(self, config: ProducerConfig | None = None, /, **settings: Any) -> None:
         self.config = ProducerConfig.settled(config, settings)
-        self._core = ProducerCore(self.config)
-        self._metrics = ProducerMetrics(self._core)
-        self._watched = watch_over(self, self._core.thread, end_producer(self._core))
+        self._begin()
 
     async def send(
         self,
@@ -262,16 +274,16 @@ class AsyncProducer(AsyncTransacting, Observed):
         if not isinstance(headers, Sequence):
             headers = list(headers)  # it may be needed for several tries
         result = self._core.add(topic, value, key, partition, timestamp_ms, headers)
-        deadline_ms = monotonic_ms() + self.config.max_block_ms
+        deadline_ms = self._core.monotonic_ms() + self.config.max_block_ms
         while isinstance(result, Future):
-            if not await _in_time(result, (deadline_ms - monotonic_ms()) / 1000):
+            if not await _in_time(result, (deadline_ms - self._core.monotonic_ms()) / 1000):
                 raise self._core.blocked_error(topic)
             result = self._core.add(topic, value, key, partition, timestamp_ms, headers)
         return result
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """As `Producer.flush`."""
-        begun_ms = monotonic_ms()
+        begun_ms = self._core.monotonic_ms()
         pending = self._core.begin_flush()
         try:
             deadline = None if timeout_s is None else time.monotonic() + timeout_s

@@ -313,6 +313,8 @@ class ProducerCore:
         with self.lock:
             self._flushing -= 1
 
+    monotonic_ms = staticmethod(monotonic_ms)
+
     def called(self, call: str, begun_ms: int) -> None:
         """A call that waits has ended, well or not."""
         self.events.emit(CallDone(call, monotonic_ms() - begun_ms))

@@ -24,12 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 from kohort.client.delivery import Delivery
 from kohort.client.future import Future
-from kohort.client.producer_core import ProducerCore
 from kohort.client.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from kohort.errors import AbortableTransactionError, KafkaTimeoutError, KohortError, UsageError
-from kohort.net import monotonic_ms
 
 if TYPE_CHECKING:
+    from kohort.client.producer_core import ProducerCore
     from kohort.client.transactional import Transactional
 
 Offsets = Mapping[TopicPartition, "OffsetAndMetadata | int"]
@@ -45,7 +44,7 @@ class Transacting:
 
         Once, before the first transaction. Raises KafkaTimeoutError (call again), BrokerError.
         """
-        begun_ms = monotonic_ms()
+        begun_ms = self._core.monotonic_ms()
         _wait(transactional(self._core).init(), self._time_s(timeout_s), "init_transactions")
         self._core.called("init_transactions", begun_ms)
 
@@ -66,7 +65,7 @@ class Transacting:
 
     def _end(self, *, commit: bool, timeout_s: float | None) -> None:
         tx = transactional(self._core)
-        begun_ms = monotonic_ms()
+        begun_ms = self._core.monotonic_ms()
         deadline = time.monotonic() + self._time_s(timeout_s)
         what = "commit_transaction" if commit else "abort_transaction"
         tx.start_end(commit=commit)
@@ -91,7 +90,7 @@ class Transacting:
         """
         tx = transactional(self._core)
         future = tx.commit_offsets(group_metadata, whole(offsets))
-        begun_ms = monotonic_ms()
+        begun_ms = self._core.monotonic_ms()
         _wait(future, self._time_s(timeout_s), "send_offsets_to_transaction")
         self._core.called("send_offsets_to_transaction", begun_ms)
 
@@ -137,7 +136,7 @@ class AsyncTransacting:
 
     async def init_transactions(self, timeout_s: float | None = None) -> None:
         """As `Producer.init_transactions`."""
-        begun_ms = monotonic_ms()
+        begun_ms = self._core.monotonic_ms()
         future = transactional(self._core).init()
         await _await(future, self._time_s(timeout_s), "init_transactions")
         self._core.called("init_transactions", begun_ms)
@@ -156,7 +155,7 @@ class AsyncTransacting:
 
     async def _end(self, *, commit: bool, timeout_s: float | None) -> None:
         tx = transactional(self._core)
-        begun_ms = monotonic_ms()
+        begun_ms = self._core.monotonic_ms()
         deadline = time.monotonic() + self._time_s(timeout_s)
         what = "commit_transaction" if commit else "abort_transaction"
         tx.start_end(commit=commit)
@@ -176,7 +175,7 @@ class AsyncTransacting:
         """As `Producer.send_offsets_to_transaction`."""
         tx = transactional(self._core)
         future = tx.commit_offsets(group_metadata, whole(offsets))
-        begun_ms = monotonic_ms()
+        begun_ms = self._core.monotonic_ms()
         await _await(future, self._time_s(timeout_s), "send_offsets_to_transaction")
         self._core.called("send_offsets_to_transaction", begun_ms)
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from kohort.client.metadata import ClusterMetadata
 from kohort.client.types import TopicPartition
 from kohort.errors import UsageError
 from kohort.lean import dataclass
+
+if TYPE_CHECKING:
+    from kohort.client.metadata import ClusterMetadata
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 

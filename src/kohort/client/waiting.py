@@ -21,6 +21,17 @@ from kohort.client import completion
 T = TypeVar("T")
 
 
+LONGEST_WAIT_S = 3_600.0
+
+
+class CloseReport(NamedTuple):
+    """What `close` managed within its time."""
+
+    committed: bool
+    left_group: bool
+    problems: tuple[str, ...]
+
+
 class Wait(NamedTuple):
     """Wait until the doorbell rings, at most so many seconds."""
 
