@@ -39,7 +39,17 @@ def test_news_end_every_fetch_of_a_client_and_no_other() -> None:
     news.spread([ME, ME])
     assert (mine.cut, second.cut, other.cut) == (1, 1, 0)
     assert mine.again().waits
-    assert Fetch(news).waits
+    assert other.again().waits
+
+
+def test_a_connection_that_comes_after_the_news_has_not_heard_it() -> None:
+    """A member joins, its group rebalances, and only then it fetches for the first time."""
+    news = News()
+    news.spread([ME])
+    first = Fetch(news)
+    assert not first.waits
+    assert first.again().waits
+    assert Fetch(news, OTHER).waits
 
 
 def test_each_connection_hears_once_also_if_it_is_busy() -> None:

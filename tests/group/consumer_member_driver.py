@@ -39,7 +39,7 @@ class ConsumerDriver(Driver):
 
     def __init__(self, topics: str = "t", seen: str | None = None, **config: Any) -> None:
         ids = (f"id{n}" for n in count())
-        config = {"join_heartbeat_ms": 0, **config}
+        config = {"join_heartbeat_ms": 0, "idle_heartbeat_ms": 0, **config}
         self.member = ConsumerMember(
             MemberConfig(group_id="g", **config), lambda: next(ids), lambda: 0.5
         )

@@ -30,6 +30,7 @@ class Driver:
     def __init__(
         self, assignors: str | list[Assignor] = "range", topics: str = "t", **config: Any
     ) -> None:
+        config = {"idle_heartbeat_ms": 0, **config}
         self.member = ClassicMember(
             MemberConfig(group_id="g", **config), make_assignors(assignors), lambda: 0.5
         )

@@ -114,6 +114,40 @@ def test_a_new_member_asks_often_at_first() -> None:
     assert waits(5) == [200, 400, 800, 1_000, 1_000]
 
 
+def test_a_shorter_interval_for_a_while_leaves_the_pace_where_it_was() -> None:
+    """The coordinator lets it ask often while it waits; what it has then, others may soon want."""
+    d = ConsumerDriver(join_heartbeat_ms=100).join()
+    d.reply({}, 1, interval=10)
+    d.steps()
+    for _ in range(20):
+        assert d.member.next_deadline() == d.now + 10
+        d.later(10)
+        d.reply(interval=10)
+    d.later(10)
+    d.reply({"t": [0]}, 1)
+    d.steps()
+    d.reply()
+    due = d.member.next_deadline()
+    assert due is not None
+    assert due <= d.now + 200
+
+
+def test_a_member_that_owns_nothing_asks_sooner() -> None:
+    """No fetch of its waits, whose early end would tell it of news."""
+    d = ConsumerDriver(idle_heartbeat_ms=400).join()
+    d.reply({}, 1)
+    d.steps()
+    for _ in range(3):
+        assert d.member.next_deadline() == d.now + 400
+        d.later(400)
+        d.reply()
+    d.later(400)
+    d.reply({"t": [0]}, 1)
+    d.steps()
+    d.reply()
+    assert d.member.next_deadline() == d.now + INTERVAL_MS
+
+
 def test_an_interval_of_nothing_is_no_hot_loop() -> None:
     """B9: an interval of 0 or below changes nothing."""
     d = ConsumerDriver().join()

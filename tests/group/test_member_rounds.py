@@ -775,6 +775,23 @@ def test_an_eager_member_heartbeats_in_its_interval() -> None:
     assert due == driver.now + 3_000
 
 
+def test_a_member_that_owns_nothing_heartbeats_sooner() -> None:
+    """No fetch of its waits, whose early end would tell it of news; and the others wait for it."""
+    driver = Driver("range", idle_heartbeat_ms=400).stable({})
+    beats: list[int] = []
+    for _ in range(3):
+        due = driver.member.next_deadline()
+        assert due is not None
+        beats.append(due - driver.now)
+        driver.later(beats[-1])
+        driver.beat()
+    assert beats == [400, 400, 400]
+    driver = Driver("range", idle_heartbeat_ms=400).stable()
+    assert driver.member.next_deadline() == driver.now + 3_000
+    driver = Driver("range", idle_heartbeat_ms=4_000).stable({})
+    assert driver.member.next_deadline() == driver.now + 3_000
+
+
 def test_a_hint_that_comes_during_the_sync_is_not_lost() -> None:
     """The next rebalance may begin before this member has heard how this one ended."""
     driver = Driver("range").join()

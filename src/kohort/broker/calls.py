@@ -36,12 +36,12 @@ class Asker(Protocol):
 
 
 class Ear:
-    """A connection, as far as `News` is concerned: up to where it has heard; None: from now on."""
+    """A connection, as far as `News` is concerned: up to where it has heard."""
 
     __slots__ = ("heard",)
 
     def __init__(self) -> None:
-        self.heard: int | None = None
+        self.heard = 0
 
 
 class Call:

@@ -5,6 +5,8 @@ Rules:
   heartbeats at once; to others it is an empty poll.
 - A client is known by its id and host, which several consumers may share: each connection hears of
   news once, by a fetch that waits or by the next one that would.
+- A connection that has fetched nothing yet may be a member's whose group had news since it joined,
+  so its first fetch does not wait when there ever was news for its client.
 - Of the clients that there was news for, so many are remembered that it costs nothing.
 """
 
@@ -39,10 +41,10 @@ class News:
 
     def wait(self, client: Client, ear: Ear, fetch: Waiting) -> bool:
         """A fetch begins to wait; False when there is news for its client, so that it must not."""
-        is_new = ear.heard is not None and self._latest.get(client, 0) > ear.heard
-        if is_new or ear.heard is None:
+        is_new = self._latest.get(client, 0) > ear.heard
+        if is_new:
             ear.heard = self._number
-        if not is_new:
+        else:
             self._waiting.setdefault(client, {})[fetch] = ear
         return not is_new
 

@@ -167,6 +167,8 @@ class ConsumerConfig(ClientConfig):
     session_timeout_ms: int = 45_000
     """The coordinator takes a member for dead after so long without a heartbeat."""
     heartbeat_interval_ms: int = 3_000
+    """The longest time between two heartbeats: a member that has just joined, or owns nothing,
+    heartbeats sooner."""
     max_poll_interval_ms: int = 300_000
     """A consumer that does not poll for so long leaves its group (spec 1.3)."""
     max_poll_records: int = 500

@@ -244,13 +244,16 @@ class ConsumerMemberCore(MemberBase[State, Event]):
         now = self._telling = self._now_told()
         message = heartbeat_request(self.config, self.member_id, epoch, now, self._known)
         self._sent_ms = self._now_ms
-        self._heartbeat_at_ms = self._now_ms + self._pace.wait_ms(self._interval_ms)
-        self._pace.beat()
+        self._heartbeat_at_ms = self._now_ms + self._wait_ms()
+        self._pace.beat(self._interval_ms)
         self._serial += 1
         self._calls[call] = self._serial
         self._out.append(
             Send(self._serial, message, self.coordinator, self.config.request_timeout_ms)
         )
+
+    def _wait_ms(self) -> int:
+        return self._beat_wait_ms(self._interval_ms, idle=not self._owned)
 
     def _join(self) -> None:
         if self._now_ms >= self._join_at_ms:
@@ -316,9 +319,7 @@ class ConsumerMemberCore(MemberBase[State, Event]):
         if call is Call.JOIN or (target is not None and self._pace.is_young):
             self._pace.restart()
         if self._heartbeat_at_ms > self._now_ms:
-            self._heartbeat_at_ms = max(
-                self._now_ms, self._sent_ms + self._pace.wait_ms(self._interval_ms)
-            )
+            self._heartbeat_at_ms = max(self._now_ms, self._sent_ms + self._wait_ms())
         if call is Call.JOIN:
             self.member_id = answer.member_id or self.member_id
             self._announce = True

@@ -305,6 +305,11 @@ class MemberBase(ABC, Generic[S, E]):
             self.coordinator is None and not self._finding and self.state in self._machine.seeking
         )
 
+    def _beat_wait_ms(self, interval_ms: int, *, idle: bool) -> int:
+        """The time until the next heartbeat of a member that owns nothing, if it is `idle`."""
+        wait_ms, most_ms = self._pace.wait_ms(interval_ms), self.config.idle_heartbeat_ms
+        return min(wait_ms, most_ms) if idle and most_ms else wait_ms
+
     def _backoff_ms(self, failures: int) -> int:
         """KIP-580: doubling, bounded, and spread by a fifth either way."""
         config = self.config

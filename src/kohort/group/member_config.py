@@ -20,7 +20,9 @@ class MemberConfig(Config):
     session, and `group_remote_assignor` names the assignor to ask it for (None: its default).
     Under it, and with cooperative assignors (KIP-429), a member that has just joined waits for what
     others give up, so it heartbeats after `join_heartbeat_ms`, then twice that, and so on up to its
-    interval; 0: not so.
+    interval; 0: not so. A member that owns nothing has no fetch waiting at a broker that could end
+    it when there is news, and a rebalance of the classic protocol waits for all; so it heartbeats
+    at least every `idle_heartbeat_ms`; 0: not so.
     """
 
     group_id: str = ""
@@ -30,6 +32,7 @@ class MemberConfig(Config):
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000
     join_heartbeat_ms: int = 100
+    idle_heartbeat_ms: int = 400
     max_poll_interval_ms: int = 300_000
     request_timeout_ms: int = 30_000
     retry_backoff_ms: int = 100

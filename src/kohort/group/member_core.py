@@ -394,7 +394,7 @@ class MemberCore(MemberBase[State, Event]):
         self._owned_generation = self.generation
         if self.cooperative:  # KIP-429: what it is to get, others give up first
             self._pace.restart()
-        wait_ms = 0 if self._hurried else self._pace.wait_ms(self.config.heartbeat_interval_ms)
+        wait_ms = 0 if self._hurried else self._wait_ms(assignment)
         self._heartbeat_at_ms = self._now_ms + wait_ms
         added, gone = subtract(assignment, self._owned), subtract(self._owned, assignment)
         if gone:
@@ -421,12 +421,15 @@ class MemberCore(MemberBase[State, Event]):
     # -- heartbeat -----------------------------------------------------------------------------
 
     def _heartbeat(self) -> None:
-        self._pace.beat()
-        wait_ms, self._hurried = self._pace.wait_ms(self.config.heartbeat_interval_ms), False
+        self._pace.beat(self.config.heartbeat_interval_ms)
+        wait_ms, self._hurried = self._wait_ms(self._owned), False
         self._heartbeat_at_ms = self._now_ms + wait_ms
         message = heartbeat_request(self.config, self.member_id, self.generation)
         timeout = min(self.config.request_timeout_ms, self.config.session_timeout_ms)
         self._send(Call.HEARTBEAT, message, timeout)
+
+    def _wait_ms(self, owned: Partitions) -> int:
+        return self._beat_wait_ms(self.config.heartbeat_interval_ms, idle=not owned)
 
     def _heartbeat_answered(self, answer: HeartbeatResponse) -> None:
         code = answer.error_code

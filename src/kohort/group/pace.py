@@ -1,8 +1,11 @@
 """How long a member waits between heartbeats: a short time at first, then ever longer.
 
-Rules: what a new member is to have, others must give up first, and it learns of that by heartbeats.
-So after a join, and after what it brings, the wait is `first_ms`, doubles with each heartbeat, and
-has grown up when it reaches the interval.
+Rules:
+- What a new member is to have, others must give up first, and it learns of that by heartbeats. So
+  after a join, and after what it brings, the wait is `first_ms`, doubles with each heartbeat, and
+  has grown up when it reaches the interval.
+- A coordinator may name a shorter interval for a while (KIP-848). That is kept to; a heartbeat that
+  it brings about is none of the pace's own, and the pace goes on from where it was.
 """
 
 from __future__ import annotations
@@ -14,10 +17,12 @@ class Pace:
     def __init__(self, first_ms: int) -> None:
         self._first_ms = first_ms
         self._doublings: int | None = None
+        self._usual_ms = 0
+        """The longest interval so far."""
 
     @property
     def is_young(self) -> bool:
-        """Whether the wait is still shorter than the interval."""
+        """Whether the wait is still shorter than the usual interval."""
         return self._doublings is not None
 
     def restart(self) -> None:
@@ -28,17 +33,18 @@ class Pace:
         """From now on the interval."""
         self._doublings = None
 
-    def beat(self) -> None:
+    def beat(self, interval_ms: int) -> None:
         """A heartbeat goes out: the next wait is twice as long."""
-        if self._doublings is not None:
+        if self._doublings is not None and self._first_ms << self._doublings <= interval_ms:
             self._doublings += 1
 
     def wait_ms(self, interval_ms: int) -> int:
         """The wait until the next heartbeat."""
+        self._usual_ms = max(self._usual_ms, interval_ms)
         if self._doublings is None:
             return interval_ms
         wait_ms = self._first_ms << self._doublings
-        if 0 < wait_ms < interval_ms:
-            return wait_ms
-        self._doublings = None
-        return interval_ms
+        if not 0 < wait_ms < self._usual_ms:
+            self._doublings = None
+            return interval_ms
+        return min(wait_ms, interval_ms)
