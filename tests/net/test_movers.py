@@ -15,6 +15,7 @@ import pytest
 
 from kohort.errors import ClosedError, ConnectionFailedError
 from kohort.net import Connection
+from kohort.net.movers import Movers, parts_of
 from kohort.net.poller import WRITE
 
 from .conftest import WAIT_S, LoopThread, Recorder
@@ -109,6 +110,41 @@ def test_who_sends_little_has_no_thread_for_it(lt):
         one.send(bytes(LARGE))
         assert len(one.frame()) == LARGE
         assert movers_alive() == 2
+
+
+@pytest.mark.parametrize(
+    ("processors", "count", "parts"),
+    [
+        ([0, 1], 2, [{0}, {1}]),
+        ([4], 2, [set(), {4}]),
+        ([], 3, [set(), set(), set()]),
+        (range(8), 3, [{0, 1}, {2, 3, 4}, {5, 6, 7}]),
+    ],
+)
+def test_processors_are_shared_out_among_the_movers(processors, count, parts):
+    assert parts_of(list(processors), count) == parts
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads cannot be placed here")
+def test_movers_keep_to_their_part_of_what_the_process_may_use(monkeypatch):
+    """And to none of it when it has been taken from the process meanwhile."""
+    placed = []
+
+    def place(thread: int, part: set[int]) -> None:
+        placed.append((thread, part))
+        raise OSError(errno.EINVAL, "not yours")
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {2, 3, 5})
+    monkeypatch.setattr(os, "sched_setaffinity", place)
+    told = []
+    movers = Movers(2, lambda fn, result: fn(result))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        movers.send(ours, [b"so", b"me"], told.append)
+        movers.stop()
+        assert theirs.recv(10) == b"some"
+    assert told == [4]
+    assert sorted(placed, key=repr) == [(0, {2}), (0, {3, 5})]
 
 
 def test_large_and_small_answers_of_many_connections_keep_their_order(lt):
