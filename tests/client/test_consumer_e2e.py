@@ -601,3 +601,25 @@ def test_default_listener_does_nothing(world: World) -> None:
     listener = RebalanceListener()
     assert listener.on_partitions_assigned([]) is None
     assert listener.on_partitions_lost([]) is None
+
+
+def test_a_closed_consumer_leaves_no_fetch_session_behind(world: World, cluster: Cluster) -> None:
+    """KIP-227: a broker keeps a thousand; one of them is not to wait for its eviction. At the time
+    of the close one connection waits in a long poll, and does not hold the word back.
+    """
+
+    def sessions() -> int:
+        commons = cluster.broker.commons
+        return cluster.broker.call(lambda: sum(len(n.fetch_sessions) for n in commons.nodes))
+
+    before = sessions()
+    topic = world.topic(2, records=10)
+    consumer = world.consumer(fetch_max_wait_ms=20_000)
+    consumer.assign(parts(topic, 2))
+    consumer.seek_to_beginning()
+    assert len(take(consumer, 10)) == 10
+    assert sessions() > before
+    began = time.monotonic()
+    consumer.close()
+    assert time.monotonic() - began < 10
+    assert sessions() == before

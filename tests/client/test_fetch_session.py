@@ -12,7 +12,7 @@ from kohort.broker.fetch_sessions import Fetching, FetchPart, FetchSessions
 from kohort.client import consumer_requests as requests
 from kohort.client.fetch_planner import FetchOrder, FetchResult
 from kohort.client.fetch_planner import FetchPart as Part
-from kohort.client.fetch_session import FetchSession
+from kohort.client.fetch_session import NO_SESSION, FetchSession
 from kohort.client.positions import Stamp
 from kohort.client.types import TopicPartition
 from kohort.errors import ErrorCode
@@ -197,6 +197,16 @@ def test_an_answer_for_what_nobody_asked_begins_anew() -> None:
     session.answered(0, 7, [FetchResult(TPS[1], 0, 0, 0, 0, b"")])
     again = session.ask([part], lambda _: bytes(16), 18)
     assert (again.session_id, again.epoch, list(again.parts)) == (7, 0, [part])
+
+
+def test_the_end_of_a_session_names_it_once() -> None:
+    session = FetchSession()
+    assert session.end() == NO_SESSION, "nothing was ever opened"
+    part = Part(TPS[0], Stamp(0, 0), 0, 0, 1 << 20)
+    session.ask([part], lambda _: bytes(16), 18)
+    session.answered(0, 7, [])
+    assert session.end() == 7
+    assert session.end() == NO_SESSION
 
 
 def test_another_way_of_naming_topics_begins_anew() -> None:

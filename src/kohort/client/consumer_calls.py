@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from kohort.client.cluster import UNREACHABLE_WARNING_MS
 from kohort.client.committed_queries import CommittedQuery
 from kohort.client.consumer_core import ConsumerCore
+from kohort.client.consumer_exchange import SESSIONS_END_MS
 from kohort.client.consumer_health import check_watchdog
 from kohort.client.consumer_steps import AssignStep, RevokeStep, Stage
 from kohort.client.listener import RebalanceListener
@@ -353,6 +354,7 @@ class ConsumerCalls:
                 yield from self.on_network(core.session.close, until_ms=until_ms)
                 yield from self._run_steps(until_ms)
                 left = yield from self._gone(until_ms)
+            yield from self._end_sessions(until_ms)
         except GeneratorExit:  # nobody carries out any more what is to be done: nothing can be
             raise
         except BaseException as error:  # a listener's, or a cancel: the end comes first
@@ -366,6 +368,16 @@ class ConsumerCalls:
         if not left:
             problems.append("the coordinator did not confirm that this member left in time")
         return CloseReport(committed, left, tuple(problems))
+
+    def _end_sessions(self, until_ms: int) -> Steps[None]:
+        """Brokers keep a place for each fetch session (KIP-227), of which they have a thousand."""
+        core, outcome = self.core, Outcome()
+        if core.fatal is not None:
+            return
+        until_ms = min(until_ms, core.loop.now_ms() + SESSIONS_END_MS)
+        core.post(core.exchange.end_sessions, self._teller(outcome))
+        while not outcome.done and (yield from self._wait(until_ms)):
+            pass
 
     def _last_commit(self, until_ms: int, problems: list[str]) -> Steps[bool]:
         core = self.core

@@ -95,7 +95,7 @@ class ConsumerCore:
             self.lane = CommitLane(config.group_id, config.retry_backoff_ms)
             self.session = GroupSession(config, cluster, self)
         self.committed = CommittedQueries(config.group_id or "", config.retry_backoff_ms)
-        self._exchange = Exchange(config, cluster, self)
+        self.exchange = Exchange(config, cluster, self)
         self._told: dict[object, Callable[[KohortError | None], None]] = {}
         self.matched: frozenset[str] = frozenset()
         self._asked_topics: set[str] = set()
@@ -304,7 +304,7 @@ class ConsumerCore:
             wants_metadata = self._wants_metadata()
             failed = self.positions.counts[Phase.FAILED] > 0
         self._run_commits(commits)
-        exchange, coordinator = self._exchange, None if session is None else session.coordinator
+        exchange, coordinator = self.exchange, None if session is None else session.coordinator
         asker = NOBODY if session is None else session.asker
         for order in orders:
             exchange.fetch(order)
@@ -500,7 +500,7 @@ class ConsumerCore:
                     assert self.session is not None, "only a group's lane commits"
                     coordinator = self.session.coordinator
                     assert coordinator is not None, "commits are planned for a known coordinator"
-                    self._exchange.commit(effect, coordinator)
+                    self.exchange.commit(effect, coordinator)
                 case CommitDone():
                     self._committed(effect)
                 case CoordinatorLost():

@@ -39,6 +39,8 @@ LAST_FETCH_BY_NAME = 12
 LAST_OFFSETS_BY_NAME = 9
 EARLY_MS = 10
 """A fetch that brings nothing and ends so much before its time was cut short by the broker."""
+SESSIONS_END_MS = 250
+"""A broker that does not answer the end of a session so soon may find out for itself."""
 READ_COMMITTED = "read_committed"
 EPOCH_CODES = frozenset({ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
 
@@ -96,6 +98,8 @@ class Exchange:
         self._isolation = int(config.isolation_level == READ_COMMITTED)
         self._sessions: dict[tuple[int, int], FetchSession] = {}
         """By node and lane: one for each connection that fetches."""
+        self._fetching: set[tuple[int, int]] = set()  # those with a Fetch under way
+        self._ended = False
         self._terms = requests.FetchTerms(
             config.fetch_min_bytes, self._isolation, config.client_rack
         )
@@ -104,6 +108,9 @@ class Exchange:
 
     def fetch(self, order: FetchOrder) -> None:
         """Send a Fetch."""
+        if self._ended:
+            return
+        self._fetching.add((order.node, order.lane))
         ids = self._ids(part.tp for part in order.parts)
         loop = self._cluster.loop
         sent_ms = loop.now_ms()
@@ -116,6 +123,7 @@ class Exchange:
             )
 
         def done(answer: Message | KohortError) -> None:
+            self._fetching.discard((order.node, order.lane))
             if isinstance(answer, KohortError):
                 session.lost()
                 self._answers.fetched(order.token, answer)
@@ -143,6 +151,31 @@ class Exchange:
             timeout_ms=order.max_wait_ms + self._config.request_timeout_ms,
             lane=FETCH_LANES[order.lane],
         )
+
+    def end_sessions(self, told: Callable[[KohortError | None], None]) -> None:
+        """Fetch no more, and let the brokers forget the sessions; `told` when they have answered.
+
+        A connection with a fetch under way would hold the word back: it goes over another then.
+        """
+        self._ended = True
+        open_ids = {place: session.end() for place, session in self._sessions.items()}
+        left = [at for at, known in open_ids.items() if known and self._cluster.can_reach(at[0])]
+        if not left:
+            told(None)
+        for node, lane in list(left):
+
+            def done(_: Message | KohortError, place: tuple[int, int] = (node, lane)) -> None:
+                left.remove(place)
+                if not left:
+                    told(None)
+
+            self._cluster.request(
+                node,
+                requests.end_of_fetches(open_ids[node, lane]),
+                done,
+                timeout_ms=SESSIONS_END_MS,
+                lane="general" if (node, lane) in self._fetching else FETCH_LANES[lane],
+            )
 
     def ask(self, question: Question, coordinator: int | None, asker: Identity) -> None:
         """Send a question about where to read; `asker` is a member of the consumer protocol."""

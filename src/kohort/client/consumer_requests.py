@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar, cast
 from kohort.client.commit_lane import CommitSend, Identity
 from kohort.client.committed_queries import Committed
 from kohort.client.fetch_planner import FetchOrder, FetchResult, Records
-from kohort.client.fetch_session import Ask
+from kohort.client.fetch_session import FINAL_EPOCH, Ask
 from kohort.client.offset_queries import QuerySend, TimeAnswer
 from kohort.client.offset_resolver import FindStart, OffsetAnswer, Validate
 from kohort.client.types import OffsetAndMetadata, TopicPartition
@@ -93,6 +93,13 @@ def fetch(
         topics=list(topics.values()),
         forgotten_topics_data=list(forgotten.values()),
         rack_id=terms.rack,
+    )
+
+
+def end_of_fetches(session_id: int) -> fetch_request.FetchRequest:
+    """A Fetch of nothing that ends a session (KIP-227)."""
+    return fetch_request.FetchRequest(
+        replica_id=CONSUMER, session_id=session_id, session_epoch=FINAL_EPOCH, max_bytes=1
     )
 
 

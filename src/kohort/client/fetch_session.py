@@ -140,6 +140,12 @@ class FetchSession:
             found += self._unsaid()
         return found
 
+    def end(self) -> int:
+        """The session that the broker has and need not keep; `NO_SESSION` if there is none."""
+        session_id, self._session_id = self._session_id, NO_SESSION
+        self.lost()
+        return session_id
+
     def lost(self) -> None:
         """The request or its answer may have been lost: begin anew, and end the old session."""
         self._epoch = FIRST_EPOCH
