@@ -51,7 +51,7 @@ def extensions() -> list[Extension]:
             ".".join(path.relative_to(SOURCE).with_suffix("").parts),
             [str(path)],
             include_dirs=[str(path.parent)],
-            depends=[str(p) for p in (*path.parent.glob("*.pxi"), *path.parent.glob("*.h"))],
+            depends=[str(p) for p in (*path.parent.glob("*.pxi"), *SOURCE.rglob("*.h"))],
             extra_compile_args=["-O3", "-g0"],
             define_macros=[("Py_LIMITED_API", "0x030C0000")] if STABLE_ABI else [],
             py_limited_api=STABLE_ABI,

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis import APIS
@@ -22,6 +23,7 @@ from kohort.broker.authentication import SASL_AUTHENTICATE, Session
 from kohort.broker.calls import ANONYMOUS, Api, Call, Ear
 from kohort.broker.config import BrokerConfig
 from kohort.broker.env import Cancellable
+from kohort.broker.lane import LANE
 from kohort.broker.node import Node
 from kohort.broker.taps import Event, Moment
 from kohort.errors import AuthenticationError, DecodeError, KohortError, ProtocolError
@@ -30,6 +32,7 @@ from kohort.wire import Message, decode_body, decode_request_header, encode_resp
 from kohort.wire.api_versions import unsupported_api_versions
 
 if TYPE_CHECKING:
+    from kohort.broker._lane import Entry
     from kohort.net.tls import TlsServer
 
 log = logging.getLogger("kohort.broker")
@@ -55,9 +58,13 @@ class Peer:
         self._guarded = False
         self._limit: Cancellable | None = None
         self._ear = Ear()
+        self._lane = endpoint.node.lane
+        authorizer = endpoint.node.commons.acls.authorizer
+        self._in_lane = LANE == "cython" and authorizer is None
+        """Whether small Produce requests may go that way."""
         self._max_in_flight = self._config.max_requests_in_flight
         self._request_max_bytes = self._config.request_max_bytes
-        self._calls: deque[Call] = deque()
+        self._calls: deque[Call | Entry] = deque()
         self._parked: Call | None = None
         self._quiet = False
         self._unsent = False
@@ -67,6 +74,7 @@ class Peer:
         self._session = Session(node.commons.authenticator, c.peer_subject, self._known)
         self.principal = self._session.principal
         self._guarded = config.uses_sasl
+        self._in_lane = self._in_lane and not self._guarded
         if self._guarded:
             c.max_frame_bytes = config.sasl_server_max_receive_size
             due_ms = node.env.now_ms() + config.authentication_timeout_ms
@@ -103,6 +111,16 @@ class Peer:
         self._endpoint.left(self)
 
     def frame_received(self, c: Connection, frame: memoryview, /) -> None:
+        gate = self._gate
+        if self._in_lane and not self._taps.set and (gate is None or not gate.watching):
+            entry = self._lane.take(self, frame)
+            if entry is not None:
+                self._calls.append(entry)
+                if len(self._calls) >= self._max_in_flight:
+                    c.pause_reading()
+                return
+        if self._lane.waiting:
+            self._lane.run()  # what came before this
         try:
             request = self._decoded(c, frame)
         except ProtocolError as error:  # the client's doing: its connection ends, and no more
@@ -126,6 +144,21 @@ class Peer:
             c.pause_reading()
         elif len(self._calls) >= self._max_in_flight:
             c.pause_reading()
+
+    def generally(self, entry: Entry) -> None:
+        """Serve a request that was taken for a usual one as any other, in its place."""
+        try:
+            request = self._decoded(self._connection, entry.frame)
+        except ProtocolError as error:
+            self._connection.close(error)
+            return
+        assert request is not None, "an API that is served here"
+        api, call, message = request
+        self._node.serve(api, message, call.stand_in(partial(self._answered_for, entry)))
+
+    def _answered_for(self, entry: Entry, call: Call) -> None:
+        entry.response, entry.answered = call.response, True
+        self.answered(entry)
 
     def _decoded(
         self, c: Connection, frame: bytes | memoryview
@@ -153,7 +186,7 @@ class Peer:
             )
         message = decode_body(frame, head)
         call = Call(
-            version, correlation_id, client_id or "", self.host, api.may_park, self._answered,
+            version, correlation_id, client_id or "", self.host, api.may_park, self.answered,
             self._ear, self.principal, self._session,
         )  # fmt: skip
         return api, call, message
@@ -176,9 +209,9 @@ class Peer:
         # a refusal has no place here: the connection ends, as Apache Kafka's does
         if isinstance(answer, SaslAuthenticateResponse) and not answer.error_code:
             self._connection.send([len(answer.auth_bytes).to_bytes(4, "big"), answer.auth_bytes])
-        self._answered(call)
+        self.answered(call)
 
-    def _is_fatal(self, moment: Moment, message: Message, call: Call) -> bool:
+    def _is_fatal(self, moment: Moment, message: Message, call: Call | Entry) -> bool:
         return self._taps.fatal(Event(moment, self._node.node_id, message, call.client_id))
 
     def cut(self) -> None:
@@ -190,7 +223,8 @@ class Peer:
         self._quiet = True
         self._connection.pause_reading()
 
-    def _answered(self, call: Call) -> None:
+    def answered(self, call: Call | Entry) -> None:
+        """One of the requests was answered; the answers that are next in order leave."""
         calls, connection = self._calls, self._connection
         if connection.is_closed:
             return
@@ -199,9 +233,11 @@ class Peer:
             response = done.response
             if response is None:
                 continue
-            if self._taps.set and self._is_fatal(Moment.ANSWERING, response, done):
-                return
-            if not self._send(done, response):
+            if isinstance(response, list):  # of the lane
+                connection.send(response)
+            elif (
+                self._taps.set and self._is_fatal(Moment.ANSWERING, response, done)
+            ) or not self._send(done, response):
                 return
         if not calls and self._session is not None and self._session.refused:
             connection.close()
@@ -216,7 +252,7 @@ class Peer:
             env.call_soon(env.call_soon, self._look_at_unsent)
         self._read_on()
 
-    def _send(self, call: Call, response: Message) -> bool:
+    def _send(self, call: Call | Entry, response: Message) -> bool:
         try:
             parts = encode_response(response, call.api_version, call.correlation_id)
         except ProtocolError as error:  # our defect; without an answer the client would wait

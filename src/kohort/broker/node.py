@@ -14,6 +14,7 @@ from kohort.broker.apis import APIS
 from kohort.broker.calls import Api, Call
 from kohort.broker.fetch_sessions import FetchSessions
 from kohort.broker.groups import Groups
+from kohort.broker.lane import Lane
 from kohort.broker.partition import Partition
 from kohort.broker.shards import Shards
 from kohort.broker.topics import Topic
@@ -43,6 +44,7 @@ class Node:
             self.config.min_incremental_fetch_session_eviction_ms,
             self._new_session_id,
         )
+        self.lane = Lane(self)
         self.groups = Groups(self)
         self.transactions = Transactions(self)
 

@@ -23,6 +23,7 @@ from kohort.errors import BrokerError, ErrorCode
 from kohort.records import BatchHeader
 
 if TYPE_CHECKING:
+    from kohort.broker._lane import Run
     from kohort.broker.topics import Topic
 
 log = logging.getLogger("kohort.broker")
@@ -173,15 +174,28 @@ class Partition:
 
         Raises BrokerError at once.
         """
+        now_ms = self.topic.commons.env.wall_ms()
+        appended = self.open().append(batch, header, now_ms, marker)
+        self._await(appended, done)
+        return appended
+
+    def append_run(self, run: Run, done: AppendDone) -> bool:
+        """The same for several batches in one write; False where they must go one by one.
+
+        Raises BrokerError at once.
+        """
+        appended = self.open().append_run(run, self.topic.commons.env.wall_ms())
+        if appended is not None:
+            self._await(appended, done)
+        return appended is not None
+
+    def _await(self, appended: Appended, done: AppendDone) -> None:
         commons = self.topic.commons
-        opened = self.open()
-        appended = opened.append(batch, header, commons.env.wall_ms(), marker)
         if commons.durability is not Durability.FSYNC:
             self._safe(appended, done, None)
         else:
             file = appended.mark.segment.file
             commons.env.flush(file, lambda error: self._safe(appended, done, error))
-        return appended
 
     def _safe(self, appended: Appended, done: AppendDone, error: OSError | None) -> None:
         opened = self.log

@@ -58,7 +58,7 @@ class LoopEnv:
 
     def flush(self, file: LogFile, done: FlushDone) -> None:
         if not self._waiting:
-            self._loop.call_soon(self._submit)  # once a turn, for everybody of that turn
+            self._loop.call_last(self._submit)  # once a turn, for everybody of that turn
         self._waiting.append((file, done))
 
     def _submit(self) -> None:

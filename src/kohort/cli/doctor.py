@@ -43,12 +43,19 @@ def check_python() -> Finding:
 
 def check_kernel() -> Finding:
     """The compiled kernel is in use; the pure-Python twin is right but 50 times slower."""
+    from kohort.broker.lane import LANE
     from kohort.client.front_implementation import FRONT
     from kohort.group.assignors.loops_implementation import LOOPS
     from kohort.records import KERNEL
     from kohort.wire.implementation import CODECS
 
-    parts = {"records": KERNEL, "producer": FRONT, "assignors": LOOPS, "codecs": CODECS}
+    parts = {
+        "records": KERNEL,
+        "producer": FRONT,
+        "assignors": LOOPS,
+        "codecs": CODECS,
+        "broker": LANE,
+    }
     pure = [name for name, kernel in parts.items() if kernel != "cython"]
     if not pure:
         return Finding("kernel", OK, f"cython (kohort {__version__})")

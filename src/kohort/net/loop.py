@@ -112,6 +112,7 @@ class Loop:
         self._timer_count = 0
         self._timers_cancelled = 0
         self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
+        self._last: list[Callable[[], object]] = []
         self._to_flush: list[Connection] = []
         self._closables: dict[int, Connection | Listener] = {}
         self._closable_count = 0
@@ -141,6 +142,11 @@ class Loop:
     def call_soon(self, fn: Callable[..., object], *args: Any) -> None:
         """Call `fn(*args)` in this turn or the next one. On the loop's thread only."""
         self._calls.append((fn, args))
+
+    def call_last(self, fn: Callable[[], object]) -> None:
+        """Call `fn()` at the end of this turn (or the next one), after all other calls that are to
+        be made by then. On the loop's thread only."""
+        self._last.append(fn)
 
     def call_soon_threadsafe(self, fn: Callable[..., object], *args: Any) -> None:
         """Call `fn(*args)` soon, from any thread. After `run` has ended the call is never made."""
@@ -287,6 +293,10 @@ class Loop:
             self._run_timers(now_ms)
         if self._calls:
             self._run_calls()
+        if self._last:
+            last, self._last = self._last, []
+            for fn in last:
+                self._call(fn, ())
         if self._to_flush:
             flushing, self._to_flush = self._to_flush, []
             for connection in flushing:
@@ -300,7 +310,7 @@ class Loop:
             self.report(getattr(ready, "__qualname__", repr(ready)), error)
 
     def _timeout_s(self) -> float:
-        if self._calls or self._to_flush or self._stopping:
+        if self._calls or self._last or self._to_flush or self._stopping:
             return 0
         while self._timers:
             when_ms, _, timer = self._timers[0]

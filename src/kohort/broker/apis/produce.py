@@ -301,3 +301,15 @@ def _refuse(response: PartitionProduceResponse, error: BrokerError) -> None:
     response.error_code = error.code
     response.error_message = error.detail or None
     response.base_offset = -1
+
+
+def refused(partition: Partition, error: BrokerError) -> ProduceResponse:
+    """The answer to a request of one batch that could not be stored."""
+    response = PartitionProduceResponse(index=partition.index)
+    response.log_start_offset = partition.start_offset
+    _refuse(response, error)
+    topic = partition.topic
+    answer = TopicProduceResponse(
+        name=topic.name, topic_id=topic.topic_id, partition_responses=[response]
+    )
+    return ProduceResponse(responses=[answer])

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterable
 from struct import iter_unpack, pack
 
 NO_TIMESTAMP = -1
@@ -42,15 +43,22 @@ class SegmentIndex:
 
     def add(self, last_offset: int, position: int, size: int, max_timestamp: int) -> None:
         """Take note of a batch appended at `position`."""
-        if max_timestamp > self.max_timestamp:
-            self.max_timestamp = max_timestamp
-            self.max_timestamp_offset = last_offset
-        if self._since >= self.interval:
-            self.offsets.append(last_offset - self.base_offset)
-            self.positions.append(position)
-            self._note_time()
-            self._since = 0
-        self._since += size
+        self.add_all(((last_offset, position, size, max_timestamp),))
+
+    def add_all(self, batches: Iterable[tuple[int, int, int, int]]) -> None:
+        """The same for several in a row, each as the arguments of `add`."""
+        since, interval = self._since, self.interval
+        for last_offset, position, size, max_timestamp in batches:
+            if max_timestamp > self.max_timestamp:
+                self.max_timestamp = max_timestamp
+                self.max_timestamp_offset = last_offset
+            if since >= interval:
+                self.offsets.append(last_offset - self.base_offset)
+                self.positions.append(position)
+                self._note_time()
+                since = 0
+            since += size
+        self._since = since
 
     def _note_time(self) -> None:
         if not self._times or self.max_timestamp > self._times[-1]:

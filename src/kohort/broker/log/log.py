@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kohort.broker.log.checkpoints import LeaderEpochs
 from kohort.broker.log.files import Buffer, Files, replace_file
@@ -27,6 +27,9 @@ from kohort.broker.log.txn_index import AbortedTransaction, Marker, marker_of
 from kohort.broker.topic_settings import TopicConfig
 from kohort.errors import BrokerError, ErrorCode, StorageError
 from kohort.records import BatchHeader, Chunk, stamp
+
+if TYPE_CHECKING:
+    from kohort.broker._lane import Run
 
 EPOCHS_FILE = "leader-epoch-checkpoint"
 _SNAPSHOTS_KEPT = 2
@@ -227,6 +230,36 @@ class PartitionLog:
         reported = -1 if append_time is None else append_time
         mark = Mark(end, segment, position + header.size)
         return Appended(base_offset, end - 1, reported, mark, False)
+
+    def append_run(self, run: Run, now_ms: int) -> Appended | None:
+        """Append several checked batches in one write; None, and nothing done, where they must go
+        one by one. Raises BrokerError; then nothing has changed.
+
+        They are of no transaction, and `producers` would take each of them.
+        """
+        config, segment = self.config, self.segments[-1]
+        if (
+            self.offline
+            or self.closed
+            or config.log_append_time
+            or self.epochs.latest < self.leader_epoch
+            or run.max_timestamp - now_ms > config.timestamp_after_max_ms
+            or (0 <= run.base_timestamp < now_ms - config.timestamp_before_max_ms)
+            or run.size > config.segment_bytes
+            or self._must_roll(run, now_ms)
+        ):
+            return None
+        base_offset, position = segment.next_offset, segment.file.size
+        written = run.stamped(base_offset, position, self.leader_epoch)
+        self._guarded(segment.file.append, (written,), cut=position)
+        segment.note_all(run.marks)
+        if segment.first_append_ms is None:
+            segment.first_append_ms = now_ms
+        for entry in run.entries:
+            if entry.producer_id >= 0:
+                self.producers.note(entry, entry.base_offset, now_ms)
+        end = segment.next_offset
+        return Appended(base_offset, end - 1, -1, Mark(end, segment, position + run.size), False)
 
     def _check_times(self, header: BatchHeader, now_ms: int) -> None:
         config = self.config

@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from zlib import crc32
 
 from kohort.broker.log.files import Buffer, Files, LogFile, replace_file
@@ -129,6 +129,13 @@ class Segment:
         last = header.base_offset + header.last_offset_delta
         index.add(last, header.position, header.length + 12, header.max_timestamp)
         self.next_offset = last + 1
+        self._max_timestamp = index.max_timestamp
+
+    def note_all(self, batches: Sequence[tuple[int, int, int, int]]) -> None:
+        """The same of several in a row: each `(last offset, position, size, max timestamp)`."""
+        index = self._index or self.index
+        index.add_all(batches)
+        self.next_offset = batches[-1][0] + 1
         self._max_timestamp = index.max_timestamp
 
     def rebuild_index(self) -> SegmentIndex:

@@ -1,0 +1,28 @@
+from typing import Any
+
+from kohort.records import BatchHeader
+from kohort.wire import Message
+
+class Entry(BatchHeader):
+    peer: Any
+    frame: memoryview
+    client_id: str
+    target: bytes
+    api_version: int
+    correlation_id: int
+    answered: bool
+    response: list[bytes] | Message | None
+    given_up: None
+    def place(self) -> tuple[str | bytes, int] | None: ...
+
+class Run(BatchHeader):
+    entries: list[Entry]
+    largest: int
+    marks: list[tuple[int, int, int, int]]
+    def __init__(self) -> None: ...
+    def __len__(self) -> int: ...
+    def add(self, entry: Entry) -> None: ...
+    def stamped(self, offset: int, position: int, leader_epoch: int) -> memoryview: ...
+    def answers(self, log_start_offset: int) -> None: ...
+
+def take(peer: object, frame: memoryview) -> Entry | None: ...

@@ -1,0 +1,154 @@
+"""The lane: small Produce requests of one turn of the loop, appended together.
+
+Rules:
+- What is taken (see `_lane`) waits until the turn has seen all that has come, or until the node is
+  to do anything else for a client, whichever is first: to every client it is as if each request had
+  been served when it came.
+- The batches for one partition are one write to its log and wait for one flush; each request is
+  answered by itself, in its place on its connection.
+- What turns out not to be usual after all (no such topic, not led here, compacted, a batch that is
+  there already) goes the general way, request by request, in its turn.
+- Without the compiled part there is no lane: everything goes the general way.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+from kohort.broker.log.log import Appended
+from kohort.broker.partition import Partition
+from kohort.errors import BrokerError
+
+if TYPE_CHECKING:
+    from kohort.broker._lane import Entry
+    from kohort.broker.endpoint import Peer
+    from kohort.broker.node import Node
+
+_compiled: Final = (
+    os.environ.get("KOHORT_PURE") != "1" and find_spec("kohort.broker._lane") is not None
+)
+if _compiled or TYPE_CHECKING:
+    from kohort.broker._lane import Run, take
+
+LANE = "cython" if _compiled else "python"
+_BYTES_MAX: Final = 1 << 20
+
+
+class Lane:
+    """The lane of one node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.waiting: dict[bytes, Run] = {}
+        """By topic and partition, as the requests name them, what is not appended yet."""
+        self._runs: dict[Partition | bytes, Run] = {}
+        """The same by the partition that is meant: a topic may be named by its name or its id."""
+
+        self._bytes = 0
+
+    def take(self, peer: Peer, frame: memoryview) -> Entry | None:
+        """Take a frame if it is a usual request. It is answered later, in any case."""
+        entry = take(peer, frame)
+        if entry is None:
+            return None
+        self._bytes += entry.size
+        if self._bytes > _BYTES_MAX:
+            self.run()
+            self._bytes = entry.size
+        waiting = self.waiting
+        if not waiting:
+            self._node.env.call_soon(self.run)
+        run = waiting.get(entry.target)
+        if run is None:
+            run = waiting[entry.target] = self._run_of(entry)
+        run.add(entry)
+        return entry
+
+    def run(self) -> None:
+        """Append what waits."""
+        if self.waiting:
+            runs, self._runs, self.waiting, self._bytes = self._runs, {}, {}, 0
+            for run in runs.values():
+                self._append_all(run)
+
+    def _run_of(self, entry: Entry) -> Run:
+        key = self._partition(entry) or entry.target
+        run = self._runs.get(key)
+        if run is None:
+            run = self._runs[key] = Run()
+        return run
+
+    def _append_all(self, run: Run) -> None:
+        partition = self._partition(run.entries[0])
+        if partition is None or run.largest > partition.topic.config.max_message_bytes:
+            _generally(run)
+            return
+        if all(entry.producer_id < 0 for entry in run.entries):
+            self._append(partition, run)
+            return
+        # A producer's batch is checked against its last one, which must have been appended.
+        part = Run()
+        writers: set[int] = set()
+        for entry in run.entries:
+            if entry.producer_id in writers:
+                self._append(partition, part)
+                part = Run()
+                writers.clear()
+            if entry.producer_id >= 0:
+                if partition.open().producers.check(entry) is not None:
+                    self._append(partition, part)
+                    part = Run()
+                    writers.clear()
+                    entry.peer.generally(entry)
+                    continue
+                writers.add(entry.producer_id)
+            part.add(entry)
+        self._append(partition, part)
+
+    def _partition(self, entry: Entry) -> Partition | None:
+        """Where an entry is to stand; None when that is not for the lane to say."""
+        place = entry.place()
+        if place is None:
+            return None
+        name, index = place
+        topics = self._node.topics
+        topic = topics.get(name) if isinstance(name, str) else topics.by_id(name)
+        if topic is None or topic.internal or topic.config.compact:
+            return None
+        if not 0 <= index < len(topic.partitions):
+            return None
+        partition = topic.partitions[index]
+        return partition if partition.log is not None and self._node.leads(partition) else None
+
+    def _append(self, partition: Partition, run: Run) -> None:
+        if not run.entries:
+            return
+
+        def done(result: Appended | BrokerError) -> None:
+            if isinstance(result, BrokerError):
+                _refuse(run, partition, result)
+            else:
+                run.answers(partition.start_offset)
+            for entry in run.entries:
+                entry.peer.answered(entry)
+
+        try:
+            if not partition.append_run(run, done):
+                _generally(run)
+        except BrokerError as error:
+            done(error)
+
+
+def _generally(run: Run) -> None:
+    for entry in run.entries:
+        entry.peer.generally(entry)
+
+
+def _refuse(run: Run, partition: Partition, error: BrokerError) -> None:
+    from kohort.broker.apis.produce import refused
+
+    for entry in run.entries:
+        entry.response = refused(partition, error)
+        entry.answered = True

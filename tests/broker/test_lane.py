@@ -1,0 +1,324 @@
+"""The lane for small Produce requests: byte for byte what the general way does, and as durable."""
+
+from __future__ import annotations
+
+import errno
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kohort.broker import lane as lane_module
+from kohort.broker.endpoint import Peer
+from kohort.broker.lane import Lane
+from kohort.broker.log.files import MemoryFiles
+from kohort.broker.log.log import Appended
+from kohort.broker.partition import Partition
+from kohort.errors import ErrorCode
+from kohort.records import Compression
+from kohort.wire import Message, decode_response, encode_request
+from kohort.wire.messages.list_offsets_request import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from kohort.wire.messages.list_offsets_response import ListOffsetsResponse
+from kohort.wire.messages.metadata_request import MetadataRequest
+from kohort.wire.messages.produce_request import ProduceRequest
+from kohort.wire.messages.produce_response import PartitionProduceResponse, ProduceResponse
+from tests.wire.test_fuzz import mutated
+
+from .harness import WALL_MS, FakeEnv, Harness, batch_of, produce_request
+from .hostile import Line
+from .shadow_files import Crash, ShadowFiles
+
+pytestmark = pytest.mark.skipif(lane_module.LANE != "cython", reason="there is no lane")
+
+CONFIG: dict[str, Any] = {
+    "durability": "fsync", "log_segment_bytes": 3_000, "log_index_interval_bytes": 200,
+}  # fmt: skip
+TOPICS: dict[str, dict[str, str]] = {
+    "t": {}, "u": {"cleanup.policy": "compact"}, "s": {"max.message.bytes": "300"},
+    "a": {"message.timestamp.type": "LogAppendTime"},
+    "n": {"message.timestamp.before.max.ms": "1000", "message.timestamp.after.max.ms": "1000"},
+}  # fmt: skip
+
+
+class Served:
+    """A node and some connections to it."""
+
+    def __init__(self, harness: Harness, connections: int, *, in_lane: bool = True) -> None:
+        self.harness = harness
+        end: Any = SimpleNamespace(node=harness.node, peers=set(), left=lambda peer: None)
+        self.lines: list[Any] = [Line(None) for _ in range(connections)]  # type: ignore[arg-type]
+        self.peers = [Peer(end, line) for line in self.lines]
+        for peer, line in zip(self.peers, self.lines, strict=True):
+            peer.connected(line)
+            peer._in_lane = in_lane  # pyright: ignore[reportPrivateUsage]
+
+    def turn(self, frames: list[tuple[int, bytes]]) -> None:
+        """What one turn of the loop brings."""
+        for at, frame in frames:
+            if not self.lines[at].is_closed:
+                self.peers[at].frame_received(self.lines[at], memoryview(frame))
+        self.harness.env.settle()
+
+    def produced(self, at: int = 0, version: int = 11) -> list[PartitionProduceResponse]:
+        """The answers on a connection, to Produce requests of one partition."""
+        return [
+            decode_response(ProduceResponse, version, sent[4:])[1]
+            .responses[0]
+            .partition_responses[0]
+            for sent in self.lines[at].sent
+        ]
+
+
+def frame_of(message: Message, version: int, correlation_id: int = 1) -> bytes:
+    return b"".join(encode_request(message, version, correlation_id, "tester"))[4:]
+
+
+def served(connections: int = 1, *, in_lane: bool = True, **config: Any) -> Served:
+    harness = Harness(MemoryFiles(), **{**CONFIG, **config})
+    for name, settings in TOPICS.items():
+        harness.commons.topics.create(name, 2, settings)
+    both = Served(harness, connections, in_lane=in_lane)
+    both.turn([(0, frame_of(produce_request(name, batch_of([b"0"]), p), 11)) for name in TOPICS
+               for p in (0, 1)])  # fmt: skip
+    for line in both.lines:
+        line.sent.clear()
+    return both
+
+
+class Client:
+    """Random requests, many of them as they should not be."""
+
+    def __init__(self, seed: int, ids: dict[str, bytes]) -> None:
+        self.pick = random.Random(seed)
+        self.ids = ids
+        self.sequences = dict.fromkeys(((i, p) for i in range(3) for p in (0, 1)), 0)
+        self.sent = 0
+
+    def frame(self) -> bytes:
+        pick = self.pick
+        self.sent += 1
+        if pick.random() < 0.1:
+            return frame_of(self.other(), 8 if pick.random() < 0.1 else 7, self.sent)
+        version = pick.choice((8, 9, 10, 11, 12, 13, 13))
+        frame = frame_of(self.produce(version), version, self.sent)
+        return mutated(frame, pick) if pick.random() < 0.05 else frame
+
+    def other(self) -> Message:
+        if self.pick.random() < 0.5:
+            return MetadataRequest(topics=None)
+        part = ListOffsetsPartition(partition_index=0, timestamp=-1)
+        return ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=[part])])
+
+    def produce(self, version: int) -> ProduceRequest:
+        pick = self.pick
+        topic = pick.choice(("t", "t", "t", "u", "s", "a", "n", "absent", "__consumer_offsets"))
+        partition = pick.choice((0, 0, 1, 0, 2, -1))
+        values = [b"x" * pick.choice((0, 5, 100, 400)) for _ in range(pick.choice((1, 1, 3)))]
+        stamp: dict[str, Any] = {}
+        if pick.random() < 0.4:
+            producer = pick.randrange(3)
+            key = (producer, partition)
+            at = self.sequences.get(key, 0)
+            at += pick.choice((0, 0, 0, 0, -len(values), 1))
+            stamp = {"producer_id": producer, "producer_epoch": 0, "base_sequence": max(at, 0)}
+            self.sequences[key] = max(at, 0) + len(values)
+            stamp["transactional"] = pick.random() < 0.05
+        batch = batch_of(
+            values, WALL_MS + 1_000_000 + pick.choice((0, 0, 7, -5_000, 5_000)),
+            compression=pick.choice((Compression.NONE, Compression.NONE, Compression.LZ4)),
+            keys=[b"k"] * len(values) if pick.random() < 0.5 else None, **stamp,
+        )  # fmt: skip
+        request = produce_request(topic, batch, partition, acks=pick.choice((1, -1, -1, 0, 2)))
+        if version >= 13:
+            request.topic_data[0].name = ""
+            request.topic_data[0].topic_id = self.ids.get(topic, bytes(range(16)))
+        if pick.random() < 0.05:
+            request.topic_data *= 2
+        return request
+
+
+def state(one: Served) -> dict[str, bytes | None]:
+    """Every file of the data directory."""
+    files = one.harness.files
+    assert isinstance(files, MemoryFiles)
+    names = [f"{d}/{f}" for d in files.list("") for f in files.list(d)]
+    return {name: files.read_all(name) for name in names}
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_the_lane_and_the_general_way_do_the_same(block: int) -> None:
+    for seed in range(block * 5, block * 5 + 5):
+        quick, plain = served(4), served(4, in_lane=False)
+        topics = quick.harness.commons.topics
+        client = Client(seed, {topic.name: topic.topic_id for topic in topics})
+        for _ in range(40):
+            frames = [(client.pick.randrange(4), client.frame()) for _ in range(20)]
+            hold = client.pick.random() < 0.3
+            for one in (quick, plain):
+                one.harness.env.hold_flushes = hold
+                one.turn(frames)
+                one.harness.env.hold_flushes = False
+                one.harness.env.run_flushes()
+                one.harness.env.settle()
+            for ours, theirs in zip(quick.lines, plain.lines, strict=True):
+                assert ours.sent == theirs.sent, seed
+                assert (ours.is_closed, ours.reading) == (theirs.is_closed, theirs.reading)
+                ours.sent.clear(), theirs.sent.clear()
+            if any(line.is_closed for line in quick.lines):
+                quick = Served(quick.harness, 4)
+                plain = Served(plain.harness, 4, in_lane=False)
+                assert not quick.harness.node.lane.waiting
+        for one in (quick, plain):
+            one.harness.commons.close()
+        assert state(quick) == state(plain), "logs, indexes and snapshots"
+
+
+def test_usual_requests_are_taken_and_share_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = served(8)
+    partition = one.harness.commons.topics.partition("t", 0)
+    assert partition is not None
+    assert partition.log is not None
+    writes: list[int] = []
+    append = partition.log.append_run
+
+    def counted(run: Any, now_ms: int) -> Appended | None:
+        writes.append(len(run))
+        return append(run, now_ms)
+
+    monkeypatch.setattr(partition.log, "append_run", counted)
+    for version in range(9, 14):
+        request = produce_request("t", batch_of([b"v"]))
+        if version == 13:
+            request.topic_data[0].topic_id = partition.topic.topic_id
+            request.topic_data[0].name = ""
+        one.turn([(at, frame_of(request, version)) for at in range(8)])
+    assert writes == [8] * 5
+    assert all(len(line.sent) == 5 for line in one.lines)
+
+
+def test_a_turn_that_brings_much_is_written_in_pieces() -> None:
+    """What waits is bounded, and all of it is answered."""
+    for durability in ("memory", "fsync"):
+        one = served(durability=durability, log_segment_bytes=1 << 30)
+        produce = frame_of(produce_request("t", batch_of([bytes(16_000)])), 11)
+        one.turn([(0, produce)] * 200)
+        assert [a.base_offset for a in one.produced()] == list(range(1, 201))
+
+
+def test_a_request_behind_a_small_one_sees_what_that_did() -> None:
+    """The lane holds nothing back from what comes after it, on any connection."""
+    one = served(2, durability="memory")
+    part = ListOffsetsPartition(partition_index=0, timestamp=-1)
+    asked = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=[part])])
+    produce = frame_of(produce_request("t", batch_of([b"v"])), 11)
+    one.turn([(0, produce), (0, produce), (1, frame_of(asked, 7))])
+    answer = decode_response(ListOffsetsResponse, 7, one.lines[1].sent[0][4:])[1]
+    assert answer.topics[0].partitions[0].offset == 3
+
+
+def test_nobody_is_answered_before_the_flush_and_all_hear_that_it_failed() -> None:
+    """L1, L9: one flush for all of a turn; when it fails the partition is offline."""
+    one = served(3)
+    env = one.harness.env
+    env.hold_flushes = True
+    produce = frame_of(produce_request("t", batch_of([b"v"])), 11)
+    one.turn([(at, produce) for at in (0, 1, 2)])
+    assert [line.sent for line in one.lines] == [[], [], []]
+    assert len(env.flushes) == 1
+    env.flush_error = OSError(errno.EIO, "no")
+    env.run_flushes()
+    for at in range(3):
+        [answer] = one.produced(at)
+        assert (answer.error_code, answer.base_offset) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+    env.flush_error, env.hold_flushes = None, False
+    one.turn([(0, produce)])
+    assert one.produced()[-1].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_write_that_fails_leaves_nothing_behind() -> None:
+    """L8: nothing changes before the write has succeeded, and half of it is cut off."""
+    disk = ShadowFiles(random.Random(1))
+    harness = Harness(disk, **{**CONFIG, "log_segment_bytes": 1 << 20})
+    harness.create("t")
+    harness.produce("t", batch_of([b"0"]))
+    one = Served(harness, 2)
+    partition = harness.commons.topics.partition("t", 0)
+    assert partition is not None
+    assert partition.log is not None
+    file: Any = partition.log.active.file
+    size, append = file.size, file.append
+
+    def half(buffers: list[Any]) -> None:
+        append([bytes(b"".join(buffers))[:70]])
+        raise OSError(errno.ENOSPC, "full")
+
+    file.append = half
+    produce = frame_of(produce_request("t", batch_of([b"v"])), 11)
+    one.turn([(0, produce), (1, produce)])
+    for at in (0, 1):
+        assert one.produced(at)[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert (file.size, partition.log.end.offset) == (size, 1)
+    file.append = append
+    one.turn([(0, produce), (1, produce)])
+    assert [one.produced(at)[1].base_offset for at in (0, 1)] == [1, 2]
+
+
+def history(seed: int) -> tuple[int, int]:
+    """Cut the power under some turns; how many were acknowledged, and how many are there."""
+    rng = random.Random(seed)
+    disk = ShadowFiles(rng)
+    harness = Harness(disk, FakeEnv(), **CONFIG)
+    harness.create("t")
+    harness.produce("t", batch_of([b"0"]))
+    one = Served(harness, 5)
+    disk.fail_at = disk.calls + rng.randrange(1, 30)
+    try:
+        for turn in range(12):
+            harness.env.hold_flushes = rng.random() < 0.4
+            produce = frame_of(
+                produce_request("t", batch_of([b"%d" % turn * rng.randrange(99)])), 9
+            )
+            one.turn([(rng.randrange(5), produce) for _ in range(rng.randrange(1, 9))])
+            if not harness.env.hold_flushes:
+                harness.env.run_flushes()
+    except Crash:
+        pass
+    acked = 1 + sum(len(line.sent) for line in one.lines)
+    again = Harness(disk.after_crash(), FakeEnv(), **CONFIG)
+    found = again.read_all("t")
+    assert [offset for offset, _ in found] == list(range(len(found)))
+    return acked, len(found)
+
+
+def test_a_power_cut_loses_nothing_that_the_lane_acknowledged() -> None:
+    """L1, L2, L7."""
+    for seed in range(150):
+        acked, found = history(seed)
+        assert acked <= found, seed
+
+
+def test_that_test_finds_answers_that_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted defect: acknowledged when written."""
+
+    def at_once(self: Partition, appended: Appended, done: Any) -> None:
+        self._safe(appended, done, None)
+
+    monkeypatch.setattr(Partition, "_await", at_once)
+    assert any(acked > found for acked, found in map(history, range(150)))
+
+
+def test_the_comparison_finds_a_lane_that_reorders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted defect: what waits is not appended before other requests are served."""
+    one = served(2, durability="memory")
+    monkeypatch.setattr(Lane, "run", lambda self: None)
+    part = ListOffsetsPartition(partition_index=0, timestamp=-1)
+    asked = ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=[part])])
+    produce = frame_of(produce_request("t", batch_of([b"v"])), 11)
+    one.turn([(0, produce), (1, frame_of(asked, 7))])
+    answer = decode_response(ListOffsetsResponse, 7, one.lines[1].sent[0][4:])[1]
+    assert answer.topics[0].partitions[0].offset == 1
