@@ -387,12 +387,12 @@ def test_whatever_fails_everything_is_stored_once_and_in_order(seed):
 
 def test_a_full_batch_grows_while_others_wait_in_line():
     """ADR 0013: what cannot be sent yet becomes one large batch, not many small ones."""
-    side = idempotent(batch_size=200, linger_ms=1_000, buffer_memory=100_000)
+    side = idempotent(batch_size=200, linger_ms=1_000, max_request_size=3_200)
     sent = [b"%06d" % n + b"x" * 44 for n in range(200)]
     for value in sent:
         assert side.add(value) is not None
     queue = side.accumulator.queue("t", 0)
-    assert [len(values_of(seal_of(b))) for b in queue.closed] == [2, 55, 55, 55]  # 16 times 200
+    assert [len(values_of(seal_of(b))) for b in queue.closed] == [2, 55, 55, 55]
     held = sum(batch.reserved_bytes for batch in queue.closed) + queue.open.reserved_bytes
     assert side.accumulator.memory_bytes == held
     assert all(batch.reserved_bytes <= 3_200 for batch in queue.closed)

@@ -25,7 +25,7 @@ from kohort.errors import RecordTooLargeError
 from kohort.records import BatchBuilder, Compression
 
 _BUILDERS_KEPT_MAX: Final = 64
-_GROWN_MAX: Final = 16
+_GROWN_MAX: Final = 64
 """How many times `batch_size` a batch may become while it waits."""
 _GROWTH: Final = 4
 NO_SEQUENCE: Final = -1

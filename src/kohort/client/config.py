@@ -274,8 +274,8 @@ class ProducerConfig(ClientConfig):
     linger_ms: int = 5
     """A batch waits so long for more records, unless it is full (KIP-1030)."""
     batch_size: int = 16_384
-    """Bytes of one partition's batch before compression; up to 16 times as many while batches
-    wait to be sent."""
+    """Bytes of one partition's batch before compression; up to 64 times as many (and
+    `max_request_size`) while batches wait to be sent."""
     buffer_memory: int = 32 << 20
     """Bytes of records that wait or are under way; beyond it `send` blocks."""
     max_block_ms: int = 60_000
