@@ -25,9 +25,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
-from benchmarks.load import memory_mb
+from benchmarks.load import embedded, memory_mb
 
 CASES = [(100, "none"), (100, "lz4"), (100, "zstd"), (1000, "none"), (1000, "lz4"), (1000, "zstd")]
 QUICK = [(100, "none", 1), (100, "none", 100), (100, "lz4", 100), (100, "zstd", 100),
@@ -37,32 +36,7 @@ LEAST = 40_000  # the first poll, which is not timed, may return 10,000
 Count = Callable[[], Iterator[int]]
 
 
-# -- the broker ----------------------------------------------------------------------------------
-
-
-def serve(durability: str) -> None:
-    """A broker until stdin ends."""
-    from kohort.testing import Cluster
-
-    with Cluster(request_log=0, durability=durability) as cluster:
-        print(cluster.bootstrap, flush=True)
-        sys.stdin.read()
-
-
-@contextmanager
-def embedded(durability: str) -> Iterator[str]:
-    """An embedded broker in a process of its own; yields its address."""
-    broker = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.bench_consume", "--serve", durability],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert broker.stdout is not None
-    assert broker.stdin is not None
-    try:
-        yield broker.stdout.readline().strip()
-    finally:
-        broker.stdin.close()
-        broker.wait(20)
+# -- what there is to read ------------------------------------------------------------------------
 
 
 def partitions_of(topic: str) -> int:
@@ -344,7 +318,7 @@ def compare(args: argparse.Namespace, cases: list[tuple[int, str, int]], only: s
         return
     with apache.apache() as served:
         for case in cases:
-            run("Apache Kafka", f"{served.address[0]}:{served.address[1]}", case)
+            run("Apache Kafka", served.bootstrap, case)
 
 
 def main() -> None:
@@ -356,12 +330,8 @@ def main() -> None:
     parser.add_argument("--partitions", default="8", help="for example 1,100")
     parser.add_argument("--apache", action="store_true", help="Apache Kafka's broker too")
     parser.add_argument("--quick", action="store_true", help="few cases, one run, 400,000 records")
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--client", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.serve:
-        serve(args.serve)
-        return
     if args.client:
         name, bootstrap, topic, records = args.client
         measure(name, bootstrap, topic, int(records))

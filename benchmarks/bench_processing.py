@@ -28,7 +28,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.bench_consume import fill, serve
+from benchmarks.bench_consume import fill
+from benchmarks.load import embedded
 
 WAIT_S = 0.001
 WAIT_WORKERS = 20
@@ -292,22 +293,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=int, default=1_000_000)
     parser.add_argument("--only", default="", help="part of a name, or several with | between")
-    parser.add_argument("--serve", action="store_true")
     parser.add_argument("--measure", nargs=4)
     given = parser.parse_args()
-    if given.serve:
-        serve("memory")
-        return
     if given.measure:
         name, bootstrap, topic, records = given.measure
         measure(name, bootstrap, topic, int(records))
         return
-    broker = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.bench_processing", "--serve"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert broker.stdout is not None
-    bootstrap = broker.stdout.readline().strip()
+    with embedded() as bootstrap:
+        compare(given, bootstrap)
+
+
+def compare(given: argparse.Namespace, bootstrap: str) -> None:
+    """A line for each program."""
     sizes = {"noop": given.records, "wait": given.records // 4, "cpu": given.records // 50}
     for kind, records in sizes.items():
         fill(bootstrap, topic_of(kind), 100, "none", records)
@@ -335,9 +332,6 @@ def main() -> None:
             ideal = f"  {rate * WAIT_S / workers_of(name):.0%} of ideal"
         ratio = f"{rate / base:.2f}" if base and kind == "noop" else ""
         print(f"{name:<32} {rate:>12,.0f} {found['cpu'] * 1e6 / records:>9.2f} {ratio:>14}{ideal}")
-    assert broker.stdin is not None
-    broker.stdin.close()
-    broker.wait(10)
 
 
 if __name__ == "__main__":

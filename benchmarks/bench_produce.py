@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from benchmarks.load import memory_mb
+from benchmarks.load import embedded, memory_mb
 
 TOPIC = "bench"
 QUICK = [(100, "none", 1), (100, "none", 100), (100, "lz4", 100), (1_000, "zstd", 100)]
@@ -207,31 +207,6 @@ RUNS: dict[str, tuple[str, Callable[[str, int, str, int], dict[str, Any]]]] = {
 }
 
 
-def serve(durability: str) -> None:
-    """The broker's process: print the address, end with standard input."""
-    from kohort.testing import Cluster
-
-    with Cluster(request_log=0, durability=durability) as cluster:
-        print(cluster.bootstrap, flush=True)
-        sys.stdin.read()
-
-
-@contextmanager
-def embedded(durability: str) -> Iterator[str]:
-    """An embedded broker in a process of its own; yields its address."""
-    broker = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.bench_produce", "--serve", durability],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert broker.stdin is not None
-    assert broker.stdout is not None
-    try:
-        yield broker.stdout.readline().strip()
-    finally:
-        broker.stdin.close()
-        broker.wait(30)
-
-
 @contextmanager
 def running_apache(address: str) -> Iterator[str]:
     """The one Apache Kafka of this run, its topic deleted at the end of each client."""
@@ -291,12 +266,8 @@ def main() -> int:
     parser.add_argument("--codecs", nargs="+", default=["none", "lz4", "zstd"])
     parser.add_argument("--partitions", nargs="+", type=int, default=[8])
     parser.add_argument("--apache", action="store_true", help="Apache Kafka's broker too")
-    parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--client", nargs=5, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.serve:
-        serve(args.serve)
-        return 0
     if args.client:
         name, address, size, codec, count = args.client
         figures = RUNS[name][1](address, int(size), codec, int(count))
@@ -323,9 +294,8 @@ def with_apache(cases: list[tuple[int, str, int]], scale: float) -> None:
         print(f"\nSKIPPED: Apache Kafka: {why}")
         return
     with apache.apache() as served:
-        address = f"{served.address[0]}:{served.address[1]}"
         for case in cases:
-            table(lambda: running_apache(address), "Apache Kafka", case, scale)
+            table(lambda: running_apache(served.bootstrap), "Apache Kafka", case, scale)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import select
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -55,6 +56,11 @@ class Served:
     ready_s: float
     """From the start of the process."""
 
+    @property
+    def bootstrap(self) -> str:
+        """Its address, as clients are given it."""
+        return f"{self.address[0]}:{self.address[1]}"
+
     def cpu_s(self) -> float:
         """CPU seconds of all its threads."""
         return cpu_s(self.pid)
@@ -76,6 +82,15 @@ def broker(**config: object) -> Iterator[Served]:
     finally:
         process.terminate()
         process.wait(180)  # thousands of files are flushed one by one
+
+
+@contextmanager
+def embedded(durability: str = "memory") -> Iterator[str]:
+    """The bootstrap address of such a broker with records of its own, which go with it."""
+    with tempfile.TemporaryDirectory(prefix="kohort-bench-") as directory:
+        where = {} if durability == "memory" else {"data_dir": directory}
+        with broker(durability=durability, **where) as served:
+            yield served.bootstrap
 
 
 def cpu_s(pid: int) -> float:

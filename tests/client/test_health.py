@@ -120,7 +120,8 @@ def test_a_broker_that_is_down_is_a_concern() -> None:
         consumer.subscribe([topic])
         until(lambda: [p.lag for p in consumer.health().partitions] == [0], consumer)
         assert consumer.health().concerns == ()
-        assert re.match("joined, generation 1", consumer.health().last_rebalance)
+        # Apache Kafka may still be making the group's topic when it is joined first
+        assert re.match("joined, generation 1|coordinator lost", consumer.health().last_rebalance)
         cluster.kill()
         until(lambda: len(consumer.health().concerns) == 1, consumer)
         assert "no broker could be reached" in consumer.health().concerns[0]

@@ -9,7 +9,7 @@ import pytest
 
 from kohort import Admin, Consumer, Producer, TopicPartition
 from kohort.errors import BrokerError
-from tests.clusters import Cluster
+from tests.clusters import APACHE, Cluster
 
 from .admins import admin_of
 from .makes import CONFLUENT, PEERS, deadline, fresh
@@ -50,8 +50,9 @@ def test_a_topics_life(theirs, ours: Admin) -> None:
         counts(ours, name) == {name: 2} == {n: c for n, c in theirs.topics().items() if n == name}
     )
     theirs.create_partitions(name, 5)
-    assert counts(ours, name) == {name: 5}
-    assert theirs.topics()[name] == 5
+    check = deadline()
+    while counts(ours, name) != {name: 5} or theirs.topics()[name] != 5:
+        check("the new partitions")  # Apache Kafka's broker hears of them from its controller
     mine = {c.name: c.value for c in ours.describe_configs(name).values()}
     assert theirs.configs(name) == mine
     assert mine["retention.ms"] == "1000000"
@@ -70,8 +71,9 @@ def test_a_topics_life(theirs, ours: Admin) -> None:
     changed = {n: e.value for n, e in entries.items() if e.source == "topic"}
     assert changed == {"retention.ms": "88000", **kept}
     theirs.delete_topic(name)
-    assert counts(ours, name) == {}
-    assert name not in theirs.topics()
+    check = deadline()
+    while counts(ours, name) or name in theirs.topics():
+        check("the topic's end")
 
 
 def test_what_is_refused(theirs, ours: Admin) -> None:
@@ -169,6 +171,7 @@ def test_a_groups_life(theirs, ours: Admin, cluster: Cluster) -> None:
     assert name not in [g.group_id for g in ours.list_groups()]
 
 
+@pytest.mark.skipif(APACHE, reason="compares with the embedded broker's own table")
 def test_kafka_python_sees_the_versions_that_we_list(cluster: Cluster) -> None:
     """ApiVersions: what a peer understood is what the modules say."""
     from kafka import KafkaAdminClient
@@ -184,6 +187,7 @@ def test_kafka_python_sees_the_versions_that_we_list(cluster: Cluster) -> None:
     assert seen == {**served, 0: (0, served[0][1])}, "Produce is listed from v0, for old clients"
 
 
+@pytest.mark.skipif(APACHE, reason="the advice is the embedded broker's")
 def test_access_control_that_is_off_says_so(cluster: Cluster) -> None:
     """Without `acls=true` no entry is taken, and a client is told what to do about it."""
     from confluent_kafka import KafkaException

@@ -111,7 +111,6 @@ def test_a_rolling_upgrade_there_and_back(group: GroupRun, make: str, strategy: 
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(APACHE, reason="kills the embedded broker's process")
 def test_the_coordinator_dies_and_comes_back(tmp_path: Path) -> None:
     """Spec 2.12: the group is read back from the log; nobody is lost, and nothing goes back."""
     broker = BrokerProcess(tmp_path, **SESSIONS)

@@ -1,0 +1,140 @@
+"""The clients of Python beside one another, on the embedded broker and on Apache Kafka's: a table.
+
+    python -m benchmarks.bench_clients [--only consume|produce] [--cells 100-none-1,1000-zstd-100]
+    python -m benchmarks.bench_clients --no-apache
+
+Values of 100 bytes and 1 KB; none, lz4 and zstd; 1 and 100 partitions; both brokers keep records in
+files (`os`) and have a process of their own. It is the short form of `bench_consume --apache` and
+`bench_produce --apache`, whose clients and settings it uses: one run of about half a second each,
+so that the whole table is there within six minutes on a machine that does nothing else. A cell says
+records a second, in thousands; CPU seconds of the client's process for a million records; and its
+largest memory in MB. **Ratios** are those of rates to confluent-kafka's in the same cell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from benchmarks import apache, bench_consume, bench_produce
+from benchmarks.load import embedded
+
+Case = tuple[int, str, int]
+"""Size of values, codec, partitions."""
+CASES: list[Case] = [
+    (size, codec, partitions)
+    for size in (100, 1_000)
+    for codec in ("none", "lz4", "zstd")
+    for partitions in (1, 100)
+]
+RECORDS = 800_000
+"""Of 100 bytes; a fifth of 1 KB."""
+CONSUME = {
+    "confluent_tuned": ("confluent-kafka", 1.0), "kohort_arrow": ("poll_arrow", 1.0),
+    "kohort_records": ("poll", 1.0), "aiokafka_getmany": ("aiokafka", 0.1),
+    "kafka_python_poll": ("kafka-python", 0.05),
+}  # fmt: skip
+"""Client -> its title, and how much of what there is it reads."""
+PRODUCE = {
+    "confluent": ("confluent-kafka", 0.4), "arrow": ("produce_arrow", 0.4), "send": ("send", 0.4),
+    "aiokafka": ("aiokafka", 0.3), "kafka-python": ("kafka-python", 0.3),
+}  # fmt: skip
+"""Client -> its title, and its part of `bench_produce.COUNTS`."""
+
+
+def consume(bootstrap: str, case: Case) -> Iterator[dict[str, Any] | None]:
+    """Fill a topic, and let each client read it; None: it failed, and said why."""
+    size, codec, partitions = case
+    topic = f"bench-{size}-{codec}-{partitions}"
+    records = RECORDS if size == 100 else RECORDS // 5
+    bench_consume.fill(bootstrap, topic, size, codec, records)
+    for name, (_, share) in CONSUME.items():
+        least = max(int(records * share), bench_consume.LEAST)
+        yield bench_consume.one(name, bootstrap, topic, least)
+    delete(bootstrap, topic)
+
+
+def produce(bootstrap: str, case: Case) -> Iterator[dict[str, Any] | None]:
+    """Let each client fill a topic of its own."""
+    for name, (_, share) in PRODUCE.items():
+        yield bench_produce.one(nullcontext(bootstrap), name, case, share)
+        delete(bootstrap, bench_produce.TOPIC)
+
+
+def delete(bootstrap: str, topic: str) -> None:
+    """Take a topic away, and wait until nobody knows of it."""
+    from kohort import Admin
+
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.delete_topics([topic])
+        while topic in [each.name for each in admin.list_topics()]:
+            time.sleep(0.02)
+
+
+def table(
+    title: str,
+    clients: dict[str, tuple[str, float]],
+    run: Callable[[str, Case], Iterator[dict[str, Any] | None]],
+    broker: AbstractContextManager[str],
+    cases: list[Case],
+) -> None:
+    """One table in Markdown, a row as soon as it is measured."""
+    heads = [head for head, _ in clients.values()]
+    print(f"\n{title}\n\n| values, codec, partitions | {' | '.join(heads)} |")
+    print("|---" * (len(heads) + 1) + "|", flush=True)
+    with broker as bootstrap:
+        for case in cases:
+            size, codec, partitions = case
+            found = list(run(bootstrap, case))
+            base = found[0]
+            cells = [cell(figures, base if n else None) for n, figures in enumerate(found)]
+            row = f"{size} B, {codec}, {partitions}"
+            print(f"| {row} | {' | '.join(cells)} |", flush=True)
+
+
+def cell(figures: dict[str, Any] | None, base: dict[str, Any] | None) -> str:
+    """What a client came to."""
+    if figures is None:
+        return "failed"
+    ratio = f"**{figures['rate'] / base['rate']:.1f}** " if base else ""
+    return f"{ratio}{figures['rate'] / 1e3:,.0f} k; {figures['cpu']:.2f}; {figures['memory']:.0f}"
+
+
+@contextmanager
+def apache_kafka() -> Iterator[str]:
+    """A fresh one."""
+    with apache.apache() as served:
+        yield served.bootstrap
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=["consume", "produce"])
+    parser.add_argument("--cells", default="", help="for example 100-none-1,1000-zstd-100")
+    parser.add_argument("--no-apache", action="store_true", help="the embedded broker alone")
+    given = parser.parse_args()
+    wanted = {name for name in given.cells.split(",") if name}
+    cases = [c for c in CASES if not wanted or f"{c[0]}-{c[1]}-{c[2]}" in wanted]
+    brokers: dict[str, Callable[[], AbstractContextManager[str]]] = {
+        "embedded broker": lambda: embedded("os")
+    }
+    if why := apache.lack():
+        print(f"SKIPPED: Apache Kafka: {why}")
+    elif not given.no_apache:
+        brokers["Apache Kafka 4.3"] = apache_kafka
+    began = time.monotonic()
+    for broker, start in brokers.items():
+        if given.only != "produce":
+            table(f"Reading from the {broker}", CONSUME, consume, start(), cases)
+        if given.only != "consume":
+            table(f"Writing to the {broker}", PRODUCE, produce, start(), cases)
+    print(f"\nin {time.monotonic() - began:.0f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
