@@ -12,8 +12,10 @@ from kohort.broker.config import BrokerConfig
 from kohort.broker.log.files import MemoryFiles
 from kohort.broker.log.loading import Opening, open_log
 from kohort.broker.log.log import PartitionLog
+from kohort.broker.log.recovery import find, headers
 from kohort.broker.log.segment import IndexMemory, file_name
 from kohort.broker.topic_settings import TopicConfig
+from kohort.errors import CorruptRecordError
 from kohort.records import BatchHeader
 
 from .harness import WALL_MS, batch_of
@@ -90,6 +92,43 @@ def test_an_index_says_what_a_linear_scan_says(
             span = one.locate(offset, 1, one.end)
             assert span is not None
             assert BatchHeader(bytes(span.segment.file.read(span.start, 61))).base_offset == base
+
+
+@pytest.mark.parametrize("window", [61, 130, 8192])
+def test_a_search_finds_what_a_walk_does_whatever_it_reads_at_once(window: int) -> None:
+    log = opened()
+    for size in (1, 3, 2, 5, 1, 1):
+        append(log, size)
+    read, end = log.active.file.read, log.active.size
+    walked = list(headers(read, 0, end))
+    for start in walked:
+        for offset in range(15):
+            first, found = find(read, start.position, end, offset, window)
+            assert first is not None
+            assert first.position == start.position
+            right = [h.position for h in walked if h.last_offset >= offset]
+            right = [position for position in right if position >= start.position]
+            assert (found and found.position) == (right[0] if right else None)
+
+
+def test_a_search_among_bytes_that_are_no_batches() -> None:
+    log = opened()
+    append(log)
+    append(log)
+    second = log.active.size // 2
+    data = bytearray(log.active.file.read(0, log.active.size))
+    data[second + 16] = 1
+
+    def read(position: int, count: int) -> bytes:
+        return bytes(data[position : position + count])
+
+    assert find(read, second, len(data), 1) == (None, None)
+    assert find(read, 0, len(data) - 1, 0)[1] is not None
+    with pytest.raises(CorruptRecordError):
+        find(read, 0, len(data), 1)
+    first, found = find(log.active.file.read, 0, second + 70, 5)  # a part of a batch is none
+    assert first is not None
+    assert found is None
 
 
 @settings(max_examples=40, deadline=None)

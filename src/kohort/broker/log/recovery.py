@@ -79,6 +79,40 @@ def headers(
         position += at
 
 
+def find(
+    read: Callable[[int, int], Buffer], start: int, end: int, offset: int, window: int = 8192
+) -> tuple[BatchHeader | None, BatchHeader | None]:
+    """The batch at `start`, and the first from there on that reaches `offset`; None: there is none.
+
+    Every fetch asks, hence a loop of its own beside `headers`. Raises CorruptRecordError at bytes
+    behind the first batch that are none.
+    """
+    first: BatchHeader | None = None
+    position = start
+    while position + HEADER_BYTES <= end:
+        buffer = read(position, min(window, end - position))
+        at, last = 0, len(buffer) - HEADER_BYTES
+        if last < 0:
+            break
+        while at <= last:
+            header = BatchHeader(buffer, at)
+            length = header.length
+            if header.magic != 2 or length < HEADER_BYTES - 12:
+                if first is None:
+                    return None, None
+                raise CorruptRecordError(f"no record batch at byte {position + at}")
+            header.position = position + at
+            at += length + 12
+            if position + at > end:
+                return first, None
+            if first is None:
+                first = header
+            if header.base_offset + header.last_offset_delta >= offset:
+                return first, header
+        position += at
+    return first, None
+
+
 def scan(
     file: LogFile,
     base_offset: int,

@@ -17,7 +17,7 @@ from zlib import crc32
 
 from kohort.broker.log.files import Buffer, Files, LogFile, replace_file
 from kohort.broker.log.index import NO_TIMESTAMP, SegmentIndex
-from kohort.broker.log.recovery import headers, walk
+from kohort.broker.log.recovery import find, headers, walk
 from kohort.broker.log.txn_index import (
     TXN_INDEX_SUFFIX,
     AbortedTransaction,
@@ -212,28 +212,11 @@ class Segment:
     def batch_at(self, offset: int) -> BatchHeader | None:
         """The first batch whose last offset is not below `offset`."""
         position, entry = self.index.position_for(offset)
-        for header in self._headers_from(position, entry):
-            if header.last_offset >= offset:
-                return header
-        return None
-
-    def _headers_from(self, position: int, entry: int) -> Iterator[BatchHeader]:
-        walked = headers(self.file.read, position, self.size)
-        first = self._first(walked)
+        first, found = find(self.file.read, position, self.size, offset)
         if entry >= 0 and (first is None or first.last_offset != entry):
             self.rebuild_index()
-            walked = headers(self.file.read, 0, self.size)
-            first = self._first(walked)
-        if first is not None:
-            yield first
-            yield from walked
-
-    @staticmethod
-    def _first(walked: Iterator[BatchHeader]) -> BatchHeader | None:
-        try:
-            return next(walked, None)
-        except CorruptRecordError:
-            return None
+            _, found = find(self.file.read, 0, self.size, offset)
+        return found
 
     def end_for(self, start: int, max_bytes: int, end: int) -> int:
         """Where a read of at most `max_bytes` from the batch at `start` ends: between two batches.
