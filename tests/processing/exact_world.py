@@ -114,13 +114,15 @@ class Transactional:
         self.records.append((topic, partition or 0, key, value, headers))
         return Sent()
 
-    def send_offsets_to_transaction(self, offsets, member: GroupMetadata) -> None:
+    def send_offsets_to_transaction(
+        self, offsets, member: GroupMetadata, timeout_s: float | None = None
+    ) -> None:
         self.world.trouble.reach("offsets")
         if member.generation != self.world.generation or self.world.trouble.happens():
             raise AbortableTransactionError("the member was left behind")
         self.offsets = offsets
 
-    def commit_transaction(self) -> None:
+    def commit_transaction(self, timeout_s: float | None = None) -> None:
         world = self.world
         world.trouble.reach("before commit")
         if self.broken or world.trouble.happens():
@@ -142,7 +144,7 @@ class Transactional:
             world.commits[tp.topic, tp.partition] = (at.offset, at.metadata)
         self.records, self.offsets = [], {}
 
-    def abort_transaction(self) -> None:
+    def abort_transaction(self, timeout_s: float | None = None) -> None:
         self.records, self.offsets = [], {}
 
     def close(self, timeout_s: float | None = None) -> None:
@@ -265,7 +267,7 @@ class ExactWorld(World):
 
         return KafkaTransactor(
             lambda: Transactional(self, generation), lambda topic: self.partitions, committed,
-            takes_over=False,
+            takes_over=False, now_s=lambda: self.now_ms / 1_000,
         )  # fmt: skip
 
     def assign(self, key: TP) -> None:

@@ -86,7 +86,7 @@ def test_a_probe_that_follows_its_key_into_a_tier_does_not_end_probing() -> None
             taken += [item.offset for item in items]
             engine.finished(items, None, now_ms)
         for publication in engine.publications():
-            engine.published(publication, now_ms, ok=True)
+            engine.published(publication, now_ms)
     assert taken == [3]
     assert engine.idle
 

@@ -289,7 +289,7 @@ def records_apart(change) -> None:
     """Kafka: records in one transaction, their offsets in another."""
     send_offsets = Transactional.send_offsets_to_transaction
 
-    def apart(self, offsets, member):
+    def apart(self, offsets, member, timeout_s=None):
         self.apply()
         send_offsets(self, offsets, member)
 

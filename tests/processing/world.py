@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from kohort.errors import KohortError
 from kohort.processing.dispatch import Item, Order
 from kohort.processing.engine import NOT_BEGUN, Done, Engine, Outcome
 from kohort.processing.engine_core import Limits
@@ -153,9 +154,8 @@ class World:
                 for o in publication.outputs:
                     number = (o.partition or 0) % self.partitions
                     self.append(o.topic, number, o.key, o.value, o.headers)
-            self.engine.published(
-                publication, self.now_ms, ok=refused is None, too_large=bool(refused)
-            )
+            error = None if refused is None else KohortError("refused")
+            self.engine.published(publication, self.now_ms, error, unfit=bool(refused))
 
     def commit(self) -> None:
         commits = self.engine.commits()

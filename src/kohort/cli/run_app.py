@@ -3,13 +3,18 @@
 Rules:
 - MODULE:NAME is imported as Python does it, with the present directory first; FILE.py:NAME too.
 - SIGTERM and Ctrl-C let what was begun end, for at most `--drain`; what became of it is told.
+- SIGUSR1 tells what every partition is doing, on standard error, and changes nothing.
 - Exit codes: 4 when records were given up at the end, 3 when `check` found something to mend.
+
+Shell: a signal, and a thread that answers it.
 """
 
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,10 +59,14 @@ def app_group() -> None:
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing of troubles that may pass.")
 @client_options
 def run(app: str, workers: int | None, drain: str | None, quiet: bool, client: Client) -> int:
-    """Handle records until SIGTERM or Ctrl-C, then end cleanly and tell what became of them."""
+    """Handle records until SIGTERM or Ctrl-C, then end cleanly and tell what became of them.
+
+    `kill -USR1 PID` makes it tell what every partition is doing, and why one stands still.
+    """
     found = _found(app, client)
     found.configure(workers=workers, drain=drain)
     _reach(found)
+    _tell_on_request(found)
     click.echo(f"app {found.group} reads {', '.join(found.topics)} on {found.servers}", err=True)
     ended = found.run(on_trouble=None if quiet else _tell)
     click.echo(str(ended))
@@ -108,6 +117,18 @@ def check(app: str, output: str, client: Client) -> int:
 
 def _tell(trouble: str) -> None:
     click.echo(f"trouble: {trouble}" if trouble else "the trouble is over", err=True)
+
+
+def _tell_on_request(app: App) -> None:
+    def told() -> None:
+        click.echo(str(app.health()), err=True)
+
+    def asked(number: int, frame: object) -> None:
+        del number, frame  # not here: the thread that the signal interrupts may hold a lock
+        threading.Thread(target=told, name="kohort-health", daemon=True).start()
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGUSR1, asked)
 
 
 def _reach(app: App) -> None:

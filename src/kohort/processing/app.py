@@ -54,6 +54,7 @@ from kohort.processing.exact_runner import ExactRunner
 from kohort.processing.exactly import Exactly
 from kohort.processing.gatekeeper import Gatekeeper
 from kohort.processing.handlers import HandlerSpec, Invoker, Kind
+from kohort.processing.health import AppHealth
 from kohort.processing.lookups import ThreadLookups
 from kohort.processing.metrics import AppMetrics
 from kohort.processing.partition import OnFailure, Route
@@ -74,6 +75,8 @@ DEFAULT_THREADS: Final = 8
 DEFAULT_TASKS: Final = 100
 MAX_POLL_RECORDS: Final = 2_000
 MAX_COPY_BYTES: Final = 16 << 20
+MAX_BLOCK_MS: Final = 1_000
+"""So long whoever publishes waits for a topic that it does not know; then others come first."""
 _OURS: Final = frozenset({"enable_auto_commit", "group_id", "bootstrap_servers"})
 
 
@@ -378,6 +381,12 @@ class App:
         if self._runner is not None:
             self._runner.resume((topic, partition))
 
+    def health(self) -> AppHealth:
+        """What every partition is doing, since when, how far behind, and why not. Any thread."""
+        if self._runner is None:
+            return AppHealth(self.group, False, {}, (), (), None)
+        return self._runner.health(self.group)
+
     def status(self) -> dict[tuple[str, int], str]:
         """Why each partition stands still, in words; "" for those that do not. Any thread."""
         return {} if self._runner is None else self._runner.status()
@@ -427,7 +436,7 @@ class App:
 
     def _producing(self) -> dict[str, Any]:
         """What every producer of this app takes of the configuration."""
-        return {"max_request_size": MAX_COPY_BYTES, **self.way}
+        return {"max_request_size": MAX_COPY_BYTES, "max_block_ms": MAX_BLOCK_MS, **self.way}
 
     def _pools(self) -> list[Pool]:
         url = self.exactly.store_url

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from kohort.config import format_duration
 from kohort.processing.circuit import CircuitState
 from kohort.processing.dispatch import Item, Order
-from kohort.processing.engine_core import EngineCore, TopicPartition
+from kohort.processing.engine_core import EngineCore, TopicPartition, output_refused
 from kohort.processing.items_implementation import by_key, in_one_lane, offsets_and_size
 from kohort.processing.outbox import Output, Publication
 from kohort.processing.partition import OnFailure, Partition
@@ -84,6 +84,10 @@ class Engine(EngineCore):
         """How many records workers hold."""
         return sum(dispatcher.in_flight for dispatcher in self._dispatchers.values())
 
+    def in_flight_in(self, pool: str) -> int:
+        """How many of them the workers of one pool hold."""
+        return self._dispatchers[pool].in_flight
+
     @property
     def idle(self) -> bool:
         """True when nothing that was read is left to do."""
@@ -126,7 +130,7 @@ class Engine(EngineCore):
         tracker = PartitionTracker(epoch, committed, metadata)
         dispatcher = self._dispatchers[route.pool]
         partition = Partition(key[0], key[1], route, tracker, dispatcher, delay_ms, topic_id)
-        partition.head_since_ms = now_ms
+        partition.head_since_ms = partition.standing_since_ms = now_ms
         if tracker.unreadable:
             self.counts["metadata_unreadable"] += 1
         if self._crash_guard:
@@ -443,25 +447,40 @@ class Engine(EngineCore):
         return found
 
     def published(
-        self, publication: Publication, now_ms: int, *, ok: bool, too_large: bool = False
+        self,
+        publication: Publication,
+        now_ms: int,
+        error: Exception | None = None,
+        *,
+        unfit: bool = False,
     ) -> None:
-        """All of a publication is acknowledged (`ok`), or some of it was refused."""
+        """All of a publication is acknowledged, or some of it was refused (`unfit`: for ever)."""
         item, partition = publication.item, publication.item.partition
         if not partition.live:
             return
-        if ok:
-            partition.publishing -= 1
-            partition.publish_blocked -= bool(publication.refusals)
+        if error is None:
+            self._published(publication)
             self._complete(partition, (item,), now_ms)
             return
         self.counts["publish_errors"] += 1
-        if too_large and publication.smaller():
+        if unfit and publication.smaller():
             self._outbox.append(publication)
+            return
+        if unfit and publication.copy is None:
+            self._published(publication)
+            self.counts["failures"] += 1
+            self._publish_copy(item, output_refused(error), now_ms)
             return
         if not publication.refusals:
             partition.publish_blocked += 1
+        partition.publish_refusal = str(error)
         due = now_ms + publication.pause_ms()
         heappush(self._due, (due, next(self._serial), publication))
+
+    def _published(self, publication: Publication) -> None:
+        """It is not waited for any longer."""
+        publication.item.partition.publishing -= 1
+        publication.item.partition.publish_blocked -= bool(publication.refusals)
 
     # -- completing and committing -------------------------------------------------------------
 
@@ -524,16 +543,15 @@ class Engine(EngineCore):
         for partition in self.partitions.values():
             partition.circuit.may_try(now_ms)
             self._refill(partition, now_ms)
-            self._look_at_head(partition, now_ms)
+            partition.look(now_ms)
+            if self.limits.head_timeout_ms:
+                self._look_at_head(partition, now_ms)
 
     def _look_at_head(self, partition: Partition, now_ms: int) -> None:
         """A record that alone holds up the commit for too long goes to its first tier."""
         tracker = partition.tracker
-        if tracker.base != partition.head:
-            partition.head_since_ms, partition.head = now_ms, tracker.base
-            return
         stuck_ms = now_ms - partition.head_since_ms
-        if not self.limits.head_timeout_ms or stuck_ms < self.limits.head_timeout_ms:
+        if stuck_ms < self.limits.head_timeout_ms:
             return
         head, route = tracker.head, partition.route
         mostly_done = tracker.unfinished * 50 <= tracker.next_fetch - tracker.base

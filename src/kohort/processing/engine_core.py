@@ -30,6 +30,13 @@ from kohort.retry.policy import Step
 TopicPartition = tuple[str, int]
 
 CRASHED_REASON: Final = "process_crashed"
+OUTPUT_REFUSED: Final = "output_refused"
+
+
+def output_refused(error: Exception | None) -> Failure:
+    """Why a record fails whose handler succeeded, and sent what nobody will ever take."""
+    text = f"the broker takes no such record as its handler sent: {error}"
+    return stated(OUTPUT_REFUSED, permanent=True, message=text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,16 +20,15 @@ from typing import Any, Final, NamedTuple
 from kohort.errors import BrokerError, ErrorCode, KohortError
 from kohort.processing.dispatch import Item
 from kohort.processing.engine import Engine
-from kohort.processing.engine_core import TopicPartition
+from kohort.processing.engine_core import TopicPartition, output_refused
 from kohort.processing.outbox import Publication
 from kohort.processing.partition import OnFailure, Partition
 from kohort.processing.tracker import Commit
-from kohort.retry.classify import Failure, stated
+from kohort.retry.classify import Failure
 from kohort.retry.copies import Attempt, copy_for
 from kohort.retry.ledger import Place
 
 MOST_PUBLICATIONS: Final = 5_000
-OUTPUT_REFUSED: Final = "output_refused"
 
 
 class Batch(NamedTuple):
@@ -53,7 +52,7 @@ class Verdict:
     Args:
         error: why it is not through.
         failures: what these publications (by place in the batch) fail of instead.
-        too_large: their records are too large for the broker.
+        unfit: why no later try of their records would be taken.
         refused: the broker takes none of these now; the others go on without them.
         inert: these attempts have been ended by another copy of the record.
         revived: these copies were taken for inert, and are owed after all.
@@ -63,7 +62,7 @@ class Verdict:
     batch: Batch
     error: KohortError | None = None
     failures: Mapping[int, Failure] = field(default_factory=dict[int, Failure])
-    too_large: Collection[int] = ()
+    unfit: Mapping[int, KohortError] = field(default_factory=dict[int, KohortError])
     refused: Collection[int] = ()
     inert: Collection[int] = ()
     revived: Collection[int] = ()
@@ -217,14 +216,13 @@ class ExactEngine(Engine):
             self.counts["inert"] += 1
             return Publication(item, inert=True)
         failure = verdict.failures.get(index)
-        if index in verdict.too_large:
+        if index in verdict.unfit:
             publication.place = None
             if publication.copy is not None:
                 if not publication.smaller():
                     publication.wait_until_ms = now_ms + publication.pause_ms()
                 return publication
-            text = f"a record that its handler sent is too large: {verdict.error}"
-            failure = stated(OUTPUT_REFUSED, permanent=True, message=text)
+            failure = output_refused(verdict.unfit[index])
         if failure is not None:
             return self._failing(item, failure, now_ms)
         if index in verdict.refused:

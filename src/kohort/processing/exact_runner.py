@@ -93,7 +93,7 @@ class ExactRunner(Runner):
                 self._untold |= _told(verdict.batch)
             return
         self.exact.back(verdict, now_ms)
-        told = verdict.failures or verdict.too_large or verdict.inert or verdict.revived
+        told = verdict.failures or verdict.unfit or verdict.inert or verdict.revived
         if not told:
             self.trouble = f"a transaction did not go through: {verdict.error}"
             log.warning("%s; it is tried again", self.trouble)

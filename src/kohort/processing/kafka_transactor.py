@@ -7,13 +7,14 @@ Rules (retry reference E):
   transactional id ends what is open, and then the group's committed offsets tell.
 - Readers of the outputs, and of the tiers, read committed records only.
 
-Shell: threads.
+Shell: threads, the clock.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -32,13 +33,15 @@ from kohort.errors import (
 from kohort.processing.dispatch import Item
 from kohort.processing.engine_core import TopicPartition
 from kohort.processing.exact import Batch, Verdict
-from kohort.processing.publishing import is_too_large, send
+from kohort.processing.publishing import Sends, is_unfit
 from kohort.processing.tracker import Commit
 from kohort.processing.transactor import Judged, Start, Transactor
 
 log = logging.getLogger("kohort.processing")
 
 INIT_TIMEOUT_S: Final = 30.0
+PATIENCE_S: Final = 60.0
+"""For the other calls that wait for a coordinator."""
 
 Committed = Callable[[Sequence[TopicPartition]], dict[TopicPartition, OffsetAndMetadata | None]]
 """The group's stable committed offsets."""
@@ -61,13 +64,16 @@ class KafkaTransactor(Transactor):
         committed: Committed,
         *,
         takes_over: bool,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
         self._connect = connect
         self._partitions = partitions
         self._committed = committed
         self._takes_over = takes_over
+        self._now_s = now_s
         self._producer: Producer | None = None
+        self._sends: Sends | None = None
         self._stopping = threading.Event()
 
     def stop(self, timeout_s: float) -> None:
@@ -124,6 +130,7 @@ class KafkaTransactor(Transactor):
                 producer.close(0)
                 raise
             self._producer = producer
+            self._sends = Sends(producer, self._partitions, self._now_s)
         return self._producer
 
     def _fill(
@@ -134,22 +141,30 @@ class KafkaTransactor(Transactor):
         sent: list[tuple[int, RecordFuture]],
     ) -> Verdict | None:
         """Records and offsets; a verdict when one of them was refused before it was even sent."""
+        assert self._sends is not None, "made with the producer"
+        refused: dict[int, KohortError] = {}
         for index, publication in enumerate(batch.publications):
             for output in publication.outputs:
-                try:
-                    future = send(producer, self._partitions, publication, output)
-                except (AbortableTransactionError, FencedError, ClosedError):
-                    raise
-                except KohortError as error:
-                    return self._aborted(producer, batch, error, sent, index)
-                sent.append((index, future))
-        producer.send_offsets_to_transaction(_offsets(batch.commits), member)
+                error = self._sends.refusal(output.topic)
+                if error is None and not refused:
+                    try:
+                        sent.append((index, self._sends.send(publication, output)))
+                    except (AbortableTransactionError, FencedError, ClosedError):
+                        raise
+                    except KohortError as found:
+                        error = found
+                if error is not None:
+                    refused[index] = error
+                    break
+        if refused:
+            return self._aborted(producer, batch, next(iter(refused.values())), sent, refused)
+        producer.send_offsets_to_transaction(_offsets(batch.commits), member, PATIENCE_S)
         return None
 
     def _commit(self, producer: Producer) -> None:
         while True:
             try:
-                producer.commit_transaction()
+                producer.commit_transaction(PATIENCE_S)
                 return
             except KafkaTimeoutError as error:
                 if self._stopping.is_set():
@@ -164,29 +179,29 @@ class KafkaTransactor(Transactor):
         batch: Batch,
         error: KohortError,
         sent: Sequence[tuple[int, RecordFuture]],
-        index: int | None = None,
+        refused: Mapping[int, KohortError] | None = None,
     ) -> Verdict:
         """Abort, and find out whose records were refused."""
         try:
-            producer.abort_transaction()
+            producer.abort_transaction(PATIENCE_S)
         except KohortError as worse:
             log.warning("a transaction could not be aborted (%s); a new producer will", worse)
             self._close()
-        found: dict[int, KohortError] = {} if index is None else {index: error}
+        found = dict(refused or {})
         for at, future in sent:
             refusal = future.error() if future.done else None
             if refusal is not None and not isinstance(refusal, TransactionAbortedError):
                 found.setdefault(at, refusal)
-        too_large = {at for at, each in found.items() if is_too_large(each)}
-        refused = {
-            at for at, each in found.items() if at not in too_large and not isinstance(
+        unfit = {at: each for at, each in found.items() if is_unfit(each)}
+        later = {
+            at for at, each in found.items() if at not in unfit and not isinstance(
                 each, (AbortableTransactionError, FencedError)
             )
         }  # fmt: skip
         cause = next(iter(found.values()), error.__cause__ or error)
         if not isinstance(cause, KohortError):
             cause = error
-        return Verdict(batch, cause, too_large=too_large, refused=refused)
+        return Verdict(batch, cause, unfit=unfit, refused=later)
 
     def _fenced(self, batch: Batch, error: FencedError) -> Verdict:
         self._close()

@@ -16,6 +16,7 @@ from typing import Final
 from kohort.config import format_duration
 from kohort.metrics.registry import Family, MetricName, Sample, Tags, by_name
 from kohort.processing.circuit import CircuitState
+from kohort.processing.health import REDRIVE
 from kohort.processing.partition import Partition
 from kohort.processing.runner import Runner
 from kohort.retry.copies import due_ms
@@ -40,6 +41,9 @@ _TEXTS: Final = {
     "tier_due_lag_seconds": "How long the oldest due record that was read has been overdue",
     "circuit_state": "0 closed, 1 half open, 2 open: of a partition of a source topic",
     "partitions_standing": "Partitions that stand still until something changes",
+    "oldest_unfinished_seconds": "For how long the oldest unfinished record has held up the commit",
+    "workers": "Workers of a kind",
+    "workers_busy": "Of these, those that have records",
     "records_outstanding": "Records read and not done",
     "records_in_flight": "Records that workers hold",
     "bytes_outstanding": "Bytes of records read and not done",
@@ -110,10 +114,19 @@ class AppMetrics:
         yield self._of("records_in_flight", engine.in_flight)
         yield self._of("bytes_outstanding", engine.outstanding_bytes)
         yield self._of("partitions_standing", sum(bool(why) for why in runner.status().values()))
+        for kind, crew in runner.workers().items():
+            yield self._of("workers", crew.workers, workers=kind)
+            yield self._of("workers_busy", crew.busy, workers=kind)
+        now_ms = runner.now_ms()
         for partition in list(engine.partitions.values()):
+            topic, number, oldest_ms = partition.topic, partition.number, 0
+            if partition.tracker.head is not None:
+                oldest_ms = max(0, now_ms - partition.head_since_ms)
+            yield self._of(
+                "oldest_unfinished_seconds", oldest_ms / 1_000, topic=topic, partition=number
+            )
             if partition.is_source:
                 state = _CIRCUIT[partition.circuit.state]
-                topic, number = partition.topic, partition.number
                 yield self._of("circuit_state", state, topic=topic, partition=number)
 
     def _tiers(self, runner: Runner) -> Iterable[Sample]:
@@ -140,7 +153,7 @@ class AppMetrics:
 
     def _tier(self, partition: Partition) -> Tags:
         delay_ms = partition.delay_ms
-        tier = format_duration(delay_ms) if delay_ms else "redrive"
+        tier = format_duration(delay_ms) if delay_ms else REDRIVE
         return (*self._group, ("topic", partition.route.topic), ("tier", tier))
 
 

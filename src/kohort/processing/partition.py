@@ -31,6 +31,22 @@ class OnFailure(StrEnum):
     """Nothing goes to a tier: the partition stands still until the record is done."""
 
 
+class Standing(StrEnum):
+    """What a partition is doing."""
+
+    IDLE = "nothing to do"
+    WORKING = "working"
+    WAITING = "waiting for records in flight"
+    """Retries in place, copies and outputs under way, offsets that are too far ahead to begin."""
+    GUARDED = "waiting for its first commit"
+    SCANNING = "waiting for its tiers to be read"
+    REFUSED = "waiting for what is refused"
+    OPEN = "circuit open"
+    PROBING = "trying one record"
+    STOPPED = "stopped"
+    DRAINING = "being handed over"
+
+
 @dataclass(frozen=True)
 class Route:
     """What the records of one source topic, and of its retry topics, are to go through.
@@ -67,8 +83,9 @@ class Partition:
     __slots__ = (
         "alone", "aside", "begin_version", "careful", "circuit", "delay_ms", "dispatcher",
         "draining", "evicting", "head", "head_since_ms", "live", "number", "outstanding",
-        "outstanding_bytes", "probing", "publish_blocked", "publishing", "route", "stopped",
-        "stopped_item", "suspect", "topic", "topic_id", "tracker", "unknown",
+        "outstanding_bytes", "probing", "publish_blocked", "publish_refusal", "publishing", "route",
+        "standing", "standing_since_ms", "stopped", "stopped_item", "suspect", "topic", "topic_id",
+        "tracker", "unknown",
     )  # fmt: skip
 
     def __init__(
@@ -95,6 +112,8 @@ class Partition:
         """Records whose copy or outputs are not acknowledged yet."""
         self.publish_blocked = 0
         """Those among them that were refused; it is not read on until they are through."""
+        self.publish_refusal = ""
+        """Why the last of these was refused."""
         self.outstanding: int = 0
         """Records that were read and are not done, and their bytes."""
         self.outstanding_bytes: int = 0
@@ -112,7 +131,10 @@ class Partition:
         self.alone: Item | None = None
         self.begin_version = 0
         """What has to be committed before anything is begun (crash-loop guard)."""
-        self.head, self.head_since_ms = -1, 0
+        self.standing, self.standing_since_ms = Standing.IDLE, 0
+        """As last looked at, and since when."""
+        self.head: int = -1
+        self.head_since_ms = 0
         """The committed offset as last looked at, and since when it has not moved."""
         self.evicting: int | None = None
         self.unknown = ""
@@ -134,6 +156,30 @@ class Partition:
         stands = self.stopped or self.unknown or self.publish_blocked
         return bool(stands) or circuit is not CircuitState.CLOSED
 
+    def stands(self) -> Standing:
+        """What it is doing now."""
+        circuit = self.circuit.state
+        found = (
+            (self.draining, Standing.DRAINING),
+            (self.stopped, Standing.STOPPED),
+            (self.unknown, Standing.SCANNING),
+            (self.publish_blocked, Standing.REFUSED),
+            (circuit is CircuitState.OPEN, Standing.OPEN),
+            (circuit is CircuitState.HALF_OPEN, Standing.PROBING),
+            (self.aside and not self.tracker.is_committed(self.begin_version), Standing.GUARDED),
+            (self.aside, Standing.WAITING),
+            (self.outstanding > self.publishing, Standing.WORKING),
+            (self.outstanding, Standing.WAITING),
+        )
+        return next((standing for holds, standing in found if holds), Standing.IDLE)
+
+    def look(self, now_ms: int) -> None:
+        """Note since when it has been doing what it does, and since when its head has not moved."""
+        if (standing := self.stands()) is not self.standing:
+            self.standing, self.standing_since_ms = standing, now_ms
+        if self.tracker.base != self.head:
+            self.head, self.head_since_ms = self.tracker.base, now_ms
+
     def why_standing(self, now_ms: int) -> str:
         """Why nothing of it is begun at present, in words; "" when something may be."""
         if self.stopped:
@@ -141,7 +187,10 @@ class Partition:
         if self.unknown:
             return self.unknown
         if self.publish_blocked:
-            return f"{self.publish_blocked} copies could not be published; it is tried again"
+            return (
+                f"{self.publish_blocked} records could not be published ({self.publish_refusal}); "
+                "mend the cause, it is tried again"
+            )
         if self.circuit.state == "open":
             left = format_duration(max(0, self.circuit.reopens_ms - now_ms))
             return f"too many records failed (circuit open); one is tried in {left}"

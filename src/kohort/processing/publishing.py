@@ -4,23 +4,42 @@ Rules:
 - `acks=all` and idempotent. A publication is through when all of its records are acknowledged, and
   it is reported once, from the network thread, whatever became of it.
 - A copy goes to `origin partition % n` of its topic, so that all copies of a record meet.
+- A topic that cannot be had (it does not exist, nobody may write to it) is waited for briefly, and
+  not again at once: whoever publishes has others to attend to.
+- What no later try can change (too large, not a topic's name) is `unfit`: a copy becomes smaller,
+  and a record whose handler sent such a thing has failed for good. Whatever somebody can mend
+  meanwhile (a missing topic, a missing right) is tried again and again, and passed by nobody.
 
-Shell: threads (a lock).
+Shell: threads (a lock), the clock.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from kohort.client.front_implementation import RecordFuture
 from kohort.client.producer import Producer
-from kohort.errors import BrokerError, ErrorCode, KohortError, RecordTooLargeError
+from kohort.errors import (
+    BrokerError,
+    ErrorCode,
+    KafkaTimeoutError,
+    KohortError,
+    RecordTooLargeError,
+)
 from kohort.processing.outbox import Output, Publication
 
-_TOO_LARGE: Final = frozenset(
-    {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_RECORD}
+BLOCKED_S: Final = 5.0
+MOST_BLOCKED: Final = 1_000
+_UNFIT: Final = frozenset(
+    {
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+    }
 )
 
 
@@ -31,9 +50,47 @@ class Published(NamedTuple):
     error: KohortError | None
 
     @property
-    def too_large(self) -> bool:
-        """Whether a smaller copy may be taken."""
-        return is_too_large(self.error)
+    def unfit(self) -> bool:
+        """Whether only another record may be taken."""
+        return is_unfit(self.error)
+
+
+class Sends:
+    """Sends records of publications, and knows which topics cannot be had at present."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        partitions: Callable[[str], int],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._producer = producer
+        self._partitions = partitions
+        self._now_s = now_s
+        self._blocked: dict[str, tuple[float, KohortError]] = {}
+
+    def refusal(self, topic: str) -> KohortError | None:
+        """Why nothing can be sent to a topic at present, as far as is known."""
+        until_s, error = self._blocked.get(topic, (0.0, None))
+        return error if self._now_s() < until_s else None
+
+    def send(self, publication: Publication, output: Output) -> RecordFuture:
+        """Send one record; a copy goes where all copies of its record go. Raises KohortError."""
+        refusal = self.refusal(output.topic)
+        if refusal is not None:
+            raise refusal
+        partition = output.partition
+        if partition is not None and publication.copy is not None:
+            partition %= self._partitions(output.topic)
+        try:
+            return self._producer.send(
+                output.topic, output.value, output.key, partition, headers=output.headers
+            )
+        except (BrokerError, KafkaTimeoutError) as error:  # after as long as `send` waits at most
+            if len(self._blocked) >= MOST_BLOCKED:
+                self._blocked.clear()
+            self._blocked[output.topic] = (self._now_s() + BLOCKED_S, error)
+            raise
 
 
 class Publisher:
@@ -45,8 +102,7 @@ class Publisher:
         partitions: Callable[[str], int],
         report: Callable[[Published], None],
     ) -> None:
-        self._producer = producer
-        self._partitions = partitions
+        self._sends = Sends(producer, partitions)
         self._report = report
 
     def publish(self, publication: Publication) -> None:
@@ -66,10 +122,7 @@ class Publisher:
 
         futures: list[RecordFuture] = []
         try:
-            futures = [
-                send(self._producer, self._partitions, publication, output)
-                for output in publication.outputs
-            ]
+            futures = [self._sends.send(publication, output) for output in publication.outputs]
         except KohortError as refused:
             # Those that were sent already may arrive: at least once, as promised for this mode.
             self._report(Published(publication, refused))
@@ -78,18 +131,8 @@ class Publisher:
             future.add_done_callback(settled)
 
 
-def send(
-    producer: Producer, partitions: Callable[[str], int], publication: Publication, output: Output
-) -> RecordFuture:
-    """Send one record of a publication; a copy goes where all copies of its record go."""
-    partition = output.partition
-    if partition is not None and publication.copy is not None:
-        partition %= partitions(output.topic)
-    return producer.send(output.topic, output.value, output.key, partition, headers=output.headers)
-
-
-def is_too_large(error: KohortError | None) -> bool:
-    """Whether a smaller record may be taken."""
+def is_unfit(error: KohortError | None) -> bool:
+    """Whether no later try of the same record may be taken."""
     return isinstance(error, RecordTooLargeError) or (
-        isinstance(error, BrokerError) and error.code in _TOO_LARGE
+        isinstance(error, BrokerError) and error.code in _UNFIT
     )

@@ -32,6 +32,7 @@ from kohort.errors import (
 )
 from kohort.processing.engine import Engine
 from kohort.processing.gatekeeper import Gatekeeper
+from kohort.processing.health import AppHealth, Reading, Workers, examine, reading
 from kohort.processing.holding import Scanned
 from kohort.processing.pools import QUEUED_PER_WORKER, Finished, Pool, Portions
 from kohort.processing.publishing import Published, Publisher
@@ -161,6 +162,24 @@ class Runner(RebalanceListener):
         """Of each partition of a tier: records not read yet, and those of them that are due."""
         return {} if self._gatekeeper is None else self._gatekeeper.depths()
 
+    def workers(self) -> dict[str, Workers]:
+        """How busy each kind of workers is. Any thread."""
+        found: dict[str, Workers] = {}
+        for name, feed in self._feeds.items():
+            busy = min(feed.lists, feed.pool.workers)
+            found[name] = Workers(feed.pool.workers, busy, self.engine.in_flight_in(name))
+        return found
+
+    def health(self, group: str) -> AppHealth:
+        """What is known of every partition at this instant. Any thread."""
+        consumer = self.consumer.health()
+        read, now_ms = reading(consumer, self.tiers()), self.now_ms()
+        partitions = [
+            examine(partition, now_ms, read.get(key, Reading()))
+            for key, partition in sorted(dict(self.engine.partitions).items())
+        ]
+        return AppHealth(group, True, self.workers(), partitions, self.troubles(), consumer)
+
     def troubles(self) -> list[str]:
         """What outside of this program is wrong at present, in words. Any thread."""
         found = [self.trouble, *self.consumer.health().concerns]
@@ -260,10 +279,7 @@ class Runner(RebalanceListener):
             elif isinstance(said, Published):
                 if said.error is not None:
                     log.warning("publishing for %r failed: %s", said.publication.item, said.error)
-                ok = said.error is None
-                self.engine.published(
-                    said.publication, now_ms, ok=ok, too_large=not ok and said.too_large
-                )
+                self.engine.published(said.publication, now_ms, said.error, unfit=said.unfit)
             elif isinstance(said, Resumed):
                 self.engine.resume(said.key, now_ms)
             elif isinstance(said, Opened):

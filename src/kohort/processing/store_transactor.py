@@ -25,7 +25,7 @@ from kohort.processing.dispatch import Item
 from kohort.processing.engine_core import TopicPartition
 from kohort.processing.exact import Batch, Verdict, attempt_of
 from kohort.processing.outbox import Publication
-from kohort.processing.publishing import is_too_large, send
+from kohort.processing.publishing import Sends, is_unfit
 from kohort.processing.snapshot import SnapshotError, decode
 from kohort.processing.transactor import Judged, Start, Transactor
 from kohort.retry import ledger as books
@@ -64,8 +64,7 @@ class StoreTransactor(Transactor):
         super().__init__()
         self._group = group
         self._store = store
-        self._producer = producer
-        self._partitions = partitions
+        self._sends = Sends(producer, partitions, lambda: now_ms() / 1_000)
         self._topic_ids = topic_ids
         self._now_ms = now_ms
         self._rows: dict[TopicPartition, ProgressRow] = {}
@@ -199,7 +198,7 @@ class StoreTransactor(Transactor):
                 continue
             for output in publication.outputs:
                 try:
-                    future = send(self._producer, self._partitions, publication, output)
+                    future = self._sends.send(publication, output)
                 except KohortError as error:
                     failures[index] = error
                     break
@@ -215,10 +214,10 @@ class StoreTransactor(Transactor):
                 publication.place = Place(stored.topic, stored.partition, stored.offset)
         if not failures:
             return None
-        too_large = {index for index, error in failures.items() if is_too_large(error)}
+        unfit = {index: error for index, error in failures.items() if is_unfit(error)}
         cause = next(iter(failures.values()))
         return Verdict(
-            batch, cause, too_large=too_large, refused=failures.keys() - too_large
+            batch, cause, unfit=unfit, refused=failures.keys() - unfit.keys()
         )  # fmt: skip
 
     def _advance(self, batch: Batch) -> Advance:
