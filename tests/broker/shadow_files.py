@@ -63,6 +63,10 @@ class ShadowFile:
     def size(self) -> int:
         return len(self._inode.data)
 
+    @property
+    def unsynced(self) -> bool:
+        return self._inode.synced != self._inode.data
+
     def append(self, buffers: Sequence[Buffer]) -> None:
         data = b"".join(buffers)
         half = self._disk.touch(len(data))
@@ -181,6 +185,10 @@ class ShadowFiles:
                 names.pop(name, None)
             else:
                 names[name] = inode
+
+    def sync_all(self, files: Sequence[LogFile]) -> None:
+        for file in files:
+            file.sync()
 
     def close(self) -> None: ...
 

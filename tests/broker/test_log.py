@@ -29,11 +29,10 @@ def opened(
     files = files or MemoryFiles()
     files.make_dir("t-0")
     config = TopicConfig.of(BROKER, {n.replace("_", "."): v for n, v in own.items()})
-    log = open_log(
-        files,
-        Opening("t-0", config, durable=False, clean=clean, log_start_offset=start, now_ms=WALL_MS),
+    opening = Opening(
+        "t-0", config, durable=False, clean=clean, log_start_offset=start, now_ms=WALL_MS
     )
-    return log
+    return open_log(files, opening)[0]
 
 
 def append(log: PartitionLog, values: int = 1, now_ms: int = WALL_MS, **stamp: object) -> int:

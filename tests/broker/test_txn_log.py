@@ -61,7 +61,7 @@ class World:
 
     def opened(self, *, clean: bool) -> PartitionLog:
         opening = Opening("t-0", self.config, durable=False, clean=clean, now_ms=WALL_MS)
-        return open_log(self.files, opening)
+        return open_log(self.files, opening)[0]
 
     def append(self, batch: memoryview, marker: Marker | None = None) -> int:
         appended = self.log.append(batch, BatchHeader(batch), WALL_MS, marker)

@@ -25,7 +25,7 @@ from kohort.broker.env import Env
 from kohort.broker.group_configs import GroupConfigs
 from kohort.broker.leadership import Leadership
 from kohort.broker.log.directory import USERS_FILE, DataDirectory, only, partition_dir
-from kohort.broker.log.files import Files
+from kohort.broker.log.files import Files, LogFile
 from kohort.broker.log.loading import Opening, open_log
 from kohort.broker.log.log import PartitionLog
 from kohort.broker.log.segment import IndexMemory, Segment
@@ -82,8 +82,7 @@ class Commons:
                 config, lambda: self.users, token_verifier(config), env.new_uuid
             )
             self._settle_nodes()
-            for partition in self.topics.stored():
-                self._open_stored(partition)
+            self._open_stored()
         except OSError as error:
             raise StorageError(f"the data directory cannot be read: {error}") from error
         self._producer_ids: Iterator[int] = iter(())
@@ -93,6 +92,8 @@ class Commons:
         self.broker_configs.changed = self.topics.defaults_changed
         self.group_configs.changed = self.nodes.groups_configured
         self._cleaning = Cleaning(self)
+        self.closed = 0
+        """Logs that are closed so far, while it ends."""
         self._timers = [
             env.call_at(env.now_ms() + config.log_cleaner_backoff_ms, self._clean),
             env.call_at(env.now_ms() + config.log_retention_check_interval_ms, self._retain),
@@ -121,9 +122,18 @@ class Commons:
         registry.nodes = kept
         self.directory.save()
 
-    def _open_stored(self, partition: Partition) -> None:
-        partition.log = self.open_log(partition)
-        self.leadership.recovered(*partition.key, partition.log.leader_epoch)
+    def _open_stored(self) -> None:
+        """Open every log that is there. Raises OSError."""
+        began_ms = self.env.now_ms()
+        stored, unsynced = self.topics.stored(), list[LogFile]()
+        for partition in stored:
+            partition.log = self._open(partition, unsynced)
+            self.leadership.recovered(*partition.key, partition.log.leader_epoch)
+        self.files.sync_all(unsynced)
+        if stored:
+            how = "closed in order" if self.directory.clean else "recovered, as after a crash"
+            took_ms = self.env.now_ms() - began_ms
+            log.info("opened %d logs in %.1f s: %s", len(stored), took_ms / 1_000, how)
 
     @property
     def cluster_id(self) -> str:
@@ -136,13 +146,18 @@ class Commons:
     # -- logs
 
     def open_log(self, partition: Partition) -> PartitionLog:
-        """Open, or make, the log of a partition. Raises OSError."""
-        directory = partition_dir(*partition.key)
-        self.files.make_dir(directory, durable=self.durable)
-        opened = open_log(
+        """Make the log of a partition. Raises OSError."""
+        self.files.make_dir(partition_dir(*partition.key), durable=self.durable)
+        unsynced: list[LogFile] = []
+        opened = self._open(partition, unsynced)
+        self.files.sync_all(unsynced)
+        return opened
+
+    def _open(self, partition: Partition, unsynced: list[LogFile]) -> PartitionLog:
+        opened, recovered = open_log(
             self.files,
             Opening(
-                directory,
+                partition_dir(*partition.key),
                 partition.topic.config,
                 self.durable,
                 self.directory.clean,
@@ -152,6 +167,7 @@ class Commons:
                 partition.leader_epoch,
             ),
         )
+        unsynced += recovered
         opened.share_index_memory(self._index_memory)
         if self.durability is Durability.OS:
             opened.sealed = lambda segment: self._flush_sealed(partition, segment)
@@ -279,18 +295,16 @@ class Commons:
         for timer in self._timers:
             timer.cancel()
         self.nodes.close()
-        partitions = self.opened()
-        whole = True
-        for partition in partitions:
-            opened = partition.log
-            assert opened is not None
-            whole = whole and opened.offline is None
-            if opened.offline is None and self.durability is not Durability.MEMORY:
-                for segment in opened.segments:
-                    segment.file.sync()
+        logs = {p.key: p.log for p in self.opened() if p.log is not None}
+        whole = [opened for opened in logs.values() if opened.offline is None]
+        if self.durability is not Durability.MEMORY:
+            files = [segment.file for opened in whole for segment in opened.segments]
+            self.files.sync_all([file for file in files if file.unsynced])
+        for opened in logs.values():
             opened.close(clean=True)
-        if whole:
-            recovery = {p.key: p.log.active.next_offset for p in partitions if p.log is not None}
+            self.closed += 1
+        if len(whole) == len(logs):
+            recovery = {key: opened.active.next_offset for key, opened in logs.items()}
             self.directory.checkpoint(recovery, self._log_starts())
             self.directory.mark_clean()
 

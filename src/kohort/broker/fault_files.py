@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import os
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
@@ -94,6 +93,10 @@ class FaultyFile:
         self.path = inner.path
         self.size = inner.size
 
+    @property
+    def unsynced(self) -> bool:
+        return self._inner.unsynced
+
     def append(self, buffers: Sequence[Buffer]) -> None:
         try:
             self._check("append", self.path)
@@ -121,10 +124,6 @@ class FaultyFile:
         self._inner.truncate(size)
         self.size = self._inner.size
 
-    def moved(self) -> None:
-        """It may have another path by now."""
-        self.path = self._inner.path
-
     def close(self) -> None:
         self._inner.close()
 
@@ -135,21 +134,18 @@ class FaultyFiles:
     def __init__(self, inner: Files, disk: Disk) -> None:
         self._inner = inner
         self._disk = disk
-        self._open: weakref.WeakSet[FaultyFile] = weakref.WeakSet()
         self.list = inner.list
         self.read_all = inner.read_all
         self.make_dir = inner.make_dir
+        self.rename = inner.rename
         self.remove = inner.remove
         self.remove_tree = inner.remove_tree
         self.sync_dir = inner.sync_dir
         self.close = inner.close
 
     def open(self, path: str, *, create: bool = False) -> LogFile:
-        file = FaultyFile(self._inner.open(path, create=create), self._disk)
-        self._open.add(file)
-        return file
+        return FaultyFile(self._inner.open(path, create=create), self._disk)
 
-    def rename(self, old: str, new: str) -> None:
-        self._inner.rename(old, new)
-        for file in self._open:
-            file.moved()
+    def sync_all(self, files: Sequence[LogFile]) -> None:
+        for file in files:
+            file.sync()

@@ -206,7 +206,11 @@ class Broker:
         return threading.Thread(target=loop.run, name="kohort-broker", daemon=True)
 
     def _await(self, closed: threading.Event) -> None:
-        closed.wait(_STOP_TIMEOUT_S)
+        """An orderly end takes as long as the disk does; who cannot wait kills the process."""
+        while not closed.wait(_STOP_TIMEOUT_S):
+            if self._thread is None or not self._thread.is_alive():
+                return
+            log.info("ending: flushing, %d logs are closed so far", self.commons.closed)
 
     def _open_files(self) -> Files:
         files = self._plain_files()
@@ -309,12 +313,17 @@ def serve(
 ) -> None:
     """Run a broker until SIGTERM or SIGINT, then shut it down cleanly. For the main thread.
 
+    A second signal ends the process at once, as if it had been killed.
+
     `ready` is called with the broker once it answers; faults come in by `gate`.
     """
     broker = Broker(config, gate=gate)
     wanted = threading.Event()
 
     def end(number: int, frame: object) -> None:
+        if wanted.is_set():
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
         wanted.set()
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -23,6 +23,11 @@ class LogFile(Protocol):
     path: str
     size: int
 
+    @property
+    def unsynced(self) -> bool:
+        """Whether something was written by this process since it was synced."""
+        ...
+
     def append(self, buffers: Sequence[Buffer]) -> None:
         """Write at the end; raises OSError, after which an unknown part has been written."""
         ...
@@ -62,7 +67,14 @@ class Files(Protocol):
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Atomic; replaces a file of that name. Durable after `sync_dir` of its directory."""
+        """Atomic; replaces a file of that name. Durable after `sync_dir` of its directory.
+
+        Only what is closed is renamed.
+        """
+        ...
+
+    def sync_all(self, files: Sequence[LogFile]) -> None:
+        """`sync` each of these files of it, perhaps many at once; raises what the first raised."""
         ...
 
     def remove(self, path: str) -> None: ...
@@ -107,6 +119,7 @@ class MemoryFile:
         self.size = 0
         self._starts: list[int] = []
         self._pieces: list[bytes] = []
+        self.unsynced = False
 
     def append(self, buffers: Sequence[Buffer]) -> None:
         piece = b"".join(buffers)
@@ -191,3 +204,5 @@ class MemoryFiles:
     def sync_dir(self, path: str) -> None: ...
 
     def close(self) -> None: ...
+
+    def sync_all(self, files: Sequence[LogFile]) -> None: ...

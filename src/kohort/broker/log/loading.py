@@ -7,7 +7,8 @@ Rules:
   warning names file, offset and bytes. Doing it twice comes to the same (spec L7).
 - What a crash left half done is finished or undone: `.tmp`, `.cleaned` and `.deleted` files are
   removed, a `.swap` file takes the place of the segments that its name covers (KAFKA-12520).
-- What recovery kept is made durable before anybody is shown it.
+- What recovery kept is made durable before anybody is shown it: by the caller, who syncs the files
+  of many logs at once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import logging
 import re
 
 from kohort.broker.log.checkpoints import LeaderEpochs
-from kohort.broker.log.files import Files
+from kohort.broker.log.files import Files, LogFile
 from kohort.broker.log.log import EPOCHS_FILE, PartitionLog, note_ended
 from kohort.broker.log.producers import Producers
 from kohort.broker.log.recovery import headers, scan
@@ -57,16 +58,16 @@ class Opening:
     """Known from the registry of topics; the log may know a later one."""
 
 
-def finish_swaps(files: Files, directory: str) -> None:
-    """Undo or finish what a crash interrupted."""
+def finish_swaps(files: Files, directory: str) -> list[str]:
+    """Undo or finish what a crash interrupted; returns the names that are there after that."""
     names = files.list(directory)
-    for name in names:
-        if name.endswith(_LEFTOVERS):
-            files.remove(f"{directory}/{name}")
-    for name in names:
-        match = _SWAP.fullmatch(name)
-        if match:
-            complete_swap(files, directory, int(match[1]), int(match[2]))
+    left_over = [name for name in names if name.endswith(_LEFTOVERS)]
+    for name in left_over:
+        files.remove(f"{directory}/{name}")
+    swaps = [match for match in map(_SWAP.fullmatch, names) if match]
+    for match in swaps:
+        complete_swap(files, directory, int(match[1]), int(match[2]))
+    return files.list(directory) if left_over or swaps else names
 
 
 def complete_swap(files: Files, directory: str, base_offset: int, next_offset: int) -> None:
@@ -81,11 +82,13 @@ def complete_swap(files: Files, directory: str, base_offset: int, next_offset: i
     files.sync_dir(directory)
 
 
-def open_log(files: Files, opening: Opening) -> PartitionLog:
-    """Open a partition's log, recovering it after a crash. Raises OSError."""
+def open_log(files: Files, opening: Opening) -> tuple[PartitionLog, list[LogFile]]:
+    """Open a partition's log, recovering it after a crash. Raises OSError.
+
+    Returns the files, too, that are to be synced before anybody is shown the log.
+    """
     directory, config = opening.directory, opening.config
-    finish_swaps(files, directory)
-    names = files.list(directory)
+    names = finish_swaps(files, directory)
     bases = [int(m[1]) for m in map(_SEGMENT.fullmatch, names) if m]
     interval = config.index_interval_bytes
     if not bases:
@@ -100,14 +103,16 @@ def open_log(files: Files, opening: Opening) -> PartitionLog:
         for segment in segments:
             segment.has_aborted = file_name(segment.base_offset, TXN_INDEX_SUFFIX) in names
     epochs = LeaderEpochs()
-    epochs.restore(files.read_all(f"{directory}/{EPOCHS_FILE}"))
-    recovery = _Recovery(files, opening, segments, epochs)
-    recovery.run()
+    if EPOCHS_FILE in names:
+        epochs.restore(files.read_all(f"{directory}/{EPOCHS_FILE}"))
+    recovery = _Recovery(files, opening, segments, epochs, names)
+    if bases:
+        recovery.run()
     segments = recovery.segments
     epochs.truncate_to(segments[-1].next_offset)
     latest = max(epochs.latest, opening.leader_epoch or -1)
     leader_epoch = latest + 1 if recovery.bump else max(latest, 0)
-    return PartitionLog(
+    opened = PartitionLog(
         files,
         directory,
         config,
@@ -118,20 +123,30 @@ def open_log(files: Files, opening: Opening) -> PartitionLog:
         epochs=epochs,
         leader_epoch=leader_epoch,
     )
+    opened.snapshot_at = recovery.snapshot_at
+    return opened, recovery.unsynced
 
 
 class _Recovery:
     """One pass over the segments of a partition."""
 
     def __init__(
-        self, files: Files, opening: Opening, segments: list[Segment], epochs: LeaderEpochs
+        self,
+        files: Files,
+        opening: Opening,
+        segments: list[Segment],
+        epochs: LeaderEpochs,
+        names: list[str],
     ) -> None:
         self._files = files
         self._opening = opening
         self.segments = segments
         self._epochs = epochs
         self.producers = Producers()
-        self._contiguous = COMPACTED_MARKER not in files.list(opening.directory)
+        self._names = names
+        self._contiguous = COMPACTED_MARKER not in names
+        self.unsynced: list[LogFile] = []
+        self.snapshot_at = -1
         self.bump = not opening.clean and any(s.size for s in segments)
         """A new leader epoch begins after a crash: readers check what they have (KIP-320)."""
 
@@ -153,13 +168,13 @@ class _Recovery:
                 suspects.append(segment)
         if last.size == 0:
             last.start_index()
-        if suspects or not opening.clean or not last.load_tail():
+        if suspects or not opening.clean or not last.load_tail(self._names):
             suspects.append(last)
         return suspects
 
     def _restore_producers(self, upto: int) -> None:
         directory = self._opening.directory
-        matches = [_SNAPSHOT.fullmatch(n) for n in self._files.list(directory)]
+        matches = [_SNAPSHOT.fullmatch(n) for n in self._names]
         offsets = sorted((int(m[1]) for m in matches if m), reverse=True)
         at = self.segments[0].base_offset
         for offset in offsets:
@@ -167,7 +182,7 @@ class _Recovery:
             if offset > upto:  # of a log that was longer: it speaks of batches that are gone
                 self._files.remove(path)
             elif self.producers.restore(self._files.read_all(path) or b""):
-                at = offset
+                at = self.snapshot_at = offset
                 break
         if at < upto:
             self._read_producers(at, upto)
@@ -225,7 +240,7 @@ class _Recovery:
             )  # fmt: skip
             segment.file.truncate(end.position)
         if self._opening.durable:
-            segment.file.sync()
+            self.unsynced.append(segment.file)
         if whole and later:
             segment.write_index()
         return whole

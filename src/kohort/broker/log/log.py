@@ -113,6 +113,8 @@ class PartitionLog:
         """Bounds the indexes of sealed segments; None: they all stay in memory."""
         self.pins = 0
         """How many read it in pieces just now; its sealed segments must stay."""
+        self.snapshot_at = -1
+        """The end of the log of the last snapshot of its producers; -1: none is known."""
 
     # -- where things are
 
@@ -337,6 +339,7 @@ class PartitionLog:
         names = [n for n in self._files.list(self.directory) if n.endswith(SNAPSHOT_SUFFIX)]
         for name in names[:-_SNAPSHOTS_KEPT]:
             self._files.remove(f"{self.directory}/{name}")
+        self.snapshot_at = end
 
     # -- reading
 
@@ -518,12 +521,20 @@ class PartitionLog:
         self.closed = True
         if clean and not self.offline:
             try:
-                self.active.write_index()
-                self.write_snapshot()
+                self._leave_notes()
             except OSError as error:
                 raise StorageError(f"{self.directory} could not be closed: {error}") from error
         for segment in self.segments:
             segment.file.close()
+
+    def _leave_notes(self) -> None:
+        """What saves the next start from reading the log; a short one is read as fast."""
+        active = self.active
+        whole = len(self.segments) == 1 and active.base_offset == 0
+        if not active.indexed and not active.is_short:
+            active.write_index()
+        if self.snapshot_at != active.next_offset and not (whole and active.is_short):
+            self.write_snapshot()
 
 
 def note_ended(segment: Segment, producers: Producers, ended: Completed) -> None:

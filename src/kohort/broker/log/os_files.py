@@ -1,25 +1,30 @@
 """The data directory on a real disk.
 
 Rules:
-- At most `max_open` descriptors are kept; only files without unsynced bytes are closed to make
-  room, so that no write error can be lost between two openings.
+- At most `max_open` descriptors are kept; only clean files, without unsynced bytes, are closed to
+  make room, so that no write error can be lost between two openings. Where all are dirty, some of
+  them are synced first: many at once, because a file system commits once for all who wait.
+- A file is clean from before its sync to after its next write. Only the loop's thread writes and
+  makes room, so it is never closed between a write and the moment in which that makes it dirty.
 - A file that is closed or removed while the flusher syncs it is closed by the flusher's side: a
   descriptor number is never used again under a running `fdatasync`.
 - Large reads for sending are slices of a mapping, which halves the CPU of a fetch; the kernel
   copies them from the page cache to the socket. What is mapped is never cut off: files are only
   truncated above the high watermark.
 
-Shell: threads (a lock between the loop and the flusher).
+Shell: threads (a lock between the loop and the flusher; some that sync many files).
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import mmap
 import os
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 from kohort.broker.log.files import Buffer, LogFile
@@ -27,6 +32,8 @@ from kohort.errors import DataDirectoryInUseError, StorageError
 
 _IOV_MAX = 1000
 _MAP_FROM_BYTES = 128 << 10  # below, one copy costs less than the mapping's page faults
+SYNC_THREADS = 16
+"""More gain little: 5,000 new files take 8 s one by one and 0.8 s so."""
 _fdatasync = getattr(os, "fdatasync", os.fsync)
 
 
@@ -36,13 +43,20 @@ class OsFile:
     def __init__(self, files: OsFiles, path: str, size: int) -> None:
         self.path = path
         self.size = size
-        self.unsynced = False
+        self.failure: OSError | None = None
+        """What its sync failed by, once and for all."""
         self._files = files
         self._mapped: memoryview | None = None
 
+    @property
+    def unsynced(self) -> bool:
+        return self in self._files.dirty
+
     def append(self, buffers: Sequence[Buffer]) -> None:
-        fd = self._files.descriptor(self)
-        self.unsynced = True
+        if self.failure is not None:
+            raise self.failure
+        files = self._files
+        fd = files.descriptor(self)
         if len(buffers) == 1:
             total = len(buffers[0])
             written = os.write(fd, buffers[0])
@@ -54,6 +68,8 @@ class OsFile:
             while rest:
                 rest = rest[os.write(fd, rest) :]
         self.size += total
+        if self not in files.dirty:
+            files.soil(self)
 
     def read(self, position: int, count: int) -> Buffer:
         return os.pread(self._files.descriptor(self), count, position)
@@ -74,7 +90,7 @@ class OsFile:
         self._mapped = None
         os.ftruncate(self._files.descriptor(self), size)
         self.size = size
-        self.unsynced = True
+        self._files.soil(self)
 
     def close(self) -> None:
         self._files.release(self)
@@ -93,11 +109,14 @@ class OsFiles:
 
     def __init__(self, root: str | Path, *, max_open: int = 512) -> None:
         self.root = Path(root)
-        self._max_open = max_open
-        self._open: OrderedDict[OsFile, int] = OrderedDict()
+        self._max_open = max(2, max_open)
+        self._clean: OrderedDict[OsFile, int] = OrderedDict()
+        """Descriptors of files without unsynced bytes, the one that was used last at the end."""
+        self.dirty: OrderedDict[OsFile, int] = OrderedDict()
+        """Descriptors of the others, the one that was written first at the beginning."""
         self._mutex = threading.Lock()
-        self._syncing: dict[OsFile, int] = {}
-        self._orphans: set[int] = set()
+        self._syncing: Counter[OsFile] = Counter()
+        self._orphans: dict[OsFile, int] = {}
         try:
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -123,7 +142,7 @@ class OsFiles:
 
     def close(self) -> None:
         """Close every descriptor and let the lock go. Nothing is synced by this."""
-        for file in list(self._open):
+        for file in (*self._clean, *self.dirty):
             self.release(file)
         if self._lock >= 0:
             # By hand, because a child that this process has forked holds the descriptor too.
@@ -135,94 +154,145 @@ class OsFiles:
 
     def descriptor(self, file: OsFile) -> int:
         """The open descriptor of a file; the least recently used clean one makes room."""
-        fd = self._open.get(file)
+        fd = self.dirty.get(file)
         if fd is not None:
-            self._open.move_to_end(file)
             return fd
-        if len(self._open) >= self._max_open:
-            self._close_one()
-        fd = os.open(self.root / file.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-        self._open[file] = fd
+        with self._mutex:  # the flusher moves files from one to the other
+            fd = self._clean.get(file)
+            if fd is not None:
+                self._clean.move_to_end(file)
+                return fd
+            fd = self.dirty.get(file)
+            if fd is not None:
+                return fd
+        if len(self._clean) + len(self.dirty) >= self._max_open:
+            self._make_room()
+        fd = os.open(f"{self.root}/{file.path}", os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+        with self._mutex:
+            self._clean[file] = fd
         return fd
 
-    def _close_one(self) -> None:
-        for file in self._open:
-            if not file.unsynced and file not in self._syncing:
-                self.release(file)
-                return
+    def soil(self, file: OsFile) -> None:
+        """It has unsynced bytes."""
+        with self._mutex:
+            fd = self._clean.pop(file, None)
+            if fd is not None:
+                self.dirty[file] = fd
+
+    def _make_room(self) -> None:
+        if not self._clean:
+            # Who wants room has no part in a failure; the file keeps it for who writes or syncs it.
+            with contextlib.suppress(OSError):
+                self._sync_open(list(islice(self.dirty, max(1, self._max_open // 2))))
+        with self._mutex:
+            idle = next((file for file in self._clean if not self._syncing[file]), None)
+        if idle is not None:
+            self.release(idle)
 
     def release(self, file: OsFile) -> None:
+        """Close it, or let the one who syncs it do that."""
         file.unmap()
         with self._mutex:
-            fd = self._open.pop(file, None)
+            fd = self._clean.pop(file, None)
+            if fd is None:
+                fd = self.dirty.pop(file, None)
             if fd is None:
                 return
-            if file in self._syncing:
-                self._orphans.add(fd)
+            if self._syncing[file]:
+                self._orphans[file] = fd
                 return
         os.close(fd)
 
     def sync(self, file: OsFile) -> None:
         """Called on the flusher's thread too."""
+        if file.failure is not None:
+            raise file.failure
         with self._mutex:
-            fd = self._open.get(file)
+            fd = self.dirty.pop(file, None)
+            if fd is None:
+                fd = self._clean.get(file)
             if fd is None:  # closed or removed since: a clean one, or one nobody waits for
                 return
-            self._syncing[file] = fd
-            size = file.size
+            self._clean[file] = fd
+            self._syncing[file] += 1
         try:
             _fdatasync(fd)
+        except OSError as error:
+            file.failure = error
+            raise
         finally:
-            with self._mutex:
+            self._synced(file)
+
+    def _synced(self, file: OsFile) -> None:
+        orphan = None
+        with self._mutex:
+            self._syncing[file] -= 1
+            if not self._syncing[file]:
                 del self._syncing[file]
-                orphan = fd in self._orphans
-                self._orphans.discard(fd)
-            if orphan:
-                os.close(fd)
-        if file.size == size:
-            file.unsynced = False
+                orphan = self._orphans.pop(file, None)
+            if file.failure is not None and file in self._clean:
+                self.dirty[file] = self._clean.pop(file)
+        if orphan is not None:
+            os.close(orphan)
+
+    def sync_all(self, files: Sequence[LogFile]) -> None:
+        """Sync many files at once, whether they are open or not."""
+        step = max(1, self._max_open // 2)
+        for first in range(0, len(files), step):
+            some = [file for file in files[first : first + step] if isinstance(file, OsFile)]
+            for file in some:
+                self.descriptor(file)
+            self._sync_open(some)
+
+    def _sync_open(self, files: Sequence[OsFile]) -> None:
+        if len(files) == 1:
+            files[0].sync()
+            return
+        from concurrent.futures import ThreadPoolExecutor  # most processes never come here
+
+        with ThreadPoolExecutor(SYNC_THREADS, "kohort-sync") as pool:
+            for _ in pool.map(self.sync, files):
+                """The first error is raised when all were tried."""
 
     # -- names
 
     def open(self, path: str, *, create: bool = False) -> LogFile:
-        full = self.root / path
+        full = f"{self.root}/{path}"
         if create:
             os.close(os.open(full, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         return OsFile(self, path, os.stat(full).st_size)
 
     def list(self, path: str) -> list[str]:
         try:
-            return sorted(os.listdir(self.root / path))
+            return sorted(os.listdir(f"{self.root}/{path}"))
         except FileNotFoundError:
             return []
 
     def read_all(self, path: str) -> bytes | None:
         try:
-            return (self.root / path).read_bytes()
+            with open(f"{self.root}/{path}", "rb", buffering=0) as file:
+                return file.readall()
         except FileNotFoundError:
             return None
 
     def make_dir(self, path: str, *, durable: bool = True) -> None:
-        full = self.root / path
+        full = f"{self.root}/{path}"
         try:
-            full.mkdir(mode=0o700)
+            os.mkdir(full, mode=0o700)
         except FileExistsError:
             return
         if durable:
             try:
                 self.sync_dir(path.rpartition("/")[0])
             except OSError:
-                full.rmdir()  # the next attempt has to find that it is not there
+                os.rmdir(full)  # the next attempt has to find that it is not there
                 raise
 
     def rename(self, old: str, new: str) -> None:
-        os.replace(self.root / old, self.root / new)
-        for file in self._open:
-            if file.path == old or file.path.startswith(old + "/"):
-                file.path = new + file.path[len(old) :]
+        os.replace(f"{self.root}/{old}", f"{self.root}/{new}")
 
     def remove(self, path: str) -> None:
-        os.unlink(self.root / path)
+        os.unlink(f"{self.root}/{path}")
 
     def remove_tree(self, path: str) -> None:
         import shutil  # it brings compressors along
@@ -230,7 +300,7 @@ class OsFiles:
         shutil.rmtree(self.root / path)
 
     def sync_dir(self, path: str) -> None:
-        fd = os.open(self.root / path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(f"{self.root}/{path}", os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:

@@ -2,7 +2,8 @@
 
 Rules:
 - Only the last segment of a log (the active one) is appended to; the others never change, so their
-  index files are written once, when they are sealed.
+  index files are written once, when they are sealed. Those of the active one are written by a clean
+  end, unless it is short: so thousands of small partitions cost a file each, not five.
 - Kafka's index files carry no checksum; `.indexcrc` beside them is theirs. An index that does not
   match it, or that points to another batch than it says, is built again by walking the segment's
   headers (spec L6). The index of aborted transactions cannot be built from one segment alone: it
@@ -12,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from zlib import crc32
 
 from kohort.broker.log.files import Buffer, Files, LogFile, replace_file
@@ -44,7 +45,7 @@ class Segment:
 
     __slots__ = (
         "_aborted", "_files", "_index", "_interval", "_max_timestamp", "base_offset", "directory",
-        "file", "first_append_ms", "has_aborted", "next_offset",
+        "file", "first_append_ms", "has_aborted", "indexed", "next_offset",
     )  # fmt: skip
 
     def __init__(
@@ -61,6 +62,8 @@ class Segment:
         self.next_offset = base_offset
         self.file = file
         self._max_timestamp: int | None = None
+        self.indexed = False
+        """Whether its index files are on the disk, and of what it holds now."""
         self.first_append_ms: int | None = None
         """Wall time of the first append by this process, for rolling by time."""
 
@@ -117,6 +120,7 @@ class Segment:
 
     def start_index(self) -> SegmentIndex:
         """An empty index in place of the old one, to be filled by a scan."""
+        self.indexed = False
         self._index = SegmentIndex(self.base_offset, self._interval)
         self.set_aborted([])
         self._max_timestamp = NO_TIMESTAMP
@@ -125,6 +129,7 @@ class Segment:
 
     def note(self, header: BatchHeader) -> None:
         """A batch stands at `header.position`."""
+        self.indexed = False
         index = self._index or self.index
         last = header.base_offset + header.last_offset_delta
         index.add(last, header.position, header.length + 12, header.max_timestamp)
@@ -160,10 +165,22 @@ class Segment:
         self.set_aborted(decode_aborted(aborted))
         return SegmentIndex.decode(self.base_offset, self._interval, offsets, times, self.size)
 
-    def load_tail(self) -> bool:
-        """Find the end of a cleanly closed segment from its index files; False: scan it instead."""
-        index = self._read_index()
-        if index is None:
+    @property
+    def is_short(self) -> bool:
+        """Whether it has no place in its index: walking it takes no longer than reading that."""
+        return not self.index.offsets and not self.has_aborted
+
+    def load_tail(self, names: Collection[str]) -> bool:
+        """Find the end of a cleanly closed segment; False: scan it instead.
+
+        `names` are those in its directory. Without index files it must be a short one.
+        """
+        self.indexed = file_name(self.base_offset, INDEX_CRC_SUFFIX) in names
+        try:
+            index = self._read_index() if self.indexed else self.rebuild_index()
+        except CorruptRecordError:
+            return False
+        if index is None or (not self.indexed and not self.is_short):
             return False
         self._index = index
         self._max_timestamp = index.max_timestamp
@@ -193,6 +210,7 @@ class Segment:
         replace_file(self._files, self._path(TIME_INDEX_SUFFIX), times, durable=False)
         crc = _crc(offsets, times, aborted)
         replace_file(self._files, self._path(INDEX_CRC_SUFFIX), crc, durable=False)
+        self.indexed = True
 
     def remove_index(self) -> None:
         """The index files of a segment that is about to change are wrong from now on."""
