@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +56,7 @@ class Ready:
 
 
 @contextmanager
-def started(directory: str, bytecode: str, *options: str) -> Iterator[Ready]:
+def started(directory: str, bytecode: str, *options: str) -> Generator[Ready]:
     """`kohort broker run`; killed at the end if it runs still."""
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     env["PYTHONPYCACHEPREFIX"] = bytecode
