@@ -128,6 +128,52 @@ def test_stopped_it_goes_on_where_it_stood(cluster) -> None:
     assert len({r.value for r in failures.entry()}) == 1_500
 
 
+class Died(BaseException):
+    """kill -9: nothing may catch it."""
+
+
+@pytest.mark.parametrize("commits", [0, 1, 2])
+@pytest.mark.parametrize("target", ["entry", "tier:1h"])
+def test_what_a_crash_left_sent_is_not_sent_again(cluster, monkeypatch, commits, target) -> None:
+    """R9 without a ledger: killed after a page was sent and before that was committed."""
+    failures = Failures(cluster, count=1_500)
+    left, commit = [commits], Redrive._commit
+
+    def dying(self, consumer, **more) -> None:
+        if more or left[0]:  # not the first, which only says that it begins
+            left[0] -= not more
+            commit(self, consumer, **more)
+            return
+        raise Died
+
+    with monkeypatch.context() as killed:
+        killed.setattr(Redrive, "_commit", dying)
+        with pytest.raises(Died):
+            failures.redrive(target=target).run()
+    preview = failures.redrive(target=target).preview()
+    report = failures.redrive(target=target).run()
+    assert report.sent_before > 0
+    assert (preview.sent, preview.sent_before) == (report.sent, report.sent_before)
+    there = sent_to(failures, report.finished, target)
+    assert len(there) == 1_500
+    assert len(set(there)) == 1_500
+
+
+def sent_to(failures: Failures, finished: bool, target: str) -> list[bytes | None]:
+    assert finished
+    if target == "entry":
+        return [r.value for r in failures.entry()]
+    tier = failures.topics.tier(failures.topics.policy.tiers[0])
+    with Consumer(**failures.client) as consumer:
+        tps = [(tier, n) for n in range(3)]
+        consumer.assign(tps)
+        consumer.seek_to_beginning()
+        left, found = sum(consumer.end_offsets(tps).values()), list[bytes | None]()
+        while len(found) < left:
+            found += [r.value for r in consumer.poll(5)]
+    return found
+
+
 def test_cancelled_it_begins_anew(cluster) -> None:
     failures = Failures(cluster)
     assert failures.redrive().run().sent == 30

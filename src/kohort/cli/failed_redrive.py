@@ -132,7 +132,8 @@ def _show(name: str, report: Report, output: str, *, sent: bool) -> None:
         for (reason, error), count in report.kinds.most_common()
     ]
     counts = {
-        "not_chosen": report.not_chosen, "inert": report.inert, "sent_before": report.again,
+        "not_chosen": report.not_chosen, "inert": report.inert,
+        "sent_before": report.again + report.sent_before,
         "left_by_edit": report.left_by_edit, "value_gone": report.value_gone,
     }  # fmt: skip
     whole: dict[str, Any] = {

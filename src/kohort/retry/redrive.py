@@ -11,8 +11,10 @@ Rules:
 - Progress is a group of its own, `redrive.ID`: its commits say how far each partition has been gone
   through, and beside them up to where this redrive goes, which its first run decided. So it can be
   stopped and gone on with, and a second run of a finished one does nothing (R9).
-- A commit never passes a copy that is not acknowledged. A crash in between sends a copy twice; with
-  a ledger the second one is inert, without one the handler sees the record again (at least once).
+- A commit never passes a copy that is not acknowledged. What a crash left sent and not committed
+  is found again: beside the commit stands from which time on that can be, and whoever goes on reads
+  the target from there and sends none of it again. Two runs of one id at once are not kept apart
+  (the ledger does that, for those who have one).
 - A record that was redriven by this id and failed again is not sent again by it.
 - A stub's value is read at its origin; when it is gone there, the record is passed over, and told.
 
@@ -21,6 +23,8 @@ Shell: the clock, to keep a rate.
 
 from __future__ import annotations
 
+import contextlib
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,7 +47,10 @@ GROUP_PREFIX: Final = "redrive."
 PAGE_RECORDS: Final = 500
 POLL_S: Final = 0.5
 PATIENCE_POLLS: Final = 60
-_END: Final = "redrive end="
+FIRST_MARGIN_MS: Final = 60_000
+MARGIN_MS: Final = 5_000
+"""How far clocks may differ: ours from the brokers' at first, then those of brokers."""
+_PROGRESS: Final = re.compile(r"redrive end=(\d+)(?: since=(\d+))?")
 
 Edit = Callable[
     [bytes | None, bytes | None, Sequence[Header]],
@@ -98,6 +105,8 @@ class Report:
     """Copies that no ledger row backs, and records that are none of ours."""
     again: int = 0
     """Records that this redrive sent before and that failed again."""
+    sent_before: int = 0
+    """Copies that a former run had sent, and died before it had noted that."""
     left_by_edit: int = 0
     value_gone: int = 0
     """Stubs whose value is no longer at their origin."""
@@ -144,7 +153,11 @@ class Redrive:
         self._edit = edit
         self._backs = backs
         self._stop = False
+        self._starts: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
+        self._since_ms: int | None = None
+        """No copy that was sent and is not passed by the commit is older than this."""
+        self._sent: frozenset[tuple[str, int]] = frozenset()
 
     def stop(self) -> None:
         """End the present run after the page at hand; the same id goes on later. Any thread."""
@@ -182,6 +195,9 @@ class Redrive:
         with self._consumer() as consumer, producer:
             count = self._counts()[self._target]
             for page in self._pages(consumer):
+                if self._since_ms is None:
+                    self._since_ms = time.time_ns() // 1_000_000 - FIRST_MARGIN_MS
+                    self._commit(consumer, passed=False)
                 waiting: list[RecordFuture] = []
                 for copy in self._copies(consumer, page, report):
                     partition = copy.partition_hint % count
@@ -190,9 +206,9 @@ class Redrive:
                     )
                     waiting.append(sent)
                 producer.flush()
-                for future in waiting:
-                    future.result()
+                stored = [future.result().timestamp_ms for future in waiting]
                 report.sent += len(waiting)
+                self._since_ms = max((at - MARGIN_MS for at in stored), default=self._since_ms)
                 self._commit(consumer)
                 if on_progress is not None:
                     on_progress(report)
@@ -243,31 +259,64 @@ class Redrive:
         committed = consumer.committed(partitions)
         ends = consumer.end_offsets(partitions)
         firsts = consumer.beginning_offsets(partitions)
-        self._ends = {}
+        self._ends, sinces = {}, list[int]()
         starts: dict[TopicPartition, int] = {}
         for tp in partitions:
             known = committed.get(tp)
-            told = None if known is None else _end_of(known.metadata)
-            self._ends[tp] = ends[tp] if told is None else min(told, ends[tp])
+            told = None if known is None else _PROGRESS.fullmatch(known.metadata)
+            self._ends[tp] = ends[tp] if told is None else min(int(told[1]), ends[tp])
+            if told is not None:
+                sinces.append(int(told[2] or 0))
             starts[tp] = max(firsts[tp], 0 if known is None else known.offset)
         left = [tp for tp in partitions if starts[tp] < self._ends[tp]]
+        self._starts = starts
+        self._since_ms = min(sinces, default=None)
+        if left and self._since_ms is not None:
+            self._sent = self._sent_since(counts[self._target], self._since_ms)
         consumer.assign(left)
         for tp in left:
             consumer.seek(tp, starts[tp])
             consumer.limit(tp, self._ends[tp])
-        yield from self._read(consumer, left)
+        yield from self._read(consumer, left, self._ends)
 
-    def _read(self, consumer: Consumer, left: list[TopicPartition]) -> Iterator[list[Record]]:
+    def _sent_since(self, count: int, since_ms: int) -> frozenset[tuple[str, int]]:
+        """What of this redrive is in the target, from a time on: records, and which redrive."""
+        partitions = [TopicPartition(self._target, number) for number in range(count)]
+        settings = {**self._client, "allow_auto_create_topics": False, "auto_offset_reset": "none"}
+        found: set[tuple[str, int]] = set()
+        with Consumer(ConsumerConfig.from_mapping(settings)) as consumer:
+            ends = consumer.end_offsets(partitions)
+            first = consumer.offsets_for_times(dict.fromkeys(partitions, since_ms))
+            starts = {tp: ends[tp] if (at := first[tp]) is None else at.offset for tp in partitions}
+            left = [tp for tp in partitions if starts[tp] < ends[tp]]
+            consumer.assign(left)
+            for tp in left:
+                consumer.seek(tp, starts[tp])
+                consumer.limit(tp, ends[tp])
+            for page in self._read(consumer, left, ends):
+                for record in page:
+                    with contextlib.suppress(HeaderFault):  # somebody else's
+                        retry = parse(record.headers)
+                        if retry.redrive_id == self.id:
+                            found.add((retry.origin.retry_id, retry.redrive_count))
+        return frozenset(found)
+
+    def _read(
+        self,
+        consumer: Consumer,
+        left: list[TopicPartition],
+        ends: Mapping[TopicPartition, int],
+    ) -> Iterator[list[Record]]:
         silent = 0
         while left:
             page = consumer.poll(POLL_S, max_records=PAGE_RECORDS)
             if page:
                 yield page
             silent = 0 if page else silent + 1
-            left = [tp for tp in left if consumer.position(tp) < self._ends[tp]]
+            left = [tp for tp in left if consumer.position(tp) < ends[tp]]
             if left and silent > PATIENCE_POLLS:
                 raise KafkaTimeoutError(
-                    f"{left[0]} has records up to {self._ends[left[0]]}, but none came for half a "
+                    f"{left[0]} has records up to {ends[left[0]]}, but none came for half a "
                     f"minute after {consumer.position(left[0])}; run the redrive again to go on"
                 )
 
@@ -286,6 +335,8 @@ class Redrive:
                 report.again += 1
             elif not self._choice.takes(record, retry):
                 report.not_chosen += 1
+            elif (retry.origin.retry_id, retry.redrive_count + 1) in self._sent:
+                report.sent_before += 1
             else:
                 copy = self._copy(record, retry, report, now_ms)
                 if copy is not None:
@@ -333,11 +384,16 @@ class Redrive:
             same = bool(found) and found[0].timestamp == origin.timestamp_ms
             return found[0].detach() if same else None
 
-    def _commit(self, consumer: Consumer) -> None:
-        """How far it has come, with the end beside it."""
-        positions = consumer.positions()
+    def _commit(self, consumer: Consumer, *, passed: bool = True) -> None:
+        """How far it has come, and beside that its end and since when more may have been sent.
+
+        Not `passed`: what was read last is not behind it yet.
+        """
+        positions = consumer.positions() if passed else self._starts
         offsets = {
-            tp: OffsetAndMetadata(positions.get(tp, end), f"{_END}{end}")
+            tp: OffsetAndMetadata(
+                positions.get(tp, end), f"redrive end={end} since={self._since_ms or 0}"
+            )
             for tp, end in self._ends.items()
         }
         if offsets:
@@ -362,8 +418,3 @@ def _target(topics: RetryTopics, text: str) -> tuple[str, int]:
             "delays as retries (--retries '5m 30m 1h')"
         )
     raise ConfigError(f"target {text!r}: write entry, tier:30m or topic:NAME")
-
-
-def _end_of(metadata: str) -> int | None:
-    digits = metadata.removeprefix(_END)
-    return int(digits) if digits != metadata and digits.isdigit() else None
