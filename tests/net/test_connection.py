@@ -71,6 +71,15 @@ def test_frames_of_every_size_arrive_whole(lt, size):
     assert pair.server.next("frame") == b"after"
 
 
+@pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="the system has no choice")
+def test_a_stream_within_this_machine_is_neither_paced_nor_probed(lt):
+    """BBR, where it is the system's default, doubles what a loopback byte costs."""
+    pair = Pair(lt)
+    for c in (pair.c, pair.s):
+        chosen = lt.do(c._transport.getsockopt, socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        assert chosen.rstrip(b"\0") == b"reno"
+
+
 def test_many_small_frames_keep_their_order(lt):
     pair = Pair(lt)
     payloads = [b"%d" % n * (1 + n % 50) for n in range(5_000)]

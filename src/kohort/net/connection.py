@@ -48,6 +48,7 @@ _MOVED_BYTES_MIN: Final = 262_144  # from here the copying costs more than anoth
 _JOIN_BYTES_MAX: Final = 65_536  # up to here one copy and `send` is cheaper than `sendmsg`
 _IOV_MAX: Final = 512
 _QUEUED_BYTES_MAX: Final = 256 << 20
+_CONGESTION: Final = getattr(socket, "TCP_CONGESTION", None)
 _size_of = Struct(">i").unpack_from
 
 
@@ -272,8 +273,7 @@ class Connection:
         self._open(sock)
 
     def _open(self, sock: socket.socket) -> None:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        _tune(sock)
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
@@ -535,3 +535,13 @@ class Connection:
 
     def _fail(self, text: str) -> None:
         self.close(ConnectionFailedError(text))
+
+
+def _tune(sock: socket.socket) -> None:
+    """What an open stream is told. Within a machine nothing is lost and nothing need be paced."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if _CONGESTION is not None:
+        with suppress(OSError):  # the peer has gone, or the system has no choice to offer
+            if sock.getpeername()[0] == sock.getsockname()[0]:
+                sock.setsockopt(socket.IPPROTO_TCP, _CONGESTION, b"reno")

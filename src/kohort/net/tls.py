@@ -186,6 +186,7 @@ class TlsTransport:
         self.refusal: ssl.SSLError | None = None
         """What the library or the other side refused the stream for."""
         self.fileno, self.setsockopt = sock.fileno, sock.setsockopt
+        self.getpeername, self.getsockname = sock.getpeername, sock.getsockname
 
     def shake_hands(self) -> bool:
         """Go on with the handshake; True when it is done. Raises OSError."""
