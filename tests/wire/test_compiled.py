@@ -8,12 +8,13 @@ from typing import Any, NoReturn
 
 import pytest
 
-from kohort.errors import DecodeError
-from kohort.wire import Message, message_class
+from kohort import wire
+from kohort.errors import DecodeError, ProtocolError
+from kohort.wire import Message, _frames, message_class
 from kohort.wire import _schema as schema
 from kohort.wire._codec import generated_decoder, generated_encoder
 from tests.wire.test_fuzz import has_nan, mutated
-from tests.wire.values import ALL_NAMES, Maker
+from tests.wire.values import ALL_NAMES, Maker, every_version
 
 compiled = pytest.importorskip("kohort.wire._compiled", reason="built without compiled codecs")
 LEFT, MOST = 100_000, 64
@@ -25,6 +26,12 @@ def refused() -> NoReturn:
 
 def layout(cls: type[Message], version: int) -> Any:
     return compiled.layout_of(schema.load(cls.NAME), sys.modules[cls.__module__], version)
+
+
+def both(cls: type[Message], version: int, generate: Any) -> tuple[Any, Any]:
+    facts = layout(cls, version)
+    encoder = compiled.Encoder(cls, version, facts, generate)
+    return encoder, compiled.Decoder(cls, facts, generate)
 
 
 def written(encoder: Any, message: Message) -> tuple[bytes, list[int]]:
@@ -49,8 +56,7 @@ def read(decoder: Any, cls: type[Message], data: bytes) -> Any:
 def test_ordinary_messages_are_the_machines_alone(name: str) -> None:
     cls = message_class(name)
     for version in range(cls.MIN_VERSION, cls.MAX_VERSION + 1):
-        facts = layout(cls, version)
-        encoder, decoder = compiled.Encoder(facts, refused), compiled.Decoder(facts, refused)
+        encoder, decoder = both(cls, version, refused)
         for seed in range(5):
             message = Maker(seed).message(cls, version)
             data, large = written(encoder, message)
@@ -66,8 +72,8 @@ def test_damaged_messages_come_to_the_same(name: str) -> None:
     cls = message_class(name)
     for version in range(cls.MIN_VERSION, cls.MAX_VERSION + 1):
         generated = generated_decoder(cls, version, view=False)
-        decoder = compiled.Decoder(layout(cls, version), lambda made=generated: made)
-        unexplained = compiled.Decoder(layout(cls, version), lambda: lambda *_: "refused")
+        decoder = both(cls, version, lambda made=generated: made)[1]
+        unexplained = both(cls, version, lambda: lambda *_: "refused")[1]
         data, _ = written(
             generated_encoder(cls, version), Maker(version, unknown=True).message(cls, version)
         )
@@ -83,10 +89,50 @@ def test_damaged_messages_come_to_the_same(name: str) -> None:
 
 def test_what_does_not_fit_is_explained_by_the_generated_encoder() -> None:
     cls = message_class("HeartbeatRequest")
-    encoder = compiled.Encoder(layout(cls, 4), lambda: generated_encoder(cls, 4))
+    encoder = both(cls, 4, lambda: generated_encoder(cls, 4))[0]
     for values in ({"generation_id": 1 << 31}, {"generation_id": 1.5}, {"group_id": None}):
         with pytest.raises(Exception, match=r".") as mine:
             written(encoder, cls(**values))
         with pytest.raises(Exception, match=r".") as theirs:
             written(generated_encoder(cls, 4), cls(**values))
         assert (mine.type, str(mine.value)) == (theirs.type, str(theirs.value))
+
+
+def test_frames_are_the_careful_ways_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads and bodies of requests, whole responses: with the short cuts and without."""
+    seen = []
+    for quick in (True, False):
+        if not quick:
+            monkeypatch.setattr(_frames, "machine", None)
+        pick = random.Random(5)
+        for cls, version in every_version():
+            message = Maker(1, unknown=True).message(cls, version)
+            client = pick.choice((None, "", "tester", "ß" * 200))
+            if cls.NAME.endswith("Request"):
+                frame = b"".join(wire.encode_request(message, version, 5, client))[4:]
+                for each in (frame, *(mutated(frame, pick) for _ in range(20))):
+                    seen.append((quick, outcome(each)))
+            elif cls.NAME.endswith("Response"):
+                parts = wire.encode_response(message, version, -7)
+                seen.append((quick, [bytes(part) for part in parts]))
+    half = len(seen) // 2
+    for (_, mine), (_, theirs) in zip(seen[:half], seen[half:], strict=True):
+        assert mine == theirs or "nan" in repr(mine)
+
+
+def outcome(frame: bytes) -> Any:
+    """What a server makes of a request's frame."""
+    try:
+        return wire.decode_request(frame)
+    except ProtocolError as error:
+        return type(error), str(error)
+
+
+def test_a_constant_message_is_encoded_once_a_version() -> None:
+    cls = message_class("HeartbeatResponse")
+    plain, message = cls(), wire.constant(cls())
+    for _ in range(3):
+        for version in range(cls.MIN_VERSION, cls.MAX_VERSION + 1):
+            for correlation_id in (1, -5):
+                mine = wire.encode_response(message, version, correlation_id)
+                assert mine == wire.encode_response(plain, version, correlation_id)

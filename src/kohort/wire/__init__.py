@@ -28,6 +28,7 @@ from kohort.wire._codec import decode, encode, encode_parts
 from kohort.wire._frames import (
     Request,
     RequestHead,
+    constant,
     decode_body,
     decode_request,
     decode_request_header,
@@ -59,6 +60,7 @@ __all__ = [
     "Request",
     "RequestHead",
     "Struct",
+    "constant",
     "decode",
     "decode_body",
     "decode_record_key",

@@ -22,7 +22,7 @@ from kohort.wire import _runtime
 from kohort.wire._base import ZERO_UUID, Message
 from kohort.wire._limits import Limits
 from kohort.wire._types import Buffer
-from kohort.wire.implementation import Decoder, Encoder, layout_of
+from kohort.wire.implementation import machine
 
 M = TypeVar("M", bound=Message)
 
@@ -193,7 +193,10 @@ def make_encoder(cls: type[Message], version: int) -> Callable[..., Any]:
     """Makes and keeps the encoder of `cls` at `version`: the compiled one where there is one."""
     check_version(cls, version)
     make = partial(generated_encoder, cls, version)
-    encoder = make() if Encoder is None else Encoder(_layout(cls, version), make)
+    if machine is None:
+        encoder = make()
+    else:
+        encoder = machine.Encoder(cls, version, _layout(cls, version), make)
     cls.ENCODERS[version] = encoder
     return encoder
 
@@ -202,7 +205,12 @@ def make_decoder(cls: type[Message], version: int, *, view: bool) -> Callable[..
     """Makes and keeps the decoder of `cls` at `version`: the compiled one where there is one."""
     check_version(cls, version)
     make = partial(generated_decoder, cls, version, view=view)
-    decoder = make() if Decoder is None else Decoder(_layout(cls, version), make)
+    if machine is None:
+        decoder = make()
+    else:
+        decoder = machine.Decoder(cls, _layout(cls, version), make)
+        if cls.NAME.endswith("Request"):
+            machine.READERS[cls.API_KEY << 16 | version] = decoder
     cls.DECODERS[~version if view else version] = decoder
     return decoder
 
@@ -210,8 +218,8 @@ def make_decoder(cls: type[Message], version: int, *, view: bool) -> Callable[..
 def _layout(cls: type[Message], version: int) -> Any:
     from kohort.wire import _schema
 
-    assert layout_of is not None, "asked for where there is a machine"
-    return layout_of(_schema.load(cls.NAME), sys.modules[cls.__module__], version)
+    assert machine is not None, "asked for where there is one"
+    return machine.layout_of(_schema.load(cls.NAME), sys.modules[cls.__module__], version)
 
 
 def generated_encoder(cls: type[Message], version: int) -> Callable[..., Any]:

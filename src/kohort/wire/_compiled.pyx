@@ -21,6 +21,7 @@ from libc.string cimport memcpy
 
 from kohort.errors import DecodeError
 from kohort.wire._base import ZERO_UUID
+from kohort.wire.messages import APIS
 from kohort.wire._runtime import LARGE_BYTES, STRING_BYTES_MAX, in_order
 
 cdef extern from "Python.h":
@@ -46,6 +47,7 @@ KINDS = {
 cdef int[9] WIDTHS = [1, 1, 2, 2, 4, 4, 8, 8, 16]
 NATURAL = {"bool": False, "float64": 0.0, "string": "", "bytes": b"", "uuid": ZERO_UUID}
 
+cdef object new_tuple = tuple.__new__
 cdef object UNKNOWN_TAGS = "unknown_tags"
 cdef Py_ssize_t LARGE = LARGE_BYTES
 cdef Py_ssize_t STRING_MAX = STRING_BYTES_MAX
@@ -352,11 +354,16 @@ cdef class Decoder:
 
     cdef Layout layout
     cdef object generate, generated
+    cdef Py_ssize_t most_bytes, left, most
+    cdef bint has_records
 
-    def __init__(self, Layout layout, generate):
+    def __init__(self, cls, Layout layout, generate):
         """`generate()` makes the generated decoder that decides what this one refuses."""
         self.layout = layout
         self.generate = generate
+        self.has_records = cls.HAS_RECORDS
+        self.most_bytes = cls.LIMITS.frame_bytes
+        self.left, self.most = cls.LIMITS.elements, cls.LIMITS.tags
 
     def __call__(self, data, memory, Py_ssize_t at, Py_ssize_t end, left, most):
         cdef Py_buffer view
@@ -379,6 +386,76 @@ cdef class Decoder:
         if self.generated is None:
             self.generated = self.generate()
         return self.generated(data, memory, at, end, left, most)
+
+
+READERS = {}
+"""The decoders of requests, by API key * 65536 + version."""
+
+
+cdef int[256] FLEXIBLE_FROM
+
+
+def _set_flexible():
+    cdef int key
+    for key in range(256):
+        FLEXIBLE_FROM[key] = APIS[key][4] if key in APIS else -1
+
+
+_set_flexible()
+
+
+def request_head(frame, kind):
+    """The header of a request as a tuple of type `kind`; None when there is anything about it.
+
+    `(key, version, correlation id, client id or None, where the body begins)`.
+    """
+    cdef Py_buffer view
+    cdef const uint8_t *p
+    cdef Py_ssize_t size
+    cdef int key, version
+    cdef object client = None
+    PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
+    try:
+        p = <const uint8_t *> view.buf
+        if view.len < 10 or p[0] != 0 or FLEXIBLE_FROM[p[1]] < 0:
+            return None
+        key = p[1]
+        version = <int16_t> ((<uint16_t> p[2] << 8) | p[3])
+        size = <int16_t> ((<uint16_t> p[8] << 8) | p[9])
+        if size < -1 or size > view.len - 10:
+            return None
+        if size >= 0:
+            client = PyUnicode_DecodeUTF8(<const char *> (p + 10), size, NULL)
+        else:
+            size = 0
+        size += 10
+        if version >= FLEXIBLE_FROM[key]:
+            if size == view.len or p[size] != 0:
+                return None
+            size += 1
+        return new_tuple(kind, (key, version, <int32_t> be32(p + 4), client, size))
+    except UnicodeDecodeError:
+        return None
+    finally:
+        PyBuffer_Release(&view)
+
+
+def request_body(bytes frame, head):
+    """The message behind a request's header; None when it is not for the machine."""
+    cdef Decoder decoder = READERS.get(head[0] << 16 | head[1])
+    cdef Cursor c
+    if decoder is None or len(frame) > decoder.most_bytes:
+        return None
+    c.start = <const uint8_t *> PyBytes_AsString(frame)
+    c.p = c.start + <Py_ssize_t> head[4]
+    c.end = c.start + len(frame)
+    c.left, c.most = decoder.left, decoder.most
+    if c.p < c.start or c.p > c.end:
+        return None
+    try:
+        return struct(&c, decoder.layout, memoryview(frame) if decoder.has_records else None)
+    except (Refused, UnicodeDecodeError, DecodeError):
+        return None
 
 
 include "_writing.pxi"

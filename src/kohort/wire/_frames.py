@@ -22,6 +22,7 @@ from kohort.wire._limits import Limits
 from kohort.wire._registry import APIS, request_class
 from kohort.wire._runtime import unknown_tags
 from kohort.wire._types import Buffer
+from kohort.wire.implementation import machine
 
 API_VERSIONS: Final = 18
 
@@ -54,6 +55,13 @@ class Request(NamedTuple):
     message: Message
 
 
+def constant(message: M) -> M:
+    """Says of a message that it will never change: as a response it is encoded once a version."""
+    if machine is not None:
+        machine.CONSTANTS[id(message)] = message
+    return message
+
+
 def encode_request(
     message: Message, version: int, correlation_id: int, client_id: str | None
 ) -> list[Buffer]:
@@ -78,6 +86,12 @@ def encode_request(
 
 def encode_response(message: Message, version: int, correlation_id: int) -> list[Buffer]:
     """A response frame: size, header, body; large record buffers uncopied."""
+    if machine is not None:
+        encoder = message.ENCODERS.get(version)
+        if isinstance(encoder, machine.Encoder):
+            quick = encoder.response(message, correlation_id)
+            if quick is not None:
+                return quick
     try:
         head = _RESPONSE.pack(correlation_id)
     except struct_error:
@@ -108,6 +122,10 @@ def decode_request_header(frame: Buffer) -> RequestHead:
     header follows the same rule). Raises `UnsupportedVersionError` for an unknown API key,
     `DecodeError` for a damaged header.
     """
+    if machine is not None:
+        quick = machine.request_head(frame, RequestHead)
+        if quick is not None:
+            return quick
     try:
         api_key, version, correlation_id, size = _REQUEST.unpack_from(frame, 0)
     except struct_error:
@@ -138,6 +156,10 @@ def decode_body(frame: Buffer, head: RequestHead, *, limits: Limits | None = Non
     Bytes behind it are let be, as Apache Kafka does: librdkafka's MetadataRequest v9+ for all
     topics has three of them (it writes the null array's length over four bytes).
     """
+    if machine is not None and limits is None and type(frame) is bytes:
+        quick = machine.request_body(frame, head)
+        if quick is not None:
+            return quick
     api_key, version, _, _, offset = head
     return decode_partial(request_class(api_key), version, frame, offset, limits=limits)
 

@@ -1,5 +1,8 @@
 # The way out of the compiled codecs: messages to bytes. Included by `_compiled.pyx`.
 
+cdef enum:
+    API_VERSIONS = 18
+
 cdef struct Pen:
     uint8_t *data
     Py_ssize_t size
@@ -258,16 +261,62 @@ cdef bytes tagged(Field field, object value):
             PyMem_Free(pen.data)
 
 
+CONSTANTS = {}
+"""By their ids messages that never change, and never go."""
+
+
 cdef class Encoder:
     """Writes one message at one version, as the generated encoders do."""
 
     cdef Layout layout
     cdef object generate, generated
+    cdef bint tagged_head
+    cdef dict kept
 
-    def __init__(self, Layout layout, generate):
+    def __init__(self, cls, version, Layout layout, generate):
         """`generate()` makes the generated encoder that decides what this one refuses."""
         self.layout = layout
         self.generate = generate
+        self.kept = {}
+        self.tagged_head = version >= cls.FLEXIBLE_FROM and cls.API_KEY != API_VERSIONS
+
+    def response(self, message, correlation_id):
+        """A whole response frame as `encode_response` gives it; None what is not for the machine.
+        """
+        cdef uint8_t room[ROOM]
+        cdef Pen pen
+        cdef list parts = []
+        cdef bytes first, body
+        cdef Py_ssize_t size
+        cdef bint is_constant = id(message) in CONSTANTS
+        pen.data, pen.size, pen.room, pen.grown = room, 4, ROOM, False
+        try:
+            put_number(&pen, INT32, correlation_id)
+            if self.tagged_head:
+                more(&pen, 1)[0] = 0
+            if is_constant and id(message) in self.kept:
+                body = self.kept[id(message)]
+                memcpy(more(&pen, len(body)), PyBytes_AsString(body), len(body))
+            else:
+                size = pen.size
+                put_struct(&pen, self.layout, message, parts)
+                if is_constant and not parts:
+                    body = PyBytes_FromStringAndSize(
+                        <const char *> (pen.data + size), pen.size - size
+                    )
+                    self.kept[id(message)] = body
+            parts.append(PyBytes_FromStringAndSize(<const char *> pen.data, pen.size))
+        except Exception:  # whatever it is, the generated one raises it with its reason
+            return None
+        finally:
+            if pen.grown:
+                PyMem_Free(pen.data)
+        size = sum([len(part) for part in parts]) - 4 if len(parts) > 1 else pen.size - 4
+        if size > 0x7FFFFFFF:
+            return None
+        first = parts[0]  # nobody else has it yet
+        put32(<uint8_t *> PyBytes_AsString(first), <uint32_t> size)
+        return parts
 
     def __call__(self, message, list out, list large):
         cdef uint8_t room[ROOM]

@@ -9,16 +9,11 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 
-if os.environ.get("KOHORT_PURE") == "1":
-    _compiled = False
+if os.environ.get("KOHORT_PURE") != "1" and find_spec("kohort.wire._compiled") is not None:
+    from kohort.wire import _compiled as machine
 else:
-    _compiled = find_spec("kohort.wire._compiled") is not None
+    machine = None
 
-if _compiled:
-    from kohort.wire._compiled import Decoder, Encoder, layout_of
-else:
-    Decoder = Encoder = layout_of = None
+CODECS = "python" if machine is None else "cython"
 
-CODECS = "cython" if _compiled else "python"
-
-__all__ = ["CODECS", "Decoder", "Encoder", "layout_of"]
+__all__ = ["CODECS", "machine"]

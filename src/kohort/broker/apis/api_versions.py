@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from kohort.broker.calls import Call
 from kohort.errors import ErrorCode
+from kohort.wire import constant
 from kohort.wire.messages.api_versions_request import ApiVersionsRequest
 from kohort.wire.messages.api_versions_response import (
     ApiVersion,
@@ -45,20 +46,31 @@ def handle(node: Node, request: ApiVersionsRequest, call: Call) -> None:
     ):
         call.answer(ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST))
         return
-    call.answer(
-        ApiVersionsResponse(
-            api_keys=_listed(),
-            supported_features=[
-                SupportedFeatureKey(name=name, max_version=level)
-                for name, level in FEATURES
-                if call.api_version >= _LEVEL_ZERO_FROM
-            ],
-            finalized_features_epoch=0,
-            finalized_features=[
-                FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-                for name, level in FEATURES
-            ],
-        )
+    gate, level_zero = node.commons.gate, call.api_version >= _LEVEL_ZERO_FROM
+    if gate is not None and gate.watching:  # faults may change what they are given
+        call.answer(_answer(level_zero=level_zero))
+    else:
+        call.answer(_usual(level_zero))
+
+
+@cache
+def _usual(level_zero: bool) -> ApiVersionsResponse:
+    return constant(_answer(level_zero=level_zero))
+
+
+def _answer(*, level_zero: bool) -> ApiVersionsResponse:
+    return ApiVersionsResponse(
+        api_keys=_listed(),
+        supported_features=[
+            SupportedFeatureKey(name=name, max_version=level)
+            for name, level in FEATURES
+            if level_zero
+        ],
+        finalized_features_epoch=0,
+        finalized_features=[
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in FEATURES
+        ],
     )
 
 
