@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from array import array
 
 import pytest
 
 from kohort.client import front, front_implementation, partitioner
 from kohort.client.delivery import Delivery
-from kohort.errors import KafkaTimeoutError
-from kohort.records import BatchBuilder
+from kohort.errors import KafkaTimeoutError, UsageError
+from kohort.records import BatchBuilder, BinaryColumn
 
 IMPLEMENTATIONS = [
     pytest.param((front, partitioner), id="python"),
@@ -123,3 +124,39 @@ def test_the_guard_excludes(made):
         _ = 1 // 0
     with guard:
         pass
+
+
+def test_rows_by_key_are_each_keys_partition_in_order():
+    rng = random.Random(5)
+    keys = [None if rng.random() < 0.2 else rng.randbytes(rng.randrange(12)) for _ in range(500)]
+    offsets, data, bits = array("i", [0, 0, 0]), b"", bytearray(b"\xff" * 64)
+    for row, key in enumerate(keys):
+        data += key or b""
+        offsets.append(len(data))
+        if key is None:
+            bits[(row + 2) >> 3] &= ~(1 << ((row + 2) & 7)) & 0xFF
+    column = BinaryColumn(bytes(bits), offsets.tobytes(), data, 1, 2)
+    for partitions in (1, 3, 50):
+        found = partitioner.rows_by_key(column, 500, partitions)
+        assert [
+            list(rows) for rows in front_implementation.rows_by_key(column, 500, partitions)
+        ] == [list(rows) for rows in found]
+        for number, rows in enumerate(found):
+            asked = None if number == partitions else number
+            chosen = [k if k is None else partitioner.for_key(k, partitions) for k in keys]
+            assert list(rows) == [row for row, at in enumerate(chosen) if at == asked]
+
+
+@pytest.mark.parametrize("rows_by_key", [front_implementation.rows_by_key, partitioner.rows_by_key])
+def test_a_column_of_keys_that_is_none_is_refused(rows_by_key):
+    assert [list(rows) for rows in rows_by_key(BinaryColumn(None, b"", b""), 0, 2)] == [[], [], []]
+    words = array("i", [0, 2, 1]).tobytes()
+    for column, what in (
+        (BinaryColumn(None, words, b"ab"), "outside"),
+        (BinaryColumn(None, words[:8], b"ab"), "too short"),
+        (BinaryColumn(b"", words, b"ab"), "too short"),
+        (BinaryColumn(None, array("i", [0, 1, 3]).tobytes(), b"ab"), "outside"),
+        (BinaryColumn(None, array("i", [-1, 1, 2]).tobytes(), b"ab"), "outside"),
+    ):
+        with pytest.raises(UsageError, match=what):
+            rows_by_key(column, 2, 4)

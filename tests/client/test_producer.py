@@ -350,6 +350,36 @@ def test_arrow_batches_go_by_partition_column_or_key(producer, topic):
         p.produce_arrow("t", pa.table({"other": [1]}))
 
 
+def test_arrow_rows_go_where_their_keys_send_them_one_by_one(producer, topic):
+    """As `send` would, with a partitioner of the user's own, too; sliced and dictionary columns."""
+    keys = [None if n % 7 == 0 else b"k%d" % (n % 13) for n in range(300)]
+    batch = pa.record_batch(
+        {"key": pa.array(keys, pa.binary()), "value": [str(n) for n in range(300)]}
+    )
+    coded = pa.table(
+        {"key": batch.column("key").dictionary_encode(), "value": batch.column("value")}
+    )
+    p = producer()
+    for data in (batch.slice(20, 200), coded.slice(220)):
+        for future in p.produce_arrow("t", data):
+            future.result(WAIT_S)
+    stored = {r.value: (r.key, n) for n, rs in topic.stored.items() for r in rs}
+    assert stored.keys() == {b"%d" % n for n in range(20, 300)}
+    for value, (key, number) in stored.items():
+        assert key == keys[int(value)]
+        assert key is None or number == for_key(key, 2)
+    for rs in topic.stored.values():
+        order = [int(r.value) for r in rs if r.key == b"k3"]
+        assert order == sorted(order)
+    by_last = producer(partitioner=lambda topic, key, count: key[-1] % count)
+    for future in by_last.produce_arrow("t", pa.record_batch({"key": ["q1", "q2", "q1"]})):
+        future.result(WAIT_S)
+    assert [r.key for r in topic.stored[1] if r.key and r.key[:1] == b"q"] == [b"q1", b"q1"]
+    astray = producer(partitioner=lambda topic, key, count: count)
+    with pytest.raises(UsageError, match="partitions 0 to 1, not 2"):
+        astray.produce_arrow("t", pa.record_batch({"key": ["x"]}))
+
+
 def test_the_async_face(broker, topic):
     async def main() -> None:
         async with AsyncProducer(bootstrap_servers=broker.address) as p:

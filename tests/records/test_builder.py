@@ -199,3 +199,23 @@ def test_a_batch_that_is_taken_is_the_one_that_is_built(impl: Any, codec: Compre
         assert bytes(batch) == built
     with pytest.raises(UsageError):
         builder.take()
+
+
+def test_chosen_rows_of_columns_are_those_rows(impl: Any) -> None:
+    texts = [b"v%d" % n for n in range(50)]
+    offsets = array("i", [sum(map(len, texts[:n])) for n in range(51)]).tobytes()
+    column = BinaryColumn(None, offsets, b"".join(texts))
+    times = array("q", range(100, 150)).tobytes()
+    rows = array("i", [3, 0, 49, 3])
+    builder, plain = impl.BatchBuilder(), impl.BatchBuilder()
+    assert builder.extend_columns(times, column, column, start=1, stop=4, rows=rows, of=50) == 3
+    for row in rows[1:]:
+        plain.append(100 + row, texts[row], texts[row])
+    assert builder.build() == plain.build()
+    for wrong in ([50], [-1]):
+        with pytest.raises(UsageError, match="outside"):
+            builder.extend_columns(0, None, column, stop=1, rows=array("i", wrong), of=50)
+    with pytest.raises(UsageError, match="8 are needed"):
+        builder.extend_columns(0, None, column, stop=2, rows=array("i", [1]), of=50)
+    with pytest.raises(UsageError, match="are needed"):
+        builder.extend_columns(0, None, column, stop=1, rows=array("i", [1]), of=51)

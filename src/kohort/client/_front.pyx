@@ -5,12 +5,14 @@ cimport cython
 from cpython.dict cimport PyDict_GetItemWithError
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from cpython.ref cimport PyObject
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 import threading
+from array import array
 
 from kohort.client.delivery import await_delivery, error_of, metadata_of, timed_out
+from kohort.errors import UsageError
 from kohort.records._kernel import APPEND_PLAIN, BatchBuilder
 
 # `BatchBuilder.append` without a call through Python. -1: it has something to say, so ask it.
@@ -62,6 +64,48 @@ def murmur2(data):
 
 def for_key(key, Py_ssize_t partitions):
     return (hash_of(key) & 0x7FFFFFFF) % <uint32_t> partitions
+
+
+def rows_by_key(column, Py_ssize_t rows, Py_ssize_t partitions):
+    cdef const int32_t[::1] offsets = memoryview(column.offsets).cast("B").cast("i")
+    cdef const uint8_t[::1] data = memoryview(column.data).cast("B")
+    cdef const uint8_t[::1] bits = None
+    cdef const uint8_t *content = &data[0] if data.shape[0] else NULL
+    cdef Py_ssize_t row, first = column.first
+    cdef int32_t number, start, end
+    if column.validity is not None:
+        bits = memoryview(column.validity).cast("B")
+    if rows and (offsets.shape[0] <= first + rows or (
+        bits is not None and bits.shape[0] * 8 < first + rows
+    )):
+        raise UsageError(f"a column of keys is too short for {rows} rows")
+    cdef object numbers = array("i", bytes(4 * rows))
+    cdef object order = array("i", bytes(4 * rows))
+    cdef object bounds = array("i", bytes(4 * (partitions + 2)))
+    if not rows:
+        return [memoryview(order)] * (partitions + 1)
+    cdef int32_t[::1] chosen = numbers
+    cdef int32_t[::1] ordered = order
+    cdef int32_t[::1] at = bounds  # where the next row of each partition goes
+    for row in range(rows):
+        number = <int32_t> partitions
+        if bits is None or bits[(first + row) >> 3] >> ((first + row) & 7) & 1:
+            start, end = offsets[first + row], offsets[first + row + 1]
+            if start < 0 or end < start or end > data.shape[0]:
+                raise UsageError(f"row {row} of a column has offsets outside the column's data")
+            number = (hash_key(content + start, end - start) & 0x7FFFFFFF) % <int32_t> partitions
+        chosen[row] = number
+        at[number + 1] += 1
+    for row in range(1, partitions + 2):
+        at[row] += at[row - 1]
+    for row in range(rows):
+        ordered[at[chosen[row]]] = <int32_t> row
+        at[chosen[row]] += 1
+    whole = memoryview(order)
+    return [
+        whole[(bounds[number - 1] if number else 0):bounds[number]]
+        for number in range(partitions + 1)
+    ]
 
 
 cdef inline int64_t now_ms() noexcept nogil:

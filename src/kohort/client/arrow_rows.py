@@ -1,4 +1,4 @@
-"""Arrow batches and tables, split by partition for the producer. Needs pyarrow.
+"""Arrow batches and tables, as the producer takes them apart. Needs pyarrow.
 
 Rules:
 - Columns are `value`, `key`, `timestamp`, `partition`, `headers`; how they may be typed is
@@ -13,22 +13,46 @@ Rules:
 from __future__ import annotations
 
 import importlib
-from array import array
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from kohort.errors import UsageError
+from kohort.records.arrow import ArrowSource
+from kohort.records.columns import BinaryColumn
 
 _KNOWN = ("value", "key", "timestamp", "partition", "headers")
+ByKey = Callable[[BinaryColumn, int], list[memoryview]]
+"""The rows of a column of keys by partition; the last are those without a key."""
+
+
+class Piece(NamedTuple):
+    """Rows of one partition (None: the producer's present one); `rows` None for all of them."""
+
+    partition: int | None
+    source: ArrowSource
+    rows: memoryview | None
 
 
 def pieces(
-    data: Any, partition: int | None, for_key: Callable[[bytes], int] | None
-) -> Iterator[tuple[int | None, Any]]:
-    """(partition, record batch) for the rows of a record batch or table.
+    data: Any, partition: int | None, default_ms: int, by_key: ByKey | None
+) -> Iterator[Piece]:
+    """The rows of a record batch or table; `by_key` None leaves those with keys to the producer."""
+    for number, batch in _by_column(data, partition):
+        source = ArrowSource(batch, default_ms)
+        asked = partition is not None or "partition" in batch.schema.names
+        if asked or by_key is None or source.key is None:
+            yield Piece(number, source, None)
+            continue
+        *found, without = by_key(source.key, source.rows)
+        for number, rows in enumerate(found):
+            if len(rows):
+                yield Piece(number, source, rows)
+        if len(without):
+            yield Piece(None, source, without)
 
-    `for_key` tells a key's partition; None leaves it to the producer.
-    """
+
+def _by_column(data: Any, partition: int | None) -> Iterator[tuple[int | None, Any]]:
+    """Record batches with the partition that was asked for, by argument or column."""
     import pyarrow as pa
 
     names = set(data.schema.names)
@@ -46,12 +70,6 @@ def pieces(
             yield partition, batch
         elif "partition" in names:
             yield from _split(batch, batch.column("partition").cast(pa.int32()))
-        elif (
-            for_key is not None
-            and "key" in names
-            and batch.column("key").null_count < batch.num_rows
-        ):
-            yield from _split(batch, _by_key(batch.column("key"), for_key))
         else:
             yield None, batch
 
@@ -65,14 +83,3 @@ def _split(batch: Any, numbers: Any) -> Iterator[tuple[int | None, Any]]:
             yield None, batch.filter(pc.is_null(numbers))
         else:
             yield number, batch.filter(pc.equal(numbers, number))
-
-
-def _by_key(keys: Any, for_key: Callable[[bytes], int]) -> Any:
-    """A partition for every row, null where the key is null; each key is hashed once."""
-    import pyarrow as pa
-
-    if not pa.types.is_dictionary(keys.type):
-        keys = keys.cast(pa.binary()).dictionary_encode()
-    chosen = array("i", [for_key(key) for key in keys.dictionary.cast(pa.binary()).to_pylist()])
-    by_index = pa.Array.from_buffers(pa.int32(), len(chosen), [None, pa.py_buffer(chosen)])
-    return by_index.take(keys.indices)

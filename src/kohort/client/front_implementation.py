@@ -26,10 +26,11 @@ if _compiled:
         TopicSlots,
         for_key,
         murmur2,
+        rows_by_key,
     )
 else:
     from kohort.client.front import Front, Guard, RecordFuture, Slot, TopicSlots
-    from kohort.client.partitioner import for_key, murmur2
+    from kohort.client.partitioner import for_key, murmur2, rows_by_key
 
 FRONT = "cython" if _compiled else "python"
 
@@ -42,4 +43,5 @@ __all__ = [
     "TopicSlots",
     "for_key",
     "murmur2",
+    "rows_by_key",
 ]

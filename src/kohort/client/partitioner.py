@@ -12,8 +12,12 @@ Rules:
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Final
+
+from kohort.errors import UsageError
+from kohort.records.columns import BinaryColumn
 
 _M: Final = 0x5BD1E995
 _MASK: Final = 0xFFFFFFFF
@@ -37,6 +41,45 @@ def murmur2(data: bytes) -> int:
 def for_key(key: bytes, partitions: int) -> int:
     """The partition of a key."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def checked(topic: str, partition: int | None, count: int) -> int:
+    """The partition, if a topic with `count` of them has it; else UsageError."""
+    if partition is None or not 0 <= partition < count:
+        raise UsageError(f"topic {topic!r} has partitions 0 to {count - 1}, not {partition}")
+    return partition
+
+
+def rows_by_key(column: BinaryColumn, rows: int, partitions: int) -> list[memoryview]:
+    """The rows of a column of keys, by partition; those without a key are the last of the list.
+
+    Each is a buffer of int32 in ascending order. UsageError when the column is none.
+    """
+    return rows_by(column, rows, partitions, lambda key: for_key(key, partitions))
+
+
+def rows_by(
+    column: BinaryColumn, rows: int, partitions: int, choose: Callable[[bytes], int]
+) -> list[memoryview]:
+    """The same where `choose` tells the partition; it is asked once a key."""
+    offsets = memoryview(column.offsets).cast("B").cast("i")
+    data, bits = memoryview(column.data).cast("B"), column.validity
+    end = column.first + rows
+    if rows and (len(offsets) <= end or (bits is not None and memoryview(bits).nbytes * 8 < end)):
+        raise UsageError(f"a column of keys is too short for {rows} rows")
+    found = [array("i") for _ in range(partitions + 1)]
+    chosen: dict[bytes, int] = {}
+    for row in range(rows):
+        at, number = column.first + row, partitions
+        if bits is None or bits[at >> 3] >> (at & 7) & 1:
+            if not 0 <= offsets[at] <= offsets[at + 1] <= len(data):
+                raise UsageError(f"row {row} of a column has offsets outside the column's data")
+            key = bytes(data[offsets[at] : offsets[at + 1]])
+            if key not in chosen:
+                chosen[key] = choose(key)
+            number = chosen[key]
+        found[number].append(row)
+    return [memoryview(some) for some in found]
 
 
 class Sticky:

@@ -19,15 +19,18 @@ from typing import TYPE_CHECKING, Any, Self
 from kohort.client.config import ProducerConfig
 from kohort.client.delivery import Delivery
 from kohort.client.front import Headers
-from kohort.client.front_implementation import Front, RecordFuture
+from kohort.client.front_implementation import Front, RecordFuture, rows_by_key
 from kohort.client.future import Future
 from kohort.client.observed import Observed
+from kohort.client.partitioner import checked, rows_by
 from kohort.client.producer_transactions import AsyncTransacting, Transacting
 from kohort.errors import KafkaTimeoutError
 from kohort.records import BatchBuilder
 
 if TYPE_CHECKING:
     from kohort.client.producer_core import ProducerCore
+    from kohort.records import BinaryColumn
+    from kohort.records.arrow import ArrowSource
 
 
 class _Begun(Observed):
@@ -125,21 +128,24 @@ class Producer(Front, Transacting, _Begun):
         UsageError for columns of other names or types.
         """
         from kohort.client.arrow_rows import pieces  # pyarrow is an extra
-        from kohort.records.arrow import ArrowSource
 
         core, count = self._core, self._partition_count(topic)
 
         def choose(key: bytes) -> int:
-            chosen = core.choose(topic, key, count)
-            assert chosen is not None, "a key has a partition, unless keys are ignored"
-            return chosen
+            return checked(topic, core.choose(topic, key, count), count)
 
+        def by_key(keys: BinaryColumn, rows: int) -> list[memoryview]:
+            if core.custom is not None:
+                return rows_by(keys, rows, count, choose)
+            return rows_by_key(keys, rows, count)
+
+        ignored = core.custom is None and core.chooses
+        when_ms = time.time_ns() // 1_000_000
         futures: list[RecordFuture] = []
-        by_key = None if core.custom is None and core.chooses else choose
-        for number, batch in pieces(data, partition, by_key):
-            when_ms = time.time_ns() // 1_000_000
-            source = ArrowSource(batch, when_ms)
-            futures += self._fill(topic, number, source.rows, source.extend, when_ms)
+        for number, source, rows in pieces(data, partition, when_ms, None if ignored else by_key):
+            size = source.rows if rows is None else len(rows)
+            extend = _row_extender(source, rows)
+            futures += self._fill(topic, number, size, extend, when_ms)
         return futures
 
     def flush(self, timeout_s: float | None = None) -> None:
@@ -333,6 +339,12 @@ def _extender(
     when_ms: int, keys: Sequence[bytes | None] | None, values: Sequence[bytes | None]
 ) -> Callable[[BatchBuilder, int], int]:
     return lambda builder, start: builder.extend(when_ms, keys, values, start=start)
+
+
+def _row_extender(
+    source: ArrowSource, rows: memoryview | None
+) -> Callable[[BatchBuilder, int], int]:
+    return lambda builder, start: source.extend(builder, start, rows)
 
 
 def _from_row(

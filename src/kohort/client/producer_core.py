@@ -27,7 +27,7 @@ from kohort.client.front_implementation import Guard, RecordFuture, TopicSlots, 
 from kohort.client.future import Future
 from kohort.client.metadata import ClusterMetadata
 from kohort.client.network import NetworkThread, warner
-from kohort.client.partitioner import Sticky
+from kohort.client.partitioner import Sticky, checked
 from kohort.client.produce import answers_in, leader_hints, nodes_in, produce_request, seal
 from kohort.client.sender import IdState, Outcome, ProducePlan, Sender
 from kohort.errors import (
@@ -214,9 +214,7 @@ class ProducerCore:
             partition = self.choose(topic, key, len(queues))
             if partition is None:
                 return queues[route.sticky]
-        if 0 <= partition < len(queues):
-            return queues[partition]
-        raise UsageError(f"topic {topic!r} has partitions 0 to {len(queues) - 1}, not {partition}")
+        return queues[checked(topic, partition, len(queues))]
 
     def _add_slowly(
         self, route: Route, queue: PartitionQueue, add: Add

@@ -189,10 +189,13 @@ cdef class BatchBuilder:
         return row - start
 
     def extend_columns(
-        self, timestamps, key, value, headers=None, *, Py_ssize_t start=0, Py_ssize_t stop
+        self, timestamps, key, value, headers=None, *, Py_ssize_t start=0, Py_ssize_t stop,
+        rows=None, Py_ssize_t of=0,
     ):
         cdef Py_ssize_t row = start
-        cdef ColumnReader reader = ColumnReader(timestamps, key, value, headers, start, stop)
+        cdef ColumnReader reader = ColumnReader(
+            timestamps, key, value, headers, start, stop, rows, of
+        )
         cdef int status = 0
         self._make_ready()
         with nogil:
@@ -243,7 +246,7 @@ cdef class BatchBuilder:
             release(&d.records)
         else:
             seal(d.records.data, size)
-            out = take(&d.records)
+            out = take(&d.records, 3 * size)  # it is sent soon
         self.usual = min(size, d.max_bytes)
         self.clear()
         return out
@@ -425,6 +428,8 @@ cdef class ColumnReader:
 
     cdef list held
     cdef Py_ssize_t held_size  # of the last one
+    cdef const int32_t *rows  # which to take, if not all; of so many
+    cdef Py_ssize_t of
     cdef const int64_t *timestamps
     cdef int64_t timestamp
     cdef Strings key
@@ -435,10 +440,16 @@ cdef class ColumnReader:
     cdef Strings header_key
     cdef Strings header_value
 
-    def __init__(self, timestamps, key, value, headers, Py_ssize_t start, Py_ssize_t stop):
+    def __init__(
+        self, timestamps, key, value, headers, Py_ssize_t start, Py_ssize_t stop, rows,
+        Py_ssize_t of,
+    ):
         self.held = []
-        if start < 0 or stop < start:
+        if start < 0 or stop < start or of < 0:
             raise UsageError(f"rows {start} to {stop} are no range")
+        if rows is not None:
+            self.rows = <const int32_t *> self._hold(rows, stop * 4)
+            self.of = stop = of
         if isinstance(timestamps, int):
             self.timestamp = timestamps
         else:
@@ -488,7 +499,12 @@ cdef class ColumnReader:
         """Appends one row: 0 done, 1 full, 2 bad offsets, -1 no memory."""
         cdef Field key, value
         cdef int64_t count = 0
-        cdef int fault = string_at(&self.key, row, &key) | string_at(&self.value, row, &value)
+        cdef int fault
+        if self.rows != NULL:
+            row = self.rows[row]
+            if row < 0 or row >= self.of:
+                return 2
+        fault = string_at(&self.key, row, &key) | string_at(&self.value, row, &value)
         if fault:
             return fault
         draft.scratch.size = 0

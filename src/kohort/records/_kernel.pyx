@@ -210,10 +210,12 @@ cdef class Memory:
         release(&self.vec)
 
 
-cdef object take(Vec *vec):
+cdef object take(Vec *vec, size_t spare=0):
     """The bytes of `vec` as a memoryview that owns them, in memory of about their size."""
     cdef Memory memory = Memory.__new__(Memory)
-    if vec.data != NULL and vec.room <= vec.size + vec.size // 2 + 64:
+    if not spare:
+        spare = vec.size // 2 + 64
+    if vec.data != NULL and vec.room <= vec.size + spare:
         memory.vec = vec[0]
         vec.data = NULL
         vec.size = vec.room = 0

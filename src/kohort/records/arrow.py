@@ -147,15 +147,20 @@ class ArrowSource:
             self.timestamps = _milliseconds(batch.column("timestamp"), default_timestamp_ms)
         self.headers = _encodable_headers(batch) if "headers" in names else None
 
-    def extend(self, builder: BatchBuilder, start: int, stop: int | None = None) -> int:
-        """Appends rows from `start` on until `builder` is full; returns how many it took."""
+    def extend(self, builder: BatchBuilder, start: int, rows: memoryview | None = None) -> int:
+        """Appends rows from `start` on until `builder` is full; returns how many it took.
+
+        `rows`, int32, names the rows that are meant; `start` counts in it then.
+        """
         return builder.extend_columns(
             self.timestamps,
             self.key,
             self.value,
             self.headers,
             start=start,
-            stop=self.rows if stop is None else stop,
+            stop=self.rows if rows is None else len(rows),
+            rows=rows,
+            of=self.rows,
         )
 
 

@@ -171,22 +171,30 @@ class BatchBuilder:
         *,
         start: int = 0,
         stop: int,
+        rows: Readable | None = None,
+        of: int = 0,
     ) -> int:
         """The same from columns in Arrow's layout, rows `start` to `stop`.
 
-        `timestamps` is one for all, or a buffer of int64. `UsageError` when a buffer is too short
-        or its offsets are wrong.
+        `timestamps` is one for all, or a buffer of int64. `rows`, a buffer of int32, names the rows
+        to take of the `of` that there are; `start` and `stop` count in it then. `UsageError` when a
+        buffer is too short or its offsets or rows are wrong.
         """
-        if start < 0 or stop < start:
+        if start < 0 or stop < start or of < 0:
             raise UsageError(f"rows {start} to {stop} are no range")
-        times = None if isinstance(timestamps, int) else _words(timestamps, "q", stop)
-        keys, values = _Strings(key, stop), _Strings(value, stop)
-        lists = _HeaderLists(headers, stop)
-        for row in range(start, stop):
+        chosen = None if rows is None else _words(rows, "i", stop)
+        count = stop if rows is None else of
+        times = None if isinstance(timestamps, int) else _words(timestamps, "q", count)
+        keys, values = _Strings(key, count), _Strings(value, count)
+        lists = _HeaderLists(headers, count)
+        for place in range(start, stop):
+            row = place if chosen is None else int(chosen[place])
+            if not 0 <= row < count:
+                raise UsageError(f"row {place} of a column has offsets outside the column's data")
             timestamp = times[row] if times is not None else timestamps
             assert isinstance(timestamp, int)
             if self.append(timestamp, keys[row], values[row], lists[row]) < 0:
-                return row - start
+                return place - start
         return stop - start
 
     def build(
