@@ -62,8 +62,9 @@ interop: setup  ## Apache Kafka's clients, tools, broker, Spark's connector besi
 	  $(PYTEST) -q tests/interop && \
 	  echo "==> our clients against Apache Kafka, alone and in groups with the Java client" && \
 	  KOHORT_TEST_CLUSTER=apache $(PYTEST) -q tests/client tests/processing/test_app.py \
-	    tests/processing/test_exact.py tests/processing/test_holding.py \
-	    tests/interop/test_java_groups.py tests/e2e/test_interop_consumer_protocol.py; \
+	    tests/processing/test_exact.py tests/processing/test_holding.py tests/examples \
+	    tests/serdes tests/retry/test_cluster_port.py tests/retry/test_redrive.py \
+	    tests/interop/test_java_groups.py tests/interop/test_kcat.py tests/e2e/test_interop_*.py; \
 	else echo "==> SKIPPED: everything that needs Apache Kafka's jars, for the reason above"; fi
 
 compat-go: setup  ## franz-go's own tests against `kohort broker run` (Go)

@@ -79,21 +79,19 @@ def table(
     title: str,
     clients: dict[str, tuple[str, float]],
     run: Callable[[str, Case], Iterator[dict[str, Any] | None]],
-    broker: AbstractContextManager[str],
+    bootstrap: str,
     cases: list[Case],
 ) -> None:
     """One table in Markdown, a row as soon as it is measured."""
     heads = [head for head, _ in clients.values()]
     print(f"\n{title}\n\n| values, codec, partitions | {' | '.join(heads)} |")
     print("|---" * (len(heads) + 1) + "|", flush=True)
-    with broker as bootstrap:
-        for case in cases:
-            size, codec, partitions = case
-            found = list(run(bootstrap, case))
-            base = found[0]
-            cells = [cell(figures, base if n else None) for n, figures in enumerate(found)]
-            row = f"{size} B, {codec}, {partitions}"
-            print(f"| {row} | {' | '.join(cells)} |", flush=True)
+    for case in cases:
+        size, codec, partitions = case
+        found = list(run(bootstrap, case))
+        base = found[0]
+        cells = [cell(figures, base if n else None) for n, figures in enumerate(found)]
+        print(f"| {size} B, {codec}, {partitions} | {' | '.join(cells)} |", flush=True)
 
 
 def cell(figures: dict[str, Any] | None, base: dict[str, Any] | None) -> str:
@@ -120,7 +118,7 @@ def main() -> int:
     wanted = {name for name in given.cells.split(",") if name}
     cases = [c for c in CASES if not wanted or f"{c[0]}-{c[1]}-{c[2]}" in wanted]
     brokers: dict[str, Callable[[], AbstractContextManager[str]]] = {
-        "embedded broker": lambda: embedded("os")
+        "the embedded broker": lambda: embedded("os")
     }
     if why := apache.lack():
         print(f"SKIPPED: Apache Kafka: {why}")
@@ -128,10 +126,11 @@ def main() -> int:
         brokers["Apache Kafka 4.3"] = apache_kafka
     began = time.monotonic()
     for broker, start in brokers.items():
-        if given.only != "produce":
-            table(f"Reading from the {broker}", CONSUME, consume, start(), cases)
-        if given.only != "consume":
-            table(f"Writing to the {broker}", PRODUCE, produce, start(), cases)
+        with start() as bootstrap:
+            if given.only != "produce":
+                table(f"Reading from {broker}", CONSUME, consume, bootstrap, cases)
+            if given.only != "consume":
+                table(f"Writing to {broker}", PRODUCE, produce, bootstrap, cases)
     print(f"\nin {time.monotonic() - began:.0f} s")
     return 0
 

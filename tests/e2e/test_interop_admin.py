@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -42,38 +42,50 @@ def code_of(error: BaseException) -> int:
     return error.args[0].code()
 
 
+def comes(look: Callable[[], object], wanted: object) -> None:
+    """Seen at once on the embedded broker; Apache Kafka's hears of changes from its controller."""
+    check = deadline()
+    while (seen := look()) != wanted:
+        assert APACHE, f"{seen} instead of {wanted}"
+        check(f"{wanted} instead of {seen}")
+
+
 def test_a_topics_life(theirs, ours: Admin) -> None:
     """Create, see, grow, configure, delete; each step seen by both."""
     name = fresh("managed")
+
+    def here(setting: str) -> str | None:
+        return ours.describe_configs(name)[setting].value
+
+    def there() -> dict[str, int]:
+        return {n: c for n, c in theirs.topics().items() if n == name}
+
     theirs.create_topic(name, 2, {"retention.ms": "1000000"})
-    assert (
-        counts(ours, name) == {name: 2} == {n: c for n, c in theirs.topics().items() if n == name}
-    )
+    comes(lambda: (counts(ours, name), there()), ({name: 2}, {name: 2}))
     theirs.create_partitions(name, 5)
-    check = deadline()
-    while counts(ours, name) != {name: 5} or theirs.topics()[name] != 5:
-        check("the new partitions")  # Apache Kafka's broker hears of them from its controller
+    comes(lambda: (counts(ours, name), there()), ({name: 5}, {name: 5}))
     mine = {c.name: c.value for c in ours.describe_configs(name).values()}
     assert theirs.configs(name) == mine
     assert mine["retention.ms"] == "1000000"
     if theirs.alter_config:
         theirs.alter_config(name, "retention.ms", "77000")
         theirs.alter_config(name, "max.message.bytes", "2000")
-        assert ours.describe_configs(name)["retention.ms"].value == "77000"
+        comes(lambda: (here("retention.ms"), here("max.message.bytes")), ("77000", "2000"))
         theirs.alter_config(name, "retention.ms", None)
-        assert ours.describe_configs(name)["retention.ms"].value == DEFAULT_RETENTION
-        assert ours.describe_configs(name)["max.message.bytes"].value == "2000"
+        comes(lambda: here("retention.ms"), DEFAULT_RETENTION)
+        assert here("max.message.bytes") == "2000"
         ours.alter_configs(name, {"max.message.bytes": None})
     ours.alter_configs(name, {"retention.ms": None, "retention.bytes": "5000"})
     theirs.replace_configs(name, {"retention.ms": "88000"})  # AlterConfigs: the others go back
     kept = {} if theirs.replaces else {"retention.bytes": "5000"}
-    entries = ours.describe_configs(name)
-    changed = {n: e.value for n, e in entries.items() if e.source == "topic"}
-    assert changed == {"retention.ms": "88000", **kept}
+
+    def changed() -> dict[str, str | None]:
+        entries = ours.describe_configs(name)
+        return {n: e.value for n, e in entries.items() if e.source == "topic"}
+
+    comes(changed, {"retention.ms": "88000", **kept})
     theirs.delete_topic(name)
-    check = deadline()
-    while counts(ours, name) or name in theirs.topics():
-        check("the topic's end")
+    comes(lambda: (counts(ours, name), there()), ({}, {}))
 
 
 def test_what_is_refused(theirs, ours: Admin) -> None:

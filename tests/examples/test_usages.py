@@ -30,7 +30,7 @@ from kohort.client.flow import Priorities, Together
 from kohort.client.types import TopicPartition
 from kohort.errors import ConfigError
 from kohort.records import Record
-from kohort.testing import Cluster
+from tests.clusters import Cluster
 from tests.processing.conftest import Running, Until
 from tests.processing.test_exact import read_committed, rows, wait_for
 

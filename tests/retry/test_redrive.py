@@ -13,7 +13,7 @@ from kohort.retry import Permanent
 from kohort.retry import headers as h
 from kohort.retry.policy import RetryPolicy, RetryTopics
 from kohort.retry.redrive import Choice, Redrive
-from kohort.testing import Cluster
+from tests.clusters import Cluster
 from tests.processing.conftest import Running, Until
 
 _numbers = itertools.count()

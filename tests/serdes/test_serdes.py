@@ -20,7 +20,7 @@ from kohort.serdes import (
     StringSerde,
     Undecodable,
 )
-from kohort.testing import Cluster
+from tests.clusters import Cluster
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
