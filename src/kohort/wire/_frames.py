@@ -87,7 +87,7 @@ def encode_request(
 def encode_response(message: Message, version: int, correlation_id: int) -> list[Buffer]:
     """A response frame: size, header, body; large record buffers uncopied."""
     if machine is not None:
-        encoder = message.ENCODERS.get(version)
+        encoder: Any = message.ENCODERS.get(version)
         if isinstance(encoder, machine.Encoder):
             quick = encoder.response(message, correlation_id)
             if quick is not None:
