@@ -444,3 +444,12 @@ def write_marker(world: World, tp: TopicPartition) -> None:
     if log is not None:
         log.append_marker(world.schedule.now_ms)
         world.cluster.progressed(log)
+
+
+@_does("trim {tp} to {n}")
+def trim(world: World, tp: TopicPartition, start: int) -> None:
+    """Retention deletes what is below this offset, at most all that there is."""
+    log = world.cluster.topic_log(*tp)
+    if log is not None:
+        log.trim(start)
+        world.cluster.progressed(log)

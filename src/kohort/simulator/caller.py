@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from types import GeneratorType
@@ -19,6 +20,7 @@ from kohort.client.config import ConsumerConfig
 from kohort.client.consumer_base import ConsumerBase
 from kohort.client.consumer_core import ConsumerCore
 from kohort.client.listener import RebalanceListener
+from kohort.client.subscription import SubscriptionPattern, Topics
 from kohort.client.types import OffsetAndMetadata, TopicPartition
 from kohort.client.waiting import Call, Steps, Wait
 from kohort.errors import (
@@ -125,7 +127,7 @@ class SimConsumer(ConsumerBase):
         """The engine, for checks to look into."""
         return self._core
 
-    def subscribe(self, topics: Sequence[str], listener: RebalanceListener) -> None:
+    def subscribe(self, topics: Topics, listener: RebalanceListener) -> None:
         """As `Consumer.subscribe`."""
         self._subscribe(topics, listener)
 
@@ -231,7 +233,7 @@ class Application:
             default_api_timeout_ms=times.call_ms,
             enable_auto_commit=plan.commit == "auto",
             auto_commit_interval_ms=times.auto_commit_ms,
-            auto_offset_reset="earliest",
+            auto_offset_reset=plan.reset,
             fetch_max_wait_ms=times.fetch_wait_ms,
             metadata_max_age_ms=times.metadata_age_ms,
             socket_connection_setup_timeout_ms=times.request_ms // 2,
@@ -271,7 +273,7 @@ class Application:
 
     def _life(self) -> Life:
         consumer, plan, checks = self.consumer, self.plan, self.world.checks
-        consumer.subscribe(plan.topics, _Listener(self))
+        consumer.subscribe(self._reads(), _Listener(self))
         self.begun = True
         while True:
             checks.comes_back(self)
@@ -311,6 +313,13 @@ class Application:
             yield Work(busy_ms)
             if records:
                 yield from self._commit()
+
+    def _reads(self) -> Topics:
+        pattern = self.plan.pattern
+        if not pattern:
+            return self.plan.topics
+        by_broker = self.plan.protocol == "consumer"
+        return SubscriptionPattern(pattern) if by_broker else re.compile(pattern)
 
     def _busy_ms(self, records: list[Record]) -> int:
         slow_ms = self.slow_until_ms - self.world.schedule.now_ms

@@ -189,7 +189,8 @@ class SimCluster:
         if request.topics is None:
             topics = [self._described(name, alive) for name in sorted(self.topics)]
         else:
-            topics = [self._described(topic.name or "", alive) for topic in request.topics]
+            names = [t.name or self.names.get(bytes(t.topic_id), "") for t in request.topics]
+            topics = [self._described(name, alive) for name in names]
         brokers = [
             MetadataResponseBroker(node_id=number, host=host_name(number), port=PORT)
             for number in alive

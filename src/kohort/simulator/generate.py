@@ -21,6 +21,10 @@ ASSIGNORS = (
 PROTOCOLS = ("classic", "classic", "consumer", "consumer", "mixed")
 """`mixed`: each member speaks one of the two, and the group migrates to and fro (KIP-848)."""
 APIS = ("JoinGroup", "SyncGroup", "Heartbeat", "OffsetCommit", "OffsetFetch", "LeaveGroup", "Fetch")
+PATTERNS = (".*", "[no].*", "orders|notes", "(bill|order|note)s")
+"""Each matches `orders`, which is always there."""
+LATER = ("notes", "parcels")
+"""Topics that are made while the world runs."""
 MAX_MEMBERS = len(NAMES)
 
 
@@ -93,11 +97,20 @@ def _grow(c: _Cast) -> list[tuple[int, str]]:
     return [(0, f"grow {topic} to {c.topics[topic]} partitions")]
 
 
+def _create(c: _Cast) -> list[tuple[int, str]]:
+    topic = c.chance.choice(LATER)
+    if topic in c.topics:
+        return []
+    c.topics[topic] = c.chance.randint(1, 3)
+    return [(0, f"create {topic} with {c.topics[topic]} partitions")]
+
+
 def _twin(c: _Cast) -> list[tuple[int, str]]:
     return [(0, f"start a twin of {c.who()}")] if c.static else []
 
 
 FAULTS: dict[str, Fault] = {
+    "create": _create,
     "cut": lambda c: [(0, f"cut {c.who()}")],
     "cut-node": lambda c: [(0, f"cut {c.who()} from {c.node()}")],
     "block": lambda c: [(0, f"block {c.who()} from {c.node()} for {c.ms(100, 9_000)} ms")],
@@ -123,6 +136,7 @@ FAULTS: dict[str, Fault] = {
     "commit": lambda c: [(0, f"commit {c.who()}")],
     "unsubscribe": _unsubscribe,
     "grow": _grow,
+    "trim": lambda c: [(0, f"trim {c.tp()} to {c.ms(1, 200)}")],
     "twin": _twin,
 }
 
@@ -177,6 +191,8 @@ def _consumers(
     assignor, static = chance.choice(ASSIGNORS), chance.random() < 0.25
     chosen = chance.choice(PROTOCOLS) if protocol is None else protocol
     drift = chance.random() < 0.3
+    resets = chance.choice((("earliest",), ("earliest",), ("latest",), ("earliest", "latest")))
+    patterns = chance.random() < 0.2
     found: list[ConsumerPlan] = []
     for name in NAMES[:count]:
         some = sorted(topics) if chance.random() < 0.8 else [chance.choice(sorted(topics))]
@@ -192,6 +208,8 @@ def _consumers(
                 work_ms=chance.choice((0, 20, 400)),
                 records=chance.choice((1, 5, 50, 500)),
                 permille=chance.randint(970, 1_030) if drift else 1_000,
+                pattern=chance.choice(PATTERNS) if patterns else "",
+                reset=chance.choice(resets),
                 fence=chance.random() < 0.3,
             )
         )

@@ -160,8 +160,8 @@ class TopicLog:
         self.start = max(self.start, min(start, self.end))
 
     def next_visible(self, offset: int) -> int:
-        """The first offset from `offset` on that readers see, or the end."""
-        at = bisect_right(self.visible, max(offset, self.start) - 1)
+        """The first offset from `offset` on that readers see, deleted or not, or the end."""
+        at = bisect_right(self.visible, offset - 1)
         return self.visible[at] if at < len(self.visible) else self.end
 
     def epoch_at(self, offset: int) -> int:

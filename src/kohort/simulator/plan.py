@@ -68,6 +68,8 @@ class ConsumerPlan:
 
     name: str
     topics: tuple[str, ...]
+    pattern: str = ""
+    """It reads what matches this instead; in the consumer protocol the broker says what that is."""
     group: str = "g"
     protocol: str = "classic"
     assignor: str = "range"
@@ -80,6 +82,8 @@ class ConsumerPlan:
     records: int = 50
     permille: int = 1_000
     """The speed of its clock."""
+    reset: str = "earliest"
+    """Where it begins without a committed offset, and goes on where the log has lost its own."""
     fence: bool = False
     """Commits inside the listener, too, before partitions are given up."""
 

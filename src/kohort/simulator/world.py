@@ -247,7 +247,7 @@ class World:
         return [
             app
             for app in self.all_apps
-            if app.alive and (not app.begun or app.consumer.core.subscription.topics)
+            if app.alive and (not app.begun or app.consumer.core.subscription.by_group)
         ]
 
     def node(self, number: int | None) -> SimNode | None:

@@ -1,7 +1,9 @@
 """Checks of consumers: C1-C6, C10, CL1 on what applications are handed, G1 on what they hold.
 
 Rules: the truth is what the topic's log has and what the application saw. Where reading begins is
-known too: at a committed offset that held around the assignment, at the log's start, or at a seek.
+known too: at a committed offset that held around the assignment, at a seek, or where the reset
+policy says, which is told by an event (C8): the log's start or its end, when nothing was committed
+or the log has deleted what is at the position.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ from kohort.simulator.views import look_at
 from kohort.wire.messages.offset_commit_request import OffsetCommitRequest
 
 if TYPE_CHECKING:
+    from kohort.client.positions import OffsetReset
     from kohort.simulator.caller import Application
     from kohort.simulator.checks.offsets import OffsetChecks
     from kohort.simulator.logs import TopicLog
     from kohort.simulator.world import World
 
 POLL_SLACK_MS = 50
+EARLIEST, LATEST = "earliest", "latest"
 
 
 @dataclass
@@ -39,6 +43,10 @@ class Owned:
     committed: int = -1
     """The last offset that the coordinator took from this owner."""
     paused: bool = False
+    end: int = 0
+    """Where the log ended when the ownership began."""
+    passed: int = 0
+    """What the reset policy has passed over."""
 
 
 @dataclass
@@ -89,6 +97,27 @@ def c6_exact_difference(
         demand(not told & have, "C6", f"{who} is assigned {sorted(told & have)}, which it has")
     else:
         demand(told <= have, "C6", f"{who} gives up {sorted(told - have)}, which it has not")
+
+
+def c8_confirmed(who: str, event: OffsetReset, log: TopicLog) -> None:
+    """C8: a position is moved where nothing is committed, or its record was deleted; never else."""
+    demand(
+        event.from_offset < log.start or event.from_offset < 0,
+        "C8",
+        f"{who} moves in {event.partition} from {event.from_offset} to {event.to_offset}, and the "
+        f"log begins at {log.start}: {event.cause}",
+    )
+
+
+def c8_as_configured(who: str, event: OffsetReset, policy: str, log: TopicLog, end: int) -> None:
+    """C8: to the log's start, or to its end, as it was when a node was asked."""
+    least, most = (0, log.start) if policy == EARLIEST else (end, log.end)
+    demand(
+        max(least, event.from_offset) <= event.to_offset <= most,
+        "C8",
+        f"{who} moves in {event.partition} from {event.from_offset} to {event.to_offset}; with "
+        f"{policy!r} it is from {least} to {most}",
+    )
 
 
 def c10_paused_is_silent(who: str, tp: TopicPartition, owned: Owned) -> None:
@@ -152,7 +181,7 @@ class ConsumerChecks:
         if app.machine.stalled_until_ms < seen.began_ms:
             most_ms = app.plan.poll_ms + (2 * times.call_ms if app.plan.fence else 0)
             cl1_poll_returns(app.name, took_ms, most_ms + POLL_SLACK_MS)
-        self._c8_resets(app, seen)
+        self._resets(app, seen)
         spans: dict[TopicPartition, list[int]] = {}
         for record in records:
             tp = TopicPartition(record.topic, record.partition)
@@ -172,32 +201,59 @@ class ConsumerChecks:
         for tp, (first, last) in spans.items():
             self._world.journal.tell(f"{app.name} is handed {tp} {first}..{last}")
 
-    def _c8_resets(self, app: Application, seen: Seen) -> None:
-        """C8: no simulated log loses anything, so none may be taken for truncated or too short."""
+    def _resets(self, app: Application, seen: Seen) -> None:
+        """C8 on what the reset policy has done since it was looked at last."""
         events = app.consumer.resets()
         for event in events[seen.resets :]:
-            demand(
-                event.from_offset < 0,
-                "C8",
-                f"{app.name} moves in {event.partition} from {event.from_offset} to "
-                f"{event.to_offset}: {event.cause}",
+            tp, log = event.partition, self._log(event.partition)
+            owned = seen.owned.get(tp) or seen.past.get(tp)
+            c8_confirmed(app.name, event, log)
+            c8_as_configured(
+                app.name, event, app.plan.reset, log, 0 if owned is None else owned.end
             )
+            if owned is None:
+                continue
+            if event.from_offset < 0:
+                self._nothing_committed(app, tp, owned, event)
+            owned.expect, owned.passed = event.to_offset, max(owned.passed, event.to_offset)
+            if app.plan.reset == LATEST:  # what it passes over is its own choice
+                key = app.plan.group, tp
+                self.read[key] = max(self.read.get(key, 0), event.to_offset)
         seen.resets = len(events)
 
-    def _begins(self, app: Application, tp: TopicPartition, owned: Owned, offset: int) -> None:
-        """C2, C8: the first record is where the group stands, or at the start without that."""
-        key, log = (app.plan.group, tp), self._log(tp)
+    def _held(self, app: Application, tp: TopicPartition, owned: Owned) -> set[int | None]:
+        """The committed offsets that it may have been told."""
         news_ms = self._world.settings.news_ms + 4 * self._world.settings.flush_ms[1]
-        held = self._offsets.in_effect(key, owned.since_ms - news_ms)
-        starts = {log.next_visible(log.start if at is None else at) for at in held}
+        return self._offsets.in_effect((app.plan.group, tp), owned.since_ms - news_ms)
+
+    def _nothing_committed(
+        self, app: Application, tp: TopicPartition, owned: Owned, event: OffsetReset
+    ) -> None:
+        held = self._held(app, tp, owned)
+        demand(
+            None in held,
+            "C8",
+            f"{app.name} begins to read {tp} by its reset policy; the group stands at {held}",
+        )
+        self._excuse(app, tp, event.to_offset)
+
+    def _excuse(self, app: Application, tp: TopicPartition, offset: int) -> None:
+        """Somebody has committed more meanwhile: commits may go back (O3)."""
+        latest = self._offsets.history.get((app.plan.group, tp))
+        if latest and latest[-1].offset is not None and offset < latest[-1].offset:
+            self._offsets.excused.add(tp)
+
+    def _begins(self, app: Application, tp: TopicPartition, owned: Owned, offset: int) -> None:
+        """C2: the first record is where the group stands."""
+        log = self._log(tp)
+        held = self._held(app, tp, owned)
+        starts = {log.next_visible(at) for at in held if at is not None}
         demand(
             offset in starts,
             "C2",
             f"{app.name} begins to read {tp} at {offset}; the group stands at {sorted(starts)}",
         )
-        latest = self._offsets.history.get(key)
-        if latest and latest[-1].offset is not None and offset < latest[-1].offset:
-            self._offsets.excused.add(tp)
+        self._excuse(app, tp, offset)
 
     def sought(self, app: Application, tp: TopicPartition, offset: int) -> None:
         """The application has moved its position."""
@@ -221,9 +277,10 @@ class ConsumerChecks:
     def assigned(self, app: Application, partitions: Sequence[TopicPartition]) -> None:
         """C6, and the beginning of an ownership."""
         seen = self._of(app)
+        self._resets(app, seen)
         c6_exact_difference(app.name, "assigned", set(partitions), set(seen.owned))
         for tp in partitions:
-            seen.owned[tp] = Owned(self._world.schedule.now_ms)
+            seen.owned[tp] = Owned(self._world.schedule.now_ms, end=self._log(tp).end)
             seen.past.pop(tp, None)
         held = set(app.consumer.assignment())
         demand(
@@ -240,6 +297,7 @@ class ConsumerChecks:
     ) -> None:
         """C6, and the end of an ownership."""
         seen = self._of(app)
+        self._resets(app, seen)
         c6_exact_difference(app.name, "revoked", set(partitions), set(seen.owned))
         for tp in partitions:
             seen.past[tp] = seen.owned.pop(tp)
@@ -257,6 +315,7 @@ class ConsumerChecks:
     def commit_arrived(self, app: Application, request: OffsetCommitRequest) -> None:
         """C4 on a commit as it reaches the coordinator; C5: in the order of issue."""
         seen = self._of(app)
+        self._resets(app, seen)
         for topic in request.topics:
             for part in topic.partitions:
                 tp = TopicPartition(topic.name, part.partition_index)
@@ -265,7 +324,10 @@ class ConsumerChecks:
                     continue
                 offset = part.committed_offset
                 held = self._offsets.in_effect((app.plan.group, tp), owned.since_ms)
-                dealt_with = [0 if at is None else at for at in held] + [owned.settled]
+                dealt_with = [0 if at is None else at for at in held] + [
+                    owned.settled,
+                    owned.passed,
+                ]
                 log = self._log(tp)
                 most = max(log.next_visible(max(0, at)) for at in dealt_with)
                 c4_commits_what_was_dealt_with(app.name, tp, offset, most)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from kohort.client.types import TopicPartition
@@ -9,6 +10,7 @@ from kohort.simulator.checks.violation import demand
 from kohort.simulator.conditions import state_of
 
 if TYPE_CHECKING:
+    from kohort.client.subscription import Subscription
     from kohort.simulator.checks.consumer import ConsumerChecks
     from kohort.simulator.world import World
 
@@ -34,7 +36,8 @@ class Liveness:
 
     def wanted(self) -> set[TopicPartition]:
         """Every partition that some living consumer subscribes to."""
-        topics = {t for app in self._world.live() for t in app.consumer.core.subscription.topics}
+        wishes = [app.consumer.core.subscription for app in self._world.live()]
+        topics = {t for t in self._world.cluster.topics if any(_reads(w, t) for w in wishes)}
         return {
             TopicPartition(log.topic, log.partition)
             for log in self._world.cluster.all_logs()
@@ -94,3 +97,9 @@ class Liveness:
         """GL5, CL3: every partition with data is fetched and delivered (assigned is not enough)."""
         unread = self.unread()
         demand(not unread, "GL5", f"owned, and not read: {', '.join(unread)}")
+
+
+def _reads(wish: Subscription, topic: str) -> bool:
+    """Whether a consumer reads a topic, by name or because its pattern matches it."""
+    pattern = wish.remote.pattern if wish.remote is not None else wish.pattern
+    return topic in wish.topics or (pattern is not None and bool(re.fullmatch(pattern, topic)))
