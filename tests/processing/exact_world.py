@@ -18,6 +18,7 @@ from kohort.errors import (
     AbortableTransactionError,
     BrokerError,
     ErrorCode,
+    FencedError,
     KafkaTimeoutError,
     KohortError,
     RecordTooLargeError,
@@ -127,6 +128,8 @@ class Transactional:
         world.trouble.reach("before commit")
         if self.broken or world.trouble.happens():
             raise AbortableTransactionError("aborted by the coordinator")
+        if world.trouble.happens():
+            raise FencedError(ErrorCode.PRODUCER_FENCED, "it took too long, and was aborted")
         if world.trouble.happens():
             raise KafkaTimeoutError("no answer in time; the same call again waits")
         lost = world.trouble.happens()
@@ -267,7 +270,7 @@ class ExactWorld(World):
 
         return KafkaTransactor(
             lambda: Transactional(self, generation), lambda topic: self.partitions, committed,
-            takes_over=False, now_s=lambda: self.now_ms / 1_000,
+            now_s=lambda: self.now_ms / 1_000,
         )  # fmt: skip
 
     def assign(self, key: TP) -> None:
@@ -351,8 +354,7 @@ class ExactWorld(World):
 
     def busy(self, engine: ExactEngine) -> bool:
         owes = any(p.wait_until_ms <= self.now_ms for p in engine._settled) or engine._plain
-        busy = engine.ready("threads") or engine.in_flight or engine.commit_urgent
-        return bool(busy or owes or engine._unjudged)
+        return bool(engine.ready("threads") or engine.in_flight or owes or engine._unjudged)
 
     def next_due(self) -> int | None:
         found: list[int] = []

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kohort.client.types import GroupMetadata
+from kohort.errors import ErrorCode, FencedError
 from kohort.processing import store_transactor
 from kohort.processing.dispatch import Order
 from kohort.processing.engine_core import Limits
@@ -162,6 +163,26 @@ def test_a_record_that_cannot_be_stored_stops_nobody(mode, tmp_path) -> None:
     world = make(mode, tmp_path)
     world.too_large = 480
     world.run_out()
+    check(world)
+
+
+def test_a_fenced_producer_is_replaced(tmp_path, monkeypatch) -> None:
+    """A coordinator that aborts what took too long fences its producer; the program goes on.
+
+    It ended when its transactional id was made of its own instance id, which under load looked like
+    a member that dies by itself.
+    """
+    world = make("kafka", tmp_path)
+    commit, fenced = Transactional.commit_transaction, count()
+
+    def too_late(self, timeout_s=None) -> None:
+        if next(fenced) in (1, 2, 5):
+            raise FencedError(ErrorCode.PRODUCER_FENCED, "the transaction has timed out")
+        commit(self, timeout_s)
+
+    monkeypatch.setattr(Transactional, "commit_transaction", too_late)
+    world.run_out()
+    assert world.engine.counts["transactions_aborted"] == 3
     check(world)
 
 

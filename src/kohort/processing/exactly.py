@@ -143,7 +143,4 @@ class Exactly:
                 }
             )
 
-        return KafkaTransactor(
-            connect, partitions, lambda keys: port.commits(group, keys),
-            takes_over=instance_id is not None,
-        )  # fmt: skip
+        return KafkaTransactor(connect, partitions, lambda keys: port.commits(group, keys))

@@ -5,6 +5,8 @@ Rules (retry reference E):
   refused, and its transaction aborted (zombies).
 - Whether a commit whose answer was lost has happened is not guessed: a new producer of the same
   transactional id ends what is open, and then the group's committed offsets tell.
+- To be fenced is no reason to end: a transaction that took too long is aborted by its coordinator,
+  which fences its producer. Of two programs with one instance id the group itself ends the older.
 - Readers of the outputs, and of the tiers, read committed records only.
 
 Shell: threads, the clock.
@@ -54,7 +56,6 @@ class KafkaTransactor(Transactor):
         connect: makes a producer with the transactional id.
         partitions: how many partitions a topic has.
         committed: asks for the group's committed offsets, when a commit is in doubt.
-        takes_over: the transactional id is the user's own: to be fenced by it ends the program.
     """
 
     def __init__(
@@ -63,14 +64,12 @@ class KafkaTransactor(Transactor):
         partitions: Callable[[str], int],
         committed: Committed,
         *,
-        takes_over: bool,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
         self._connect = connect
         self._partitions = partitions
         self._committed = committed
-        self._takes_over = takes_over
         self._now_s = now_s
         self._producer: Producer | None = None
         self._sends: Sends | None = None
@@ -102,8 +101,6 @@ class KafkaTransactor(Transactor):
         try:
             producer = self._ready()
             producer.begin_transaction()
-        except FencedError as error:
-            return self._fenced(batch, error)
         except KohortError as error:
             self._close()
             return Verdict(batch, error)
@@ -115,8 +112,6 @@ class KafkaTransactor(Transactor):
             self._commit(producer)
         except AbortableTransactionError as error:
             return self._aborted(producer, batch, error, sent)
-        except FencedError as error:
-            return self._fenced(batch, error)
         except KohortError as error:  # final for this producer, and the commit may have happened
             return self._in_doubt(batch, error)
         return Verdict(batch)
@@ -202,12 +197,6 @@ class KafkaTransactor(Transactor):
         if not isinstance(cause, KohortError):
             cause = error
         return Verdict(batch, cause, unfit=unfit, refused=later)
-
-    def _fenced(self, batch: Batch, error: FencedError) -> Verdict:
-        self._close()
-        if self._takes_over:
-            raise error
-        return Verdict(batch, error)  # the coordinator has aborted it, since it took too long
 
     def _in_doubt(self, batch: Batch, error: KohortError) -> Verdict:
         """End what is open with a new producer, then look at what is committed."""
