@@ -1,11 +1,15 @@
 """Producing: Kohort beside confluent-kafka, aiokafka and kafka-python, on one broker and data.
 
     python -m benchmarks.bench_produce [--quick] [--sizes 100 1000] [--codecs none lz4 zstd]
+    python -m benchmarks.bench_produce [--tuned] [--only send arrow confluent] [--forget]
     python -m benchmarks.bench_produce --apache --partitions 1 100
 
 Each client runs in a process of its own against the embedded broker (memory) in another one; with
 `--apache` then against Apache Kafka's too, and both keep their records in files (`os`). 8
-partitions, or as many as `--partitions` says, acks=1, linger 20 ms, batches of 256 KB, no keys.
+partitions, or as many as `--partitions` says, no keys (`arrow-keys`: 5,000 of them). Kohort has its
+defaults (acks=all, idempotent, linger 5 ms, batches of 16 KB that may grow); the others, and Kohort
+with `--tuned`, acks=1, linger 20 ms and batches of 256 KB. With `--forget` the broker checks what
+it gets and keeps nothing, which leaves more of the machine to the clients.
 From the first record until everything is acknowledged. Memory is the client's largest resident set.
 CPU is the client process's, all threads; it is the figure that does not depend on what else the
 machine does. `--quick --apache` is a choice of cases that takes some three minutes.
@@ -21,7 +25,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -30,6 +34,8 @@ from benchmarks.load import embedded, memory_mb
 TOPIC = "bench"
 QUICK = [(100, "none", 1), (100, "none", 100), (100, "lz4", 100), (1_000, "zstd", 100)]
 BATCH_BYTES, LINGER_MS = 262_144, 20
+TUNED = "KOHORT_BENCH_TUNED"
+"""In the environment of a client's process: Kohort has the others' settings."""
 COUNTS = {"kohort": 2_000_000, "confluent": 1_000_000, "aiokafka": 150_000, "kafka-python": 60_000}
 
 
@@ -55,13 +61,9 @@ def clocked(name: str, count: int, size: int, send: Callable[[], None]) -> dict[
 def kohort_producer(address: str, codec: str) -> Any:
     from kohort import Producer
 
-    return Producer(
-        bootstrap_servers=address,
-        acks=1,
-        linger_ms=LINGER_MS,
-        batch_size=BATCH_BYTES,
-        compression_type=codec,
-    )
+    own = {"acks": 1, "linger_ms": LINGER_MS, "batch_size": BATCH_BYTES}
+    settings = own if os.environ.get(TUNED) else {}
+    return Producer(bootstrap_servers=address, compression_type=codec, **settings)
 
 
 def run_send(address: str, size: int, codec: str, count: int) -> dict[str, Any]:
@@ -91,10 +93,15 @@ def run_send_many(address: str, size: int, codec: str, count: int) -> dict[str, 
         return clocked("kohort send_many()", count // 4096 * 4096, size, send)
 
 
-def run_arrow(address: str, size: int, codec: str, count: int) -> dict[str, Any]:
+def run_arrow(
+    address: str, size: int, codec: str, count: int, *, keys: bool = False
+) -> dict[str, Any]:
     import pyarrow as pa
 
-    batch = pa.record_batch({"value": pa.array(values(size) * 16, pa.binary())})
+    columns = {"value": pa.array(values(size) * 16, pa.binary())}
+    if keys:
+        columns["key"] = pa.array([b"%08d" % (n % 5_000) for n in range(65_536)], pa.binary())
+    batch = pa.record_batch(columns)
     batches = max(1, count // len(batch))
     with kohort_producer(address, codec) as producer:
         producer.send(TOPIC, b"warm").result(30)
@@ -105,7 +112,12 @@ def run_arrow(address: str, size: int, codec: str, count: int) -> dict[str, Any]
                 producer.produce_arrow(TOPIC, batch)
             producer.flush()
 
-        return clocked("kohort produce_arrow()", batches * len(batch), size, send)
+        name = "kohort produce_arrow()" + (" keys" if keys else "")
+        return clocked(name, batches * len(batch), size, send)
+
+
+def run_arrow_keys(address: str, size: int, codec: str, count: int) -> dict[str, Any]:
+    return run_arrow(address, size, codec, count, keys=True)
 
 
 def run_confluent(address: str, size: int, codec: str, count: int) -> dict[str, Any]:
@@ -201,10 +213,46 @@ RUNS: dict[str, tuple[str, Callable[[str, int, str, int], dict[str, Any]]]] = {
     "send": ("kohort", run_send),
     "send_many": ("kohort", run_send_many),
     "arrow": ("kohort", run_arrow),
+    "arrow-keys": ("kohort", run_arrow_keys),
     "confluent": ("confluent", run_confluent),
     "aiokafka": ("aiokafka", run_aiokafka),
     "kafka-python": ("kafka-python", run_kafka_python),
 }
+
+
+def serve_forgetful() -> None:
+    """A broker that checks and answers, and keeps nothing; ends with standard input."""
+    from kohort.broker.log import files
+    from kohort.testing import Cluster
+
+    keep = files.MemoryFile.append
+
+    def append(self: files.MemoryFile, buffers: Sequence[files.Buffer]) -> None:
+        if self.path.startswith(TOPIC) and self.path.endswith(".log"):
+            self.size += sum(len(buffer) for buffer in buffers)
+        else:
+            keep(self, buffers)
+
+    files.MemoryFile.append = append
+    with Cluster(request_log=0, durability="memory") as cluster:
+        print(cluster.bootstrap, flush=True)
+        sys.stdin.read()
+
+
+@contextmanager
+def forgetful() -> Iterator[str]:
+    """The address of such a broker in a process of its own."""
+    broker = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.bench_produce", "--serve-forgetful"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert broker.stdin is not None
+    assert broker.stdout is not None
+    try:
+        yield broker.stdout.readline().strip()
+    finally:
+        broker.stdin.close()
+        broker.wait(30)
 
 
 @contextmanager
@@ -238,15 +286,15 @@ def one(
 
 
 def table(brokers: Callable[[], AbstractContextManager[str]], title: str,
-          case: tuple[int, str, int], scale: float) -> None:  # fmt: skip
-    """Every client in one case."""
+          case: tuple[int, str, int], scale: float, names: Iterable[str]) -> None:  # fmt: skip
+    """The clients in one case."""
     size, codec, partitions = case
     print(
         f"\n{title}: {size} B values, {codec}, {partitions} partitions: "
         "records/s, MB/s, CPU-s per M, MB peak; times confluent",
         flush=True,
     )
-    found = [r for n in RUNS if (r := one(brokers(), n, case, scale))]
+    found = [r for n in names if (r := one(brokers(), n, case, scale))]
     base = next((r for r in found if r["name"].startswith("confluent")), None)
     for r in found:
         ratio = ""
@@ -266,8 +314,17 @@ def main() -> int:
     parser.add_argument("--codecs", nargs="+", default=["none", "lz4", "zstd"])
     parser.add_argument("--partitions", nargs="+", type=int, default=[8])
     parser.add_argument("--apache", action="store_true", help="Apache Kafka's broker too")
+    parser.add_argument("--only", nargs="+", choices=RUNS, default=list(RUNS), help="clients")
+    parser.add_argument("--tuned", action="store_true", help="Kohort with the others' settings")
+    parser.add_argument("--forget", action="store_true", help="the broker keeps nothing")
+    parser.add_argument("--serve-forgetful", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--client", nargs=5, help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.tuned:
+        os.environ[TUNED] = "1"
+    if args.serve_forgetful:
+        serve_forgetful()
+        return 0
     if args.client:
         name, address, size, codec, count = args.client
         figures = RUNS[name][1](address, int(size), codec, int(count))
@@ -280,13 +337,16 @@ def main() -> int:
         cases, scale = QUICK, 0.1
     durability = "os" if args.apache else "memory"
     for case in cases:
-        table(lambda: embedded(durability), "embedded broker", case, scale)
+        if args.forget:
+            table(forgetful, "a broker that forgets", case, scale, args.only)
+        else:
+            table(lambda: embedded(durability), "embedded broker", case, scale, args.only)
     if args.apache:
-        with_apache(cases, scale)
+        with_apache(cases, scale, args.only)
     return 0
 
 
-def with_apache(cases: list[tuple[int, str, int]], scale: float) -> None:
+def with_apache(cases: list[tuple[int, str, int]], scale: float, names: Iterable[str]) -> None:
     """The same cases on one Apache Kafka."""
     from benchmarks import apache
 
@@ -295,7 +355,7 @@ def with_apache(cases: list[tuple[int, str, int]], scale: float) -> None:
         return
     with apache.apache() as served:
         for case in cases:
-            table(lambda: running_apache(served.bootstrap), "Apache Kafka", case, scale)
+            table(lambda: running_apache(served.bootstrap), "Apache Kafka", case, scale, names)
 
 
 if __name__ == "__main__":
