@@ -1,7 +1,7 @@
 """The clients of Python beside one another, on the embedded broker and on Apache Kafka's: a table.
 
     python -m benchmarks.bench_clients [--only consume|produce] [--cells 100-none-1,1000-zstd-100]
-    python -m benchmarks.bench_clients --no-apache
+    python -m benchmarks.bench_clients --broker embedded
 
 Values of 100 bytes and 1 KB; none, lz4 and zstd; 1 and 100 partitions; both brokers keep records in
 files (`os`) and have a process of their own. It is the short form of `bench_consume --apache` and
@@ -113,16 +113,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=["consume", "produce"])
     parser.add_argument("--cells", default="", help="for example 100-none-1,1000-zstd-100")
-    parser.add_argument("--no-apache", action="store_true", help="the embedded broker alone")
+    parser.add_argument("--broker", choices=["embedded", "apache"], help="this one alone")
     given = parser.parse_args()
     wanted = {name for name in given.cells.split(",") if name}
     cases = [c for c in CASES if not wanted or f"{c[0]}-{c[1]}-{c[2]}" in wanted]
-    brokers: dict[str, Callable[[], AbstractContextManager[str]]] = {
-        "the embedded broker": lambda: embedded("os")
-    }
-    if why := apache.lack():
+    brokers: dict[str, Callable[[], AbstractContextManager[str]]] = {}
+    if given.broker != "apache":
+        brokers["the embedded broker"] = lambda: embedded("os")
+    if given.broker != "embedded" and (why := apache.lack()):
         print(f"SKIPPED: Apache Kafka: {why}")
-    elif not given.no_apache:
+    elif given.broker != "embedded":
         brokers["Apache Kafka 4.3"] = apache_kafka
     began = time.monotonic()
     for broker, start in brokers.items():

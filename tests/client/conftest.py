@@ -7,11 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from kohort import Admin
 from kohort.client.cluster import ClusterClient
 from kohort.client.config import ClientConfig
 from kohort.client.network import NetworkThread
 from kohort.errors import KohortError
+from tests.clusters import Cluster
 
+from .consumer_world import World
 from .scripted import WAIT_S, ScriptedBroker, ScriptedCluster
 
 
@@ -87,3 +90,18 @@ def client(thread):
     yield make
     for one in made:
         one.close()
+
+
+@pytest.fixture
+def world(cluster: Cluster) -> Iterator[World]:
+    """Consumers and topics on the module's own `cluster`, ended with the test."""
+    world = World(cluster)
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def admin(cluster: Cluster) -> Iterator[Admin]:
+    """Of the module's own `cluster`."""
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        yield admin

@@ -97,3 +97,11 @@ def take(consumer: Consumer, count: int, **options: object) -> list[bytes]:
 
 def values(numbers: Iterable[int]) -> list[bytes]:
     return [b"%d" % n for n in numbers]
+
+
+def shared(*consumers: Consumer) -> bool:
+    """Each has the same share, and together they have four partitions without overlap."""
+    found = [consumer.assignment() for consumer in consumers]
+    every = [tp for tps in found for tp in tps]
+    even = all(len(tps) == 4 // len(consumers) for tps in found)
+    return even and len(every) == len(set(every)) == 4

@@ -27,12 +27,6 @@ def cluster():
 
 
 @pytest.fixture
-def admin(cluster):
-    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        yield admin
-
-
-@pytest.fixture
 def topic(admin, request) -> str:
     name = request.node.name
     admin.create_topics([NewTopic(name, partitions=2)])

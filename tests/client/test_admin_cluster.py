@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kohort import Admin, NewTopic, Producer, TopicPartition
+from kohort import NewTopic, Producer, TopicPartition
 from kohort.client import admin_cluster
 from kohort.errors import BrokerError, ErrorCode, UsageError
 from kohort.wire.messages.describe_topic_partitions_request import (
@@ -17,12 +17,6 @@ from tests.clusters import Cluster
 def cluster():
     with Cluster() as cluster:
         yield cluster
-
-
-@pytest.fixture
-def admin(cluster):
-    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        yield admin
 
 
 def test_log_directories(admin, cluster):

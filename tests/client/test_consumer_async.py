@@ -21,13 +21,6 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture
-def world(cluster: Cluster) -> Iterator[World]:
-    world = World(cluster)
-    yield world
-    world.close()
-
-
 def consumer(world: World, **config: object) -> AsyncConsumer:
     settings = {
         "auto_offset_reset": "earliest",

@@ -37,13 +37,6 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture
-def world(cluster: Cluster) -> Iterator[World]:
-    world = World(cluster)
-    yield world
-    world.close()
-
-
 def parts(topic: str, count: int) -> list[TopicPartition]:
     return [TopicPartition(topic, n) for n in range(count)]
 

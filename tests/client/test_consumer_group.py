@@ -12,7 +12,7 @@ from kohort import TopicPartition
 from kohort.errors import CommitFailedError, ConfigError, FencedError
 from tests.clusters import Cluster
 
-from .consumer_world import PATIENCE_S, Listener, World, take, until, values
+from .consumer_world import PATIENCE_S, Listener, World, shared, take, until, values
 
 BOTH = pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 
@@ -21,21 +21,6 @@ BOTH = pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def cluster() -> Iterator[Cluster]:
     with Cluster(group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=100) as cluster:
         yield cluster
-
-
-@pytest.fixture
-def world(cluster: Cluster) -> Iterator[World]:
-    world = World(cluster)
-    yield world
-    world.close()
-
-
-def shared(*consumers) -> bool:
-    """Each has the same share, and together they have four partitions without overlap."""
-    found = [consumer.assignment() for consumer in consumers]
-    every = [tp for tps in found for tp in tps]
-    even = all(len(tps) == 4 // len(consumers) for tps in found)
-    return even and len(every) == len(set(every)) == 4
 
 
 @BOTH

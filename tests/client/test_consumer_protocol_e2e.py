@@ -13,7 +13,7 @@ from kohort import Admin, AsyncConsumer, SubscriptionPattern, TopicPartition
 from kohort.errors import GroupError
 from tests.clusters import APACHE, Cluster
 
-from .consumer_world import PATIENCE_S, Listener, World, take, until, values
+from .consumer_world import PATIENCE_S, Listener, World, shared, take, until, values
 
 CONSUMER = {"group_protocol": "consumer"}
 SETTINGS = {
@@ -30,21 +30,6 @@ SETTINGS = {
 def cluster() -> Iterator[Cluster]:
     with Cluster(**SETTINGS) as cluster:
         yield cluster
-
-
-@pytest.fixture
-def world(cluster: Cluster) -> Iterator[World]:
-    world = World(cluster)
-    yield world
-    world.close()
-
-
-def shared(*consumers) -> bool:
-    """Each has the same share, and together they have four partitions without overlap."""
-    found = [consumer.assignment() for consumer in consumers]
-    every = [tp for tps in found for tp in tps]
-    even = all(len(tps) == 4 // len(consumers) for tps in found)
-    return even and len(every) == len(set(every)) == 4
 
 
 def test_a_second_member_takes_half_and_gives_it_back(world: World) -> None:

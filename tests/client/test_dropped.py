@@ -17,7 +17,7 @@ import kohort
 from kohort import Admin, AsyncConsumer, AsyncProducer, Consumer, Producer, TopicPartition
 from tests.clusters import Cluster
 
-from .consumer_world import PATIENCE_S, World, take, until, values
+from .consumer_world import PATIENCE_S, take, until, values
 
 SRC = Path(kohort.__file__).parent.parent
 
@@ -26,13 +26,6 @@ SRC = Path(kohort.__file__).parent.parent
 def cluster():
     with Cluster(group_initial_rebalance_delay_ms=0) as running:
         yield running
-
-
-@pytest.fixture
-def world(cluster):
-    made = World(cluster)
-    yield made
-    made.close()
 
 
 def drop(what: list) -> None:

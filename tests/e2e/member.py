@@ -137,7 +137,7 @@ def run_kafka_python(me: Reporter, servers: str, group: str, topic: str, options
     from kafka.coordinator.assignors.range import RangePartitionAssignor
     from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
     from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
-    from kafka.errors import KafkaError
+    from kafka.errors import KafkaConnectionError, KafkaError
 
     kinds = (
         RangePartitionAssignor, RoundRobinPartitionAssignor, StickyPartitionAssignor,
@@ -168,7 +168,10 @@ def run_kafka_python(me: Reporter, servers: str, group: str, topic: str, options
     # join for ever if a poll's time is over meanwhile (3.0.12). So the first polls are long.
     settled = time.monotonic() + SETTLE_S
     while not me.stopping.is_set():
-        polled = consumer.poll(POLL_MS if time.monotonic() > settled else SETTLE_S * 2_000)
+        try:
+            polled = consumer.poll(POLL_MS if time.monotonic() > settled else SETTLE_S * 2_000)
+        except KafkaConnectionError:  # of a lookup while the broker is down; it is to poll again
+            continue
         if fresh:
             me.assigned({tp.partition: consumer.committed(tp) or 0 for tp in fresh})
             fresh.clear()

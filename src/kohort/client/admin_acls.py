@@ -7,6 +7,7 @@ the others have been added.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from kohort.acl import Acl, AclFilter, Operation, Pattern, Permission, Resource
 from kohort.client.admin_calls import AdminCalls, raise_failed
@@ -61,15 +62,7 @@ class AdminAcls(AdminCalls):
     ) -> list[Acl]:
         """The entries that a filter meets; all of them without one. Raises BrokerError."""
         deadline_ms = self._deadline(timeout_s)
-        request = DescribeAclsRequest(
-            resource_type_filter=wanted.resource,
-            resource_name_filter=wanted.name,
-            pattern_type_filter=wanted.pattern,
-            principal_filter=wanted.principal,
-            host_filter=wanted.host,
-            operation=wanted.operation,
-            permission_type=wanted.permission,
-        )
+        request = DescribeAclsRequest(**_fields(wanted))
 
         def attempt() -> list[Acl]:
             answer = self._ask(DescribeAclsResponse, ANY, request, deadline_ms)
@@ -95,19 +88,7 @@ class AdminAcls(AdminCalls):
     def delete_acls(self, wanted: AclFilter, *, timeout_s: float | None = None) -> list[Acl]:
         """Remove the entries that a filter meets; those that were. Raises BrokerError."""
         deadline_ms = self._deadline(timeout_s)
-        request = DeleteAclsRequest(
-            filters=[
-                DeleteAclsFilter(
-                    resource_type_filter=wanted.resource,
-                    resource_name_filter=wanted.name,
-                    pattern_type_filter=wanted.pattern,
-                    principal_filter=wanted.principal,
-                    host_filter=wanted.host,
-                    operation=wanted.operation,
-                    permission_type=wanted.permission,
-                )
-            ]
-        )
+        request = DeleteAclsRequest(filters=[DeleteAclsFilter(**_fields(wanted))])
 
         def attempt() -> list[Acl]:
             answer = self._on_controller(DeleteAclsResponse, request, deadline_ms)
@@ -121,6 +102,19 @@ class AdminAcls(AdminCalls):
             return sorted(acl for acl, _ in met)
 
         return self._until(deadline_ms, attempt)
+
+
+def _fields(wanted: AclFilter) -> dict[str, Any]:
+    """A filter as both requests have it."""
+    return {
+        "resource_type_filter": wanted.resource,
+        "resource_name_filter": wanted.name,
+        "pattern_type_filter": wanted.pattern,
+        "principal_filter": wanted.principal,
+        "host_filter": wanted.host,
+        "operation": wanted.operation,
+        "permission_type": wanted.permission,
+    }
 
 
 def _said(what: str, reason: str | None) -> str:
