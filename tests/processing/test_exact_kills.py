@@ -16,11 +16,12 @@ import pytest
 
 from kohort import Producer
 from kohort.retry.policy import RetryPolicy, RetryTopics
+from kohort.retry.store import open_store
 from tests.clusters import APACHE, Cluster
 from tests.e2e.broker_process import ROOT
 
 from .exact_program import OUT, TOPIC
-from .test_exact import read_committed, rows, wait_for
+from .test_exact import read_committed, wait_for
 
 RECORDS = 120
 PATIENCE_S = 60.0
@@ -67,9 +68,29 @@ def program(cluster: Cluster, tmp_path: Path) -> Iterator[Start]:
         print(errors.read_text()[-2_000:])
 
 
-def mode_of(place: str, path: Path) -> str:
-    kafka = place.removeprefix("stop:") in ("begun", "offsets", "committed")
-    return "kafka" if kafka else f"sqlite:///{path}/results.db"
+@pytest.fixture
+def mode(request: pytest.FixtureRequest, where: str, tmp_path: Path) -> str:
+    """What `App` is told: "kafka", or the URL of a store that is still empty."""
+    if where == "postgres":
+        return request.getfixturevalue("database")
+    return "kafka" if where == "kafka" else f"sqlite:///{tmp_path}/results.db"
+
+
+def everywhere(kafka: list[str], store: list[str]) -> list:
+    """(where, place) for each place of a kind of transaction."""
+    found: list = [("kafka", place) for place in kafka]
+    found += [("sqlite", place) for place in store]
+    return found + [pytest.param("postgres", p, marks=pytest.mark.postgres) for p in store]
+
+
+def ask(url: str, sql: str) -> list[tuple]:
+    store = open_store(url)
+    try:
+        return store.query(sql)
+    except Exception:  # of whichever database: it is away, or has no tables yet
+        return []
+    finally:
+        store.close()
 
 
 def state(cluster: Cluster, mode: str) -> tuple[list[int], list[int]]:
@@ -80,10 +101,9 @@ def state(cluster: Cluster, mode: str) -> tuple[list[int], list[int]]:
             for topic in (OUT, FAILED)
         ]
         return found[0], found[1]
-    file = Path(mode.removeprefix("sqlite:///"))
-    loaded = sorted(n for (n,) in rows(file, "SELECT number FROM loaded"))
+    loaded = sorted(n for (n,) in ask(mode, "SELECT number FROM loaded"))
     sql = "SELECT reason FROM kohort_ledger WHERE status = 'failed'"
-    return loaded, BAD if len(rows(file, sql)) == len(BAD) else []
+    return loaded, BAD if len(ask(mode, sql)) == len(BAD) else []
 
 
 def finish(cluster: Cluster, mode: str, process: subprocess.Popen[bytes]) -> None:
@@ -97,25 +117,24 @@ def finish(cluster: Cluster, mode: str, process: subprocess.Popen[bytes]) -> Non
 
 @pytest.mark.parametrize("number", [5, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
-    "place", ["begun", "offsets", "committed", "published", "inside", "stored"]
+    ("where", "place"),
+    everywhere(["begun", "offsets", "committed"], ["published", "inside", "stored"]),
 )
-def test_killed_in_the_midst_of_a_transaction(cluster, program, place, number, tmp_path) -> None:
+def test_killed_in_the_midst_of_a_transaction(cluster, program, mode, place, number) -> None:
     """Before, between and after; the next process starts at once, as the same static member."""
-    mode = mode_of(place, tmp_path)
     first = program(mode, place, number, "one")
     assert first.wait(PATIENCE_S) == -signal.SIGKILL
     finish(cluster, mode, program(mode, instance="one"))
 
 
 @pytest.mark.parametrize("instances", [("", ""), ("one", "two")], ids=["dynamic", "static"])
-@pytest.mark.parametrize("place", ["stop:offsets", "stop:published"])
-def test_a_process_that_hangs_and_comes_back(cluster, program, place, instances, tmp_path) -> None:
+@pytest.mark.parametrize(("where", "place"), everywhere(["stop:offsets"], ["stop:published"]))
+def test_a_process_that_hangs_and_comes_back(cluster, program, mode, place, instances) -> None:
     """E2, "zombie": another member has its partitions when it goes on with its transaction.
 
     That has taken too long and was aborted, which fences its producer: no reason to end, also where
     the transactional id is the member's own. What is refused is done anew by whoever owns it.
     """
-    mode = mode_of(place, tmp_path)
     first = program(mode, place, 4, instances[0])
     second = program(mode, instance=instances[1])
     done = [len(GOOD), len(BAD)]
@@ -124,3 +143,15 @@ def test_a_process_that_hangs_and_comes_back(cluster, program, place, instances,
     second.send_signal(signal.SIGTERM)
     assert second.wait(PATIENCE_S) == 0
     finish(cluster, mode, first)
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("where", ["postgres"])
+def test_a_database_that_is_killed_and_comes_back(cluster, program, mode, postgres) -> None:
+    """E2, "COMMIT sent, reply lost", and connections that end at any place: nobody else ends."""
+    process = program(mode)
+    for done in (1, 30, 60):
+        wait_for(lambda done=done: len(state(cluster, mode)[0]) >= done, f"{done}", PATIENCE_S)
+        postgres.stop(crash=done != 30)
+        postgres.start()
+    finish(cluster, mode, process)
