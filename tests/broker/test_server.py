@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -393,3 +394,30 @@ def test_a_client_that_does_not_read_is_not_read_from() -> None:
             sizes = {len(wire.receive()) for _ in range(300)}
             assert len(sizes) == 1
             assert sizes.pop() > 900_000
+
+
+@pytest.mark.parametrize("durability", ["memory", "os"])
+def test_clients_that_do_not_read_cost_no_memory_and_hold_nobody_up(durability: str) -> None:
+    """What they asked for waits as views of the log; the threads that send are there for others."""
+    with Cluster(durability=durability) as cluster, ExitStack() as stack:
+        cluster.create_topic("t")
+        asking = b"".join(encode_request(fetch_request("t", 0), 12, 1, "raw"))
+        with Wire(cluster.bootstrap) as reader:
+            reader.send(produce_request("t", batch_of([b"x" * 900_000])), 9)
+            reader.receive()
+            before = own_memory()
+            for _ in range(50):
+                stack.enter_context(Wire(cluster.bootstrap)).socket.sendall(asking * 20)
+            for _ in range(30):
+                reader.socket.sendall(asking)
+                assert len(reader.receive()) > 900_000
+        assert own_memory() - before < 32 << 20  # of 900 MB that were asked for
+
+
+def own_memory() -> int:
+    """Bytes of this process that are no file's."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        pytest.skip("needs /proc")
+    (line,) = [row for row in status.read_text().splitlines() if row.startswith("RssAnon:")]
+    return int(line.split()[1]) * 1024
