@@ -165,3 +165,19 @@ def test_a_group_is_set_back_only_without_members_and_when_told_to(
         ran = kohort("group", "reset", *args)
         assert ran.code == code
         assert said in ran.err
+
+
+def test_an_unknown_group_does_not_hide_the_others(
+    kohort: Run, cluster: Cluster, orders: str
+) -> None:
+    """What is known is shown, what is not is said, and the exit code tells a script."""
+    with member(cluster, "known", orders) as consumer:
+        consumer.commit()
+        for command in ("lag", "describe"):
+            ran = kohort("group", command, "knwon", "known", "-o", "jsonl")
+            assert ran.code == 4
+            assert '"known"' in ran.out
+            assert "there is no group 'knwon'. Did you mean 'known'?" in ran.err
+        ran = kohort("group", "lag", "neither", "nor")
+        assert (ran.code, ran.out) == (1, "")
+        assert kohort("group", "lag", "known", "absent", "--fail-above", "0").code == 4

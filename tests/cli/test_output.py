@@ -24,6 +24,15 @@ def test_tables_have_kafka_headings_numbers_to_the_right_and_dashes() -> None:
     assert as_table([], COLUMNS) == "GROUP-ID  LAG  ISR  HOST"
 
 
+def test_truth_is_yes_and_no_for_people_and_stays_what_it_is_for_programs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [{"node": 1, "running": True}, {"node": 2, "running": False}]
+    assert as_table(rows, ("node", "running")).splitlines()[1:] == ["   1  yes", "   2  no"]
+    show(rows, ("node", "running"), "json")
+    assert json.loads(capsys.readouterr().out)["rows"] == rows
+
+
 def test_csv_keeps_what_is_not_known_empty() -> None:
     assert as_csv(ROWS[1:], COLUMNS) == "group_id,lag,isr,host\né,,,\n"
 

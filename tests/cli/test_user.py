@@ -92,6 +92,20 @@ def test_a_broker_with_users_from_file_and_environment(tmp_path: Path) -> None:
         assert process.wait(20) == 0
 
 
+def test_a_comma_between_users_is_refused_with_the_form_they_have(
+    bare: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It made one user of both, with a strange password, in silence; no secret is shown."""
+    monkeypatch.setenv("KOHORT_USERS", "alice:hidden,bob:other")
+    ran = bare("broker", "run", "--port", "0")
+    assert ran.code == 2
+    assert "user 'alice' has a comma" in ran.err
+    assert 'KOHORT_USERS="alice:secret bob:other"' in ran.err
+    assert "hidden" not in ran.err
+    monkeypatch.delenv("KOHORT_USERS")
+    assert bare("broker", "run", "--port", "0", "--user", "alice:a,b").code == 2
+
+
 def test_users_of_the_settings_stay(tmp_path: Path) -> None:
     assert _lines(None) == []
     values: dict[str, object] = {"sasl_users": "a:1,b:2", "ssl_certificate_location": "x"}

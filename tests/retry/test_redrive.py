@@ -210,8 +210,13 @@ def test_into_a_tier_or_another_topic(cluster) -> None:
 
 def test_nothing_has_ever_failed(cluster) -> None:
     topics = RetryTopics("no-such", "billing", RetryPolicy.parse("1h"))
-    redrive = Redrive("r", topics, {"bootstrap_servers": cluster.bootstrap})
+    # Settings of a consumer or a producer alone do not stand in the way of the other clients.
+    client = {"bootstrap_servers": cluster.bootstrap, "isolation.level": "read_committed",
+              "linger.ms": 5}  # fmt: skip
+    redrive = Redrive("r", topics, client)
     with pytest.raises(UsageError, match="nothing of 'no-such' has failed"):
         redrive.run()
+    with pytest.raises(ConfigError, match="no_such_key"):
+        Redrive("r", topics, {**client, "no_such_key": 1}).run()
     with pytest.raises(ConfigError, match="use letters, digits"):
         Redrive("a b", topics, {})

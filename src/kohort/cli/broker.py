@@ -127,7 +127,7 @@ def run(
         "allow_open": allow_open or None,
     }  # fmt: skip
     values |= {key: value for key, value in flags.items() if value is not None}
-    _add_users(values, [*users, *_lines(users_file)])
+    _add_users(values, [*_one_each(users), *_lines(users_file)])
     values.setdefault("durability", "fsync" if values.get("data_dir") else "memory")
     config = BrokerConfig.from_mapping(values)
 
@@ -168,6 +168,18 @@ def _serve_controlled(
     finally:
         for control in controls:
             control.close()
+
+
+def _one_each(users: tuple[str, ...]) -> tuple[str, ...]:
+    """The users of the command line. Raises ConfigError for several of them in one."""
+    for entry in users:
+        if "," in entry:
+            raise ConfigError(
+                f"the entry of user {entry.partition(':')[0]!r} has a comma; between users stand "
+                'blanks ($KOHORT_USERS="alice:secret bob:other"), or --user is given again for '
+                "each; a password with a comma stands in a --users-file"
+            )
+    return users
 
 
 def _lines(path: Path | None) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlencode
 
@@ -125,7 +127,15 @@ def list_faults(control: ControlPort, output: str) -> None:
     for fault in control.ask("GET", "/faults")["faults"]:
         about = [f"{key}={value}" for key, value in fault.items() if key not in plain]
         rows.append({**fault, "about": " ".join(about) or None})
+        if output == "table":
+            rows[-1]["errors"] = _counted(fault.get("errors", ())) or None
     show(rows, [*plain, "about"], output)
+
+
+def _counted(errors: Iterable[str]) -> str:
+    """`NOT_COORDINATOR x3, NONE`: an error that stands several times in a row is named once."""
+    runs = [(name, sum(1 for _ in run)) for name, run in itertools.groupby(errors)]
+    return ", ".join(name if count == 1 else f"{name} x{count}" for name, count in runs)
 
 
 @faults.command(

@@ -19,7 +19,7 @@ import click
 
 from kohort.cli.app import EXIT_CHECK_FAILED, EXIT_PARTIAL
 from kohort.cli.connect import Client, client_options, open_admin
-from kohort.cli.group_look import existing, settings
+from kohort.cli.group_look import known, settings, told
 from kohort.cli.group_plan import plan
 from kohort.cli.group_reset import reset
 from kohort.cli.group_timeline import timeline
@@ -116,13 +116,15 @@ Examples:
 @click.argument("groups", nargs=-1, required=True, metavar="GROUP...")
 @output_option
 @client_options
-def describe(groups: tuple[str, ...], output: str, client: Client) -> None:
+def describe(groups: tuple[str, ...], output: str, client: Client) -> int:
     """State, members with what is assigned to them, and offsets of groups.
 
-    CSV holds the members alone; JSON lines hold one group each.
+    CSV holds the members alone; JSON lines hold one group each. Exit code 4 when there are some of
+    the groups only.
     """
     with open_admin(settings(client)) as admin:
-        found = [_look(admin, name) for name in existing(admin, groups)]
+        there, missing = known(admin, groups)
+        found = [_look(admin, group) for group in there]
     if output == "json":
         click.echo(json.dumps({"schema": 1, "groups": [_as_json(f) for f in found]}, indent=2))
     elif output == "jsonl":
@@ -135,6 +137,7 @@ def describe(groups: tuple[str, ...], output: str, client: Client) -> None:
         show([row for f in found for row in _member_rows(f.group)], columns, output)
     else:
         click.echo("\n\n".join(_as_text(f) for f in found))
+    return told(missing)
 
 
 @group.command(
@@ -162,19 +165,22 @@ def lag(
 ) -> int:
     """How far groups are behind, partition by partition.
 
-    A dash is a number that nobody knows: nothing committed yet, or no leader to ask.
+    A dash is a number that nobody knows: nothing committed yet, or no leader to ask. Exit code 4
+    when there are some of the groups only.
     """
     if everything == bool(groups):
         raise click.UsageError("name the groups, or say --all")
     with open_admin(settings(client)) as admin:
         names = [g.group_id for g in admin.list_groups()] if everything else list(groups)
-        found = [_look(admin, name) for name in existing(admin, names)]
+        there, missing = known(admin, names)
+        found = [_look(admin, group) for group in there]
     rows = [row for f in found for row in f.rows]
     show(rows, LAG_COLUMNS, output)
     for one in found:
         if not one.rows:
             click.echo(f"group {one.group.group_id} has no offsets and reads nothing", err=True)
-    return _check(found, fail_above)
+    partial = told(missing)
+    return _check(found, fail_above) or partial
 
 
 def _check(found: Sequence[Found], fail_above: int | None) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import click
+
+from kohort.cli.app import EXIT_PARTIAL
 from kohort.config import nearest
 from kohort.errors import ErrorCode, GroupError
 
@@ -18,18 +21,44 @@ DEAD = "Dead"
 
 def existing(admin: Admin, names: Iterable[str]) -> list[GroupDescription]:
     """The groups. Raises GroupError for one that does not exist."""
+    found, missing = known(admin, names)
+    for error in missing:
+        raise error
+    return found
+
+
+def known(admin: Admin, names: Iterable[str]) -> tuple[list[GroupDescription], list[GroupError]]:
+    """Those of the groups that there are, and what is to be said of the others.
+
+    Raises GroupError where there is none of them.
+    """
     wanted = list(dict.fromkeys(names))
-    found = admin.describe_groups(wanted)
-    for name, described in found.items():
-        if described.state == DEAD:
-            near = nearest(name, [g.group_id for g in admin.list_groups()])
-            hint = f" Did you mean {near!r}?" if near else ""
-            raise GroupError(
-                ErrorCode.GROUP_ID_NOT_FOUND,
-                f"there is no group {name!r}.{hint} `kohort group list` shows those there are; "
-                "a group appears when its first member joins or commits",
-            )
-    return [found[name] for name in wanted]
+    described = admin.describe_groups(wanted)
+    there = [described[name] for name in wanted if described[name].state != DEAD]
+    if len(there) == len(wanted):
+        return there, []
+    listed = [g.group_id for g in admin.list_groups()]
+    missing = [_no_group(name, listed) for name in wanted if described[name].state == DEAD]
+    if not there:
+        raise missing[0]
+    return there, missing
+
+
+def _no_group(name: str, listed: list[str]) -> GroupError:
+    near = nearest(name, listed)
+    hint = f" Did you mean {near!r}?" if near else ""
+    return GroupError(
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        f"there is no group {name!r}.{hint} `kohort group list` shows those there are; "
+        "a group appears when its first member joins or commits",
+    )
+
+
+def told(missing: Sequence[GroupError]) -> int:
+    """Say which groups there are not, beside those that were shown; the exit code of that."""
+    for error in missing:
+        click.echo(f"error: {error}", err=True)
+    return EXIT_PARTIAL if missing else 0
 
 
 def settings(client: Client) -> dict[str, Any]:

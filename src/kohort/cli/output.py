@@ -55,7 +55,8 @@ def as_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
 
 
 def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    """Aligned columns under Kafka-style headings; numbers to the right, None as a dash."""
+    """Aligned columns under Kafka-style headings; numbers to the right, None as a dash, truth as
+    yes and no."""
     heads = [column.replace("_", "-").upper() for column in columns]
     cells = [[_cell(row[column]) for column in columns] for row in rows]
     widths = [
@@ -87,6 +88,8 @@ def _all_numbers(values: Iterable[Any]) -> bool:
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return printable(str(_joined(value)))
 
 

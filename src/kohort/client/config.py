@@ -364,3 +364,14 @@ class ProducerConfig(ClientConfig):
 @dataclass(frozen=True)
 class AdminConfig(ClientConfig):
     """An admin client's configuration; defaults are Kafka's."""
+
+
+def known_to(role: type[ClientConfig], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that clients of several roles are made with, without those of other roles alone.
+
+    Names are written with `_`. What no role knows stays, so that `role` refuses it.
+    """
+    roles = (ConsumerConfig, ProducerConfig, AdminConfig)
+    others = {name for each in roles for name in each.field_names()} - set(role.field_names())
+    named = {plain(key): value for key, value in given.items()}
+    return {name: value for name, value in named.items() if name not in others}

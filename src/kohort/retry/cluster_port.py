@@ -18,11 +18,10 @@ from typing import Any, Final
 
 from kohort.client.admin import Admin
 from kohort.client.admin_types import NewTopic
-from kohort.client.config import AdminConfig, ConsumerConfig
+from kohort.client.config import AdminConfig, ConsumerConfig, known_to
 from kohort.client.consumer import Consumer
 from kohort.client.types import OffsetAndMetadata, OffsetAndTimestamp
 from kohort.client.types import TopicPartition as Partition
-from kohort.config import plain
 from kohort.errors import KafkaTimeoutError
 from kohort.records import Record
 from kohort.retry.asking import Stamped, TopicPartition, TopicView
@@ -188,10 +187,7 @@ class ClusterPort:
     def admin(self) -> Admin:
         """The admin client, made when it is first needed."""
         if self._admin is None:
-            # What only consumers know (isolation.level, fetch.*) is refused by an admin.
-            consumers = set(ConsumerConfig.field_names()) - set(AdminConfig.field_names())
-            shared = {k: v for k, v in self._config.items() if plain(k) not in consumers}
-            self._admin = Admin(**shared)
+            self._admin = Admin(**known_to(AdminConfig, self._config))
         return self._admin
 
     @property

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kohort.client.admin import Admin
-from kohort.client.config import ConsumerConfig
+from kohort.client.config import AdminConfig, ConsumerConfig, ProducerConfig, known_to
 from kohort.client.consumer import Consumer
 from kohort.client.front_implementation import RecordFuture
 from kohort.client.producer import Producer
@@ -165,7 +165,7 @@ class Redrive:
 
     def cancel(self) -> None:
         """Forget how far it has come: the id begins anew. What was sent stays sent."""
-        with Admin(**self._client) as admin:
+        with Admin(**known_to(AdminConfig, self._client)) as admin:
             if any(group.group_id == self.group for group in admin.list_groups()):
                 admin.delete_groups([self.group])
 
@@ -191,8 +191,8 @@ class Redrive:
         """
         self._stop = False
         report, started = Report(), time.monotonic()
-        producer = Producer(**{"max_request_size": 16 << 20, **self._client, "acks": "all"})
-        with self._consumer() as consumer, producer:
+        large = {"max_request_size": 16 << 20, **known_to(ProducerConfig, self._client)}
+        with self._consumer() as consumer, Producer(**{**large, "acks": "all"}) as producer:
             count = self._counts()[self._target]
             for page in self._pages(consumer):
                 if self._since_ms is None:
@@ -233,11 +233,12 @@ class Redrive:
             # A copy of a transaction that was aborted never failed.
             "isolation_level": "read_committed",
         }
-        return Consumer(ConsumerConfig.from_mapping({**self._client, **ours}))
+        mine = known_to(ConsumerConfig, self._client)
+        return Consumer(ConsumerConfig.from_mapping({**mine, **ours}))
 
     def _counts(self) -> dict[str, int]:
         """Partitions of the failed topic and of the target. Raises UsageError for a missing one."""
-        with Admin(**self._client) as admin:
+        with Admin(**known_to(AdminConfig, self._client)) as admin:
             counts = {topic.name: topic.partition_count for topic in admin.list_topics()}
         if self._topics.failed not in counts:
             raise UsageError(

@@ -227,7 +227,10 @@ class Planner:
     def _nothing_there(self) -> str:
         options = self._options
         what = options.pattern or ", ".join(options.topics or (options.assign or {}))
-        return f"there is no topic {what}; create it first (kohort topic create)"
+        return (
+            f"there is no topic {what}, or this user may not see it (it needs DESCRIBE); create it "
+            "first (kohort topic create), or ask whoever keeps the cluster for the right"
+        )
 
     def _check_ids(self, start: Position) -> None:
         for name, old in start.ids.items():
