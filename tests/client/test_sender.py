@@ -387,7 +387,7 @@ def test_whatever_fails_everything_is_stored_once_and_in_order(seed):
 
 def test_a_full_batch_grows_while_others_wait_in_line():
     """ADR 0013: what cannot be sent yet becomes one large batch, not many small ones."""
-    side = idempotent(batch_size=200, linger_ms=1_000, max_request_size=3_200)
+    side = idempotent(batch_size=200, linger_ms=1_000, max_request_size=3_250)
     sent = [b"%06d" % n + b"x" * 44 for n in range(200)]
     for value in sent:
         assert side.add(value) is not None
@@ -431,3 +431,13 @@ def test_batches_grow_neither_past_the_memory_nor_past_what_a_broker_takes():
         side.add(b"x" * 50)
     fresh = list(side.accumulator.queue("t", 0).closed)[closed:]
     assert all(batch.reserved_bytes <= 200 for batch in fresh)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_a_grown_batch_that_no_codec_makes_smaller_is_within_a_brokers_limit(codec):
+    side = idempotent(batch_size=16_384, linger_ms=0, compression_type=codec)
+    rng = random.Random(3)
+    for _ in range(250):
+        side.add(rng.randbytes(9_697))  # 108 of them are 7 bytes less than 1 MB
+    sizes = [len(b.payload) for plan in side.plan() for b in plan.batches]
+    assert 1_000_000 < max(sizes) <= 1_048_588  # max.message.bytes of Apache Kafka

@@ -98,7 +98,9 @@ class Accumulator:
 
     def __init__(self, config: ProducerConfig) -> None:
         self._batch_bytes = min(config.batch_size, config.max_request_size)
-        self._grown_bytes_max = min(_GROWN_MAX * config.batch_size, config.max_request_size)
+        # What no codec can make smaller it makes a little larger; brokers have the same limit.
+        room = config.max_request_size - config.max_request_size // 64
+        self._grown_bytes_max = min(_GROWN_MAX * config.batch_size, room)
         self.batch_bytes_max = config.max_request_size
         """The most that any batch has."""
         self._memory_max = config.buffer_memory
