@@ -9,44 +9,27 @@ import pytest
 from kohort.errors import ErrorCode, GroupError
 from kohort.group.consumer_member_table import (
     HEARTBEATING,
-    POLL_WATCHED,
-    SEEKING,
+    MACHINE,
     SETTLING,
-    TRANSITIONS,
     Event,
     State,
 )
-from kohort.group.member_effects import Assign, Revoke, Send
+from kohort.group.member_effects import Assign, Revoke
 from kohort.wire.messages.consumer_group_heartbeat_request import (
     ConsumerGroupHeartbeatRequest as Beat,
 )
 from tests.group.consumer_member_driver import INTERVAL_MS, ConsumerDriver
+from tests.group.table_walk import Walking, check_an_event, check_at_rest, check_whole
 
 E = ErrorCode
 
 
-class Walker(ConsumerDriver):
+class Walker(Walking, ConsumerDriver):
     """A driver that notes every move its member makes."""
 
     def __init__(self) -> None:
         super().__init__("t", max_poll_interval_ms=60_000)
-        self.moves: list[tuple[State, Event, State]] = []
-        original = self.member._move
-
-        def noted(event: Event) -> bool:
-            before = self.member.state
-            moved = original(event)
-            if moved:
-                self.moves.append((before, event, self.member.state))
-            else:
-                assert self.member.state is before
-            return moved
-
-        self.member._move = noted  # type: ignore[method-assign]
-
-    def step(self, kind: type[Revoke] | type[Assign]) -> int:
-        """The token of the latest step of this kind, 0 if there was none."""
-        return max((e.token for e in self.log if isinstance(e, kind)), default=0)
+        self.note_moves()
 
     def told(self, parts: dict[str, list[int]] | None = None, epoch: int = 2, **more: int) -> None:
         """Answer whatever was sent last."""
@@ -190,29 +173,12 @@ def test_every_event_in_every_state(state: State, event: Event) -> None:
     """The table's own target where it has one; where it has none, the event changes nothing."""
     d = Walker()
     INTO[state](d)
-    assert d.member.state is state
-    d.moves.clear()
-    CAUSE[event](d)
-    made = [to for before, what, to in d.moves if (before, what) == (state, event)]
-    target = TRANSITIONS[state].get(event)
-    if target is None:
-        assert not made
-    else:
-        assert made[:1] == [target], d.moves
+    check_an_event(d, MACHINE, state, event, CAUSE[event])
 
 
 def test_the_table_is_whole() -> None:
     """Every state stands in it, is reached from DOWN, and leads to LEFT or FATAL."""
-    assert set(TRANSITIONS) == set(State)
-    reached, todo = {State.DOWN}, [State.DOWN]
-    while todo:
-        new = set(TRANSITIONS[todo.pop()].values()) - reached
-        reached |= new
-        todo += new
-    assert reached == set(State)
-    for state in set(State) - {State.LEFT, State.LEAVING, State.CLOSING}:
-        assert TRANSITIONS[state][Event.CLOSE] is State.CLOSING
-    assert HEARTBEATING | POLL_WATCHED <= SEEKING
+    check_whole(MACHINE, State, Event, HEARTBEATING)
     assert SETTLING <= HEARTBEATING
 
 
@@ -221,5 +187,4 @@ def test_no_state_asks_to_be_called_without_end(state: State) -> None:
     """Whatever state it is left in, time alone brings it to rest or to a steady beat."""
     d = Walker()
     INTO[state](d)
-    d.later(400_000)
-    assert sum(isinstance(e, Send) for e in d.log) < 1_000
+    check_at_rest(d)
