@@ -7,8 +7,9 @@ the broker the least CPU time (rates: the best). Apache Kafka runs as its script
 warmed up by the first runs. Bulk takes turns between the brokers, run by run, and deletes what it
 has written (Kafka: at once, not after a minute). `fsync` is `durability=fsync` here and
 `flush.messages=1` there, which flushes for every batch: Kafka has no group commit, and on its own
-it acknowledges before the flush. "loop" is a plain socket from another process in the same run.
-Ratios above 1 are in our favour.
+it acknowledges before the flush. "loop" is a plain socket from another process in the same run; it,
+the generator and Kafka use the system's congestion control, our broker `reno` (ADR 0009). Ratios
+above 1 are in our favour.
 
     python -m benchmarks.bench_brokers --quick            one short run of each
     python -m benchmarks.bench_brokers --only partitions  start-up and memory with many partitions
