@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -10,10 +11,12 @@ import pytest
 
 from kohort.acl import Acl, Operation, Pattern, Permission, Resource
 from kohort.broker.apis import APIS
+from kohort.broker.calls import Call
 from kohort.broker.log.files import MemoryFiles
 from kohort.broker.screens import SCREENS
+from kohort.broker.screens.asking import Asking
 from kohort.errors import ErrorCode
-from kohort.wire import Message, response_class
+from kohort.wire import Message, Struct, response_class
 
 from .harness import Harness
 
@@ -382,6 +385,35 @@ def test_super_users_and_brokers_that_ask_nobody_refuse_nothing(
     plain = Harness()
     plain.commons.topics.create("t", 2, {})
     assert not codes(ask(plain, build(plain), version)) & refusals
+
+
+@pytest.mark.parametrize(
+    ("build", "needed", "version"), CASES, ids=lambda v: getattr(v, "__name__", None)
+)
+def test_a_screen_compares_no_part_of_a_request_with_another(
+    harness: Harness,
+    monkeypatch: pytest.MonkeyPatch,
+    build: Callable[[Harness], Message],
+    needed: list,
+    version: int | None,
+) -> None:
+    """Hostile input: with 100,000 topics in a request that would be minutes, for all clients."""
+    request = build(harness)
+    for field in request.FIELDS:
+        if isinstance(listed := getattr(request, field), list):
+            listed += copy.deepcopy(listed)
+    api = APIS[request.API_KEY]
+    call = Call(version or api.max_version, 1, "c", "/127.0.0.1", False, lambda _: None,
+                principal=ALICE)  # fmt: skip
+    authorizer = harness.commons.acls.authorizer
+    assert authorizer is not None
+
+    def compared(one: object, other: object) -> bool:
+        raise AssertionError("two parts of a request are compared")
+
+    monkeypatch.setattr(Struct, "__eq__", compared)
+    name = request.NAME.removesuffix("Request")
+    SCREENS[name](Asking(harness.node, authorizer, call), request)
 
 
 def test_what_may_be_done_is_done_beside_what_may_not(harness: Harness) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kohort.acl import CLUSTER_NAME, OPERATIONS, Operation, Resource
 from kohort.broker.authorizer import Authorizer
@@ -17,6 +17,25 @@ Patch = Callable[[Any], None]
 """Changes the answer of what went on."""
 Screen = Callable[["Asking", Any], "Message | Patch | None"]
 """A refusal of the whole, what is to be done to its answer, or None: nothing stands against it."""
+
+T = TypeVar("T")
+
+
+def split(wanted: Sequence[T], may: Callable[[T], bool]) -> tuple[list[T], list[T]]:
+    """What may be done, and what is refused; each is asked once, and none compared with others."""
+    kept, refused = list[T](), list[T]()
+    for one in wanted:
+        (kept if may(one) else refused).append(one)
+    return kept, refused
+
+
+def with_refusals(field: str, answers: Sequence[Any]) -> Patch | None:
+    """Put refusals behind the API's own answers in this field; None where there are none."""
+
+    def patch(response: Any) -> None:
+        setattr(response, field, [*getattr(response, field), *answers])
+
+    return patch if answers else None
 
 
 class Asking:

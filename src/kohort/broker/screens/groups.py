@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kohort.acl import Operation, Resource
-from kohort.broker.screens.asking import Asking, Patch
+from kohort.broker.screens.asking import Asking, Patch, split, with_refusals
 from kohort.errors import ErrorCode
 from kohort.wire import Message
 from kohort.wire.messages.consumer_group_describe_request import ConsumerGroupDescribeRequest
@@ -19,7 +19,7 @@ from kohort.wire.messages.consumer_group_describe_response import (
 from kohort.wire.messages.consumer_group_heartbeat_request import ConsumerGroupHeartbeatRequest
 from kohort.wire.messages.consumer_group_heartbeat_response import ConsumerGroupHeartbeatResponse
 from kohort.wire.messages.delete_groups_request import DeleteGroupsRequest
-from kohort.wire.messages.delete_groups_response import DeletableGroupResult, DeleteGroupsResponse
+from kohort.wire.messages.delete_groups_response import DeletableGroupResult
 from kohort.wire.messages.describe_groups_request import DescribeGroupsRequest
 from kohort.wire.messages.describe_groups_response import DescribedGroup, DescribeGroupsResponse
 from kohort.wire.messages.find_coordinator_request import FindCoordinatorRequest
@@ -89,18 +89,15 @@ def find_coordinator(asking: Asking, request: FindCoordinatorRequest) -> Message
         if may(_O.DESCRIBE, request.key):
             return None
         return FindCoordinatorResponse(error_code=code, error_message=None, node_id=-1, port=-1)
+    request.coordinator_keys, refused = split(
+        request.coordinator_keys, lambda key: may(_O.DESCRIBE, key)
+    )
     answers = [
         Coordinator(key=key, node_id=-1, port=-1, error_code=code, error_message=None)
-        for key in request.coordinator_keys
-        if not may(_O.DESCRIBE, key)
+        for key in refused
     ]
-    refused = {answer.key for answer in answers}
-    request.coordinator_keys = [key for key in request.coordinator_keys if key not in refused]
 
-    def patch(response: FindCoordinatorResponse) -> None:
-        response.coordinators = [*response.coordinators, *answers]
-
-    return patch if answers else None
+    return with_refusals("coordinators", answers)
 
 
 def offset_commit(asking: Asking, request: OffsetCommitRequest) -> Message | Patch | None:
@@ -110,8 +107,9 @@ def offset_commit(asking: Asking, request: OffsetCommitRequest) -> Message | Pat
         code = REFUSED
         request.topics = []
     else:
-        request.topics = [t for t in refused if asking.knows(_O.READ, t.name, t.topic_id)]
-        refused = [topic for topic in refused if topic not in request.topics]
+        request.topics, refused = split(
+            refused, lambda t: asking.knows(_O.READ, t.name, t.topic_id)
+        )
     answers = [
         OffsetCommitResponseTopic(
             name=topic.name,
@@ -126,10 +124,7 @@ def offset_commit(asking: Asking, request: OffsetCommitRequest) -> Message | Pat
     if answers and not request.topics:
         return OffsetCommitResponse(topics=answers)
 
-    def patch(response: OffsetCommitResponse) -> None:
-        response.topics = [*response.topics, *answers]
-
-    return patch if answers else None
+    return with_refusals("topics", answers)
 
 
 def offset_fetch(asking: Asking, request: OffsetFetchRequest) -> Message | Patch | None:
@@ -144,8 +139,7 @@ def offset_fetch(asking: Asking, request: OffsetFetchRequest) -> Message | Patch
             response.topics = [t for t in response.topics if asking.topic(_O.DESCRIBE, t.name)]
 
         return hide
-    refused = [t for t in request.topics if not asking.topic(_O.DESCRIBE, t.name)]
-    request.topics = [t for t in request.topics if t not in refused]
+    request.topics, refused = split(request.topics, lambda t: asking.topic(_O.DESCRIBE, t.name))
     answers = [
         OffsetFetchResponseTopic(
             name=topic.name,
@@ -159,27 +153,23 @@ def offset_fetch(asking: Asking, request: OffsetFetchRequest) -> Message | Patch
         for topic in refused
     ]
 
-    def patch(response: OffsetFetchResponse) -> None:
-        response.topics = [*response.topics, *answers]
-
-    return patch if answers else None
+    return with_refusals("topics", answers)
 
 
 def _offset_fetch_groups(asking: Asking, request: OffsetFetchRequest) -> Message | Patch | None:
-    gone = [
-        OffsetFetchResponseGroup(group_id=group.group_id, error_code=REFUSED)
-        for group in request.groups
-        if not asking.group(_O.DESCRIBE, group.group_id)
-    ]
-    refused = {group.group_id for group in gone}
-    request.groups = [group for group in request.groups if group.group_id not in refused]
+    request.groups, refused = split(
+        request.groups, lambda group: asking.group(_O.DESCRIBE, group.group_id)
+    )
+    gone = [OffsetFetchResponseGroup(group_id=g.group_id, error_code=REFUSED) for g in refused]
     answers: dict[str, list[OffsetFetchResponseTopics]] = {}
     every: set[str] = set()
     for group in request.groups:
         if group.topics is None:
             every.add(group.group_id)
             continue
-        kept = [t for t in group.topics if asking.knows(_O.DESCRIBE, t.name, t.topic_id)]
+        group.topics, hidden = split(
+            group.topics, lambda t: asking.knows(_O.DESCRIBE, t.name, t.topic_id)
+        )
         answers[group.group_id] = [
             OffsetFetchResponseTopics(
                 name=topic.name,
@@ -191,10 +181,8 @@ def _offset_fetch_groups(asking: Asking, request: OffsetFetchRequest) -> Message
                     for index in topic.partition_indexes
                 ],
             )
-            for topic in group.topics
-            if topic not in kept
+            for topic in hidden
         ]
-        group.topics = kept
 
     def patch(response: OffsetFetchResponse) -> None:
         for group in response.groups:
@@ -211,8 +199,7 @@ def offset_delete(asking: Asking, request: OffsetDeleteRequest) -> Message | Pat
     """DELETE the group, READ the topics."""
     if not asking.group(_O.DELETE, request.group_id):
         return OffsetDeleteResponse(error_code=REFUSED)
-    refused = [t for t in request.topics if not asking.topic(_O.READ, t.name)]
-    request.topics = [t for t in request.topics if t not in refused]
+    request.topics, refused = split(request.topics, lambda t: asking.topic(_O.READ, t.name))
     answers = [
         OffsetDeleteResponseTopic(
             name=topic.name,
@@ -237,8 +224,7 @@ def offset_delete(asking: Asking, request: OffsetDeleteRequest) -> Message | Pat
 
 def describe_groups(asking: Asking, request: DescribeGroupsRequest) -> Message | Patch | None:
     """DESCRIBE the groups."""
-    refused = [g for g in request.groups if not asking.group(_O.DESCRIBE, g)]
-    request.groups = [g for g in request.groups if g not in refused]
+    request.groups, refused = split(request.groups, lambda g: asking.group(_O.DESCRIBE, g))
     answers = [DescribedGroup(group_id=g, error_code=REFUSED) for g in refused]
 
     def patch(response: DescribeGroupsResponse) -> None:
@@ -255,8 +241,7 @@ def consumer_group_describe(
     asking: Asking, request: ConsumerGroupDescribeRequest
 ) -> Message | Patch | None:
     """DESCRIBE the groups, and every topic that their members have."""
-    refused = [g for g in request.group_ids if not asking.group(_O.DESCRIBE, g)]
-    request.group_ids = [g for g in request.group_ids if g not in refused]
+    request.group_ids, refused = split(request.group_ids, lambda g: asking.group(_O.DESCRIBE, g))
     answers = [
         DescribedConsumerGroup(group_id=g, error_code=REFUSED, error_message=None) for g in refused
     ]
@@ -300,11 +285,9 @@ def list_groups(asking: Asking, request: ListGroupsRequest) -> Message | Patch |
 
 def delete_groups(asking: Asking, request: DeleteGroupsRequest) -> Message | Patch | None:
     """DELETE the groups."""
-    refused = [g for g in request.groups_names if not asking.group(_O.DELETE, g)]
-    request.groups_names = [g for g in request.groups_names if g not in refused]
+    request.groups_names, refused = split(
+        request.groups_names, lambda g: asking.group(_O.DELETE, g)
+    )
     answers = [DeletableGroupResult(group_id=g, error_code=REFUSED) for g in refused]
 
-    def patch(response: DeleteGroupsResponse) -> None:
-        response.results = [*response.results, *answers]
-
-    return patch if answers else None
+    return with_refusals("results", answers)

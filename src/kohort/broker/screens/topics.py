@@ -7,12 +7,11 @@ tell whether it does.
 from __future__ import annotations
 
 from kohort.acl import Operation, Resource
-from kohort.broker.screens.asking import Asking, Patch
+from kohort.broker.screens.asking import Asking, Patch, split, with_refusals
 from kohort.errors import ErrorCode
 from kohort.wire import ZERO_UUID, Message
 from kohort.wire.messages.create_partitions_request import CreatePartitionsRequest
 from kohort.wire.messages.create_partitions_response import (
-    CreatePartitionsResponse,
     CreatePartitionsTopicResult,
 )
 from kohort.wire.messages.create_topics_request import CreateTopicsRequest
@@ -20,14 +19,12 @@ from kohort.wire.messages.create_topics_response import CreatableTopicResult, Cr
 from kohort.wire.messages.delete_records_request import DeleteRecordsRequest
 from kohort.wire.messages.delete_records_response import (
     DeleteRecordsPartitionResult,
-    DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
 from kohort.wire.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
-from kohort.wire.messages.delete_topics_response import DeletableTopicResult, DeleteTopicsResponse
+from kohort.wire.messages.delete_topics_response import DeletableTopicResult
 from kohort.wire.messages.describe_producers_request import DescribeProducersRequest
 from kohort.wire.messages.describe_producers_response import (
-    DescribeProducersResponse,
     PartitionResponse,
     TopicResponse,
 )
@@ -40,7 +37,6 @@ from kohort.wire.messages.fetch_request import FetchRequest
 from kohort.wire.messages.list_offsets_request import ListOffsetsRequest
 from kohort.wire.messages.list_offsets_response import (
     ListOffsetsPartitionResponse,
-    ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
 from kohort.wire.messages.metadata_request import MetadataRequest, MetadataRequestTopic
@@ -48,7 +44,6 @@ from kohort.wire.messages.metadata_response import MetadataResponse, MetadataRes
 from kohort.wire.messages.offset_for_leader_epoch_request import OffsetForLeaderEpochRequest
 from kohort.wire.messages.offset_for_leader_epoch_response import (
     EpochEndOffset,
-    OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
 from kohort.wire.messages.produce_request import ProduceRequest
@@ -70,9 +65,9 @@ def produce(asking: Asking, request: ProduceRequest) -> Message | Patch | None:
     if tx_id is not None and not asking.transactional(_O.WRITE, tx_id):
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     else:
-        allowed = [t for t in refused if asking.knows(_O.WRITE, t.name, t.topic_id)]
-        refused = [topic for topic in refused if topic not in allowed]
-        request.topic_data = allowed
+        request.topic_data, refused = split(
+            refused, lambda t: asking.knows(_O.WRITE, t.name, t.topic_id)
+        )
     answers = [
         TopicProduceResponse(
             name=topic.name,
@@ -89,10 +84,7 @@ def produce(asking: Asking, request: ProduceRequest) -> Message | Patch | None:
     if code != REFUSED or not request.topic_data:
         return ProduceResponse(responses=answers)
 
-    def patch(response: ProduceResponse) -> None:
-        response.responses = [*response.responses, *answers]
-
-    return patch
+    return with_refusals("responses", answers)
 
 
 def fetch(asking: Asking, request: FetchRequest) -> Message | Patch | None:
@@ -103,8 +95,7 @@ def fetch(asking: Asking, request: FetchRequest) -> Message | Patch | None:
 
 def list_offsets(asking: Asking, request: ListOffsetsRequest) -> Message | Patch | None:
     """DESCRIBE the topics."""
-    refused = [t for t in request.topics if not asking.topic(_O.DESCRIBE, t.name)]
-    request.topics = [t for t in request.topics if t not in refused]
+    request.topics, refused = split(request.topics, lambda t: asking.topic(_O.DESCRIBE, t.name))
     answers = [
         ListOffsetsTopicResponse(
             name=topic.name,
@@ -118,18 +109,14 @@ def list_offsets(asking: Asking, request: ListOffsetsRequest) -> Message | Patch
         for topic in refused
     ]
 
-    def patch(response: ListOffsetsResponse) -> None:
-        response.topics = [*response.topics, *answers]
-
-    return patch if answers else None
+    return with_refusals("topics", answers)
 
 
 def offset_for_leader_epoch(
     asking: Asking, request: OffsetForLeaderEpochRequest
 ) -> Message | Patch | None:
     """DESCRIBE the topics."""
-    refused = [t for t in request.topics if not asking.topic(_O.DESCRIBE, t.topic)]
-    request.topics = [t for t in request.topics if t not in refused]
+    request.topics, refused = split(request.topics, lambda t: asking.topic(_O.DESCRIBE, t.topic))
     answers = [
         OffsetForLeaderTopicResult(
             topic=topic.topic,
@@ -140,10 +127,7 @@ def offset_for_leader_epoch(
         for topic in refused
     ]
 
-    def patch(response: OffsetForLeaderEpochResponse) -> None:
-        response.topics = [*response.topics, *answers]
-
-    return patch if answers else None
+    return with_refusals("topics", answers)
 
 
 def metadata(asking: Asking, request: MetadataRequest) -> Message | Patch | None:
@@ -188,10 +172,9 @@ def describe_topic_partitions(
 ) -> Message | Patch | None:
     """DESCRIBE the topics."""
     every = not request.topics
-    refused = [t.name for t in request.topics if not asking.topic(_O.DESCRIBE, t.name)]
-    request.topics = [t for t in request.topics if t.name not in refused]
+    request.topics, refused = split(request.topics, lambda t: asking.topic(_O.DESCRIBE, t.name))
     answers = [
-        DescribeTopicPartitionsResponseTopic(error_code=REFUSED, name=name) for name in refused
+        DescribeTopicPartitionsResponseTopic(error_code=REFUSED, name=t.name) for t in refused
     ]
     if refused and not request.topics:  # nothing asked for would mean everything
         return DescribeTopicPartitionsResponse(topics=answers)
@@ -216,11 +199,10 @@ def may_create(asking: Asking, name: str) -> bool:
 
 def create_topics(asking: Asking, request: CreateTopicsRequest) -> Message | Patch | None:
     """CREATE in the cluster, or these topics; their settings are shown to DESCRIBE_CONFIGS."""
-    refused = [t.name for t in request.topics if not may_create(asking, t.name)]
-    request.topics = [t for t in request.topics if t.name not in refused]
+    request.topics, refused = split(request.topics, lambda t: may_create(asking, t.name))
     answers = [
-        CreatableTopicResult(name=name, error_code=REFUSED, error_message="Authorization failed.")
-        for name in refused
+        CreatableTopicResult(name=t.name, error_code=REFUSED, error_message="Authorization failed.")
+        for t in refused
     ]
 
     def patch(response: CreateTopicsResponse) -> None:
@@ -247,24 +229,18 @@ def delete_topics(asking: Asking, request: DeleteTopicsRequest) -> Message | Pat
             answers.append(
                 DeletableTopicResult(name=shown, topic_id=topic.topic_id, error_code=REFUSED)
             )
-    names = [name for name in request.topic_names if asking.topic(_O.DELETE, name)]
-    answers += [
-        DeletableTopicResult(name=name, error_code=REFUSED)
-        for name in request.topic_names
-        if name not in names
-    ]
-    request.topics, request.topic_names = kept, names
+    request.topics = kept
+    request.topic_names, refused = split(
+        request.topic_names, lambda name: asking.topic(_O.DELETE, name)
+    )
+    answers += [DeletableTopicResult(name=name, error_code=REFUSED) for name in refused]
 
-    def patch(response: DeleteTopicsResponse) -> None:
-        response.responses = [*response.responses, *answers]
-
-    return patch if answers else None
+    return with_refusals("responses", answers)
 
 
 def delete_records(asking: Asking, request: DeleteRecordsRequest) -> Message | Patch | None:
     """DELETE the topics."""
-    refused = [t for t in request.topics if not asking.topic(_O.DELETE, t.name)]
-    request.topics = [t for t in request.topics if t not in refused]
+    request.topics, refused = split(request.topics, lambda t: asking.topic(_O.DELETE, t.name))
     answers = [
         DeleteRecordsTopicResult(
             name=topic.name,
@@ -278,31 +254,23 @@ def delete_records(asking: Asking, request: DeleteRecordsRequest) -> Message | P
         for topic in refused
     ]
 
-    def patch(response: DeleteRecordsResponse) -> None:
-        response.topics = [*response.topics, *answers]
-
-    return patch if answers else None
+    return with_refusals("topics", answers)
 
 
 def create_partitions(asking: Asking, request: CreatePartitionsRequest) -> Message | Patch | None:
     """ALTER the topics."""
-    refused = [t.name for t in request.topics if not asking.topic(_O.ALTER, t.name)]
-    request.topics = [t for t in request.topics if t.name not in refused]
+    request.topics, refused = split(request.topics, lambda t: asking.topic(_O.ALTER, t.name))
     answers = [
-        CreatePartitionsTopicResult(name=name, error_code=REFUSED, error_message=None)
-        for name in refused
+        CreatePartitionsTopicResult(name=t.name, error_code=REFUSED, error_message=None)
+        for t in refused
     ]
 
-    def patch(response: CreatePartitionsResponse) -> None:
-        response.results = [*response.results, *answers]
-
-    return patch if answers else None
+    return with_refusals("results", answers)
 
 
 def describe_producers(asking: Asking, request: DescribeProducersRequest) -> Message | Patch | None:
     """READ the topics."""
-    refused = [t for t in request.topics if not asking.topic(_O.READ, t.name)]
-    request.topics = [t for t in request.topics if t not in refused]
+    request.topics, refused = split(request.topics, lambda t: asking.topic(_O.READ, t.name))
     answers = [
         TopicResponse(
             name=topic.name,
@@ -314,7 +282,4 @@ def describe_producers(asking: Asking, request: DescribeProducersRequest) -> Mes
         for topic in refused
     ]
 
-    def patch(response: DescribeProducersResponse) -> None:
-        response.topics = [*response.topics, *answers]
-
-    return patch if answers else None
+    return with_refusals("topics", answers)

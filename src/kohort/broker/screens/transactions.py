@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kohort.acl import Operation
-from kohort.broker.screens.asking import Asking, Patch
+from kohort.broker.screens.asking import Asking, Patch, split, with_refusals
 from kohort.errors import ErrorCode
 from kohort.wire import Message
 from kohort.wire.messages.add_offsets_to_txn_request import AddOffsetsToTxnRequest
@@ -117,8 +117,7 @@ def txn_offset_commit(asking: Asking, request: TxnOffsetCommitRequest) -> Messag
     elif not asking.group(_O.READ, request.group_id):
         code, request.topics = ErrorCode.GROUP_AUTHORIZATION_FAILED, []
     else:
-        request.topics = [t for t in refused if asking.topic(_O.READ, t.name)]
-        refused = [topic for topic in refused if topic not in request.topics]
+        request.topics, refused = split(refused, lambda t: asking.topic(_O.READ, t.name))
     answers = [
         TxnOffsetCommitResponseTopic(
             name=topic.name,
@@ -132,10 +131,7 @@ def txn_offset_commit(asking: Asking, request: TxnOffsetCommitRequest) -> Messag
     if answers and not request.topics:
         return TxnOffsetCommitResponse(topics=answers)
 
-    def patch(response: TxnOffsetCommitResponse) -> None:
-        response.topics = [*response.topics, *answers]
-
-    return patch if answers else None
+    return with_refusals("topics", answers)
 
 
 def write_txn_markers(asking: Asking, request: WriteTxnMarkersRequest) -> Message | Patch | None:
@@ -167,13 +163,10 @@ def describe_transactions(
     asking: Asking, request: DescribeTransactionsRequest
 ) -> Message | Patch | None:
     """DESCRIBE the transactional ids; topics that may not be described are left out."""
-    every = request.transactional_ids
-    request.transactional_ids = [i for i in every if asking.transactional(_O.DESCRIBE, i)]
-    answers = [
-        TransactionState(transactional_id=i, error_code=REFUSED)
-        for i in every
-        if i not in request.transactional_ids
-    ]
+    request.transactional_ids, refused = split(
+        request.transactional_ids, lambda i: asking.transactional(_O.DESCRIBE, i)
+    )
+    answers = [TransactionState(transactional_id=i, error_code=REFUSED) for i in refused]
 
     def patch(response: DescribeTransactionsResponse) -> None:
         for state in response.transaction_states:
