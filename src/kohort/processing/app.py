@@ -37,7 +37,7 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kohort.client.config import ConsumerConfig
 from kohort.client.consumer import Consumer
@@ -53,7 +53,7 @@ from kohort.processing.engine_core import Limits
 from kohort.processing.exact_runner import ExactRunner
 from kohort.processing.exactly import Exactly
 from kohort.processing.gatekeeper import Gatekeeper
-from kohort.processing.handlers import HandlerSpec, Invoker, Kind
+from kohort.processing.handlers import HandlerSpec, Invoker, Kind, serde_of
 from kohort.processing.health import AppHealth
 from kohort.processing.lookups import ThreadLookups
 from kohort.processing.metrics import AppMetrics
@@ -68,6 +68,9 @@ from kohort.retry.policy import DEFAULT_RETRIES, RetryPolicy, RetryTopics
 from kohort.retry.preparing import ensure_topics, look_at_all, plan_all
 from kohort.retry.store import open_store
 from kohort.retry.topics import TopicState
+
+if TYPE_CHECKING:
+    from kohort.serdes.basic import Serde
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -193,7 +196,7 @@ class App:
         batch: bool = False,
         arrow: bool = False,
         max_batch: int = 500,
-        decode: Decode = None,
+        decode: Decode | Serde[Any] = None,
         retries: str | RetryPolicy | None = None,
         blocking: str | Blocking = "none",
         on_failure: str = "pass",
@@ -211,7 +214,8 @@ class App:
             order: "key", "partition" or "none": what keeps its order among parallel workers.
             workers: "threads", "tasks" or "processes"; tasks for coroutine functions, else threads.
             batch, arrow: call it with a `ReceivedBatch`, or with a `pyarrow.RecordBatch`.
-            decode: "json", "text", a function of the bytes, or None for the bytes.
+            decode: "json", "text", a function of the bytes, a format of `kohort.serdes` (not with
+                processes), or None for the bytes.
             retries: this topic's delays; the app's by default.
             blocking: tries in place before that, such as "200ms 1s" or "5s ..." (for ever).
             on_failure: "pass", "hold_key" or "stop_partition": what becomes of the order.
@@ -227,6 +231,11 @@ class App:
         def register(function: Function) -> Function:
             kind = _kind(function, batch=batch, arrow=arrow)
             pool = _pool(topic, kind, workers, parse_duration_ms(timeout))
+            if pool == "processes" and serde_of(decode) is not None:
+                raise ConfigError(
+                    f"the handler of {topic!r}: a format of kohort.serdes has connections, which "
+                    "processes cannot share; decode in the handler, or use threads"
+                )
             if topic in self._specs:
                 raise ConfigError(f"topic {topic!r} has a handler already; one topic, one handler")
             policy = self.policy if retries is None else retries

@@ -14,20 +14,24 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, overload
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from kohort.errors import UsageError
 from kohort.processing.dispatch import Item
 from kohort.processing.engine import NOT_BEGUN, Done, Outcome
 from kohort.processing.outbox import Output
 from kohort.records import Record
-from kohort.retry.classify import Classifier, Disposition, Failure, describe, stated
+from kohort.retry.classify import Classifier, Failure, stated
 from kohort.retry.copies import Attempt
 from kohort.retry.effects import Effect
-from kohort.retry.handling import UNDECODABLE, Decode, Lookup, decoder_of
+from kohort.retry.handling import Decode, Lookup, decoder_of, not_decoded
 from kohort.retry.handling import HandlerSpec as RowSpec
 from kohort.retry.handling import Record as RecordView
 from kohort.retry.headers import Header
+
+if TYPE_CHECKING:
+    from kohort.serdes.basic import Serde
 
 TIMED_OUT = "handler_timed_out"
 Lookups = Callable[[], Lookup]
@@ -49,7 +53,8 @@ class HandlerSpec:
     Args:
         topic: the source topic whose records it gets, from that topic's tiers too.
         function: the user's.
-        decode: "json", "text", a function of the bytes, or None: `data` is the bytes.
+        decode: "json", "text", a function of the bytes, a `kohort.serdes` format, or None: `data`
+            is the bytes.
         timeout_ms: how long one call may take; 0 for ever. Async handlers and processes only.
         max_batch: the most records of one call of a batch handler.
         rows: how what it returns becomes rows, when its results go into a store.
@@ -58,7 +63,7 @@ class HandlerSpec:
     topic: str
     function: Callable[..., Any]
     kind: Kind = Kind.SYNC
-    decode: Decode = None
+    decode: Decode | Serde[Any] = None
     classifier: Classifier = field(default_factory=Classifier)
     timeout_ms: int = 0
     max_batch: int = 500
@@ -181,10 +186,7 @@ class Invoker:
         self._lookups = lookups
         self.specs = dict(specs)
         """By source topic."""
-        self._decoders = {
-            spec.topic: None if spec.decode is None else decoder_of(spec.decode)
-            for spec in specs.values()
-        }
+        self._decoders = {spec.topic: _decoder(spec) for spec in specs.values()}
 
     def run(self, items: Sequence[Item]) -> list[Outcome] | None:
         """All of them, in order, on this thread; None when every one succeeded."""
@@ -225,10 +227,13 @@ class Invoker:
         try:
             received.data = decoder(value)
         except Exception as error:  # the decoder is the user's, and may raise anything
-            return describe(
-                error, permanent=True, reason=UNDECODABLE, disposition=Disposition.DESERIALIZE
-            )
+            return not_decoded(error)
         return received
+
+    def decoding_waits(self, spec: HandlerSpec, item: Item) -> bool:
+        """Whether `received` would have to ask somebody first, such as a schema registry."""
+        value, serde = item.record.value, serde_of(spec.decode)
+        return serde is not None and value is not None and serde.waits_for(value)
 
     def _run_batches(self, items: Sequence[Item]) -> list[Outcome] | None:
         """Calls of neighbours of one topic, at most `max_batch` at once."""
@@ -302,6 +307,21 @@ def _mark(batch: ReceivedBatch, returned: Any) -> None:
             batch.failures[index] = Classifier().classify(reason)
         elif reason is not None and reason is not True:
             batch.retry(index, "failed" if reason is False else str(reason))
+
+
+def serde_of(decode: Decode | Serde[Any]) -> Serde[Any] | None:
+    """The format of `kohort.serdes` that a handler was registered with, if it is one."""
+    return None if decode is None or isinstance(decode, str) or callable(decode) else decode
+
+
+def _decoder(spec: HandlerSpec) -> Callable[[bytes], Any] | None:
+    decode = spec.decode
+    if decode is None:
+        return None
+    serde = serde_of(decode)
+    return (
+        decoder_of(cast(Any, decode)) if serde is None else partial(serde.deserialize, spec.topic)
+    )
 
 
 def nothing_said(items: Sequence[Item]) -> list[Outcome]:

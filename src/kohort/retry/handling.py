@@ -30,6 +30,8 @@ Decoder = Callable[[bytes], Any]
 Decode = Literal["json", "text"] | Decoder | None
 Outcome = Sequence[Effect] | Failure
 UNDECODABLE = "undecodable"
+UNANSWERED = "decoder_unanswered"
+"""Reasons of a value that does not decode: it never will; or a schema registry did not answer."""
 _EFFECTS = (Insert, Upsert, Execute)
 
 
@@ -302,15 +304,15 @@ def decode_all(decode: Decode, values: Sequence[bytes | None]) -> list[Any]:
         try:
             found.append(None if value is None else function(value))
         except Exception as error:  # the decoder is the user's, and may raise anything
-            found.append(
-                Undecodable(
-                    describe(
-                        error, permanent=True, reason=UNDECODABLE,
-                        disposition=Disposition.DESERIALIZE,
-                    )
-                )
-            )  # fmt: skip
+            found.append(Undecodable(not_decoded(error)))
     return found
+
+
+def not_decoded(error: Exception) -> Failure:
+    """Why a value does not decode: for good, unless somebody who had to be asked was away."""
+    if isinstance(error, KohortError) and error.retriable:
+        return describe(error, permanent=False, reason=UNANSWERED)
+    return describe(error, permanent=True, reason=UNDECODABLE, disposition=Disposition.DESERIALIZE)
 
 
 def _run_each(spec: HandlerSpec, records: Sequence[Record], lookup: Lookup) -> list[Outcome]:

@@ -35,6 +35,11 @@ class Serde(Generic[T]):
         """The value of these bytes. Raises DeserializationError, or what its function raises."""
         return self._from(data)
 
+    def waits_for(self, data: bytes) -> bool:
+        """Whether `deserialize` would have to ask somebody first: then not on an event loop."""
+        del data
+        return False
+
 
 class BytesSerde(Serde[bytes]):
     """Bytes as they are."""

@@ -73,6 +73,12 @@ class Framed(Serde[T]):
                 f"schema {schema_id} does not fit: {type(error).__name__}: {error}"
             ) from error
 
+    def waits_for(self, data: bytes) -> bool:
+        """Whether these bytes have a schema that was not looked up yet."""
+        if len(data) < _HEADER.size or data[0] != _MAGIC:
+            return False
+        return int(_HEADER.unpack_from(data)[1]) not in self._readers
+
     def _schema_for(self, subject: str, value: T) -> Schema:
         """The schema that a value is written with."""
         raise TypeError("derive from Framed")

@@ -131,8 +131,19 @@ class Serdes(Generic[K, V]):
         return (Decoded(record, self) for record in records)
 
     async def _each_async(self, records: AsyncIterable[Record]) -> AsyncIterator[Decoded[K, V]]:
+        import asyncio
+
         async for record in records:
-            yield Decoded(record, self)
+            decoded = Decoded(record, self)
+            if self._waits_for(record):  # a schema is fetched: the loop has others to run
+                await asyncio.to_thread(getattr, decoded, "failure")
+            yield decoded
+
+    def _waits_for(self, record: Record) -> bool:
+        key, value = record.key, record.value
+        return (key is not None and self.key.waits_for(key)) or (
+            value is not None and self.value.waits_for(value)
+        )
 
     def to_bytes(
         self, topic: str, value: V | None = None, key: K | None = None

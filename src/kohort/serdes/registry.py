@@ -81,6 +81,8 @@ class SchemaRegistry:
         self._token, self._timeout_s = token, timeout_s
         self._tls, self._max = tls, cached_max
         self._lock = threading.Lock()
+        self._asking = threading.Lock()
+        """One question at a time: whoever waited for the same answer finds it."""
         self._cache: OrderedDict[Any, Any] = OrderedDict()
         self._unknown: OrderedDict[Any, tuple[float, KohortError]] = OrderedDict()
 
@@ -115,28 +117,38 @@ class SchemaRegistry:
     # -- inside
 
     def _kept(self, key: Any, ask: Callable[[], Any]) -> Any:
-        now_s = time.monotonic()
+        found = self._known(key)
+        if found is not None:
+            return found
+        with self._asking:
+            found = self._known(key)
+            if found is not None:
+                return found
+            try:
+                found = ask()
+            except SchemaRegistryError as error:
+                with self._lock:
+                    self._unknown[key] = (time.monotonic() + _RETRY_S, error)
+                    while len(self._unknown) > self._max:
+                        self._unknown.popitem(last=False)
+                raise
+            with self._lock:
+                self._unknown.pop(key, None)
+                self._cache[key] = found
+                while len(self._cache) > self._max:
+                    self._cache.popitem(last=False)
+        return found
+
+    def _known(self, key: Any) -> Any:
+        """What was answered before, None for nothing. Raises what was refused a moment ago."""
         with self._lock:
             if key in self._cache:
                 self._cache.move_to_end(key)
                 return self._cache[key]
             until_s, refused = self._unknown.get(key, (0.0, None))
-            if refused is not None and now_s < until_s:
+            if refused is not None and time.monotonic() < until_s:
                 raise refused
-        try:
-            found = ask()
-        except SchemaRegistryError as error:
-            with self._lock:
-                self._unknown[key] = (now_s + _RETRY_S, error)
-                while len(self._unknown) > self._max:
-                    self._unknown.popitem(last=False)
-            raise
-        with self._lock:
-            self._unknown.pop(key, None)
-            self._cache[key] = found
-            while len(self._cache) > self._max:
-                self._cache.popitem(last=False)
-        return found
+        return None
 
     def _schema(self, path: str) -> Schema:
         answer = self._call(path)
