@@ -6,7 +6,7 @@ COMMA := ,
 EXTRAS := all$(if $(filter pypi,$(JAVA)),$(COMMA)spark-jre)
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
-KERNEL := $(wildcard src/kohort/*/*.pyx src/kohort/*/*.pxi src/kohort/*/*.h)
+KERNEL := $(wildcard src/kohort/*/*.pyx src/kohort/*/*/*.pyx src/kohort/*/*.pxi src/kohort/*/*.h)
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help

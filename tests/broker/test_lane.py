@@ -55,7 +55,8 @@ class Served:
         self.peers = [Peer(end, line) for line in self.lines]
         for peer, line in zip(self.peers, self.lines, strict=True):
             peer.connected(line)
-            peer._in_lane = in_lane  # pyright: ignore[reportPrivateUsage]
+            if not in_lane:
+                peer._take = None  # pyright: ignore[reportPrivateUsage]
 
     def turn(self, frames: list[tuple[int, bytes]]) -> None:
         """What one turn of the loop brings."""

@@ -23,7 +23,7 @@ from kohort.broker.authentication import SASL_AUTHENTICATE, Session
 from kohort.broker.calls import ANONYMOUS, Api, Call, Ear
 from kohort.broker.config import BrokerConfig
 from kohort.broker.env import Cancellable
-from kohort.broker.lane import LANE
+from kohort.broker.lane import take
 from kohort.broker.node import Node
 from kohort.broker.taps import Event, Moment
 from kohort.errors import AuthenticationError, DecodeError, KohortError, ProtocolError
@@ -60,8 +60,8 @@ class Peer:
         self._ear = Ear()
         self._lane = endpoint.node.lane
         authorizer = endpoint.node.commons.acls.authorizer
-        self._in_lane = LANE == "cython" and authorizer is None
-        """Whether small Produce requests may go that way."""
+        self._take = take if authorizer is None else None
+        """What reads small Produce requests, where they may go by the lane."""
         self._max_in_flight = self._config.max_requests_in_flight
         self._request_max_bytes = self._config.request_max_bytes
         self._calls: deque[Call | Entry] = deque()
@@ -74,7 +74,8 @@ class Peer:
         self._session = Session(node.commons.authenticator, c.peer_subject, self._known)
         self.principal = self._session.principal
         self._guarded = config.uses_sasl
-        self._in_lane = self._in_lane and not self._guarded
+        if self._guarded:
+            self._take = None
         if self._guarded:
             c.max_frame_bytes = config.sasl_server_max_receive_size
             due_ms = node.env.now_ms() + config.authentication_timeout_ms
@@ -112,9 +113,11 @@ class Peer:
 
     def frame_received(self, c: Connection, frame: memoryview, /) -> None:
         gate = self._gate
-        if self._in_lane and not self._taps.set and (gate is None or not gate.watching):
-            entry = self._lane.take(self, frame)
+        watched = gate is not None and gate.watching
+        if self._take is not None and not watched and not self._taps.set:
+            entry = self._take(self, frame)
             if entry is not None:
+                self._lane.add(entry)
                 self._calls.append(entry)
                 if len(self._calls) >= self._max_in_flight:
                     c.pause_reading()
@@ -132,8 +135,7 @@ class Peer:
         if self._taps.set and self._is_fatal(Moment.RECEIVED, message, call):
             return
         self._calls.append(call)
-        gate = self._gate
-        if gate is not None and gate.watching:
+        if gate is not None and watched:
             gate.pass_on(api, self._node, message, call, self)
         else:
             self._node.serve(api, message, call)

@@ -23,7 +23,6 @@ from kohort.errors import BrokerError
 
 if TYPE_CHECKING:
     from kohort.broker._lane import Entry
-    from kohort.broker.endpoint import Peer
     from kohort.broker.node import Node
 
 _compiled: Final = (
@@ -31,6 +30,10 @@ _compiled: Final = (
 )
 if _compiled or TYPE_CHECKING:
     from kohort.broker._lane import Run, take
+else:
+    take = None
+
+__all__ = ["LANE", "Lane", "take"]
 
 LANE = "cython" if _compiled else "python"
 _BYTES_MAX: Final = 1 << 20
@@ -48,11 +51,8 @@ class Lane:
 
         self._bytes = 0
 
-    def take(self, peer: Peer, frame: memoryview) -> Entry | None:
-        """Take a frame if it is a usual request. It is answered later, in any case."""
-        entry = take(peer, frame)
-        if entry is None:
-            return None
+    def add(self, entry: Entry) -> None:
+        """One more request, of which its connection knows. It is answered later, in any case."""
         self._bytes += entry.size
         if self._bytes > _BYTES_MAX:
             self.run()
@@ -64,7 +64,6 @@ class Lane:
         if run is None:
             run = waiting[entry.target] = self._run_of(entry)
         run.add(entry)
-        return entry
 
     def run(self) -> None:
         """Append what waits."""

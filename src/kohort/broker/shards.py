@@ -216,7 +216,17 @@ class ShardHost(ABC, Generic[S]):
             else:
                 self._append_later(effects)
         elif effects.replies:
-            self._hold(self._end(), effects.replies)
+            opened = self.partition.log
+            if (
+                self._held
+                or self._batch
+                or (opened is not None and opened.segments[-1].next_offset > opened.high.offset)
+            ):
+                self._hold(self._end(), effects.replies)
+            else:  # all that is known is durable; most requests come to this
+                for token, response in effects.replies:
+                    asker: Any = token
+                    asker.answer(response)
         if effects.news:
             self._node.commons.news.spread(effects.news)
         if self.loaded and not self._closed:
@@ -320,6 +330,7 @@ class ShardHost(ABC, Generic[S]):
             self._load()
 
     def _hold(self, offset: int, replies: list[Reply]) -> None:
+        """Answer when what was replayed below an offset is durable."""
         if not self._held and offset <= self.partition.end_offset:
             for token, response in replies:
                 asker: Any = token
