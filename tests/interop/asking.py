@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import socket
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Any
 
@@ -78,6 +78,14 @@ class World:
     def settle(self) -> None:
         """Let brokers hear what the controller has just decided."""
         threading.Event().wait(SETTLE_S)
+
+    def until(self, heard: Callable[[], bool]) -> None:
+        """Let them hear of something that can be asked for."""
+        for _ in range(TRIES):
+            if heard():
+                return
+            self.settle()
+        raise AssertionError("the broker does not hear of what was decided")
 
     def call(self, api: str, version: int | None = None, /, **fields: Any) -> Any:
         """Ask without keeping the answer."""

@@ -332,9 +332,18 @@ def of_running_brokers(world: World, alter: Callable[..., None]) -> None:
     alter("of a broker", (threads, SET, "9"), (policy, APPEND, "compact"), **one)
     alter("of a broker, too low", (threads, SET, "0"), **one)
     alter("of a broker, append to a number", (threads, APPEND, "1"), **one)
+
+    def asked(name: str) -> dict[str, object]:
+        return {"resource_type": BROKER, "resource_name": name,
+                "configuration_keys": [threads, policy]}  # fmt: skip
+
+    def heard() -> bool:
+        [broker] = world.call("DescribeConfigs", resources=[asked("1")]).results
+        return {config.value for config in broker.configs} == {"9", "delete,compact"}
+
+    world.until(heard)
     for name in ("1", ""):
-        resource = {"resource_type": BROKER, "resource_name": name,
-                    "configuration_keys": [threads, policy]}  # fmt: skip
+        resource = asked(name)
         world.each("DescribeConfigs", f"of the running broker {name!r}", resources=[resource],
                    include_synonyms=True)  # fmt: skip
     resource = {"resource_type": TOPIC, "resource_name": "t",
