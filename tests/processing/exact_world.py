@@ -53,6 +53,9 @@ class Sent:
     def error(self):
         return self.refused
 
+    def add_done_callback(self, fn) -> None:
+        """Nobody is told of the clocks of this world."""
+
     def result(self):
         if self.refused:
             raise self.refused

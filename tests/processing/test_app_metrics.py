@@ -12,6 +12,8 @@ from kohort.processing.metrics import FAMILIES
 from kohort.retry import Permanent, Temporary
 from tests.processing.conftest import Until
 
+from .test_exact import read_committed, wait_for
+
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
@@ -22,6 +24,34 @@ def values(program, name: str) -> dict[tuple[tuple[str, str], ...], float]:
         for metric, number in program.metrics().items()
         if metric.name == name
     }
+
+
+def test_the_oldest_failure_is_told_by_one_member(cluster, topic, produce, app, start) -> None:
+    """By the append time of the first record of each partition; with the skew of the clocks."""
+    produce(10)
+    programs = [app(), app()]
+
+    def fail(record) -> None:
+        raise Permanent("bad")
+
+    name = "failed_oldest_age_seconds"
+    for program in programs:
+        program.handler(topic)(fail)
+    start(programs[0])
+    wait_for(lambda: values(programs[0], name) == {(): 0}, "none has failed")
+    wait_for(lambda: len(read_committed(cluster.bootstrap, failed(programs[0]))) == 10, "failures")
+    start(programs[1])
+    wait_for(lambda: values(programs[1], "records_in_flight"), "the second one")
+
+    def ages() -> list[float]:
+        return [age for program in programs for age in values(program, name).values()]
+
+    wait_for(lambda: len(ages()) == 1 and 0 < ages()[0] < 120, f"{ages()}")
+    assert abs(values(programs[0], "clock_skew_ms")[()]) < 60_000
+
+
+def failed(program) -> str:
+    return next(iter(program.topics.values())).failed
 
 
 def test_retries_and_failures_are_counted_by_what_they_were(topic, produce, app, start) -> None:

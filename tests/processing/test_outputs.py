@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,3 +131,26 @@ def test_a_topic_that_cannot_be_had_is_not_waited_for_again_and_again() -> None:
     with pytest.raises(KafkaTimeoutError):
         sends.send(publication, Output(MISSING, b""))
     assert asked == [MISSING, OUT, MISSING]
+
+
+def test_the_skew_of_clocks_is_what_no_delay_explains() -> None:
+    """Between sending and acknowledgement a broker may have appended it at any time."""
+    now_ms = time.time_ns() // 1_000_000
+
+    class Stored:
+        def __init__(self, stamp_ms: int) -> None:
+            self.timestamp_ms = stamp_ms
+
+        def error(self):
+            return None
+
+        def result(self):
+            return self
+
+    sends = Sends(None, lambda topic: 3)
+    assert sends.skew_ms is None
+    for stamp_ms, skew_ms in ((now_ms - 2_000, 0), (now_ms - 9_000, -4_000)):
+        sends._appended(Stored(stamp_ms), now_ms - 5_000)
+        assert sends.skew_ms == skew_ms
+    sends._appended(Stored(now_ms + 3_600_000), now_ms)
+    assert sends.skew_ms == pytest.approx(3_600_000, abs=30_000)

@@ -370,6 +370,7 @@ class App:
             gatekeeper = Gatekeeper(
                 runner.engine.delays_ms, self._skew_ms, port, wall_ms, runner.opened,
                 group=self.group, scanned=runner.tell,
+                failed={t: (r.failed, counts[r.failed]) for t, r in self.topics.items()},
             )  # fmt: skip
             self._runner = runner
             runner.on_trouble = on_trouble

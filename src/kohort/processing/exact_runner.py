@@ -55,6 +55,10 @@ class ExactRunner(Runner):
         finally:
             self.transactor.stop(self.timing.drain_ms / 1_000)
 
+    def skew_ms(self) -> int | None:
+        """As `Runner.skew_ms`."""
+        return self.transactor.skew_ms
+
     def _publish(self) -> None:
         """Everything goes with a batch; the ledger is asked of what came from the tiers."""
         while items := self.exact.unjudged(JUDGED_AT_ONCE):

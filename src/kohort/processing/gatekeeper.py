@@ -25,6 +25,7 @@ from kohort.retry.gate import TierGate
 log = logging.getLogger("kohort.processing")
 
 PAUSE_AFTER_ERROR_MS = 1_000
+FAILED_CHECK_MS = 30_000
 ENTRY_CHECK_MS = 1_000
 """How long a redriven record may lie in the entry topic before it is seen."""
 
@@ -38,7 +39,9 @@ class TierPort(OffsetPort, Protocol):
 class Gatekeeper:
     """Asks for the tiers of one program. `opened` is called on its thread, with new ends only.
 
-    For keys that are held it also reads tiers to their end, before anything of them is due.
+    For keys that are held it also reads tiers to their end, before anything of them is due; and it
+    asks for the oldest failure, for source topics (`failed`: their failed topic, its partitions)
+    whose partition 0 is ours: one member of the group does it for all.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Gatekeeper:
         *,
         group: str = "",
         scanned: Callable[[Scanned], None] = lambda found: None,
+        failed: Mapping[str, tuple[str, int]] | None = None,
     ) -> None:
         self._gate = TierGate(dict(delays_ms), skew_ms=skew_ms)
         self._port = port
@@ -58,6 +62,10 @@ class Gatekeeper:
         self._opened = opened
         self._group = group
         self._scanned = scanned
+        self._failed = dict(failed or {})
+        self._looked_after: set[str] = set()
+        self._oldest_ms: dict[str, int] = {}
+        self._failed_due_ms = 0
         self._scans: list[tuple[TopicPartition, int, int]] = []
         self._changed = threading.Condition()
         self._starts: dict[TopicPartition, int] = {}
@@ -95,10 +103,53 @@ class Gatekeeper:
                 found[at] = max(0, opened.latest - position), max(0, opened.end - position)
         return found
 
+    def look_after(self, partitions: Iterable[TopicPartition]) -> None:
+        """These are ours now: with partition 0 of a source topic come its failures."""
+        with self._changed:
+            self._looked_after |= {topic for topic, number in partitions if not number}
+            self._failed_due_ms = 0
+            self._changed.notify()
+
+    def oldest_failures(self) -> dict[str, int | None]:
+        """When the oldest failure of each source topic that is ours failed; None: there is none."""
+        with self._changed:
+            return {
+                topic: self._oldest_ms.get(topic)
+                for topic in self._failed
+                if topic in self._looked_after and self._failed_due_ms
+            }
+
+    def _ask_failed(self) -> None:
+        """When the first record of each failed topic came: one request for all partitions."""
+        with self._changed:
+            topics = self._looked_after & self._failed.keys()
+            if not topics or self._now_ms() < self._failed_due_ms:
+                return
+        wanted = {
+            (self._failed[topic][0], number): topic
+            for topic in topics
+            for number in range(self._failed[topic][1])
+        }
+        try:
+            found = self._port.by_time(dict.fromkeys(wanted, 0))
+        except KohortError as error:
+            log.info("the oldest failure could not be asked for (%s); asked again", error)
+            return
+        oldest: dict[str, int] = {}
+        for at, stamped in found.items():
+            if stamped.offset >= 0:
+                topic = wanted[at]
+                oldest[topic] = min(oldest.get(topic, stamped.timestamp_ms), stamped.timestamp_ms)
+        with self._changed:
+            self._oldest_ms = oldest
+            self._failed_due_ms = self._now_ms() + FAILED_CHECK_MS
+
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """These are no longer ours."""
         with self._changed:
             for at in partitions:
+                if not at[1]:
+                    self._looked_after.discard(at[0])
                 self._starts.pop(at, None)
                 self._new.discard(at)
                 self._ends.pop(at, None)
@@ -152,6 +203,7 @@ class Gatekeeper:
                     self._new.clear()
                 starts = dict(self._starts)
             wait_ms = self._ask(starts)
+            self._ask_failed()
             if not self._scan_all():
                 wait_ms = min(wait_ms, PAUSE_AFTER_ERROR_MS)
             with self._changed:

@@ -72,7 +72,6 @@ class KafkaTransactor(Transactor):
         self._committed = committed
         self._now_s = now_s
         self._producer: Producer | None = None
-        self._sends: Sends | None = None
         self._stopping = threading.Event()
 
     def stop(self, timeout_s: float) -> None:

@@ -39,6 +39,8 @@ _TEXTS: Final = {
     "tier_depth": "Records in a tier that this process has not read yet",
     "tier_due": "Of these, those that are due",
     "tier_due_lag_seconds": "How long the oldest due record that was read has been overdue",
+    "failed_oldest_age_seconds": "Age of the oldest record in the failed topic; 0 when it is empty",
+    "clock_skew_ms": "How far the brokers' clock is ahead of this machine's, by the last copy",
     "circuit_state": "0 closed, 1 half open, 2 open: of a partition of a source topic",
     "partitions_standing": "Partitions that stand still until something changes",
     "oldest_unfinished_seconds": "For how long the oldest unfinished record has held up the commit",
@@ -114,10 +116,16 @@ class AppMetrics:
         yield self._of("records_in_flight", engine.in_flight)
         yield self._of("bytes_outstanding", engine.outstanding_bytes)
         yield self._of("partitions_standing", sum(bool(why) for why in runner.status().values()))
+        now_ms = runner.now_ms()
+        for topic, oldest in runner.oldest_failures().items():
+            age_ms = 0 if oldest is None else max(0, now_ms - oldest)
+            yield self._of("failed_oldest_age_seconds", age_ms / 1_000, topic=topic)
+        skew_ms = runner.skew_ms()
+        if skew_ms is not None:
+            yield self._of("clock_skew_ms", skew_ms)
         for kind, crew in runner.workers().items():
             yield self._of("workers", crew.workers, workers=kind)
             yield self._of("workers_busy", crew.busy, workers=kind)
-        now_ms = runner.now_ms()
         for partition in list(engine.partitions.values()):
             topic, number, oldest_ms = partition.topic, partition.number, 0
             if partition.tracker.head is not None:

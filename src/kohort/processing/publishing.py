@@ -68,6 +68,11 @@ class Sends:
         self._partitions = partitions
         self._now_s = now_s
         self._blocked: dict[str, tuple[float, KohortError]] = {}
+        self.skew_ms: int | None = None
+        """How far the clock of the broker that appended the last copy is ahead of ours, at least.
+
+        What lies between sending and acknowledgement is no skew. None before the first.
+        """
 
     def refusal(self, topic: str) -> KohortError | None:
         """Why nothing can be sent to a topic at present, as far as is known."""
@@ -82,8 +87,9 @@ class Sends:
         partition = output.partition
         if partition is not None and publication.copy is not None:
             partition %= self._partitions(output.topic)
+        sent_ms = time.time_ns() // 1_000_000
         try:
-            return self._producer.send(
+            future = self._producer.send(
                 output.topic, output.value, output.key, partition, headers=output.headers
             )
         except (BrokerError, KafkaTimeoutError) as error:  # after as long as `send` waits at most
@@ -91,6 +97,14 @@ class Sends:
                 self._blocked.clear()
             self._blocked[output.topic] = (self._now_s() + BLOCKED_S, error)
             raise
+        if publication.copy is not None:  # to a topic that keeps the broker's append time
+            future.add_done_callback(lambda settled: self._appended(settled, sent_ms))
+        return future
+
+    def _appended(self, settled: RecordFuture, sent_ms: int) -> None:
+        if settled.error() is None:
+            stamp_ms, now_ms = settled.result().timestamp_ms, time.time_ns() // 1_000_000
+            self.skew_ms = stamp_ms - min(max(stamp_ms, sent_ms), now_ms)
 
 
 class Publisher:
@@ -104,6 +118,11 @@ class Publisher:
     ) -> None:
         self._sends = Sends(producer, partitions)
         self._report = report
+
+    @property
+    def skew_ms(self) -> int | None:
+        """As `Sends.skew_ms`."""
+        return self._sends.skew_ms
 
     def publish(self, publication: Publication) -> None:
         """Send all records of it."""

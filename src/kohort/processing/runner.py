@@ -162,6 +162,14 @@ class Runner(RebalanceListener):
         """Of each partition of a tier: records not read yet, and those of them that are due."""
         return {} if self._gatekeeper is None else self._gatekeeper.depths()
 
+    def oldest_failures(self) -> dict[str, int | None]:
+        """When the oldest failure of each source topic that this member looks after failed."""
+        return {} if self._gatekeeper is None else self._gatekeeper.oldest_failures()
+
+    def skew_ms(self) -> int | None:
+        """How far the brokers' clocks are ahead of ours, as the last copy's append told."""
+        return None if self._publisher is None else self._publisher.skew_ms
+
     def workers(self) -> dict[str, Workers]:
         """How busy each kind of workers is. Any thread."""
         found: dict[str, Workers] = {}
@@ -394,8 +402,10 @@ class Runner(RebalanceListener):
                 tp, self._epoch, start.offset, start.snapshot,
                 topic_id=self.topic_ids.get(tp.topic, ""), now_ms=now_ms,
             )  # fmt: skip
-        if self._gatekeeper is not None and tiers:
-            self._gatekeeper.watch(tiers)
+        if self._gatekeeper is not None:
+            self._gatekeeper.look_after(partitions)
+            if tiers:
+                self._gatekeeper.watch(tiers)
 
     def _starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Start]:
         """Where partitions go on. A cluster that does not answer is asked until it does."""

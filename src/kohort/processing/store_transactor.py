@@ -191,6 +191,8 @@ class StoreTransactor(Transactor):
 
     def _publish(self, batch: Batch) -> Verdict | None:
         """Copies and outputs, acknowledged; a verdict when some were refused."""
+        sends = self._sends
+        assert sends is not None, "made at the start"
         sent: list[tuple[int, RecordFuture]] = []
         failures: dict[int, KohortError] = {}
         for index, publication in enumerate(batch.publications):
@@ -198,7 +200,7 @@ class StoreTransactor(Transactor):
                 continue
             for output in publication.outputs:
                 try:
-                    future = self._sends.send(publication, output)
+                    future = sends.send(publication, output)
                 except KohortError as error:
                     failures[index] = error
                     break

@@ -23,6 +23,7 @@ from kohort.errors import KohortError
 from kohort.processing.dispatch import Item
 from kohort.processing.engine_core import TopicPartition
 from kohort.processing.exact import Batch, Verdict
+from kohort.processing.publishing import Sends
 from kohort.processing.runner import Start
 
 log = logging.getLogger("kohort.processing")
@@ -51,6 +52,7 @@ class Transactor(ABC):
     def __init__(self) -> None:
         self._inbox: SimpleQueue[Callable[[], Said | None] | None] = SimpleQueue()
         self._report: Callable[[Said], None] = lambda said: None
+        self._sends: Sends | None = None
         self._thread = threading.Thread(target=self._run, name="kohort-transactions", daemon=True)
 
     def start(self, report: Callable[[Said], None]) -> None:
@@ -88,6 +90,11 @@ class Transactor(ABC):
         if isinstance(found[0], KohortError):
             raise found[0]
         return found[0]
+
+    @property
+    def skew_ms(self) -> int | None:
+        """As `Sends.skew_ms`."""
+        return None if self._sends is None else self._sends.skew_ms
 
     def stop(self, timeout_s: float) -> None:
         """End the thread and close what it has open."""
