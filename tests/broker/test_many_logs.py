@@ -140,3 +140,26 @@ def test_a_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
             assert run.stdout.readline() == line
             run.send_signal(signal.SIGTERM)
         assert run.wait(30) == -signal.SIGTERM
+
+
+def test_a_broker_wants_as_many_descriptors_as_its_limits_come_to(tmp_path: Path) -> None:
+    """With a soft limit of 64 it could not even import what a request asks for first; with a hard
+    one it says what to do, and keeps half for others than its files."""
+    code = (
+        "import resource, sys\n"
+        "from kohort.broker import BrokerConfig, serve\n"
+        "soft, hard = map(int, sys.argv[2:])\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))\n"
+        "def ready(broker):\n"
+        "    print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], broker._files._max_open)\n"
+        "    import os, signal\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "serve(BrokerConfig(port=0, data_dir=sys.argv[1], max_connections=100), ready)\n"
+    )
+    for soft, hard, granted, files, said in ((64, 4_000, 676, 338, ""), (64, 80, 80, 40, "80 fil")):
+        ran = subprocess.run(
+            [sys.executable, "-c", code, tmp_path, str(soft), str(hard)],
+            capture_output=True, text=True, check=True, timeout=60,
+        )  # fmt: skip
+        assert ran.stdout.split() == [str(granted), str(files)]
+        assert said in ran.stderr

@@ -32,6 +32,7 @@ VARIES = [
     (re.compile(r"127\.0\.0\.1:\d+"), "HOST:PORT"),
     (re.compile(r"\bid [\w-]{22}"), "id ID"),
     (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"), "UUID"),
+    (re.compile(r"\b\d+ ms\b"), "N ms"),
     (re.compile(r"  +"), "  "),
 ]
 
@@ -94,6 +95,8 @@ class Shell:
 
     def directive(self, text: str) -> None:
         """What holds for the next blocks, until `after`.
+
+        `not run: REASON` is for readers of this page's source; nothing is done.
 
         `before: member GROUP TOPIC [PROTOCOL]` joins, `before: control` opens the control port,
         `before: users` gives them another cluster, with a login and access control.
@@ -171,6 +174,22 @@ def _block(lines: Iterator[str], run: Callable[[str], str]) -> list[str]:
             out.append(line)
             out += run(line.removeprefix("$ ")).splitlines()
     raise AssertionError("a block without an end")
+
+
+def test_every_block_is_run_or_says_why_not() -> None:
+    """A command that nobody runs is a command that may not work: `<!-- not run: REASON -->`."""
+    kinds, note = [], ""
+    inside = False
+    for line in PAGE.read_text().splitlines():
+        if line.startswith("```"):
+            inside = not inside
+            if inside and not note.startswith(("file: ", "not run: ")):
+                kinds.append(line.removeprefix("```"))
+            note = ""
+        elif not inside:
+            found = re.fullmatch(r"<!-- (.*) -->", line)
+            note = found[1] if found else note if not line else ""
+    assert set(kinds) == {"console", "console spark"}
 
 
 def check(tmp_path: Path, cluster: Cluster, kind: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -205,3 +206,20 @@ def test_a_record_that_the_topic_refuses_is_named(cluster: Cluster) -> None:
     )
     assert "small accepts 1000 (max.message.bytes)); raise max.message.bytes on the topic" in err
     assert err.count("\n") == 1
+
+
+def test_a_verifiable_producer_that_reaches_nobody_ends_when_it_is_asked() -> None:
+    """It waited out its minute, deaf to SIGTERM; that nobody listens is said at once."""
+    command = [sys.executable, "-m", "kohort", "verifiable-producer", "--topic", "t"]
+    with subprocess.Popen(
+        [*command, "--bootstrap-server", "127.0.0.1:1", "--max-messages", "3"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert "startup_complete" in process.stdout.readline()
+        assert "is the broker running there?" in process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        told = [json.loads(line)["name"] for line in process.stdout]
+        assert process.wait(20) == 128 + signal.SIGTERM
+    assert told == ["producer_send_error", "shutdown_complete", "tool_data"]

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import logging
 import os
+import resource
 import signal
 import threading
 import time
@@ -38,6 +39,8 @@ log = logging.getLogger("kohort.broker")
 T = TypeVar("T")
 _MOVERS = min(3, os.cpu_count() or 1)  # Kafka has three network threads
 _READY_TIMEOUT_S, _STOP_TIMEOUT_S = 30.0, 30.0
+_OTHER_DESCRIPTORS = 64
+"""Small files, modules that are imported late, the loop's own."""
 
 
 class LoopEnv:
@@ -306,6 +309,22 @@ def _volume(directory: str) -> tuple[int, int]:
     return usage.f_blocks * usage.f_frsize, usage.f_bavail * usage.f_frsize
 
 
+def _want_descriptors(config: BrokerConfig) -> None:
+    """Let this process open what its limits on files and connections come to, if it may."""
+    wanted = config.max_open_files + config.max_connections + _OTHER_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    granted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (granted, hard))
+    if granted < wanted:
+        log.warning(
+            "this process may open %d files; %d log files and %d connections may want more: raise "
+            "the limit (ulimit -Hn), or lower max_open_files and max_connections",
+            granted, config.max_open_files, config.max_connections,
+        )  # fmt: skip
+
+
 def serve(
     config: BrokerConfig,
     ready: Callable[[Broker], object] | None = None,
@@ -317,6 +336,7 @@ def serve(
 
     `ready` is called with the broker once it answers; faults come in by `gate`.
     """
+    _want_descriptors(config)
     broker = Broker(config, gate=gate)
     wanted = threading.Event()
 

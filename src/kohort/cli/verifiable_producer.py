@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kohort.cli.verifiable import Events, Stop, now_ms, one_file, settings
-from kohort.errors import DeliveryFailedError, KohortError
+from kohort.errors import DeliveryFailedError, KohortError, WakeupError
 
 if TYPE_CHECKING:
     from kohort.client.future import Future
@@ -72,6 +72,7 @@ def verifiable_producer(
     chosen = settings(file, {"bootstrap_servers": bootstrap_server, "acks": acks})
     stop = Stop()
     teller = _Teller(Events(), topic)
+    stop.asked = teller.wake
     with Producer(**chosen) as producer, stop.by_signals():
         teller.events.say("startup_complete")
         began_ms = now_ms()
@@ -116,6 +117,13 @@ class _Teller:
         self.events = events
         self.acked = 0
         self._topic = topic
+        self._waits = True
+        """No record was taken yet: perhaps no broker answers, for as long as `max_block_ms`."""
+
+    def wake(self) -> None:
+        """End the wait for the first broker. Raises WakeupError in the midst of it."""
+        if self._waits:
+            raise WakeupError("asked to end before any broker took a record")
 
     def send(self, producer: Any, key: str | None, value: str, at_ms: int | None) -> None:
         """Send one."""
@@ -125,6 +133,8 @@ class _Teller:
         except KohortError as error:
             self._failed(key, value, error)
             return
+        finally:
+            self._waits = False
 
         def told(done: Future[Any]) -> None:
             self._told(key, value, done)

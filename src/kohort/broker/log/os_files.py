@@ -1,9 +1,10 @@
 """The data directory on a real disk.
 
 Rules:
-- At most `max_open` descriptors are kept; only clean files, without unsynced bytes, are closed to
-  make room, so that no write error can be lost between two openings. Where all are dirty, some of
-  them are synced first: many at once, because a file system commits once for all who wait.
+- At most `max_open` descriptors are kept, and half of what the process may have; only clean files,
+  without unsynced bytes, are closed to make room, so that no write error can be lost between two
+  openings. Where all are dirty, some of them are synced first: many at once, because a file system
+  commits once for all who wait.
 - A file is clean from before its sync to after its next write. Only the loop's thread writes and
   makes room, so it is never closed between a write and the moment in which that makes it dirty.
 - A file that is closed or removed while the flusher syncs it is closed by the flusher's side: a
@@ -21,6 +22,7 @@ import contextlib
 import fcntl
 import mmap
 import os
+import resource
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
@@ -109,6 +111,9 @@ class OsFiles:
 
     def __init__(self, root: str | Path, *, max_open: int = 512) -> None:
         self.root = Path(root)
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if 0 <= limit < 2 * max_open:  # sockets want some, and modules that are imported later
+            max_open = limit // 2
         self._max_open = max(2, max_open)
         self._clean: OrderedDict[OsFile, int] = OrderedDict()
         """Descriptors of files without unsynced bytes, the one that was used last at the end."""
