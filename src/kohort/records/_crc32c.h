@@ -217,7 +217,8 @@ static uint32_t kh_crc32c_portable(uint32_t crc, const uint8_t *p, size_t size) 
 }
 
 /* By the instruction alone where there is one. */
-static __attribute__((unused)) uint32_t kh_crc32c_lanes(uint32_t crc, const uint8_t *p, size_t size) {
+static __attribute__((unused)) uint32_t kh_crc32c_lanes(
+    uint32_t crc, const uint8_t *p, size_t size) {
 #ifdef KH_HARDWARE
     if (kh_crc_step != kh_crc_tables)
         return ~kh_crc_hardware(~crc, p, size);
