@@ -49,7 +49,7 @@ GO_LOG = """\
 --- FAIL: TestRegex (15.11s)
 --- SKIP: TestShareGroup (0.00s)
 --- PASS: TestTxnEtl (30.71s)
-    --- PASS: TestTxnEtl/range/848 (17.03s)
+    --- PASS: TestTxnEtl/range/848/static (17.03s)
 """
 GO_SOURCE = """\
 func TestParse(t *testing.T) {
@@ -133,7 +133,7 @@ def test_how_tests_in_go_ended_is_read_from_the_log(tools: Any) -> None:
         ("TestRegex", "FAILED", "__consumer_offsets is not assigned"),
         ("TestShareGroup", "SKIPPED", "__consumer_offsets is not assigned"),
         ("TestTxnEtl+chaos", "PASSED", ""),
-        ("TestTxnEtl+chaos/range/848", "PASSED", ""),
+        ("TestTxnEtl+chaos/range/848/static", "PASSED", ""),
     ]
 
 
