@@ -37,16 +37,15 @@ from kohort.client.consumer import Consumer
 from kohort.client.front_implementation import RecordFuture
 from kohort.client.producer import Producer
 from kohort.client.types import OffsetAndMetadata, TopicPartition
-from kohort.errors import ConfigError, KafkaTimeoutError, KohortError, UsageError
+from kohort.errors import ConfigError, KohortError, UsageError
 from kohort.records import Record
 from kohort.retry.copies import Attempt, Copy, is_stub, redrive_copy
 from kohort.retry.headers import Header, HeaderFault, RetryHeaders, parse
 from kohort.retry.policy import RetryTopics
+from kohort.retry.reading import POLL_S, pages_between, pages_to_end
 
 GROUP_PREFIX: Final = "redrive."
 PAGE_RECORDS: Final = 500
-POLL_S: Final = 0.5
-PATIENCE_POLLS: Final = 60
 FIRST_MARGIN_MS: Final = 60_000
 MARGIN_MS: Final = 5_000
 """How far clocks may differ: ours from the brokers' at first, then those of brokers."""
@@ -269,57 +268,26 @@ class Redrive:
             if told is not None:
                 sinces.append(int(told[2] or 0))
             starts[tp] = max(firsts[tp], 0 if known is None else known.offset)
-        left = [tp for tp in partitions if starts[tp] < self._ends[tp]]
         self._starts = starts
         self._since_ms = min(sinces, default=None)
-        if left and self._since_ms is not None:
+        unread = any(starts[tp] < self._ends[tp] for tp in partitions)
+        if unread and self._since_ms is not None:
             self._sent = self._sent_since(counts[self._target], self._since_ms)
-        consumer.assign(left)
-        for tp in left:
-            consumer.seek(tp, starts[tp])
-            consumer.limit(tp, self._ends[tp])
-        yield from self._read(consumer, left, self._ends)
+        yield from pages_between(consumer, starts, self._ends, PAGE_RECORDS)
 
     def _sent_since(self, count: int, since_ms: int) -> frozenset[tuple[str, int]]:
         """What of this redrive is in the target, from a time on: records, and which redrive."""
         partitions = [TopicPartition(self._target, number) for number in range(count)]
         settings = {**self._client, "allow_auto_create_topics": False, "auto_offset_reset": "none"}
+        config = ConsumerConfig.from_mapping(settings)
         found: set[tuple[str, int]] = set()
-        with Consumer(ConsumerConfig.from_mapping(settings)) as consumer:
-            ends = consumer.end_offsets(partitions)
-            first = consumer.offsets_for_times(dict.fromkeys(partitions, since_ms))
-            starts = {tp: ends[tp] if (at := first[tp]) is None else at.offset for tp in partitions}
-            left = [tp for tp in partitions if starts[tp] < ends[tp]]
-            consumer.assign(left)
-            for tp in left:
-                consumer.seek(tp, starts[tp])
-                consumer.limit(tp, ends[tp])
-            for page in self._read(consumer, left, ends):
-                for record in page:
-                    with contextlib.suppress(HeaderFault):  # somebody else's
-                        retry = parse(record.headers)
-                        if retry.redrive_id == self.id:
-                            found.add((retry.origin.retry_id, retry.redrive_count))
+        for page in pages_to_end(config, partitions, since_ms):
+            for record in page:
+                with contextlib.suppress(HeaderFault):  # somebody else's
+                    retry = parse(record.headers)
+                    if retry.redrive_id == self.id:
+                        found.add((retry.origin.retry_id, retry.redrive_count))
         return frozenset(found)
-
-    def _read(
-        self,
-        consumer: Consumer,
-        left: list[TopicPartition],
-        ends: Mapping[TopicPartition, int],
-    ) -> Iterator[list[Record]]:
-        silent = 0
-        while left:
-            page = consumer.poll(POLL_S, max_records=PAGE_RECORDS)
-            if page:
-                yield page
-            silent = 0 if page else silent + 1
-            left = [tp for tp in left if consumer.position(tp) < ends[tp]]
-            if left and silent > PATIENCE_POLLS:
-                raise KafkaTimeoutError(
-                    f"{left[0]} has records up to {ends[left[0]]}, but none came for half a "
-                    f"minute after {consumer.position(left[0])}; run the redrive again to go on"
-                )
 
     def _copies(self, consumer: Consumer, page: Sequence[Record], report: Report) -> Iterator[Copy]:
         """What is to be sent for a page."""
