@@ -49,11 +49,29 @@ class Life:
         self.bootstrap = self._process.stdout.readline().strip()
         assert self.bootstrap, "the broker did not start"
 
+    def freeze(self) -> None:
+        """Nothing that it does is seen by anybody from now on, as when its machine is dead.
+
+        The disk dies after that: `fdatasync` may return without an error when the file system is
+        shut down while it waits for its data (4 % of cuts, also without any broker), because the
+        transaction that it would wait for next is dropped. No client can hear of that on a machine
+        whose power is gone.
+        """
+        self._process.send_signal(signal.SIGSTOP)
+        tasks = Path(f"/proc/{self._process.pid}/task")
+        while any(_state(task) not in "TtD" for task in tasks.iterdir()):
+            """One that waits for the disk stops before it is back in the broker's code."""
+
     def end(self) -> None:
         self._process.send_signal(signal.SIGKILL)
         self._process.wait(30)
         assert self._process.stdout is not None
         self._process.stdout.close()
+
+
+def _state(task: Path) -> str:
+    """The letter of a thread's state; see proc(5)."""
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]
 
 
 class Truth:
@@ -133,6 +151,7 @@ def cuts(disk: PowerCutDisk, durability: str, times: int, seed: int) -> tuple[Tr
         worker.start()
         assert enough.wait(60), "nothing was acknowledged"
         stop.wait(pick.random())  # the moment of the cut: somewhere in the work
+        life.freeze()
         disk.cut()
         stop.set()
         life.end()
