@@ -52,8 +52,8 @@ class Coordinating:
     def __init__(self, broker: ScriptedBroker) -> None:
         self.broker = broker
         self.epoch = 1
-        self.stale: list[int] = []
-        """Codes with which the next look-ups and commits are refused."""
+        self.stale_at: str | None = None
+        """The request that finds the epoch gone on; it is refused once."""
         broker.cluster.topics["t"] = {0: (0, 1)}
         broker.cluster.topic_ids["t"] = ID
         answers = broker.answers
@@ -93,7 +93,7 @@ class Coordinating:
         )  # fmt: skip
 
     def look_up(self, request: Any, call: Any) -> OffsetFetchResponse:
-        code = self.stale.pop() if self.stale else 0
+        code = self._stale(LOOK_UP)
         parts = [OffsetFetchResponsePartitions(partition_index=0, committed_offset=-1)]
         topics = [OffsetFetchResponseTopics(topic_id=ID, partitions=parts)]
         group = OffsetFetchResponseGroup(
@@ -102,15 +102,18 @@ class Coordinating:
         return OffsetFetchResponse(groups=[group])
 
     def commit(self, request: Any, call: Any) -> OffsetCommitResponse:
-        code = self.stale.pop() if self.stale else 0
+        code = self._stale(COMMIT)
         part = OffsetCommitResponsePartition(partition_index=0, error_code=code)
         topic = OffsetCommitResponseTopic(topic_id=ID, partitions=[part])
         return OffsetCommitResponse(topics=[topic])
 
-    def refuse(self, code: int) -> None:
-        """The epoch goes on, and whoever comes with the old one is refused once."""
+    def _stale(self, request: str) -> int:
+        """The epoch goes on no sooner than now: no heartbeat can tell of it before."""
+        if self.stale_at != request:
+            return 0
+        self.stale_at = None
         self.epoch += 1
-        self.stale = [code]
+        return ErrorCode.STALE_MEMBER_EPOCH
 
 
 @pytest.fixture
@@ -202,15 +205,7 @@ def test_a_pattern_of_the_broker_needs_the_consumer_protocol(broker):
 
 def test_look_ups_name_the_member_and_its_epoch(broker, coordinating, consumer):
     """KIP-848: OffsetFetch 9 checks them; a stale one is made again with the next epoch."""
-    coordinating.stale = [ErrorCode.STALE_MEMBER_EPOCH]
-    answer = coordinating.look_up
-
-    def refused_once(request: Any, call: Any) -> Any:
-        if coordinating.stale:
-            coordinating.epoch = 2
-        return answer(request, call)
-
-    broker.answers[LOOK_UP] = refused_once
+    coordinating.stale_at = LOOK_UP
     consumer.subscribe(["t"])
     until(consumer, lambda: consumer.assignment() == {T0})
     assert consumer.position(T0) == 0
@@ -224,7 +219,7 @@ def test_a_commit_with_a_stale_epoch_is_made_again(broker, coordinating, consume
     """B11: nothing is lost: the member learns its epoch and the commit goes out with it."""
     consumer.subscribe(["t"])
     until(consumer, lambda: consumer.assignment() == {T0})
-    coordinating.refuse(ErrorCode.STALE_MEMBER_EPOCH)
+    coordinating.stale_at = COMMIT
     consumer.commit({T0: 5})
     epochs = [r.generation_id_or_member_epoch for r in broker.of(COMMIT)]
     assert (epochs[0], epochs[-1]) == (1, 2)
