@@ -16,7 +16,7 @@ from kohort.broker.log.files import MemoryFiles
 from kohort.broker.log.log import Appended
 from kohort.broker.partition import Partition
 from kohort.errors import ErrorCode
-from kohort.records import Compression
+from kohort.records import BatchHeader, Compression
 from kohort.wire import Message, decode_response, encode_request
 from kohort.wire.messages.list_offsets_request import (
     ListOffsetsPartition,
@@ -200,6 +200,28 @@ def test_usual_requests_are_taken_and_share_a_write(monkeypatch: pytest.MonkeyPa
         one.turn([(at, frame_of(request, version)) for at in range(8)])
     assert writes == [8] * 5
     assert all(len(line.sent) == 5 for line in one.lines)
+
+
+def guarded(**config: Any) -> Served:
+    """A node that asks who clients are, or what they may; with a log of the lane's kind."""
+    one = Served(Harness(MemoryFiles(), **CONFIG, **config), 1)
+    partition = one.harness.commons.topics.create("t", 1, {}).partitions[0]
+    batch = memoryview(batch_of([b"x"]))
+    partition.append(batch, BatchHeader(batch, 0), lambda result: None)
+    one.turn([(0, frame_of(produce_request("t", batch_of([b"x" * 100])), 11))])
+    assert partition.end_offset == 1, "nothing was appended"
+    return one
+
+
+def test_where_rights_are_asked_for_there_is_no_lane() -> None:
+    one = guarded(acls=True)
+    assert [a.error_code for a in one.produced()] == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+
+
+def test_where_clients_log_in_there_is_no_lane() -> None:
+    one = guarded(security_protocol="SASL_PLAINTEXT", sasl_users=("ann:secret",))
+    assert one.lines[0].is_closed
+    assert not one.lines[0].sent
 
 
 def test_a_turn_that_brings_much_is_written_in_pieces() -> None:

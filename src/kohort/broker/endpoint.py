@@ -75,8 +75,7 @@ class Peer:
         self.principal = self._session.principal
         self._guarded = config.uses_sasl
         if self._guarded:
-            self._take = None
-        if self._guarded:
+            self._take = None  # the lane asks nobody who it is
             c.max_frame_bytes = config.sasl_server_max_receive_size
             due_ms = node.env.now_ms() + config.authentication_timeout_ms
             self._limit = node.env.call_at(due_ms, self._not_known)
