@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
 
@@ -126,6 +127,50 @@ def test_stopped_it_goes_on_where_it_stood(cluster) -> None:
     rest = failures.redrive().run()
     assert (report.sent + rest.sent, rest.finished) == (1_500, True)
     assert len({r.value for r in failures.entry()}) == 1_500
+
+
+class Clock:
+    """Time that passes while somebody sleeps, and then only."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.slept = lambda: None
+        self.time_ns = time.time_ns
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.slept()
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("kohort.retry.redrive.time", clock)
+    return clock
+
+
+def test_a_rate_is_kept_without_bursts(cluster, clock) -> None:
+    """Spec 5.6: never more than a second's worth at once, or ahead of the time."""
+    seen: list[tuple[float, int]] = []
+    report = (
+        Failures(cluster)
+        .redrive()
+        .run(rate_per_s=10, on_progress=lambda report: seen.append((clock.now_s, report.sent)))
+    )
+    assert (report.sent, report.finished) == (30, True)
+    assert len(seen) >= 3
+    assert all(sent <= 10 * now_s + 10.001 for now_s, sent in seen)
+
+
+def test_a_slow_redrive_hears_at_once_that_it_is_stopped(cluster, clock) -> None:
+    redrive = Failures(cluster).redrive()
+    clock.slept = redrive.stop
+    report = redrive.run(rate_per_s=0.01)
+    assert (report.sent, report.finished) == (1, False)
+    assert clock.now_s < 1
 
 
 class Died(BaseException):

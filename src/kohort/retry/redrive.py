@@ -46,6 +46,7 @@ from kohort.retry.reading import POLL_S, pages_between, pages_to_end
 
 GROUP_PREFIX: Final = "redrive."
 PAGE_RECORDS: Final = 500
+STOP_HEARD_S: Final = 0.1
 FIRST_MARGIN_MS: Final = 60_000
 MARGIN_MS: Final = 5_000
 """How far clocks may differ: ours from the brokers' at first, then those of brokers."""
@@ -183,7 +184,7 @@ class Redrive:
         rate_per_s: float | None = None,
         on_progress: Callable[[Report], None] | None = None,
     ) -> Report:
-        """Send what is chosen, at most `rate_per_s` records a second.
+        """Send what is chosen, at most `rate_per_s` records a second and no more of them at once.
 
         Raises what the producer raises for a copy that is refused; then nothing after it counts as
         sent, and the next run begins there.
@@ -193,7 +194,8 @@ class Redrive:
         large = {"max_request_size": 16 << 20, **known_to(ProducerConfig, self._client)}
         with self._consumer() as consumer, Producer(**{**large, "acks": "all"}) as producer:
             count = self._counts()[self._target]
-            for page in self._pages(consumer):
+            at_once = min(PAGE_RECORDS, max(1, int(rate_per_s))) if rate_per_s else PAGE_RECORDS
+            for page in self._pages(consumer, at_once):
                 if self._since_ms is None:
                     self._since_ms = time.time_ns() // 1_000_000 - FIRST_MARGIN_MS
                     self._commit(consumer, passed=False)
@@ -211,12 +213,10 @@ class Redrive:
                 self._commit(consumer)
                 if on_progress is not None:
                     on_progress(report)
+                if rate_per_s:
+                    self._wait_until(started + report.sent / rate_per_s)
                 if self._stop:
                     return report
-                if rate_per_s:
-                    ahead_s = report.sent / rate_per_s - (time.monotonic() - started)
-                    if ahead_s > 0:
-                        time.sleep(ahead_s)
             self._commit(consumer)
         report.finished = True
         return report
@@ -251,7 +251,12 @@ class Redrive:
             )
         return counts
 
-    def _pages(self, consumer: Consumer) -> Iterator[list[Record]]:
+    def _wait_until(self, time_s: float) -> None:
+        """Wait for a time of the monotonic clock, or until the run is stopped."""
+        while not self._stop and (left_s := time_s - time.monotonic()) > 0:
+            time.sleep(min(left_s, STOP_HEARD_S))
+
+    def _pages(self, consumer: Consumer, at_once: int = PAGE_RECORDS) -> Iterator[list[Record]]:
         """The failed topic from where this redrive stands to its end, a page at a time."""
         counts = self._counts()
         failed = self._topics.failed
@@ -273,7 +278,7 @@ class Redrive:
         unread = any(starts[tp] < self._ends[tp] for tp in partitions)
         if unread and self._since_ms is not None:
             self._sent = self._sent_since(counts[self._target], self._since_ms)
-        yield from pages_between(consumer, starts, self._ends, PAGE_RECORDS)
+        yield from pages_between(consumer, starts, self._ends, at_once)
 
     def _sent_since(self, count: int, since_ms: int) -> frozenset[tuple[str, int]]:
         """What of this redrive is in the target, from a time on: records, and which redrive."""
