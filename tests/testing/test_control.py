@@ -204,7 +204,7 @@ def test_by_the_command_line(cluster: Cluster, control: Control):
     assert [heartbeat(cluster) for _ in range(2)] == [25, 27]
     listed = kohort(control, "faults", "list")
     assert re.search(
-        rf"{number} +fail +Heartbeat +NONE,REBALANCE_IN_PROGRESS +2 +0 +group=g", listed
+        rf"{number} +fail +Heartbeat +NONE, REBALANCE_IN_PROGRESS +2 +0 +group=g", listed
     )
     shown = kohort(control, "faults", "requests", "--api", "Heartbeat", "-o", "json")
     assert [row["fault"] for row in json.loads(shown)["rows"]] == [None, int(number)]
