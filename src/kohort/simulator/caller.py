@@ -266,7 +266,7 @@ class Application:
     def die(self) -> None:
         """The process is gone."""
         self.machine.die()
-        self.world.network.client_dies(self.name)
+        self.world.network.process_dies(self.machine)
         self.world.checks.gone(self)
 
     # -- the application -------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from kohort.errors import ConnectionFailedError, KohortError
 from kohort.net import Connection, ConnectionHandler
 from kohort.simulator.journal import Journal
 from kohort.simulator.loop import SimLoop
+from kohort.simulator.machine import Machine
 from kohort.simulator.schedule import Random, Schedule
 from kohort.wire import API_NAMES, Message
 
@@ -306,10 +307,10 @@ class Network:
             self.cut_channel(channel, client_ms=sides[0], node_ms=sides[1])
         return len(found)
 
-    def client_dies(self, client: str) -> None:
+    def process_dies(self, machine: Machine) -> None:
         """A process is gone: its nodes learn soon (the system closes its sockets)."""
         for channel, connection in list(self._channels.values()):
-            if channel.client == client:
+            if channel.sender is machine:  # a twin has the same name
                 connection.is_closed = True
                 channel.client_open = False
                 self.cut_channel(channel, client_ms=None)

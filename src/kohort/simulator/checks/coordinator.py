@@ -201,8 +201,10 @@ class CoordinatorChecks:
         )
 
     def lost(self, log: GroupLog) -> None:
-        """The shadow begins again."""
-        self._shadows[log.partition] = replayed(log.entries)
+        """The shadow begins again; who was replaced in a record that is gone is a member again."""
+        shadow = self._shadows[log.partition] = replayed(log.entries)
+        for group_id, stored in shadow.groups.items():
+            self._note_instances(group_id, stored)
 
     def _g11_one_leader(self, host: ShardHost) -> None:
         """G11: in one epoch of a partition one node accepts."""
