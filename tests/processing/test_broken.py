@@ -10,7 +10,7 @@ from queue import SimpleQueue
 import pytest
 
 from kohort.client.types import OffsetAndMetadata, TopicPartition
-from kohort.errors import BrokerError, ErrorCode, KafkaTimeoutError, UsageError
+from kohort.errors import BrokerError, ErrorCode, KafkaTimeoutError, KohortError, UsageError
 from kohort.processing import runner as shell
 from kohort.processing.circuit import CircuitConfig
 from kohort.processing.dispatch import Item, Order
@@ -23,6 +23,7 @@ from kohort.processing.partition import OnFailure
 from kohort.processing.pools import Finished, ProcessPool
 from kohort.processing.tasks import run_async
 from kohort.processing.tracker import PartitionTracker
+from kohort.processing.transactor import Transactor
 from kohort.records import Record
 from kohort.retry.asking import Stamped, TopicView
 from kohort.retry.classify import Failure, stated
@@ -321,3 +322,48 @@ def test_commits_that_may_not_be_read_end_the_app() -> None:
     runner = shell.Runner(Engine([route()]), Refused(), [])
     with pytest.raises(BrokerError):
         runner.on_partitions_assigned([TopicPartition("orders", 0)])
+
+
+def test_partitions_that_come_while_the_consumer_is_being_closed_are_left_alone() -> None:
+    """A member that was about to be given some is closed: nobody works any more, nobody is asked.
+
+    The app waited for ever, in its close, for the thread of transactions that had ended before.
+    """
+
+    class Closing:
+        def subscribe(self, topics, listener):
+            pass
+
+        def nudge(self):
+            pass
+
+        def committed(self, partitions):
+            raise AssertionError("asked")
+
+    runner = shell.Runner(Engine([route()]), Closing(), [])
+    runner.stop()
+    runner.run(None, None)
+    partitions = [TopicPartition("orders", 0)]
+    runner.on_partitions_assigned(partitions)
+    runner.on_partitions_revoked(partitions)
+    assert not runner.engine.partitions
+
+
+class Idle(Transactor):
+    """Has nothing to do."""
+
+    def _put_through(self, batch, member):
+        raise AssertionError
+
+    _judge = _take_over = _put_through
+
+    def _close(self):
+        pass
+
+
+def test_nobody_waits_for_a_thread_of_transactions_that_has_ended() -> None:
+    transactor = Idle()
+    transactor.start(lambda said: None)
+    transactor.stop(10)
+    with pytest.raises(KohortError, match="has ended"):
+        transactor.take_over({})

@@ -124,7 +124,7 @@ class Runner(RebalanceListener):
         self._commit_due_ms = 0
         self._gaps_due_ms = 0
         self._progress_ms = 0
-        self._stopping = False
+        self._stopping = self._is_over = False
         self.trouble = ""
         """What of the cluster cannot be had at present, in words."""
         self.on_trouble: Callable[[str], None] | None = None
@@ -209,6 +209,7 @@ class Runner(RebalanceListener):
                 self._turn()
             self._end()
         finally:
+            self._is_over = True
             if gatekeeper is not None:
                 gatekeeper.stop()
             for pool in self.pools:
@@ -384,8 +385,12 @@ class Runner(RebalanceListener):
     # -- rebalances (on the owner's thread, inside poll) ---------------------------------------
 
     def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """Take over what the group has committed, and close the tiers until they are asked for."""
-        if not partitions:
+        """Take over what the group has committed, and close the tiers until they are asked for.
+
+        A consumer that is being closed may still be given some: by then nobody is there to ask
+        where they go on, or to work on them.
+        """
+        if not partitions or self._is_over:
             return
         starts = self._starts(partitions)
         now_ms = self.now_ms()

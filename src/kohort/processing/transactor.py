@@ -16,7 +16,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kohort.client.types import GroupMetadata
 from kohort.errors import KohortError
@@ -27,6 +27,8 @@ from kohort.processing.publishing import Sends
 from kohort.processing.runner import Start
 
 log = logging.getLogger("kohort.processing")
+LOOK_S: Final = 0.5
+"""How often who waits for the thread looks whether it still lives."""
 
 
 class Judged(NamedTuple):
@@ -84,9 +86,13 @@ class Transactor(ABC):
                 done.set()
 
         self._inbox.put(ask)
-        done.wait()
+        while not done.wait(LOOK_S) and self._thread.is_alive():
+            pass
         if not found:
-            raise KohortError("the store could not be asked where to go on; see the log")
+            raise KohortError(
+                "the store could not be asked where to go on: the thread of transactions has "
+                "ended; see the log for why"
+            )
         if isinstance(found[0], KohortError):
             raise found[0]
         return found[0]
