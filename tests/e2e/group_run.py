@@ -121,7 +121,8 @@ class GroupRun:
 
     def kill(self, name: str) -> None:
         """SIGKILL: nobody leaves, the session has to time out."""
-        self.members[name].process.kill()
+        member = self.members[name]
+        member.process.send_signal(signal.SIGUSR2 if member.make == "java" else signal.SIGKILL)
         self._forget(name)
 
     def _forget(self, name: str) -> None:

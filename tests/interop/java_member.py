@@ -12,12 +12,14 @@ import subprocess
 import threading
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Final
 
 from .java import events, java
 
 JAVA = "java"
 _PR_SET_PDEATHSIG = 1
+KILL: Final = signal.SIGUSR2
+"""Kills Java first: what it said of what it has committed is passed on, to the last line."""
 STRATEGIES = {
     "range": "org.apache.kafka.clients.consumer.RangeAssignor",
     "roundrobin": "org.apache.kafka.clients.consumer.RoundRobinAssignor",
@@ -49,9 +51,11 @@ def run_java(me: Any, servers: str, group: str, topic: str, options: dict[str, A
             java("org.apache.kafka.tools.VerifiableConsumer", *arguments, heap="128m"),
             stdout=subprocess.PIPE, text=True, preexec_fn=_die_with_parent,
         )  # fmt: skip
+        signal.signal(KILL, lambda number, frame: process.kill())
         threading.Thread(target=_end, args=(me, process), daemon=True).start()
         _Translator(me).run(process)
-        process.wait()
+        if process.wait() == -signal.SIGKILL:
+            signal.raise_signal(signal.SIGKILL)  # what was meant for both
 
 
 def _die_with_parent() -> None:
