@@ -104,12 +104,13 @@ def test_what_waits_in_a_tier_is_seen_before_it_is_due(cluster, topic, produce, 
 
     start(program)
     tried.wait()
-    while sum(values(program, "tier_depth").values()) != 1:
+    tier = (("tier", "1h"),)
+    while values(program, "tier_depth").get(tier) != 1:
         # The gate asks again when a partition is new to it, or after half a minute: do not wait.
         program._runner._gatekeeper.watch(dict(program._runner._gatekeeper._starts))
-    assert values(program, "tier_depth")[(("tier", "1h"),)] == 1
-    assert values(program, "tier_due")[(("tier", "1h"),)] == 0
-    assert values(program, "tier_due_lag_seconds")[(("tier", "1h"),)] == 0
+    # What it was asked last may be under way, and then nothing is known of the tier.
+    assert values(program, "tier_due").get(tier, 0) == 0
+    assert values(program, "tier_due_lag_seconds").get(tier, 0) == 0
 
 
 def test_every_name_is_on_the_page() -> None:
