@@ -1,4 +1,4 @@
-"""The lane for small Produce requests: byte for byte what the general way does, and as durable."""
+"""The lane for usual Produce requests: byte for byte what the general way does, and as durable."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ pytestmark = pytest.mark.skipif(lane_module.LANE != "cython", reason="there is n
 CONFIG: dict[str, Any] = {
     "durability": "fsync", "log_segment_bytes": 3_000, "log_index_interval_bytes": 200,
 }  # fmt: skip
+OWN_MEMORY = 17_000
+"""Frames of so many bytes come in memory that may be written to, as from a connection."""
 TOPICS: dict[str, dict[str, str]] = {
     "t": {}, "u": {"cleanup.policy": "compact"}, "s": {"max.message.bytes": "300"},
     "a": {"message.timestamp.type": "LogAppendTime"},
@@ -62,7 +64,8 @@ class Served:
         """What one turn of the loop brings."""
         for at, frame in frames:
             if not self.lines[at].is_closed:
-                self.peers[at].frame_received(self.lines[at], memoryview(frame))
+                memory = frame if len(frame) < OWN_MEMORY else bytearray(frame)
+                self.peers[at].frame_received(self.lines[at], memoryview(memory))
         self.harness.env.settle()
 
     def produced(self, at: int = 0, version: int = 11) -> list[PartitionProduceResponse]:
@@ -94,8 +97,9 @@ def served(connections: int = 1, *, in_lane: bool = True, **config: Any) -> Serv
 class Client:
     """Random requests, many of them as they should not be."""
 
-    def __init__(self, seed: int, ids: dict[str, bytes]) -> None:
+    def __init__(self, seed: int, ids: dict[str, bytes], sizes: tuple[int, ...]) -> None:
         self.pick = random.Random(seed)
+        self.sizes = sizes
         self.ids = ids
         self.sequences = dict.fromkeys(((i, p) for i in range(3) for p in (0, 1)), 0)
         self.sent = 0
@@ -119,7 +123,7 @@ class Client:
         pick = self.pick
         topic = pick.choice(("t", "t", "t", "u", "s", "a", "n", "absent", "__consumer_offsets"))
         partition = pick.choice((0, 0, 1, 0, 2, -1))
-        values = [b"x" * pick.choice((0, 5, 100, 400)) for _ in range(pick.choice((1, 1, 3)))]
+        values = [b"x" * pick.choice(self.sizes) for _ in range(pick.choice((1, 1, 3)))]
         stamp: dict[str, Any] = {}
         if pick.random() < 0.4:
             producer = pick.randrange(3)
@@ -154,10 +158,13 @@ def state(one: Served) -> dict[str, bytes | None]:
 @pytest.mark.parametrize("block", range(6))
 def test_the_lane_and_the_general_way_do_the_same(block: int) -> None:
     for seed in range(block * 5, block * 5 + 5):
-        quick, plain = served(4), served(4, in_lane=False)
+        large = seed % 5 == 4
+        config = {"log_segment_bytes": 400_000} if large else {}
+        quick, plain = served(4, **config), served(4, in_lane=False, **config)
         topics = quick.harness.commons.topics
-        client = Client(seed, {topic.name: topic.topic_id for topic in topics})
-        for _ in range(40):
+        ids = {topic.name: topic.topic_id for topic in topics}
+        client = Client(seed, ids, (0, 400, 16_300, 40_000) if large else (0, 5, 100, 400))
+        for _ in range(15 if large else 40):
             frames = [(client.pick.randrange(4), client.frame()) for _ in range(20)]
             hold = client.pick.random() < 0.3
             for one in (quick, plain):
@@ -202,6 +209,43 @@ def test_usual_requests_are_taken_and_share_a_write(monkeypatch: pytest.MonkeyPa
     assert all(len(line.sent) == 5 for line in one.lines)
 
 
+def test_a_large_batch_is_written_from_where_it_came() -> None:
+    """Between small ones, in their order, without a copy, and its frame is let go then."""
+    one = served(log_segment_bytes=1 << 20)
+    partition = one.harness.commons.topics.partition("t", 0)
+    assert partition is not None
+    assert partition.log is not None
+    file: Any = partition.log.active.file
+    written: list[Any] = []
+    append = file.append
+
+    def seen(buffers: list[Any]) -> None:
+        written.extend(buffers)
+        append(buffers)
+
+    file.append = seen
+    one.harness.env.hold_flushes = True
+    small, large = (produce_request("t", batch_of([bytes(size)])) for size in (10, 50_000))
+    frames = [bytearray(frame_of(m, 11)) for m in (small, large, large, small, small)]
+    for frame in frames:
+        one.peers[0].frame_received(one.lines[0], memoryview(frame))
+    one.harness.env.settle()
+    sizes = [len(batch_of([bytes(size)])) for size in (10, 50_000)]
+    assert [len(piece) for piece in written] == [sizes[0], sizes[1], sizes[1], 2 * sizes[0]]
+    assert all(p.obj is f for p, f in zip(written[1:3], frames[1:3], strict=True))
+    with pytest.raises(BufferError):
+        frames[1].append(0)  # while it is written
+    written.clear()
+    frames[1].append(0)  # nobody holds it, although nobody has been answered yet
+    assert not one.lines[0].sent
+    one.harness.env.run_flushes()
+    assert [a.base_offset for a in one.produced()] == [1, 2, 3, 4, 5]
+    stored = one.harness.read_all("t")
+    assert [(offset, len(value)) for offset, value in stored][1:4] == [
+        (1, 10), (2, 50_000), (3, 50_000),
+    ]  # fmt: skip
+
+
 def guarded(**config: Any) -> Served:
     """A node that asks who clients are, or what they may; with a log of the lane's kind."""
     one = Served(Harness(MemoryFiles(), **CONFIG, **config), 1)
@@ -228,9 +272,12 @@ def test_a_turn_that_brings_much_is_written_in_pieces() -> None:
     """What waits is bounded, and all of it is answered."""
     for durability in ("memory", "fsync"):
         one = served(durability=durability, log_segment_bytes=1 << 30)
-        produce = frame_of(produce_request("t", batch_of([bytes(16_000)])), 11)
-        one.turn([(0, produce)] * 200)
-        assert [a.base_offset for a in one.produced()] == list(range(1, 201))
+        produce, large = (
+            frame_of(produce_request("t", batch_of([bytes(size)])), 11)
+            for size in (16_000, 300_000)
+        )
+        one.turn([(0, produce)] * 200 + [(0, large)] * 10)
+        assert [a.base_offset for a in one.produced()] == list(range(1, 211))
 
 
 def test_a_request_behind_a_small_one_sees_what_that_did() -> None:
@@ -304,7 +351,7 @@ def history(seed: int) -> tuple[int, int]:
         for turn in range(12):
             harness.env.hold_flushes = rng.random() < 0.4
             produce = frame_of(
-                produce_request("t", batch_of([b"%d" % turn * rng.randrange(99)])), 9
+                produce_request("t", batch_of([b"%d" % turn * rng.choice((1, 50, 9_000))])), 9
             )
             one.turn([(rng.randrange(5), produce) for _ in range(rng.randrange(1, 9))])
             if not harness.env.hold_flushes:

@@ -1,16 +1,18 @@
 # cython: language_level=3
-"""What the lane for small Produce requests does for each of them, compiled.
+"""What the lane for Produce requests does for each of them, compiled.
 
 Rules:
 - Only what is plainly usual is taken: Produce v9 to v13, acks 1 or -1, one topic, one partition,
   one sound batch that belongs to no transaction. Everything else is None, and goes the general
   way, which alone refuses and explains.
 - What is taken here is answered with the bytes that the general way would send.
+- Small batches are copied together for their write. A large one is stamped and written where it was
+  received; its frame is let go as soon as it has been written.
 """
 
 cimport cython
 from cpython.buffer cimport (
-    PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
+    PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
@@ -24,7 +26,8 @@ cdef extern from "../records/_crc32c.h":
 kh_crc_init()
 
 cdef enum:
-    FRAME_MAX = 16_384     # larger ones are better not copied
+    COPIED_MAX = 16_384    # of a frame; larger ones are better not copied
+    UNLOCK_BYTES = 1 << 20
     FIRST_VERSION = 9      # flexible
     TOPIC_IDS_FROM = 13
     LAST_VERSION = 13
@@ -63,6 +66,8 @@ cdef class Entry:
     cdef readonly int64_t base_offset, base_timestamp, max_timestamp, producer_id
     cdef readonly int last_offset_delta, producer_epoch, base_sequence
     cdef readonly bint is_transactional, is_control
+    cdef bint stays
+    """Its batch is written from where it was received."""
 
     @property
     def last_sequence(self):
@@ -91,9 +96,10 @@ def take(peer, frame):
     PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
     try:
         # The API's key first: most frames that are none of ours are seen by that.
-        if not 80 < view.len < FRAME_MAX or (<const uint8_t *> view.buf)[1] != 0:
+        if not view.len > 80 or (<const uint8_t *> view.buf)[1] != 0:
             return None
         entry = Entry.__new__(Entry)
+        entry.stays = view.len > COPIED_MAX and not view.readonly
         if not read(entry, <const uint8_t *> view.buf, view.len):
             return None
     finally:
@@ -138,7 +144,7 @@ cdef bint read(Entry entry, const uint8_t *start, Py_ssize_t size) except -1:
     p += 5
     entry.target = PyBytes_FromStringAndSize(<const char *> target, p - target)
     n = 0
-    while p < end and shift < 21:
+    while p < end and shift < 28:
         n |= <Py_ssize_t> (p[0] & 127) << shift
         shift += 7
         p += 1
@@ -176,7 +182,17 @@ cdef bint sound(Entry entry, const uint8_t *p, Py_ssize_t size) except -1:
         entry.producer_id < 0 or entry.producer_epoch < 0 or entry.base_sequence < 0
     ):
         return False
-    return kh_crc32c(0, p + CRC_FROM, <size_t> (size - CRC_FROM)) == be32(p + 17)
+    return crc_of(p + CRC_FROM, <size_t> (size - CRC_FROM)) == be32(p + 17)
+
+
+cdef uint32_t crc_of(const uint8_t *p, size_t size) noexcept:
+    """A CRC; others may run meanwhile where it takes long."""
+    cdef uint32_t crc
+    if size < UNLOCK_BYTES:
+        return kh_crc32c(0, p, size)
+    with nogil:
+        crc = kh_crc32c(0, p, size)
+    return crc
 
 
 @cython.final
@@ -193,6 +209,7 @@ cdef class Run:
     cdef readonly int64_t records
     cdef readonly list marks
     """Of each batch `(last offset, position, size, max timestamp)`, once it is `stamped`."""
+    cdef Py_ssize_t copied
     cdef uint8_t *data
 
     def __cinit__(self):
@@ -206,7 +223,7 @@ cdef class Run:
         return len(self.entries)
 
     def __getbuffer__(self, Py_buffer *view, int flags):
-        PyBuffer_FillInfo(view, self, self.data, self.size if self.data != NULL else 0, 1, flags)
+        PyBuffer_FillInfo(view, self, self.data, self.copied if self.data != NULL else 0, 1, flags)
 
     @property
     def last_offset_delta(self):
@@ -217,6 +234,8 @@ cdef class Run:
         """One more at the end."""
         self.entries.append(entry)
         self.size += entry.size
+        if not entry.stays:
+            self.copied += entry.size
         self.largest = max(self.largest, entry.size)
         self.records += entry.last_offset_delta + 1
         self.max_timestamp = max(self.max_timestamp, entry.max_timestamp)
@@ -226,27 +245,43 @@ cdef class Run:
             self.base_timestamp = entry.base_timestamp
 
     def stamped(self, int64_t offset, int64_t position, int leader_epoch):
-        """All batches in one piece, with their offsets and the leader epoch, to be written at
-        `position`. Once."""
+        """All batches in order, in some pieces, with their offsets and the leader epoch, to be
+        written at `position`. Once."""
         cdef Entry entry
         cdef Py_buffer view
+        cdef Py_ssize_t at = 0, told = 0
         cdef uint8_t *p
-        self.data = p = <uint8_t *> PyMem_Malloc(self.size)
-        if p == NULL:
-            raise MemoryError
+        cdef list pieces = []
+        copies = None
+        if self.copied:
+            self.data = <uint8_t *> PyMem_Malloc(self.copied)
+            if self.data == NULL:
+                raise MemoryError
+            copies = memoryview(self)
         self.marks = []
         for entry in self.entries:
-            PyObject_GetBuffer(entry.frame, &view, PyBUF_SIMPLE)
-            memcpy(p, <const uint8_t *> view.buf + entry.start, entry.size)
-            PyBuffer_Release(&view)
+            PyObject_GetBuffer(entry.frame, &view, PyBUF_WRITABLE if entry.stays else PyBUF_SIMPLE)
+            p = <uint8_t *> view.buf + entry.start
+            if entry.stays:
+                if at > told:
+                    pieces.append(copies[told:at])
+                    told = at
+                pieces.append(entry.frame[entry.start:entry.start + entry.size])
+            else:
+                memcpy(self.data + at, p, entry.size)
+                p = self.data + at
+                at += entry.size
             put64(p, <uint64_t> offset)
             put32(p + PREFIX, <uint32_t> leader_epoch)
+            PyBuffer_Release(&view)
+            entry.frame = None
             entry.base_offset = offset
             offset += entry.last_offset_delta + 1
             self.marks.append((offset - 1, position, entry.size, entry.max_timestamp))
-            p += entry.size
             position += entry.size
-        return memoryview(self)
+        if at > told:
+            pieces.append(copies[told:at] if told else copies)
+        return pieces
 
     def answers(self, int64_t log_start_offset):
         """Give every entry its answer: appended, where it stands, no error."""

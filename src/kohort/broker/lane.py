@@ -1,4 +1,4 @@
-"""The lane: small Produce requests of one turn of the loop, appended together.
+"""The lane: usual Produce requests of one turn of the loop, appended together.
 
 Rules:
 - What is taken (see `_lane`) waits until the turn has seen all that has come, or until the node is

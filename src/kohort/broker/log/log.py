@@ -253,7 +253,7 @@ class PartitionLog:
             return None
         base_offset, position = segment.next_offset, segment.file.size
         written = run.stamped(base_offset, position, self.leader_epoch)
-        self._guarded(segment.file.append, (written,), cut=position)
+        self._guarded(segment.file.append, written, cut=position)
         segment.note_all(run.marks)
         if segment.first_append_ms is None:
             segment.first_append_ms = now_ms
