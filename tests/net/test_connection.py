@@ -165,6 +165,47 @@ def test_a_large_frame_may_begin_with_a_part_after_another(lt, part):
         assert server.next("frame") == data[4:]
 
 
+class Kernel:
+    """What a socket has received, without the socket."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def take(self, count: int) -> bytes:
+        if not self.data:
+            raise BlockingIOError
+        taken, self.data = self.data[:count], self.data[count:]
+        return taken
+
+    recv = take
+
+    def recv_into(self, buffer: memoryview) -> int:
+        taken = self.take(len(buffer))
+        buffer[: len(taken)] = taken
+        return len(taken)
+
+
+def test_large_frames_that_are_there_are_read_in_one_turn_up_to_a_megabyte(lt):
+    """What they ask for is then done together, in one write to a log for example."""
+    sock, server = raw(lt, max_frame_bytes=200_000)
+    payloads = [bytes([n]) * 100_000 for n in range(25)]
+    kernel = Kernel(b"".join(piece for p in payloads for piece in framed(p)) + b"\0\0")
+
+    def turn() -> int:
+        c, before = server.connection, server.events.qsize()
+        c._transport, own = kernel, c._transport
+        c._read()
+        c._transport = own
+        return server.events.qsize() - before
+
+    with sock:
+        turns = [lt.do(turn) for _ in range(5)]
+        assert turns == [1, 11, 11, 2, 0]
+        assert [server.next("frame") for _ in payloads] == payloads
+        sock.sendall(struct.pack(">i", 3)[2:] + b"end")
+        assert server.next("frame") == b"end"
+
+
 def test_a_bad_size_behind_a_large_frame_closes_the_connection(lt):
     sock, server = raw(lt, max_frame_bytes=200_000)
     with sock:

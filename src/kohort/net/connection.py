@@ -4,8 +4,9 @@ Rules:
 - A frame's size is checked before anything is allocated; a bad one closes the connection.
 - Small frames share one read; a frame that does not fit is read straight into a buffer of its exact
   size, from the kernel's pool: fresh memory costs more than the reading. After a large frame the
-  next one is read to its place from its first byte on, in the hope that it is no larger. In every
-  case a frame owns its memory, which is never written again while anything refers to it (C13).
+  next one is read to its place from its first byte on, in the hope that it is no larger, and so are
+  those behind it, as long as they are there whole, up to a megabyte a turn. In every case a frame
+  owns its memory, which is never written again while anything refers to it (C13).
 - `send` only queues; the loop writes at the end of the turn, all buffers of a connection together.
   Where the loop has movers, they send what is large; the rest of the connection waits for them.
 - `closed` is told exactly once, never from inside `close`, and nothing is told after it.
@@ -23,7 +24,7 @@ import errno
 import os
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
 from struct import Struct
@@ -43,6 +44,7 @@ Buffer = bytes | bytearray | memoryview
 _RECV_BYTES: Final = 65_536  # one read of small frames; below malloc's mmap threshold
 _PLACED_BYTES_MAX: Final = 1 << 20  # of the frame that may come; beyond, one copy hardly counts
 _WAKE_BYTES_MAX: Final = 1 << 20  # of a big frame, before we want to hear of it
+_TURN_BYTES_MAX: Final = 1 << 20  # of large frames, before what they ask for is done and answered
 _FILL_BYTES_MAX: Final = 4 << 20  # read for one big frame before others get their turn
 _MOVED_BYTES_MIN: Final = 262_144  # from here the copying costs more than another thread does
 _JOIN_BYTES_MAX: Final = 65_536  # up to here one copy and `send` is cheaper than `sendmsg`
@@ -319,28 +321,44 @@ class Connection:
         if self._frame is not None:
             self._fill(transport, self._frame)
             return
-        room = allocate(self._expected + 4) if self._expected and not self._head else None
-        try:
-            if room is not None:
-                data: Buffer = room[: transport.recv_into(room)]
-            else:
-                data = transport.recv(_RECV_BYTES)
-        except BlockingIOError:
+        if self._expected and not self._head:
+            self._read_placed(transport)
             return
-        except OSError as error:
-            self._fail(f"the connection to {self.peer} broke: {error}")
-            return
+        data = self._received(transport.recv, _RECV_BYTES)
         if not data:
-            self._fail(f"{self.peer} closed the connection")
-            return
-        if room is not None:
-            self._place(room, len(data))
             return
         if self._head:
             data, self._head = self._head + data, b""
         self._parse(memoryview(data))
         if self._frame is not None and len(data) >= _RECV_BYTES and not self.is_closed:
             self._fill(transport, self._frame)
+
+    def _received(self, receive: Callable[[Any], Any], what: Any) -> Any:
+        """What came, bytes or how many; nothing where the stream has nothing, or has ended."""
+        try:
+            found = receive(what)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            self._fail(f"the connection to {self.peer} broke: {error}")
+            return 0
+        if not found:
+            self._fail(f"{self.peer} closed the connection")
+        return found
+
+    def _read_placed(self, transport: Transport) -> None:
+        """Read frames as large as the one before to their places, while they are there whole."""
+        budget = _TURN_BYTES_MAX
+        while budget > 0:
+            room = allocate(self._expected + 4)
+            count: int = self._received(transport.recv_into, room)
+            if not count:
+                return
+            self._place(room, count)
+            budget -= count
+            more = count == len(room) and self._expected and self._frame is None
+            if not more or self._head or self._paused or self.is_closed:
+                return
 
     def _parse(self, view: memoryview) -> None:
         """Hand out the whole frames of `view` and keep the rest."""
