@@ -349,6 +349,39 @@ def test_partitions_that_come_while_the_consumer_is_being_closed_are_left_alone(
     assert not runner.engine.partitions
 
 
+def test_a_commits_answer_ends_the_poll_that_it_comes_in() -> None:
+    """C7: records wait for their first commit (crash-loop guard). They began up to 1 s after it,
+    when the poll had nothing else to return for.
+    """
+
+    class Acknowledges:
+        nudges = 0
+
+        def nudge(self):
+            self.nudges += 1
+
+        def assignment(self):
+            return set()
+
+        def commit_async(self, offsets, told):
+            self.told = told
+
+        def committed(self, partitions):
+            return {}
+
+    consumer = Acknowledges()
+    runner = shell.Runner(Engine([route()]), consumer, [])
+    key = ("orders", 0)
+    runner.on_partitions_assigned([TopicPartition(*key)])
+    runner.engine.polled(key, records(0), 1, 0)
+    runner._commit(0)
+    assert not consumer.nudges
+    assert not runner.engine.ready("threads")
+    consumer.told(None, None)
+    assert consumer.nudges == 1
+    assert runner.engine.ready("threads") == 1
+
+
 class Idle(Transactor):
     """Has nothing to do."""
 

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from kohort.processing.dispatch import Order
 from kohort.processing.handlers import HandlerSpec, Invoker, Kind
-from kohort.processing.pools import AIM_S, MOST_AT_ONCE, MOST_LISTS_PER_S, Finished, Portions
+from kohort.processing.pools import (
+    AIM_S,
+    MOST_AT_ONCE,
+    MOST_LISTS_PER_S,
+    Finished,
+    Portions,
+    ThreadPool,
+)
+from kohort.processing.runner import Feed
 from kohort.processing.tasks import TaskPool
+from kohort.processing.wake_ups import wake_on_time
 from kohort.retry.classify import Classifier
 
 from .world import World, route
@@ -72,3 +83,54 @@ def test_tasks_are_woken_once_for_many_lists(monkeypatch) -> None:
     assert pool.stop(30)
     assert sorted(map(id, lists)) == sorted(id(said.items) for said in done)
     assert wakes.count(pool._hand_out) == 1
+
+
+def said(seconds: float = 0.01, outcomes=None, error=None) -> Finished:
+    return Finished("threads", [], outcomes, seconds, error)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8, 100])
+def test_the_owner_is_woken_before_anybody_has_nothing_to_do(workers: int) -> None:
+    """Each turn of the owner costs more than a list: several are heard of at once, the last never
+    waits, and at the first that wakes it there is something left for every worker that comes.
+    """
+    feed = Feed(ThreadPool(Invoker({}), workers), Portions(workers), 2 * workers)
+    woken = [n for n in range(1, 2 * workers + 1) if not feed.can_wait(said(), n)]
+    assert woken[-1] == 2 * workers
+    assert woken == list(range(woken[0], 2 * workers + 1)), "who is not heard is heard soon"
+    assert woken[0] <= max(1, workers // 2 + 1)
+    feed.lists = workers
+    assert not feed.can_wait(said(), 1), "nothing lies ready: there is to be more at once"
+
+
+def test_what_has_consequences_is_heard_of_at_once() -> None:
+    """A failure has a copy to be made, an output is to be sent; a slow list may be followed by a
+    slow one, and what ended a worker ends the program.
+    """
+    feed = Feed(ThreadPool(Invoker({}), 8), Portions(8), 16)
+    assert feed.can_wait(said(), 1)
+    assert not feed.can_wait(said(outcomes=[None]), 1)
+    assert not feed.can_wait(said(error=SystemExit()), 1)
+    assert not feed.can_wait(said(seconds=1), 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="timer slack is Linux's")
+def test_a_workers_thread_is_woken_on_time_and_only_that() -> None:
+    """50 us of slack are a twentieth of a handler that waits 1 ms."""
+
+    def slack() -> str:
+        return Path(f"/proc/{threading.get_native_id()}/timerslack_ns").read_text().strip()
+
+    found: list[str] = []
+    before = slack()
+    thread = threading.Thread(target=lambda: (wake_on_time(), found.append(slack())))
+    thread.start()
+    thread.join()
+    assert found == ["1"]
+    assert slack() == before
+
+
+def test_a_system_without_timer_slack_is_as_late_as_it_was(monkeypatch) -> None:
+    """No such file, or not allowed: nothing happens."""
+    monkeypatch.setattr(threading, "get_native_id", lambda: 0)
+    wake_on_time()

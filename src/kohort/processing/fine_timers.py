@@ -23,6 +23,7 @@ from typing import Final
 
 LONGEST_LEAD_S: Final = 100e-6
 LEARNT_OF_EACH: Final = 0.1
+NOTHING: Final = -1.0
 SELECTABLE: Final = 1_024
 """`select` knows no descriptor from here on (FD_SETSIZE)."""
 
@@ -50,7 +51,10 @@ class FineWait:
         """By how much a wait is cut short: as much as waits have been late lately."""
 
     def wait(self, number: int, timeout_s: float | None) -> float | None:
-        """Wait for the selector with this descriptor; how long it is to wait itself after that."""
+        """Wait for the selector with this descriptor; how long it is to wait itself after that.
+
+        `NOTHING` when the time has passed and nothing came: then it need not look at all.
+        """
         if timeout_s is None or timeout_s <= 0 or number >= SELECTABLE:
             return timeout_s
         wait_s = timeout_s - self.lead_s
@@ -60,6 +64,7 @@ class FineWait:
                 late_s = self._now_s() - started - wait_s
                 late_s = min(max(late_s, 0.0), LONGEST_LEAD_S)
                 self.lead_s += (late_s - self.lead_s) * LEARNT_OF_EACH
+                return NOTHING
         return 0
 
 
@@ -82,4 +87,5 @@ if sys.platform == "linux":
             self._fine = FineWait()
 
         def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-            return super().select(self._fine.wait(self.fileno(), timeout))
+            left = self._fine.wait(self.fileno(), timeout) if timeout else timeout
+            return [] if left == NOTHING else super().select(left)

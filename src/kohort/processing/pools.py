@@ -26,6 +26,7 @@ from kohort.processing.dispatch import Item
 from kohort.processing.engine import NOT_BEGUN, Outcome
 from kohort.processing.handlers import TIMED_OUT, HandlerSpec, Invoker
 from kohort.processing.process_worker import Task, child_main, pack, unpack
+from kohort.processing.wake_ups import wake_on_time
 from kohort.retry.classify import Disposition, Failure, stated
 
 MOST_AT_ONCE: Final = 256
@@ -128,6 +129,7 @@ class ThreadPool(_Crew):
         self._invoker = invoker
 
     def _work(self, report: Report) -> None:
+        wake_on_time()
         while (items := self._inbox.get()) is not None:
             started = time.perf_counter()
             try:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
@@ -43,6 +44,8 @@ log = logging.getLogger("kohort.processing")
 
 LONGEST_POLL_S = 1.0
 PAUSE_S = 0.5
+SHORT_LIST_S = 0.05
+"""What takes longer is heard of at once: the next list may take as long."""
 LOOK_FOR_GAPS_MS = 100
 LOOK_FOR_TROUBLE_MS = 1_000
 
@@ -94,12 +97,23 @@ def wall_ms() -> int:
 
 
 @dataclass
-class _Feed:
+class Feed:
     """A pool, how much its workers get at once, and how many lists they have."""
 
     pool: Pool
     portions: Portions
     lists: int = 0
+    """What its workers have been given and the owner has not heard of since."""
+
+    def can_wait(self, said: Finished, unheard: int) -> bool:
+        """Whether the owner may hear of this list together with a later one.
+
+        It is woken while half of what lies ready is left, so that nobody waits for it; what ends
+        last always wakes it. What failed, or has something to send, wakes it at once.
+        """
+        if said.outcomes is not None or said.error is not None or said.seconds > SHORT_LIST_S:
+            return False
+        return 2 * (self.lists - unheard) >= 3 * self.pool.workers
 
 
 @dataclass
@@ -116,7 +130,7 @@ class Runner(RebalanceListener):
 
     def __post_init__(self) -> None:
         self._inbox: SimpleQueue[object] = SimpleQueue()
-        self._feeds = {p.name: _Feed(p, Portions(p.workers)) for p in self.pools}
+        self._feeds = {p.name: Feed(p, Portions(p.workers)) for p in self.pools}
         self._publisher: Publisher | None = None
         self._gatekeeper: Gatekeeper | None = None
         self._epoch = 0
@@ -138,7 +152,11 @@ class Runner(RebalanceListener):
     def tell(self, said: object) -> None:
         """Hand something to the owner: `Finished`, `Published`, `Opened`, `Resumed`. Any thread."""
         self._inbox.put(said)
-        self.consumer.nudge()
+        waits = isinstance(said, Finished) and self._feeds[said.pool].can_wait(
+            said, self._inbox.qsize()
+        )
+        if not waits:
+            self.consumer.nudge()
 
     def opened(self, ends: Mapping[tuple[str, int], int]) -> None:
         """What the gatekeeper reports."""
@@ -278,38 +296,50 @@ class Runner(RebalanceListener):
 
     def _hear(self, now_ms: int) -> None:
         """Everything that others have said meanwhile."""
-        while True:
-            try:
-                said = self._inbox.get_nowait()
-            except Empty:
-                return
+        while heard := self._said():
+            self._give_more(heard, now_ms)
+            for said in heard:
+                self._take_note(said, now_ms)
+
+    def _said(self) -> list[object]:
+        """What lies in the inbox."""
+        found: list[object] = []
+        with suppress(Empty):
+            while True:
+                found.append(self._inbox.get_nowait())
+        return found
+
+    def _give_more(self, heard: Sequence[object], now_ms: int) -> None:
+        """Workers first: the books of what they have done are made while they work on."""
+        for said in heard:
             if isinstance(said, Finished):
-                self._finished(said, now_ms)
-            elif isinstance(said, Published):
                 if said.error is not None:
-                    log.warning("publishing for %r failed: %s", said.publication.item, said.error)
-                self.engine.published(said.publication, now_ms, said.error, unfit=said.unfit)
-            elif isinstance(said, Resumed):
-                self.engine.resume(said.key, now_ms)
-            elif isinstance(said, Opened):
-                self._limit(said.ends)
-            elif isinstance(said, Scanned):
-                self.engine.scanned(said, now_ms)
-            else:
-                self._hear_of(said, now_ms)
+                    raise said.error
+                feed = self._feeds[said.pool]
+                feed.lists -= 1
+                feed.portions.learn(len(said.items), said.seconds)
+                self._progress_ms = now_ms
+        self._feed(now_ms)
+
+    def _take_note(self, said: object, now_ms: int) -> None:
+        if isinstance(said, Finished):
+            self.engine.finished(said.items, said.outcomes, now_ms)
+        elif isinstance(said, Published):
+            if said.error is not None:
+                log.warning("publishing for %r failed: %s", said.publication.item, said.error)
+            self.engine.published(said.publication, now_ms, said.error, unfit=said.unfit)
+        elif isinstance(said, Resumed):
+            self.engine.resume(said.key, now_ms)
+        elif isinstance(said, Opened):
+            self._limit(said.ends)
+        elif isinstance(said, Scanned):
+            self.engine.scanned(said, now_ms)
+        else:
+            self._hear_of(said, now_ms)
 
     def _hear_of(self, said: object, now_ms: int) -> None:
         """What only some runners are told."""
         raise TypeError(f"{type(self).__name__} was told {said!r} at {now_ms}")
-
-    def _finished(self, said: Finished, now_ms: int) -> None:
-        if said.error is not None:
-            raise said.error
-        feed = self._feeds[said.pool]
-        feed.lists -= 1
-        feed.portions.learn(len(said.items), said.seconds)
-        self._progress_ms = now_ms
-        self.engine.finished(said.items, said.outcomes, now_ms)
 
     def _limit(self, ends: Mapping[tuple[str, int], int]) -> None:
         mine = self.consumer.assignment()
@@ -367,6 +397,7 @@ class Runner(RebalanceListener):
         def told(_: object, error: KohortError | None) -> None:
             self._committing = False
             self._committed(commits, error)
+            self.consumer.nudge()  # what waited for this commit may begin, or wants one of its own
 
         self.consumer.commit_async(_offsets(commits), told)
 

@@ -22,6 +22,7 @@ from kohort.processing.engine import NOT_BEGUN, Outcome
 from kohort.processing.fine_timers import new_loop
 from kohort.processing.handlers import TIMED_OUT, Invoker, done, note_lane, nothing_said
 from kohort.processing.pools import Finished, Report
+from kohort.processing.wake_ups import wake_on_time
 from kohort.retry.classify import Failure, describe, stated
 
 CANCELLED_INSIDE: Final = "cancelled_inside"
@@ -92,6 +93,7 @@ class TaskPool:
         """Start the loop; `report` is called on its thread."""
 
         def run() -> None:
+            wake_on_time()
             asyncio.set_event_loop(self._loop)
             with contextlib.suppress(asyncio.CancelledError):
                 self._loop.run_until_complete(self._main(report))
