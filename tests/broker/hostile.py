@@ -8,6 +8,8 @@ from one seed.
 from __future__ import annotations
 
 import random
+import resource
+import sys
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -169,3 +171,9 @@ class HostileWorld:
         answer: Message = decode_response(ApiVersionsResponse, 4, sent[4:])[1]
         assert isinstance(answer, ApiVersionsResponse)
         assert len(answer.api_keys) == len(APIS)
+
+
+def most_memory() -> int:
+    """The most bytes that this process has had; Linux counts in kilobytes, macOS in bytes."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most << 10

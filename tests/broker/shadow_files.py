@@ -95,6 +95,8 @@ class ShadowFile:
 class ShadowFiles:
     """The disk."""
 
+    folds_case = False
+
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.calls = 0

@@ -13,6 +13,9 @@ from kohort.broker.log.files import LogFile
 from kohort.broker.log.os_files import OsFiles
 
 OPEN_MAX = 8
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/fd").exists(), reason="looks at its own descriptors in /proc"
+)
 
 
 @pytest.fixture

@@ -441,7 +441,7 @@ def test_a_name_is_resolved_off_the_loop_and_each_address_is_tried(lt, monkeypat
     def two_addresses(host, port, type):
         asked.put(lt.loop.on_loop_thread)
         family = socket.AF_INET
-        return [(family, type, 6, "", (ip, port)) for ip in ("127.0.0.2", "127.0.0.1")]
+        return [(family, type, 6, "", ("127.0.0.1", at)) for at in (1, port)]
 
     monkeypatch.setattr(socket, "getaddrinfo", two_addresses)
     client = Recorder()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kohort.errors import ConfigError
-from kohort.spark import Pipeline, sessions
+from kohort.spark import Pipeline, checkpoint, sessions
 from kohort.spark.checkpoint import CheckpointLock
 from kohort.spark.supervise import explain, passes
 
@@ -66,8 +67,20 @@ def test_one_driver_a_checkpoint(tmp_path: Path) -> None:
         pass
 
 
-def test_the_jvm_of_a_killed_driver_is_waited_for(tmp_path: Path) -> None:
-    """X6: it may still be writing; a pid that another program has by now is not waited for."""
+@pytest.mark.parametrize("by", ["proc", "ps"])
+def test_the_jvm_of_a_killed_driver_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """X6: it may still be writing; a pid that another program has by now is not waited for.
+
+    macOS has no /proc: `ps` is asked there.
+    """
+    if by == "ps":
+        monkeypatch.setattr(checkpoint, "_PROC", tmp_path / "no-proc")
+        if shutil.which("ps") is None:
+            pytest.skip("ps is not installed")
+    elif not Path("/proc/self/cmdline").exists():
+        pytest.skip("needs /proc")
     path = tmp_path / "c" / "driver.lock"
     path.parent.mkdir()
     cat = tmp_path / "java"
@@ -84,9 +97,13 @@ def test_the_jvm_of_a_killed_driver_is_waited_for(tmp_path: Path) -> None:
     finally:
         jvm.kill()
         jvm.communicate()
-    path.write_text(f'{{"jvm": {jvm.pid}}}')
-    with CheckpointLock(tmp_path / "c", jvm_wait_s=0.0):
-        pass
+    with subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE
+    ) as other:
+        for pid in (jvm.pid, other.pid):
+            path.write_text(f'{{"jvm": {pid}}}')
+            with CheckpointLock(tmp_path / "c", jvm_wait_s=0.0):
+                pass
 
 
 def java(directory: Path, version: str) -> None:

@@ -134,6 +134,7 @@ class FaultyFiles:
     def __init__(self, inner: Files, disk: Disk) -> None:
         self._inner = inner
         self._disk = disk
+        self.folds_case = inner.folds_case
         self.list = inner.list
         self.read_all = inner.read_all
         self.make_dir = inner.make_dir

@@ -39,6 +39,8 @@ log = logging.getLogger("kohort.broker")
 T = TypeVar("T")
 _MOVERS = min(3, os.cpu_count() or 1)  # Kafka has three network threads
 _READY_TIMEOUT_S, _STOP_TIMEOUT_S = 30.0, 30.0
+_MACOS_DESCRIPTORS_MAX = 10_240
+"""What macOS lets a process have (OPEN_MAX), whatever its hard limit says."""
 _OTHER_DESCRIPTORS = 64
 """Small files, modules that are imported late, the loop's own."""
 
@@ -315,8 +317,15 @@ def _want_descriptors(config: BrokerConfig) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return
-    granted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (granted, hard))
+    granted = soft
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    for asked in (most, min(most, _MACOS_DESCRIPTORS_MAX)):
+        if asked > granted:
+            with contextlib.suppress(
+                ValueError, OSError
+            ):  # less than the limit allows, by another rule
+                resource.setrlimit(resource.RLIMIT_NOFILE, (asked, hard))
+                granted = asked
     if granted < wanted:
         log.warning(
             "this process may open %d files; %d log files and %d connections may want more: raise "

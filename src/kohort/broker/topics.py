@@ -76,16 +76,21 @@ class Topics:
         self._directory = directory
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
+        self._folds_case = directory.files.folds_case
         self._plain: dict[str, str] = {}
-        """Names by what they are when '.' and '_' are the same."""
+        """Names by what they are when '.' and '_' are the same, and cases where they fold."""
         for record in directory.registry.topics.values():
             commons.leadership.add(record.name, record.partitions, record.replicas, record.leaders)
             self._add(Topic(commons, record))
         self.image = TopicsImage.of(topic.image() for topic in self)
 
+    def _plain_name(self, name: str) -> str:
+        plain = name.replace(".", "_")
+        return plain.lower() if self._folds_case else plain
+
     def _add(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
-        self._plain[_plain(topic.name)] = topic.name
+        self._plain[self._plain_name(topic.name)] = topic.name
         self._by_id[topic.topic_id] = topic
 
     def __iter__(self) -> Iterator[Topic]:
@@ -121,12 +126,15 @@ class Topics:
             raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!r}: {fault}")
         if name in self._by_name:
             raise BrokerError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-        other = self._plain.get(_plain(name))
+        other = self._plain.get(self._plain_name(name))
         if other is not None:
             raise BrokerError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
                 f"{name!r} differs from topic {other!r} in '.' and '_' alone, and would have the "
-                "same metrics",
+                "same metrics"
+                if name.lower() != other.lower()
+                else f"{name!r} differs from topic {other!r} in upper and lower case alone, and "
+                "would have the same directory: this file system takes both for one",
             )
         if name in INTERNAL_TOPICS and not internal:
             raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is made by the broker")
@@ -211,7 +219,7 @@ class Topics:
             registry.deleting.remove(topic.name)
             raise
         del self._by_name[topic.name], self._by_id[topic.topic_id]
-        self._plain.pop(_plain(topic.name), None)
+        self._plain.pop(self._plain_name(topic.name), None)
         self._commons.leadership.remove(topic.name)
         for partition in topic.partitions:
             if partition.log is not None:
@@ -306,7 +314,3 @@ class Topics:
         """The partitions that have a directory."""
         there = existing(self._directory.files)
         return [p for p in self.partitions() if partition_dir(*p.key) in there]
-
-
-def _plain(name: str) -> str:
-    return name.replace(".", "_")

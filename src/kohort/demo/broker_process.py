@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kohort.errors import KafkaTimeoutError, KohortError
+from kohort.spark.checkpoint import command_of
 
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
@@ -77,11 +78,7 @@ class BrokerProcess:
             self._end(pid, "an unknown port")
 
     def _is_ours(self, pid: int) -> bool:
-        try:
-            command = _command_of(pid)
-        except OSError:
-            return False
-        return str(self.data).encode() in command
+        return str(self.data).encode() in command_of(pid)
 
     def _await_ready(self, child: subprocess.Popen[str]) -> str:
         killer = threading.Timer(READY_TIMEOUT_S, child.kill)
@@ -132,12 +129,3 @@ class BrokerProcess:
                     "s of SIGTERM; kill it and try again"
                 )
             time.sleep(0.02)
-
-
-def _command_of(pid: int) -> list[bytes]:
-    """The words of a live process's command line; empty when there is no such process."""
-    if Path("/proc/self/cmdline").exists():
-        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    # macOS has no /proc; there `ps` tells, with words that are only as apart as spaces make them.
-    asked = ["ps", "-ww", "-o", "command=", "-p", str(pid)]
-    return subprocess.run(asked, capture_output=True, check=False).stdout.split()

@@ -23,6 +23,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -51,6 +52,8 @@ _JOIN_BYTES_MAX: Final = 65_536  # up to here one copy and `send` is cheaper tha
 _IOV_MAX: Final = 512
 _QUEUED_BYTES_MAX: Final = 256 << 20
 _CONGESTION: Final = getattr(socket, "TCP_CONGESTION", None)
+_LOW_MARKS: Final = sys.platform == "linux"
+"""Elsewhere the kernel's buffer does not grow with the mark, and may be full below it for ever."""
 _size_of = Struct(">i").unpack_from
 
 
@@ -443,7 +446,7 @@ class Connection:
         """
         low = min(missing, _WAKE_BYTES_MAX) if missing >= _RECV_BYTES else 1
         # Not for a subclass: TLS reads ahead, and what it holds would be missing below the mark.
-        if low != self._low and type(self._transport) is socket.socket:
+        if low != self._low and _LOW_MARKS and type(self._transport) is socket.socket:
             with suppress(OSError):  # of a broken stream; the next read tells of it
                 self._transport.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low)
             self._low = low
@@ -556,10 +559,14 @@ class Connection:
 
 
 def _tune(sock: socket.socket) -> None:
-    """What an open stream is told. Within a machine nothing is lost and nothing need be paced."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    """What an open stream is told. Within a machine nothing is lost and nothing need be paced.
+
+    The peer may have gone already, which macOS says here: the next read tells of it.
+    """
+    with suppress(OSError):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if _CONGESTION is not None:
-        with suppress(OSError):  # the peer has gone, or the system has no choice to offer
+        with suppress(OSError):  # or the system has no choice to offer
             if sock.getpeername()[0] == sock.getsockname()[0]:
                 sock.setsockopt(socket.IPPROTO_TCP, _CONGESTION, b"reno")

@@ -103,6 +103,9 @@ class Listener:
                     self._loop.call_at(self._loop.now_ms() + _PAUSE_MS, self._resume)
                     return
                 continue  # the peer gave up before we took it
+            if not address:  # the same, as macOS says it
+                sock.close()
+                continue
             if self.open_count >= self._max_connections:
                 self.refused_count += 1
                 sock.close()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import subprocess
 import time
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +24,7 @@ from kohort.errors import ConfigError
 LOCK_NAME: Final = "driver.lock"
 JVM_WAIT_S: Final = 30.0
 POLL_S: Final = 0.1
+_PROC: Final = Path("/proc")
 
 
 class CheckpointLock:
@@ -102,7 +104,16 @@ def _is_java(pid: int) -> bool:
         return False
     except PermissionError:
         return False
-    try:
-        return b"java" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return True  # no /proc here: it lives, which is all that can be told
+    return any(b"java" in word for word in command_of(pid))
+
+
+def command_of(pid: int) -> list[bytes]:
+    """The words of a live process's command line; empty when there is no such process."""
+    if (_PROC / "self" / "cmdline").exists():
+        try:
+            return (_PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return []
+    # macOS has no /proc; there `ps` tells, with words that are only as apart as spaces make them.
+    asked = ["ps", "-ww", "-o", "command=", "-p", str(pid)]
+    return subprocess.run(asked, capture_output=True, check=False).stdout.split()

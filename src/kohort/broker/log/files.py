@@ -52,6 +52,11 @@ class LogFile(Protocol):
 class Files(Protocol):
     """A data directory."""
 
+    @property
+    def folds_case(self) -> bool:
+        """Names that differ in upper and lower case alone are one (macOS, as it is sold)."""
+        ...
+
     def open(self, path: str, *, create: bool = False) -> LogFile: ...
 
     def list(self, path: str) -> list[str]:
@@ -156,6 +161,8 @@ class MemoryFile:
 
 class MemoryFiles:
     """A data directory in memory: durability `memory`. It outlives a broker that is restarted."""
+
+    folds_case = False
 
     def __init__(self) -> None:
         self._files: dict[str, MemoryFile] = {}
