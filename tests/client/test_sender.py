@@ -46,8 +46,10 @@ class Side:
         plans = self.sender.plan(now_ms, leader)
         for plan in plans:
             for batch in plan.batches:
-                if seal(batch):
-                    self.accumulator.sealed(batch)
+                builder = batch.builder
+                if seal(batch) and builder is not None:
+                    batch.builder = None
+                    self.accumulator.keep(builder)
         return plans
 
     def end(self, outcomes) -> None:

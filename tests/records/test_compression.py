@@ -12,6 +12,7 @@ import pytest
 
 from kohort.errors import ConfigError, CorruptRecordError
 from kohort.records import Compression, compress, decompress
+from kohort.records.compression import compress_bound, compress_into
 
 CODECS = [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD]
 SOUND = random.Random(3)
@@ -152,3 +153,23 @@ def test_unknown_codec_and_bad_level() -> None:
     with pytest.raises(ConfigError, match="gzip, snappy, lz4, zstd"):
         Compression.parse("brotli")
     assert Compression.parse("lz4") is Compression.LZ4
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("fill", ["noise", "zeros"])
+def test_the_bound_is_enough_around_every_edge(codec: Compression, fill: str) -> None:
+    """Whatever the data, `compress_into` needs no more than `compress_bound`."""
+    noise = SOUND.randbytes(200_000) if fill == "noise" else bytes(200_000)
+    edges = (32_768, 65_536, 131_072)
+    for size in {0, 1, 15, 255, 4_096, *(e + d for e in edges for d in (-16, -1, 0, 1, 16))}:
+        data = noise[:size]
+        out = memoryview(bytearray(compress_bound(codec, size)))
+        taken = compress_into(codec, data, out)
+        assert bytes(decompress(codec, out[:taken])) == data
+
+
+def test_lz4_is_a_frame_that_others_read() -> None:
+    frame = pytest.importorskip("lz4.frame")
+    for data in SAMPLES.values():
+        assert frame.decompress(bytes(compress(Compression.LZ4, data))) == data
+        assert bytes(cramjam.lz4.decompress(bytes(compress(Compression.LZ4, data)))) == data

@@ -107,6 +107,7 @@ class Accumulator:
         self._linger_ms = config.linger_ms
         self._delivery_ms = config.delivery_timeout_ms
         self._compression = Compression.parse(config.compression_type)
+        self.compresses = self._compression is not Compression.NONE
         self._level = config.compression_level
         self._builders: list[BatchBuilder] = []
         self._lingering: deque[Batch] = deque()
@@ -237,10 +238,6 @@ class Accumulator:
             self._lingering.popleft()
         return self._lingering[0].created_ms + self._linger_ms if self._lingering else None
 
-    def sealed(self, batch: Batch) -> None:
-        """The batch's payload is made: its builder may serve another."""
-        self._keep(batch)
-
     def release(self, batch: Batch) -> None:
         """The outcome is known: give the memory back."""
         self.memory_bytes -= batch.reserved_bytes
@@ -248,8 +245,7 @@ class Accumulator:
         batch.payload = b""
         if self.full and self.memory_bytes <= self._memory_max // 2:
             self.full = False
-        if batch.builder is not None:
-            self._keep(batch)
+        self._keep(batch)
 
     def _give_back(self, batch: Batch, unused: int) -> None:
         """What a batch that grew did not need after all."""
@@ -274,11 +270,12 @@ class Accumulator:
 
     def _keep(self, batch: Batch) -> None:
         builder, batch.builder = batch.builder, None
-        # A builder that grew for one large record would hold that memory for ever.
-        if (
-            builder is not None
-            and len(self._builders) < _BUILDERS_KEPT_MAX
-            and builder.size <= 2 * self._batch_bytes
-        ):
+        if builder is not None:
+            self.keep(builder)
+
+    def keep(self, builder: BatchBuilder) -> None:
+        """A builder that is free may serve another batch."""
+        # One that grew for a large record would hold that memory for ever.
+        if len(self._builders) < _BUILDERS_KEPT_MAX and builder.size <= 2 * self._batch_bytes:
             builder.clear()
             self._builders.append(builder)

@@ -19,11 +19,14 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kohort.client.future import Future
 from kohort.errors import ClosedError, ForkedError
 from kohort.net import Loop
+
+if TYPE_CHECKING:  # few clients have them
+    from kohort.client.packers import Packers
 
 T = TypeVar("T")
 LAST_MS: Final = 5_000
@@ -36,9 +39,13 @@ class NetworkThread:
 
     _shared: NetworkThread | None = None
     _guard = threading.Lock()
+    _real = False
+    """False where threads and time are only played (simulator, virtual clock)."""
+    _packers: Packers | None = None
 
     def __init__(self) -> None:
         self.loop = Loop()
+        self._real = True
         self.uniform: Callable[[], float] = random.SystemRandom().random
         """The chance of what clients do at random (back-off, the choice among equals, member ids).
 
@@ -70,6 +77,17 @@ class NetworkThread:
     def alive(self) -> bool:
         """True while calls are carried out."""
         return not self._stopped and not self.loop.forked and self._thread.is_alive()
+
+    def packers(self) -> Packers | None:
+        """The threads that compress what clients send, made when first asked for.
+
+        On the network thread only. None where this one is not real, or is about to end.
+        """
+        if self._packers is None and self._real and not self._stopped:
+            from kohort.client.packers import Packers
+
+            self._packers = Packers(self.loop.call_soon_threadsafe)
+        return self._packers
 
     def release(self) -> None:
         """One user less; with the last one the thread ends. Does not wait on the thread itself."""
@@ -119,8 +137,11 @@ class NetworkThread:
 
     def _stop(self) -> None:
         self.loop.stop()
-        if not self.loop.on_loop_thread:
+        away = not self.loop.on_loop_thread
+        if away:
             self._thread.join(_JOIN_S)
+        if self._packers is not None:
+            self._packers.stop(wait=away)
 
     @classmethod
     def stop_at_exit(cls) -> None:

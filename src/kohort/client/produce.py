@@ -16,7 +16,8 @@ from typing import Final
 from kohort.client.accumulator import Batch
 from kohort.client.metadata import ClusterMetadata, Node
 from kohort.client.sender import Answer
-from kohort.records import crc32c
+from kohort.records import BatchBuilder, crc32c
+from kohort.records.compression import Readable
 from kohort.wire import ZERO_UUID
 from kohort.wire.messages.produce_request import (
     PartitionProduceData,
@@ -32,18 +33,32 @@ _CRC_AT: Final = 17
 _CRC_FROM: Final = 21
 
 
+Stamp = tuple[int, int, int]
+"""Producer id, epoch and sequence."""
+
+
+def stamp_of(batch: Batch) -> Stamp:
+    """The identity that a batch is to carry now."""
+    producer_id, epoch = batch.queue.identity or (-1, -1)
+    return producer_id, epoch, batch.sequence
+
+
+def take(builder: BatchBuilder, stamp: Stamp, *, transactional: bool) -> Readable:
+    """The batch that was gathered in `builder`, which is empty afterwards."""
+    return builder.take(
+        producer_id=stamp[0],
+        producer_epoch=stamp[1],
+        base_sequence=stamp[2],
+        transactional=transactional,
+    )
+
+
 def seal(batch: Batch, *, transactional: bool = False) -> bool:
     """Make the payload carry the batch's identity; True when the builder is free again."""
-    producer_id, epoch = batch.queue.identity or (-1, -1)
-    stamp = (producer_id, epoch, batch.sequence)
+    stamp = stamp_of(batch)
     builder = batch.builder
     if builder is not None:
-        batch.payload = builder.take(
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            base_sequence=batch.sequence,
-            transactional=transactional,
-        )
+        batch.payload = take(builder, stamp, transactional=transactional)
     elif batch.stamp != stamp:
         fresh = bytearray(batch.payload)
         _IDENTITY.pack_into(fresh, _IDENTITY_AT, *stamp)

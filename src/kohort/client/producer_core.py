@@ -15,7 +15,6 @@ import os
 import random
 import time
 import weakref
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from kohort.client.accumulator import Accumulator, Add, Batch, PartitionQueue
@@ -27,8 +26,9 @@ from kohort.client.front_implementation import Guard, RecordFuture, TopicSlots, 
 from kohort.client.future import Future
 from kohort.client.metadata import ClusterMetadata
 from kohort.client.network import NetworkThread, warner
+from kohort.client.outgoing import Outgoing
 from kohort.client.partitioner import Sticky, checked
-from kohort.client.produce import answers_in, leader_hints, nodes_in, produce_request, seal
+from kohort.client.produce import answers_in, leader_hints, nodes_in, produce_request
 from kohort.client.sender import IdState, Outcome, ProducePlan, Sender
 from kohort.errors import (
     AuthenticationError,
@@ -120,7 +120,6 @@ class ProducerCore:
         self._failed_uncounted = 0
         self._flushing = 0
         self._drain_posted = False
-        self._unsent: deque[ProducePlan] = deque()
         self._timer: Timer | None = None
         credentials = Credentials(config)  # refuses first what would leave the thread behind
         self.thread = NetworkThread.shared()
@@ -139,6 +138,13 @@ class ProducerCore:
             self.transactional = Transactional(
                 config, self._cluster, self.lock, self._sender, self._wake
             )
+        self._outgoing = Outgoing(
+            self._loop,
+            self._accumulator,
+            self.thread.packers,
+            self._send,
+            transactional=self.transactional is not None,
+        )
         _cores.add(self)
 
     def forget_after_fork(self) -> None:
@@ -409,10 +415,7 @@ class ProducerCore:
             leader_missing = self._sender.leader_missing
             deadlines = (self._accumulator.next_linger_ms(), self._sender.next_deadline())
         if plans:
-            idle = not self._unsent
-            self._unsent.extend(plans)
-            if idle:
-                self._send_next()
+            self._outgoing.add(plans)
         if expired:
             self._complete(expired)
         if wants_id:
@@ -432,26 +435,12 @@ class ProducerCore:
         if deadline_ms is not None and not self._cluster.is_closed:
             self._timer = self._loop.call_at(deadline_ms, self._drain)
 
-    def _send_next(self) -> None:
-        """Send one request a turn of the loop.
-
-        Building and compressing it may take milliseconds, and heartbeats and fetches of the whole
-        process run on this thread, too.
-        """
-        plan = self._unsent.popleft()
-        if self._unsent:
-            self._loop.call_soon(self._send_next)
-        self._send(plan)
-
-    def _send(self, plan: ProducePlan) -> None:
-        tx = self.transactional
-        try:
-            for batch in plan.batches:
-                if seal(batch, transactional=tx is not None):
-                    self._accumulator.sealed(batch)
-        except KohortError as error:
+    def _send(self, plan: ProducePlan, error: KohortError | None) -> None:
+        """The turn of a request has come; with `error` it cannot be built."""
+        if error is not None:
             self._loop.call_soon(self._answered, plan, error)
             return
+        tx = self.transactional
         now_ms = self._loop.now_ms()
         wait_ms = max(1, min(self.config.request_timeout_ms, plan.deadline_ms - now_ms))
         acks = int(self.config.acks)

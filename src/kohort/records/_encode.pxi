@@ -278,18 +278,16 @@ cdef class BatchBuilder:
         """The batch with its records compressed, as a view of memory of its own."""
         cdef Draft *d = &self.draft
         cdef Memory memory = Memory.__new__(Memory)
-        cdef Source packed = Source(compress(
+        cdef Py_ssize_t size = <Py_ssize_t> d.records.size - HEADER
+        cdef Py_ssize_t room = compress_bound(self.compression, size)
+        draw(&memory.vec, <size_t> (HEADER + room))
+        memory.vec.size = HEADER + <size_t> <Py_ssize_t> compress_into(
             self.compression,
-            PyMemoryView_FromMemory(
-                <char *> d.records.data + HEADER, <Py_ssize_t> d.records.size - HEADER, PyBUF_READ
-            ),
+            PyMemoryView_FromMemory(<char *> d.records.data + HEADER, size, PyBUF_READ),
+            PyMemoryView_FromMemory(<char *> memory.vec.data + HEADER, room, PyBUF_WRITE),
             self.level,
-        ))
-        cdef size_t size = HEADER + <size_t> packed.view.len
-        draw(&memory.vec, size)
-        memory.vec.size = size
+        )
         memcpy(memory.vec.data, d.records.data, HEADER)
-        memcpy(memory.vec.data + HEADER, packed.view.buf, <size_t> packed.view.len)
         seal(memory.vec.data, memory.vec.size)
         return memoryview(memory).toreadonly()
 

@@ -14,7 +14,7 @@ Rules:
 
 cimport cython
 from cpython.buffer cimport (
-    PyBUF_READ, PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
+    PyBUF_READ, PyBUF_SIMPLE, PyBUF_WRITE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize, PyBytes_Size
 from cpython.memoryview cimport PyMemoryView_FromMemory
@@ -32,7 +32,8 @@ from kohort.records.columns import (
     sound_keys,
 )
 from kohort.records.compression import (
-    DEFAULT_MAX_DECOMPRESSED_BYTES, check_level, compress, decompress, Compression,
+    DEFAULT_MAX_DECOMPRESSED_BYTES, check_level, compress_bound, compress_into, decompress,
+    Compression,
 )
 from kohort.records.layout import MAX_OFFSET, RECORD_FAULTS, TimestampType, corrupt
 

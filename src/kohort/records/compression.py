@@ -7,6 +7,8 @@ Rules:
 - Every codec's own exceptions become `CorruptRecordError`; nothing else leaves this module.
 - Levels are explicit. cramjam's own default for lz4 is seven times slower than level 1 for a tenth
   less size. lz4 blocks never depend on each other, which Kafka's Java client refuses to read.
+- Where a codec can, it writes into the caller's memory with the interpreter's lock let go, so that
+  several threads compress side by side. cramjam's lz4 frames hold the lock; its blocks do not.
 - Snappy is written in the framing of snappy-java, which Kafka's Java client uses, and read with it
   or raw, as librdkafka writes it. lz4 is the standard frame, as it is since message format 2.
 """
@@ -52,6 +54,9 @@ LEVEL_RANGES = {Compression.GZIP: (1, 9), Compression.LZ4: (1, 12), Compression.
 _XERIAL_HEADER = b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_HEADER = _LZ4_MAGIC + b"\x60\x40\x82"  # independent blocks of 64 KB, no checksums of their own
+_LZ4_BLOCK_BYTES = 64 * 1024
+_LZ4_STORED = 0x80000000
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_BLOCK_BYTES = 128 * 1024
 _UINT32_BE = Struct(">I")
@@ -63,24 +68,52 @@ def compress(codec: int, data: Readable, level: int | None = None) -> bytes | me
 
     `ConfigError` for a level that the codec does not have.
     """
+    if codec == Compression.NONE:
+        return bytes(data)
+    out = memoryview(bytearray(compress_bound(codec, len(data))))
+    return out[: compress_into(codec, data, out, level)]
+
+
+def compress_bound(codec: int, size: int) -> int:
+    """Room for `compress_into` of `size` bytes, whatever they are."""
+    if codec == Compression.LZ4:
+        blocks = size // _LZ4_BLOCK_BYTES + 1
+        return len(_LZ4_HEADER) + size + 4 * blocks + 4 + _LZ4_BLOCK_BYTES // 255 + 16
+    if codec == Compression.SNAPPY:
+        blocks = size // _XERIAL_BLOCK_BYTES + 1
+        return len(_XERIAL_HEADER) + size + size // 6 + 36 * blocks
+    return (
+        size + size // 128 + 1_024
+    )  # zstd, gzip: a few bytes more for each block they cannot pack
+
+
+def compress_into(codec: int, data: Readable, out: memoryview, level: int | None = None) -> int:
+    """Compresses `data` into `out`, which has `compress_bound` bytes; how many it takes.
+
+    `ConfigError` for a level that the codec does not have.
+    """
     codec = Compression(codec)
     if level is not None:
         check_level(codec, level)
     chosen = DEFAULT_LEVELS.get(codec, 0) if level is None else level
-    if codec is Compression.NONE:
-        return bytes(data)
+    if codec is Compression.ZSTD:
+        return _cramjam().zstd.compress_into(data, out, chosen)
+    if codec is Compression.LZ4 and chosen == DEFAULT_LEVELS[codec]:
+        return _compress_lz4(memoryview(data), out)
     if codec is Compression.GZIP:
         packer = zlib.compressobj(chosen, zlib.DEFLATED, 31)
-        return packer.compress(data) + packer.flush()
-    if codec is Compression.SNAPPY:
-        return _compress_snappy(memoryview(data))
-    library = _cramjam()
-    if codec is Compression.ZSTD:
-        return memoryview(library.zstd.compress(data, chosen))
-    # Kafka's Java client refuses blocks that depend on each other.
-    packer = library.lz4.Compressor(chosen, content_checksum=False, block_linked=False)
-    packer.compress(bytes(data))  # it takes no other kind of buffer
-    return memoryview(packer.finish())
+        packed: Readable = packer.compress(data) + packer.flush()
+    elif codec is Compression.SNAPPY:
+        packed = _compress_snappy(memoryview(data))
+    elif codec is Compression.LZ4:
+        # Kafka's Java client refuses blocks that depend on each other.
+        frame = _cramjam().lz4.Compressor(chosen, content_checksum=False, block_linked=False)
+        frame.compress(bytes(data))  # it takes no other kind of buffer
+        packed = memoryview(frame.finish())
+    else:
+        packed = data
+    out[: len(packed)] = packed
+    return len(packed)
 
 
 def check_level(codec: Compression, level: int) -> None:
@@ -157,6 +190,28 @@ def _decompress_gzip(data: Readable, limit: int) -> bytes:
         rest = unpacker.unused_data
         if not rest.strip(b"\x00"):
             return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+# lz4, the way out --------------------------------------------------------------------------------
+
+
+def _compress_lz4(data: memoryview, out: memoryview) -> int:
+    """A standard frame of blocks that are compressed to their place; the batch has the CRC."""
+    pack = _cramjam().lz4.compress_block_into
+    at = len(_LZ4_HEADER)
+    out[:at] = _LZ4_HEADER
+    for start in range(0, len(data), _LZ4_BLOCK_BYTES):
+        block = data[start : start + _LZ4_BLOCK_BYTES]
+        size: int = pack(block, out[at + 4 :], store_size=False)
+        if size < len(block):
+            _UINT32_LE.pack_into(out, at, size)
+        else:
+            size = len(block)
+            _UINT32_LE.pack_into(out, at, _LZ4_STORED | size)
+            out[at + 4 : at + 4 + size] = block
+        at += 4 + size
+    _UINT32_LE.pack_into(out, at, 0)
+    return at + 4
 
 
 # snappy -----------------------------------------------------------------------------------------
