@@ -20,6 +20,9 @@ ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
 TIMEOUT_S = 60
+CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+"""As in a terminal: what a script starts in its background (`make test &`) ignores Ctrl-C, and so
+would all that it starts."""
 
 
 def blocks(language: str) -> list[str]:
@@ -41,7 +44,7 @@ def test_the_first_lines_of_code_consume_as_they_stand() -> None:
     assert len(first.splitlines()) <= 10
     with Cluster() as cluster:
         cluster.create_topic("orders")
-        code = first.replace("localhost:9092", cluster.bootstrap)
+        code = CTRL_C + first.replace("localhost:9092", cluster.bootstrap)
         process = subprocess.Popen(
             [sys.executable, "-c", code],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(cluster),

@@ -19,6 +19,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kohort.broker.commons import UNKNOWN_VOLUME, Commons
@@ -347,20 +348,24 @@ def serve(
     """
     _want_descriptors(config)
     broker = Broker(config, gate=gate)
-    wanted = threading.Event()
+    asked: list[int] = []
+    bell = SimpleQueue[None]()  # unlike an Event's, its lock is not held when a handler runs
 
     def end(number: int, frame: object) -> None:
-        if wanted.is_set():
+        if asked:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
-        wanted.set()
+        asked.append(number)
+        bell.put(None)
 
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         with broker:
             if ready is not None:
                 ready(broker)
-            wanted.wait()
+            while not asked:  # again and again: a signal just before a sleep does not end it
+                with contextlib.suppress(Empty):
+                    bell.get(timeout=1.0)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

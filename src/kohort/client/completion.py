@@ -4,15 +4,19 @@ Rules:
 - Making one costs no lock: a waiter brings its own. `done` is set before the waiters are looked at,
   and a waiter looks at `done` after it has put itself in the list, so nobody sleeps for ever.
 - Callbacks run on the thread that completes it, or at once when it is done already.
+- A wait sleeps at most `LONGEST_WAIT_S` at a time, so that no signal is overlooked (`waiting`).
 
 Shell: threads.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Generator
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+LONGEST_WAIT_S: Final = 1.0
 
 
 class Driver(Protocol):
@@ -61,7 +65,12 @@ class Completion:
         self._waiters.append(lock)
         if self.done:
             return True
-        return lock.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s)) or self.done
+        left_s = math.inf if timeout_s is None else max(0.0, timeout_s)
+        while not lock.acquire(timeout=min(left_s, LONGEST_WAIT_S)):
+            left_s -= LONGEST_WAIT_S
+            if left_s <= 0:
+                return self.done
+        return True
 
     def add_callback(self, fn: Callable[[], object]) -> None:
         """Call `fn()` when it is done: on the network thread, or at once."""

@@ -4,13 +4,10 @@ Rules:
 - One call at a time: a second thread (or task) inside a call gets ConcurrentUseError at once; the
   same thread may call again from its listener (spec 4.9).
 - Times that callers give are seconds (float); configuration is milliseconds, as Kafka's.
-
-Shell: threads.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -36,20 +33,21 @@ Offsets = Mapping[TopicPartition, "OffsetAndMetadata | int"]
 
 
 class Gate:
-    """Lets one thread (or task) in at a time, and the same one again."""
+    """Lets one thread (or task) in at a time, and the same one again.
 
-    __slots__ = ("_depth", "_lock", "_me", "_owner")
+    To come in and to say who did is one step: a Ctrl-C between the two would leave the gate shut.
+    """
+
+    __slots__ = ("_depth", "_inside", "_me")
 
     def __init__(self, me: Callable[[], object]) -> None:
-        self._lock = threading.Lock()
-        self._owner: object = None
+        self._inside: dict[str, object] = {}
         self._depth = 0
         self._me = me
 
     def __enter__(self) -> None:
-        if self._lock.acquire(blocking=False):
-            self._owner = self._me()
-        elif self._owner != self._me():
+        me = self._me()
+        if self._inside.setdefault("who", me) != me:
             raise ConcurrentUseError(
                 "this consumer is in use by another thread or task; a consumer serves one at a "
                 "time: give each its own, or hand records over by a queue. wakeup() is the one "
@@ -60,8 +58,7 @@ class Gate:
     def __exit__(self, *_: object) -> None:
         self._depth -= 1
         if not self._depth:
-            self._owner = None
-            self._lock.release()
+            self._inside.clear()
 
 
 def settled(config: ConsumerConfig | None, given: Mapping[str, Any]) -> ConsumerConfig:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import random
 import time
-import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from kohort.client.accumulator import Accumulator, Add, Batch, PartitionQueue
@@ -87,7 +86,7 @@ class Route(TopicSlots):
         self._chooser.available = available
 
 
-_cores: weakref.WeakSet[ProducerCore] = weakref.WeakSet()
+_cores: set[ProducerCore] = set()  # not a WeakSet, where a Ctrl-C can get lost
 
 
 def _forget_after_fork() -> None:
@@ -564,6 +563,7 @@ class ProducerCore:
         if self.transactional is not None:
             self.transactional.close(ClosedError("the producer was closed"))
         self._cluster.close()
+        _cores.discard(self)
         if self._timer is not None:
             self._timer.cancel()
         self._complete(outcomes)

@@ -6,6 +6,8 @@ Rules:
   a call may be given up at any step (time-out, wakeup, cancel) without losing anything (C9).
 - `Doorbell` may be rung from any thread and from a signal handler: ringing takes no lock that the
   waiter could hold.
+- No wait is longer than `LONGEST_WAIT_S`: a signal that comes after Python looked for one and just
+  before the thread sleeps wakes nobody, and its handler (Ctrl-C's too) runs when the wait ends.
 
 Shell: threads.
 """
@@ -14,14 +16,12 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kohort.client import completion
 
 T = TypeVar("T")
-
-
-LONGEST_WAIT_S = 3_600.0
+LONGEST_WAIT_S: Final = completion.LONGEST_WAIT_S
 
 
 class CloseReport(NamedTuple):

@@ -20,7 +20,6 @@ import heapq
 import os
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -55,7 +54,8 @@ def log_error(what: str, error: BaseException) -> None:
     )
 
 
-_loops: weakref.WeakSet[Loop] = weakref.WeakSet()
+_loops: set[Loop] = set()
+"""Those that have not ended. Not a WeakSet: Ctrl-C while one collects what is dead gets lost."""
 
 
 def _abandon_loops() -> None:
@@ -367,6 +367,7 @@ class Loop:
         if self._finished:
             return
         self.forked = self._finished = True
+        _loops.discard(self)
         self._asleep = False  # nobody may write to the pipe: its number may be another file's soon
         for closable in self._closables.values():
             closable.abandon()
@@ -378,6 +379,7 @@ class Loop:
         if self._finished:
             return
         self._finished = True
+        _loops.discard(self)
         for closable in list(self._closables.values()):
             closable.close(ClosedError("the network loop was stopped"))
         if self.movers is not None:

@@ -182,7 +182,7 @@ class App:
         self._routes: dict[str, Route] = {}
         self._runner: Runner | None = None
         self._counted: dict[str, int] = {}
-        self._stopped = threading.Event()
+        self._stopped = False
         self._metrics = AppMetrics(group, lambda: self._runner, exactly=exactly_once is not None)
 
     # -- handlers --------------------------------------------------------------------------------
@@ -374,7 +374,7 @@ class App:
             )  # fmt: skip
             self._runner = runner
             runner.on_trouble = on_trouble
-            if self._stopped.is_set():
+            if self._stopped:
                 return 0
             with self._signals() if signals else contextlib.nullcontext():
                 runner.run(publisher, gatekeeper)
@@ -382,7 +382,7 @@ class App:
 
     def stop(self) -> None:
         """End `run` soon and cleanly. Any thread; before `run` it keeps it from beginning."""
-        self._stopped.set()
+        self._stopped = True
         if self._runner is not None:
             self._runner.stop()
 

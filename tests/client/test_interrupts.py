@@ -1,0 +1,185 @@
+"""Ctrl-C at any point of a program ends it: nothing waits for ever, nothing stays half taken.
+
+A tracer raises KeyboardInterrupt at the n-th line or call of the program's thread, for many n; that
+is everywhere that Python itself may run a signal's handler. Where an error is dropped (a weak
+reference's callback, say) the Ctrl-C would be lost, the program go on, and the test see it.
+"""
+
+from __future__ import annotations
+
+import gc
+import linecache
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from kohort import Consumer, Producer, TopicPartition
+from kohort.client.completion import Completion
+from kohort.client.consumer_base import Gate
+from kohort.errors import ConcurrentUseError
+from tests.clusters import Cluster
+
+from .consumer_world import PATIENCE_S, World
+
+POINTS = int(os.environ.get("KOHORT_INTERRUPTS", "8"))
+"""How many points of each program are tried; 300 of each were, once."""
+ENDS_S = 8.0
+"""Far more than any end takes, far less than the time-outs that a lost wait would last."""
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with Cluster(group_initial_rebalance_delay_ms=0) as running:
+        yield running
+
+
+class Interrupter:
+    """Raises KeyboardInterrupt at the n-th step of this thread; counts them."""
+
+    def __init__(self, at: int | None) -> None:
+        self.steps, self._at, self.where = 0, at, ""
+
+    def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
+        if event in ("call", "line") and not self._inside_with(frame, event):
+            self.steps += 1
+            if self.steps == self._at:
+                self.where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                raise KeyboardInterrupt
+        return self if "kohort" in frame.f_code.co_filename else None
+
+    @staticmethod
+    def _inside_with(frame: FrameType, event: str) -> bool:
+        """No handler runs between a lock's taking and its block, nor at the block's end."""
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        return event == "line" and line.lstrip().startswith(("with ", "async with "))
+
+    def run(self, program: Callable[[], None]) -> bool:
+        """Whether it ended by the interrupt."""
+        try:
+            sys.settrace(self)
+            program()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(None)
+        return False
+
+
+def reading(world: World, topic: str, group: str) -> None:
+    """The first lines of the README, until all has been read."""
+    server, seen = world.cluster.bootstrap, 0
+    with Consumer(
+        bootstrap_servers=server, group_id=group, auto_offset_reset="earliest"
+    ) as consumer:
+        consumer.subscribe([topic])
+        while seen < 6:
+            seen += len(consumer.poll(timeout=1.0, max_records=3))
+            consumer.commit()
+
+
+def iterating(world: World, topic: str, group: str) -> None:
+    """One by one, without a group."""
+    with Consumer(
+        bootstrap_servers=world.cluster.bootstrap, auto_offset_reset="earliest"
+    ) as consumer:
+        consumer.assign([(topic, 0)])
+        with closing(iter(consumer)) as records:  # a `break` leaves it to be collected
+            while next(records).offset < 5:
+                pass
+
+
+def writing(world: World, topic: str, group: str) -> None:
+    """Some records, one of them waited for."""
+    with Producer(bootstrap_servers=world.cluster.bootstrap) as producer:
+        producer.send(f"{topic}-out", b"0")
+        producer.send(f"{topic}-out", b"1").result(PATIENCE_S)
+        producer.flush()
+
+
+@pytest.mark.filterwarnings("ignore:.*dropped without close:ResourceWarning")
+@pytest.mark.parametrize("program", [reading, iterating, writing])
+def test_an_interrupt_at_any_step_ends_the_program(world: World, program: Any) -> None:
+    """C11, C14. A consumer's group goes on afterwards from what was committed, or from before."""
+    topic = world.topic(1, records=6)
+    world.cluster.create_topic(f"{topic}-out", partitions=1)
+    whole = Interrupter(None)
+    assert not whole.run(lambda: program(world, topic, world.group()))
+    for number in range(POINTS):
+        group = world.group()
+        at = 1 + whole.steps * number // POINTS
+        interrupter = Interrupter(at)
+        started = time.monotonic()
+        ended = interrupter.run(lambda group=group: program(world, topic, group))
+        took = time.monotonic() - started
+        assert ended == (interrupter.steps >= at), f"the interrupt at {interrupter.where} was lost"
+        assert took < ENDS_S, f"{took:.1f} s after an interrupt at {interrupter.where}"
+        gc.collect()
+    if program is reading:
+        last = world.consumer(group_id=group)
+        committed = last.committed([(topic, 0)])[TopicPartition(topic, 0)]
+        assert committed is None or committed.offset <= 6
+
+
+def test_a_gate_that_an_interrupt_kept_half_open_lets_its_owner_in_again() -> None:
+    """The Ctrl-C came after the taking and before the block: `close` may come in all the same."""
+    gate = Gate(threading.get_ident)
+
+    def interrupt(frame: FrameType, event: str, arg: object) -> Any:
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        if event == "line" and "_depth += 1" in line:
+            raise KeyboardInterrupt
+        return interrupt
+
+    sys.settrace(interrupt)
+    try:
+        with gate:
+            pytest.fail("it was interrupted before")
+    except KeyboardInterrupt:
+        sys.settrace(None)
+    with gate, gate:
+        refused = in_another_thread(gate)
+    assert isinstance(refused, ConcurrentUseError)
+    assert in_another_thread(gate) is None
+
+
+def in_another_thread(gate: Gate) -> BaseException | None:
+    """What a second thread hears at the gate."""
+    heard: list[BaseException] = []
+
+    def knock() -> None:
+        try:
+            with gate:
+                pass
+        except ConcurrentUseError as error:
+            heard.append(error)
+
+    thread = threading.Thread(target=knock)
+    thread.start()
+    thread.join()
+    return heard[0] if heard else None
+
+
+def test_no_wait_sleeps_so_long_that_a_signal_just_before_it_is_overlooked(monkeypatch) -> None:
+    """A handler runs when the thread wakes: at most a second later, whatever it waits for."""
+    asked: list[float] = []
+
+    class Lock:
+        def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+            if timeout < 0:
+                return True
+            asked.append(timeout)
+            return False
+
+    with monkeypatch.context() as patched:
+        patched.setattr("kohort.client.completion.threading.Lock", Lock)
+        assert not Completion().wait(2.5)
+    assert asked == [1.0, 1.0, 0.5]
+    with Consumer(bootstrap_servers="127.0.0.1:1") as consumer:
+        assert next(consumer._calls.poll(lambda: None, 3_600.0)).timeout_s <= 1.0
