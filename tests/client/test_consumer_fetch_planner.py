@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kohort.client.fetch_planner import (
+    AHEAD_SETS,
     QUICK_WAIT_MS,
     FetchLimits,
     FetchOrder,
@@ -13,6 +16,7 @@ from kohort.client.positions import Phase, Positions
 from kohort.client.reset_policy import ResetPolicy
 from kohort.client.types import TopicPartition
 from kohort.errors import ErrorCode
+from kohort.records import BatchBuilder
 
 LIMITS = FetchLimits(
     fetch_max_bytes=50 << 20,
@@ -57,6 +61,13 @@ class World:
         position = self.positions.get(self.tps[n])
         self.positions.advance(position, position.offset + count, 0)
         self.positions.release_buffer(position)
+
+
+def batch(first: int, count: int = 10, value: bytes = b"v") -> bytes:
+    builder = BatchBuilder(max_bytes=1 << 20)
+    for n in range(count):
+        builder.append(n, None, value)
+    return builder.build(base_offset=first)
 
 
 def asked(order: FetchOrder) -> set[int]:
@@ -157,14 +168,103 @@ def test_an_answer_comes_once_and_names_only_what_was_asked() -> None:
 def test_budget_is_never_exceeded() -> None:
     """F4: buffered (paused too) and under way together stay within the budget."""
     world = World(8, limits=LIMITS._replace(buffer_bytes=3 << 20))
-    order = world.one()
-    assert order.max_bytes == 3 << 20
     big = b"x" * (1 << 20)
-    world.answer(order, 0, 1, 2, data=big)
+    for n in range(3):
+        order = world.one()
+        assert order.max_bytes == 1 << 20
+        world.answer(order, n, data=big)
     world.positions.pause(world.tps[:2])
     assert world.plan() == []
     world.read(0)
     assert world.one().max_bytes == 1 << 20
+
+
+def test_an_order_brings_a_quarter_of_the_budget_at_most() -> None:
+    """F4: so that others are on their way, and something is read, while it is waited for."""
+    world = World(100)
+    order = world.one()
+    assert (len(order.parts), order.max_bytes) == (100, 16 << 20)
+    world = World(100, limits=LIMITS._replace(fetch_max_bytes=5 << 20))
+    assert world.one().max_bytes == 5 << 20
+
+
+@pytest.mark.parametrize(
+    ("count", "least", "each"),
+    [(1, 4 << 20, 4 << 20), (3, 4 << 20, (4 << 20) // 3), (8, 4 << 20, 1 << 20), (1, 0, 1 << 20)],
+)
+def test_few_partitions_are_asked_for_more_each(count: int, least: int, each: int) -> None:
+    """An order costs the same however much it brings; with a size of the user's (0) it is kept."""
+    world = World(count, limits=LIMITS._replace(order_least_bytes=least))
+    assert {part.max_bytes for part in world.one().parts} == {each}
+
+
+def test_what_is_behind_unread_data_is_asked_for_ahead() -> None:
+    """Spec 4.3: from where the unread data ends, one order at a time, and so many sets at most."""
+    world = World(1)
+    for n in range(AHEAD_SETS):
+        order = world.one()
+        assert [part.offset for part in order.parts] == [n * 10]
+        assert world.plan() == [], "a request for it is under way"
+        world.answer(order, 0, data=batch(n * 10))
+    assert world.plan() == [], "enough is unread"
+    world.read(0)
+    assert world.one().parts[0].offset == 30
+
+
+def test_nothing_is_asked_for_ahead_at_the_end_of_the_log() -> None:
+    """It would wait at the broker, where the reader may soon want to ask for everything."""
+    world = World(1)
+    world.planner.arrived(world.one().token, [world.result(0, batch(90))], 0)
+    assert world.plan() == []
+    world = World(1, limits=LIMITS._replace(committed_only=True))
+    data = FetchResult(world.tps[0], 0, 100, 10, 0, batch(0))
+    world.planner.arrived(world.one().token, [data], 0)
+    assert world.plan() == [], "nothing behind the last stable offset can be read"
+
+
+def test_with_many_partitions_little_is_asked_for_ahead() -> None:
+    """Their unread data is enough to read while the next order is under way."""
+    world = World(8)
+    world.answer(world.one(), *range(8), data=batch(0, 1, bytes(500_000)))
+    assert world.plan() == []
+
+
+@pytest.mark.parametrize(
+    "error", [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+)
+def test_a_refusal_ahead_waits_until_what_is_before_it_has_been_read(error: int) -> None:
+    """C8, GL1: data that is here is handed out, and the position decides what happens then."""
+    world = World(1)
+    position = world.positions.get(world.tps[0])
+    world.answer(world.one(), 0, data=batch(0))
+    world.planner.arrived(world.one().token, [world.result(0, b"", error)], 5)
+    assert (position.phase, position.offset) == (Phase.FETCHING, 0)
+    assert position.buffer is not None
+    assert world.plan(200) == []
+    world.read(0)
+    assert world.planner.polled()
+    order = world.one(200)
+    assert order.parts[0].offset == 10
+    world.planner.arrived(order.token, [world.result(0, b"", error)], 205)
+    assert position.phase is not Phase.FETCHING
+
+
+def test_what_was_asked_ahead_of_a_new_leader_is_dropped() -> None:
+    """KIP-320: the old leader's log may end before it."""
+    world = World(1)
+    position = world.positions.get(world.tps[0])
+    world.answer(world.one(), 0, data=batch(0))
+    world.answer(world.one(), 0, data=batch(10))
+    late = world.one()
+    position.offset_epoch = 0
+    world.positions.leader_moved(world.tps[0], 1, can_validate=True, now_ms=1)
+    assert world.answer(late, 0, data=batch(20)).ready == []
+    assert (position.behind, world.positions.buffered_bytes) == ([], len(batch(0)))
+    world.positions.validated(world.tps[0], position.stamp, 2)
+    assert world.planner.polled(), "nothing came of a quick order"
+    assert world.plan() == [], "where what is left ends is found out by reading it"
+    world.read(0)
+    assert world.one().parts[0].offset == 10
 
 
 def test_paused_partitions_cannot_stop_the_others() -> None:

@@ -14,7 +14,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from kohort.client.fetch_planner import FetchLimits, FetchOrder, FetchPlanner, FetchResult
+from kohort.client.fetch_planner import (
+    AHEAD_SETS,
+    FetchLimits,
+    FetchOrder,
+    FetchPlanner,
+    FetchResult,
+)
 from kohort.client.fetch_reader import FetchReader
 from kohort.client.positions import Phase, Positions
 from kohort.client.reset_policy import ResetPolicy
@@ -55,6 +61,10 @@ class Log:
         """Whole batches from the one that holds `offset`, or from the next one."""
         found = [data for _, end, data in self.batches if end > offset]
         return b"".join(found[:batches])
+
+    def end_of(self, data: bytes) -> int:
+        """Where a set of whole batches ends."""
+        return max(end for _, end, batch in self.batches if data.endswith(batch))
 
     def visible_from(self, offset: int) -> int | None:
         return next((at for at in self.offsets if at >= offset), None)
@@ -165,8 +175,11 @@ class Reading(RuleBasedStateMachine):
         for order in orders:
             for part in order.parts:
                 position = self.positions.get(part.tp)
-                assert part.offset == position.offset
-                assert position.buffer is None, "unread data is not asked for again (spec 4.3)"
+                unread = [s for s in (position.buffer, *position.behind) if s is not None]
+                ends = [position.offset, *(self.log.end_of(bytes(s.records)) for s in unread)]
+                assert part.offset == ends[-1], "unread data is asked for again (spec 4.3)"
+                assert [s.offset for s in unread[1:]] == ends[1:-1], "there is a gap"
+                assert len(unread) < AHEAD_SETS
         return orders
 
     @rule(

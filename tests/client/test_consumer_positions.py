@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kohort.client.fetch_planner import Fetched
 from kohort.client.offset_resolver import OffsetAnswer, OffsetResolver
 from kohort.client.positions import TRANSITIONS, Event, Phase, Position, Positions, Stamp
 from kohort.client.reset_policy import BY_DURATION, EARLIEST, LATEST, ResetPolicy
@@ -135,11 +136,12 @@ def test_retained_keeps_everything_and_revoked_keeps_nothing() -> None:
     """C10, B45: pause and position live with the ownership."""
     positions, position = fetching(10)
     positions.pause([P0])
-    positions.store_buffer(position, "data", 100)
+    data = Fetched(b"", 0, position.stamp)
+    positions.store_buffer(position, data, 100)
     positions.add([P0, P1], 5)
     assert positions.get(P0) is position
     assert position.paused
-    assert position.buffer == "data"
+    assert position.buffer is data
     assert positions.buffered_bytes == 100
     positions.remove([P0])
     assert positions.buffered_bytes == 0
@@ -168,7 +170,7 @@ def test_a_leader_without_epoch_is_not_a_new_leader() -> None:
 def test_truncation_goes_back_visibly_or_fails() -> None:
     """Spec 4.7: a truncated log is detected by leader epoch (KIP-320)."""
     positions, position = fetching(10, epoch=1)
-    positions.store_buffer(position, "data", 10)
+    positions.store_buffer(position, Fetched(b"", 0, position.stamp), 10)
     positions.leader_moved(P0, 2, can_validate=True, now_ms=2)
     event = positions.truncated(P0, position.stamp, 7, 1, 3)
     assert event is not None
@@ -206,7 +208,7 @@ def test_a_bound_drops_what_was_cut_elsewhere_and_no_question() -> None:
     positions.bound(P0, 7)
     assert (position.stamp, position.reset_to) == (stamp, EARLIEST)
     positions, position = fetching(10)
-    positions.store_buffer(position, "data", 10)
+    positions.store_buffer(position, Fetched(b"", 0, position.stamp), 10)
     stamp = position.stamp
     positions.bound(P0, 17)
     assert position.stamp != stamp

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from kohort.records import (
     TimestampType,
     crc_matches,
     iter_batches,
+    layout,
     read_batch_header,
     stamp,
     validate_record_set,
@@ -82,6 +84,34 @@ def test_check_records_is_the_same_in_both(impl: Any) -> None:
     assert "left over" in impl.check_records(records, 0, 1, 1000)
     assert "length" in impl.check_records(records, 0, 3, 1000)
     assert "gzip" in impl.check_records(records, 1, 3, 1000)
+
+
+def test_the_end_of_a_set_is_found_by_its_headers(impl: Any) -> None:
+    """The same in both: whole batches count, and nothing odd is guessed at."""
+    end = impl_end(impl)
+    first, second = (bytearray(batch_of(impl, 0, VALUES)) for _ in range(2))
+    stamp(second, 0, 10, 0)  # compacted: 3 to 9 are gone
+    both = bytes(first + second)
+    assert end(b"") == -1
+    assert end(both) == 13
+    for cut in range(1, len(second) + 1):
+        assert end(both[:-cut]) == 3
+    assert end(both + b"\0" * 16) == 13
+    assert end(both + b"\0" * 17) == -1, "what follows is no batch"
+    odd = {8: b"\0\0\0\x30", 16: b"\1", 23: b"\xff", 0: b"\xff"}
+    for at, change in odd.items():
+        broken = bytearray(both)
+        broken[len(first) + at : len(first) + at + len(change)] = change
+        assert end(bytes(broken)) == -1, at
+    assert end(bytes(second + first)) == -1, "offsets fall"
+    far = bytearray(second)
+    stamp(far, 0, (1 << 63) - 3, 0)
+    assert end(bytes(far)) == -1
+
+
+def impl_end(impl: Any) -> Callable[[bytes], int]:
+    """The twin's stands in `layout`, where the headers are."""
+    return getattr(impl, "end_of_set", layout.end_of_set)
 
 
 def test_a_stamp_moves_the_batch_and_keeps_its_crc(impl: Any) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 DEFAULT_ARROW_ROWS = 65_536
 ENOUGH_ROWS = 8_192
+PIECE_BYTES = 1 << 20
 ARROW_COLUMNS = COLUMN_NAMES
 Offsets = Mapping[TopicPartition, "OffsetAndMetadata | int"]
 
@@ -356,7 +357,7 @@ class ConsumerBase(Observed):
         from kohort.client.arrow_batches import record_batch  # pyarrow is an extra
 
         names = frozenset(columns)
-        reader, max_bytes = self._core.reader, self.config.max_partition_fetch_bytes
+        reader, max_bytes = self._core.reader, self.config.max_partition_fetch_bytes or PIECE_BYTES
         enough = min(max_rows, ENOUGH_ROWS)
 
         def take() -> Any:

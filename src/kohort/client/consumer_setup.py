@@ -51,16 +51,24 @@ def member_id(uniform: Callable[[], float]) -> str:
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
 
+PARTITION_BYTES = 1 << 20
+"""Kafka's default."""
+ORDER_LEAST_BYTES = 4 << 20
+"""What one answer may bring at least, because its costs hardly depend on its size."""
+
+
 def fetch_limits(config: ConsumerConfig) -> FetchLimits:
     """What bounds this consumer's fetches."""
     return FetchLimits(
         fetch_max_bytes=config.fetch_max_bytes,
-        partition_max_bytes=config.max_partition_fetch_bytes,
+        partition_max_bytes=config.max_partition_fetch_bytes or PARTITION_BYTES,
+        order_least_bytes=0 if config.max_partition_fetch_bytes else ORDER_LEAST_BYTES,
         min_bytes=config.fetch_min_bytes,
         max_wait_ms=config.fetch_max_wait_ms,
         buffer_bytes=config.fetch_buffer_bytes,
         backoff_ms=config.retry_backoff_ms,
         replica_ms=config.metadata_max_age_ms,
+        committed_only=config.isolation_level == "read_committed",
     )
 
 

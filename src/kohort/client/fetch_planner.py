@@ -1,9 +1,14 @@
 """What to fetch next, from which node, and what to make of the answer.
 
 Rules:
-- One order a node holds all of the node's fetchable partitions. A partition whose data is unread,
-  or for which an order is under way, is not asked for again (spec 4.3); so the next order can go
-  out while the last one is still being read, over other partitions.
+- One order a node holds all of the node's fetchable partitions. A partition for which an order is
+  under way is not asked for again (spec 4.3), and what is asked begins where its unread data ends,
+  so answers can neither interleave nor be read twice.
+- A partition with unread data is asked for ahead only where its log is known to go on, and while
+  unread data and orders together are few (`AHEAD_SETS` of one partition): with many partitions the
+  next order goes out while the last one is read, over others; with one or two it would have to
+  wait for the reader.
+- Asking ahead decides nothing: whatever is wrong there is looked at when all before it was read.
 - A node has `LANES` connections for orders. While some partition of the node has unread data an
   order waits at the broker for `QUICK_WAIT_MS` only, so that a partition that has just been read
   to its end never waits behind a long poll of idle ones. A partition keeps to its lane where that
@@ -22,16 +27,18 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from kohort.client.positions import Phase, Position, Positions, Stamp
+from kohort.client.positions import UNKNOWN, Phase, Position, Positions, Stamp
 from kohort.client.types import TopicPartition
 from kohort.errors import BrokerError, CorruptRecordError, ErrorCode
 from kohort.lean import dataclass, field
+from kohort.records import end_of_set
 
 Records = bytes | bytearray | memoryview
 
 LANES = 2
 QUICK_WAIT_MS = 20
 MIN_ORDER_BYTES = 16 * 1024
+AHEAD_SETS = 3
 
 
 class FetchLimits(NamedTuple):
@@ -44,6 +51,18 @@ class FetchLimits(NamedTuple):
     buffer_bytes: int
     backoff_ms: int
     replica_ms: int
+    committed_only: bool = False
+    order_least_bytes: int = 0
+    """Few partitions may bring more than `partition_max_bytes` each, as long as that is less."""
+
+    def part_bytes(self, partitions: int) -> int:
+        """The most of each partition in one answer, where so many are read."""
+        return max(self.partition_max_bytes, self.order_least_bytes // max(1, partitions))
+
+    @property
+    def order_bytes(self) -> int:
+        """The most of one order: others are to be on their way while it is read."""
+        return min(self.fetch_max_bytes, max(self.buffer_bytes // 4, self.part_bytes(1)))
 
 
 class FetchPart(NamedTuple):
@@ -94,6 +113,7 @@ class Fetched:
     aborted: tuple[tuple[int, int], ...] = ()
     chunk: Any = None
     held: list[Any] = field(default_factory=list[Any])
+    size: int = 0
 
 
 class Arrival(NamedTuple):
@@ -146,6 +166,9 @@ class FetchPlanner:
         """Partitions to ask for by node, and the nodes some of whose partitions are unread."""
         wanted: dict[int, list[Position]] = {}
         unread: set[int] = set()
+        part_bytes = self.limits.part_bytes(len(self.positions))
+        ahead = AHEAD_SETS * self.limits.part_bytes(1)
+        ahead -= self.positions.buffered_bytes + self._reserved
         for position in self.positions:
             if position.phase is not Phase.FETCHING or position.paused:
                 continue
@@ -155,14 +178,25 @@ class FetchPlanner:
             if position.buffer is not None:
                 if node is not None:
                     unread.add(node)
-                continue
-            if position.end is not None and position.offset >= position.end:
+                if ahead < part_bytes or not self._goes_on(position):
+                    continue
+                ahead -= part_bytes
+            if position.end is not None and position.fetch_offset >= position.end:
                 continue
             if node is None:
                 self.needs_metadata = True
             elif position.retry_at_ms <= now_ms:
                 wanted.setdefault(node, []).append(position)
         return wanted, unread
+
+    def _goes_on(self, position: Position) -> bool:
+        """Whether the log is known to go on behind what is unread, of which there is not much."""
+        if len(position.behind) > AHEAD_SETS - 2:
+            return False
+        end = position.high_watermark
+        if self.limits.committed_only and position.last_stable >= 0:
+            end = position.last_stable
+        return UNKNOWN < position.buffered_end < end
 
     def _node_of(
         self, position: Position, leader_of: Callable[[TopicPartition], int | None], now_ms: int
@@ -177,8 +211,9 @@ class FetchPlanner:
     ) -> FetchOrder | None:
         limits = self.limits
         room = limits.buffer_bytes - self.positions.buffered_bytes - self._reserved
-        most = min(limits.fetch_max_bytes, limits.partition_max_bytes * len(found), room)
-        least = min(MIN_ORDER_BYTES, limits.partition_max_bytes)
+        part_bytes = limits.part_bytes(len(self.positions))
+        most = min(limits.order_bytes, part_bytes * len(found), room)
+        least = min(MIN_ORDER_BYTES, part_bytes)
         if most < least:
             if not self._starved():
                 return None
@@ -193,9 +228,9 @@ class FetchPlanner:
                 FetchPart(
                     position.tp,
                     position.stamp,
-                    position.offset,
+                    position.fetch_offset,
                     position.leader_epoch,
-                    limits.partition_max_bytes,
+                    part_bytes,
                 )
             )
         wait = min(QUICK_WAIT_MS, limits.max_wait_ms) if unread else limits.max_wait_ms
@@ -278,7 +313,7 @@ class FetchPlanner:
         position = self.positions.current(part.tp, part.stamp)
         if position is None or position.in_flight != order.token:
             return None
-        return position if position.offset == part.offset else None
+        return position if position.fetch_offset == part.offset else None
 
     def _accepted(
         self,
@@ -298,7 +333,8 @@ class FetchPlanner:
         size = len(result.records)
         if size:
             fetched = Fetched(result.records, part.offset, part.stamp, result.aborted)
-            self.positions.store_buffer(position, fetched, size)
+            end = end_of_set(result.records)
+            self.positions.store_buffer(position, fetched, size, end)
             ready.append(position)
 
     def _refused(
@@ -312,6 +348,11 @@ class FetchPlanner:
         """Decide about an error; True when it says that metadata is out of date."""
         error = result.error
         position.retry_at_ms = now_ms + self.limits.backoff_ms
+        if position.buffer is not None and (
+            error in FATAL_CODES or error == ErrorCode.OFFSET_OUT_OF_RANGE
+        ):
+            position.buffered_end = UNKNOWN  # asked for again when all before it has been read
+            return False
         if error == ErrorCode.OFFSET_OUT_OF_RANGE:
             if position.replica is not None and position.replica == order.node:
                 position.replica = None

@@ -276,8 +276,9 @@ class FetchReader:
             if self._ready and self._ready[0] is position:
                 self._ready.popleft()
                 position.queued = False
+                self.queue(position)  # what was fetched ahead has its turn after the others
         else:
-            self._positions.store_buffer(position, fetched, fetched.chunk.bytes)
+            self._positions.resize_buffer(position, fetched.chunk.bytes)
 
     def _damaged(self, position: Position, error: CorruptRecordError) -> CorruptRecordError:
         """Stop the partition at the damage; the caller may seek past it (F6)."""

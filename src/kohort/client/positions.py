@@ -12,6 +12,8 @@ Rules:
   says from where, to where and why (C8, spec 4.7).
 - Pausing keeps what is buffered. Revoking forgets everything about the partition, retaining keeps
   everything (C10).
+- What is buffered is a chain: each set begins where the one before it ends, the first one at
+  `offset`. A set that does not is dropped with all behind it; so nothing is read twice or skipped.
 """
 
 from __future__ import annotations
@@ -115,6 +117,11 @@ class Position:
     paused: bool = False
     queued: bool = False
     buffer: Any = None
+    """The record set that is read next (`Fetched`), with its `offset` and `size`."""
+    behind: list[Any] = field(default_factory=list[Any])
+    """Those after it."""
+    buffered_end: int = UNKNOWN
+    """Where the last of them ends; unknown until its batches have been looked at."""
     buffered_bytes: int = 0
     in_flight: int | None = None
     lane: int = 0
@@ -134,6 +141,11 @@ class Position:
     def known(self) -> bool:
         """True once there is an offset to hand out from."""
         return self.offset >= 0 and self.phase in (Phase.FETCHING, Phase.AWAITING_VALIDATION)
+
+    @property
+    def fetch_offset(self) -> int:
+        """Where the next fetch begins: behind all that is buffered; unknown when that is."""
+        return self.offset if self.buffer is None else self.buffered_end
 
     def lag(self, *, committed_only: bool) -> int | None:
         """Records between the position and the end that this reader can see; None if unknown."""
@@ -324,6 +336,7 @@ class Positions:
             return
         if position.phase in (Phase.FETCHING, Phase.AWAITING_VALIDATION):
             self._enter(position, Event.LEADER_MOVED, now_ms)
+            self._drop_behind(position)
 
     def topic_made_anew(self, topic: str) -> None:
         """The topic was deleted and made again: epochs begin anew, offsets stand for nothing."""
@@ -382,14 +395,33 @@ class Positions:
             position.moved_ms = now_ms
             position.acked, position.acked_epoch = position.offset, position.offset_epoch
 
-    def store_buffer(self, position: Position, buffer: Any, size: int) -> None:
-        """Fetched data waits to be read."""
-        self.buffered_bytes += size - position.buffered_bytes
-        position.buffer, position.buffered_bytes = buffer, size
+    def store_buffer(self, position: Position, buffer: Any, size: int, end: int = UNKNOWN) -> None:
+        """Fetched data, which begins at `fetch_offset`, waits to be read. It ends at `end`."""
+        if position.buffer is None:
+            position.buffer = buffer
+        else:
+            position.behind.append(buffer)
+        position.buffered_end = end
+        buffer.size = size
+        position.buffered_bytes += size
+        self.buffered_bytes += size
+
+    def resize_buffer(self, position: Position, size: int) -> None:
+        """What is left of the set that is being read takes so much memory now."""
+        more = size - position.buffer.size
+        position.buffer.size = size
+        position.buffered_bytes += more
+        self.buffered_bytes += more
 
     def release_buffer(self, position: Position) -> None:
-        """All of the fetched data has been read."""
-        self._drop_buffer(position)
+        """The first of the fetched sets has been read to its end; the next one is its turn."""
+        behind = position.behind
+        if not behind or behind[0].offset != position.offset:
+            self._drop_buffer(position)
+            return
+        self.buffered_bytes -= position.buffer.size
+        position.buffered_bytes -= position.buffer.size
+        position.buffer = behind.pop(0)
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -414,7 +446,19 @@ class Positions:
 
     def _drop_buffer(self, position: Position) -> None:
         self.buffered_bytes -= position.buffered_bytes
-        position.buffer, position.buffered_bytes = None, 0
+        position.buffer, position.buffered_bytes, position.buffered_end = None, 0, UNKNOWN
+        if position.behind:
+            position.behind = []
+
+    def _drop_behind(self, position: Position) -> None:
+        """Keep of what is buffered only what is being read; what was asked for ahead is not wanted.
+
+        Before a new leader has confirmed the position, the less of the old one's log the better.
+        """
+        size = sum(each.size for each in position.behind)
+        self.buffered_bytes -= size
+        position.buffered_bytes -= size
+        position.behind, position.buffered_end = [], UNKNOWN
 
     def _apply_policy(self, position: Position, cause: str, now_ms: int) -> None:
         position.reset_from, position.reset_cause = position.offset, cause

@@ -34,7 +34,15 @@ from kohort.records.compression import (
     compress,
     decompress,
 )
-from kohort.records.implementation import CRC_PATH, KERNEL, BatchBuilder, Chunk, Record, crc32c
+from kohort.records.implementation import (
+    CRC_PATH,
+    KERNEL,
+    BatchBuilder,
+    Chunk,
+    Record,
+    crc32c,
+    end_of_set,
+)
 from kohort.records.layout import (
     BatchHeader,
     TimestampType,
@@ -65,6 +73,7 @@ __all__ = [
     "crc32c",
     "crc_matches",
     "decompress",
+    "end_of_set",
     "iter_batches",
     "read_batch_header",
     "stamp",

@@ -10,6 +10,35 @@ include "_records.pxi"
 include "_columns.pxi"
 
 
+def end_of_set(data):
+    """Where reading goes on behind the last whole batch, by headers alone; -1: not known."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        return end_of_batches(<const uint8_t *> view.buf, view.len)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef int64_t end_of_batches(const uint8_t *batch, Py_ssize_t left) noexcept nogil:
+    cdef int64_t base, after = -1
+    cdef int32_t length, last_delta
+    while left >= PREFIX + 5:
+        base = be64(batch)
+        length = <int32_t> be32(batch + 8)
+        if batch[16] != 2 or length < HEADER - PREFIX or base < 0:
+            return -1
+        if length > left - PREFIX:
+            break
+        last_delta = <int32_t> be32(batch + 23)
+        if last_delta < 0 or base < after or base > MOST_OFFSET - last_delta:
+            return -1
+        after = base + last_delta + 1
+        batch += length + PREFIX
+        left -= length + PREFIX
+    return after
+
+
 @cython.final
 cdef class Chunk:
     """A cursor over one partition's fetched record set. The contract is `pure.Chunk`'s."""

@@ -24,8 +24,10 @@ if _compiled:
         allocate,
         check_records,
         crc32c,
+        end_of_set,
     )
 else:
+    from kohort.records.layout import end_of_set
     from kohort.records.pure import (
         CRC_PATH,
         BatchBuilder,
@@ -50,4 +52,5 @@ __all__ = [
     "allocate",
     "check_records",
     "crc32c",
+    "end_of_set",
 ]

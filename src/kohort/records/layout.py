@@ -186,6 +186,23 @@ def iter_batches(
         position += header.length + PREFIX_BYTES
 
 
+def end_of_set(data: Readable) -> int:
+    """Where reading goes on behind the last whole batch, by headers alone; -1: not known.
+
+    Not known either when anything in the headers is odd: whoever reads the set finds out what.
+    """
+    after = -1
+    try:
+        for header in iter_batches(data):
+            base, last_delta = header.base_offset, header.last_offset_delta
+            if last_delta < 0 or base < max(after, 0) or base >= MAX_OFFSET - last_delta:
+                return -1
+            after = base + last_delta + 1
+    except CorruptRecordError:
+        return -1
+    return after
+
+
 # What can be wrong with one record; the kernel and its twin name a fault by its index.
 RECORD_FAULTS = (
     "",
