@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, Literal
 
 from kohort.records import BatchHeader
 from kohort.wire import Message
@@ -8,12 +8,33 @@ class Entry(BatchHeader):
     frame: memoryview  # None once its batch is `stamped`: nobody may want it then
     client_id: str
     target: bytes
+    api: Literal[0]
     api_version: int
     correlation_id: int
     answered: bool
     response: list[bytes] | Message | None
     given_up: None
     def place(self) -> tuple[str | bytes, int] | None: ...
+
+class Asked:
+    peer: Any
+    frame: memoryview
+    api: Literal[8, 12, 68]
+    api_version: int
+    correlation_id: int
+    client_id: str
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    epoch: int
+    offsets: list[Any]
+    answered: bool
+    response: list[bytes] | Message | None
+    given_up: None
+    @property
+    def client_host(self) -> str: ...
+    def settle(self, said: int | list[int] | Message | None) -> None: ...
+    def answer(self, said: int | list[int] | Message | None) -> None: ...
 
 class Run(BatchHeader):
     entries: list[Entry]
@@ -25,4 +46,4 @@ class Run(BatchHeader):
     def stamped(self, offset: int, position: int, leader_epoch: int) -> list[memoryview]: ...
     def answers(self, log_start_offset: int) -> None: ...
 
-def take(peer: object, frame: memoryview) -> Entry | None: ...
+def take(peer: object, frame: memoryview) -> Entry | Asked | None: ...

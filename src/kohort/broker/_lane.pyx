@@ -1,10 +1,10 @@
 # cython: language_level=3
-"""What the lane for Produce requests does for each of them, compiled.
+"""What the lane does for each request that it takes, compiled.
 
 Rules:
 - Only what is plainly usual is taken: Produce v9 to v13, acks 1 or -1, one topic, one partition,
-  one sound batch that belongs to no transaction. Everything else is None, and goes the general
-  way, which alone refuses and explains.
+  one sound batch that belongs to no transaction; what groups ask again and again (`_asked.pxi`).
+  Everything else is None, and goes the general way, which alone refuses and explains.
 - What is taken here is answered with the bytes that the general way would send.
 - Small batches are copied together for their write. A large one is stamped and written where it was
   received; its frame is let go as soon as it has been written.
@@ -18,6 +18,9 @@ from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
+
+cdef extern from "Python.h":
+    object PyUnicode_DecodeUTF8(const char *start, Py_ssize_t size, const char *errors)
 
 cdef extern from "../records/_crc32c.h":
     const char *kh_crc_init()
@@ -44,6 +47,7 @@ cdef enum:
 
 
 include "../records/_numbers.pxi"
+include "_asked.pxi"
 
 
 @cython.final
@@ -58,7 +62,7 @@ cdef class Entry:
     """Not read: nobody asks for it."""
     cdef readonly bytes target
     """Topic and partition as they stand in the request, and in the answer to it."""
-    cdef readonly int api_version, correlation_id
+    cdef readonly int api, api_version, correlation_id
     cdef public bint answered
     cdef public object response, given_up
     cdef Py_ssize_t start
@@ -93,10 +97,16 @@ def take(peer, frame):
     """The request in a frame (without its size) if it is a usual one, else None."""
     cdef Py_buffer view
     cdef Entry entry
+    cdef int api
     PyObject_GetBuffer(frame, &view, PyBUF_SIMPLE)
     try:
         # The API's key first: most frames that are none of ours are seen by that.
-        if not view.len > 80 or (<const uint8_t *> view.buf)[1] != 0:
+        if not view.len > 16:
+            return None
+        api = (<const uint8_t *> view.buf)[1]
+        if api == HEARTBEAT or api == OFFSET_COMMIT or api == CONSUMER_HEARTBEAT:
+            return asked_of(peer, frame, <const uint8_t *> view.buf, view.len)
+        if api != 0 or view.len <= 80:
             return None
         entry = Entry.__new__(Entry)
         entry.stays = view.len > COPIED_MAX and not view.readonly

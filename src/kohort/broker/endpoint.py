@@ -32,7 +32,7 @@ from kohort.wire import Message, decode_body, decode_request_header, encode_resp
 from kohort.wire.api_versions import unsupported_api_versions
 
 if TYPE_CHECKING:
-    from kohort.broker._lane import Entry
+    from kohort.broker._lane import Asked, Entry
     from kohort.net.tls import TlsServer
 
 log = logging.getLogger("kohort.broker")
@@ -61,10 +61,10 @@ class Peer:
         self._lane = endpoint.node.lane
         authorizer = endpoint.node.commons.acls.authorizer
         self._take = take if authorizer is None else None
-        """What reads small Produce requests, where they may go by the lane."""
+        """What reads usual small requests, where they may go by the lane."""
         self._max_in_flight = self._config.max_requests_in_flight
         self._request_max_bytes = self._config.request_max_bytes
-        self._calls: deque[Call | Entry] = deque()
+        self._calls: deque[Call | Entry | Asked] = deque()
         self._parked: Call | None = None
         self._quiet = False
         self._unsent = False
@@ -115,9 +115,7 @@ class Peer:
         watched = gate is not None and gate.watching
         if self._take is not None and not watched and not self._taps.set:
             entry = self._take(self, frame)
-            if entry is not None:
-                self._lane.add(entry)
-                self._calls.append(entry)
+            if entry is not None and self._in_lane(entry):
                 if len(self._calls) >= self._max_in_flight:
                     c.pause_reading()
                 return
@@ -145,6 +143,26 @@ class Peer:
             c.pause_reading()
         elif len(self._calls) >= self._max_in_flight:
             c.pause_reading()
+
+    def _in_lane(self, entry: Entry | Asked) -> bool:
+        """Serve a usual request; False: it must go the general way, and nothing was done."""
+        calls = self._calls
+        if entry.api == 0:
+            self._lane.add(entry)  # it is answered later
+            calls.append(entry)
+        elif not self._node.groups.usual(entry):
+            return False
+        elif calls or not entry.answered:
+            calls.append(entry)
+        elif type(entry.response) is list:
+            c = self._connection
+            c.send(entry.response)
+            if c.queued_bytes > self._config.connection_max_unsent_bytes:
+                self.answered(entry)
+        else:
+            calls.append(entry)
+            self.answered(entry)
+        return True
 
     def generally(self, entry: Entry) -> None:
         """Serve a request that was taken for a usual one as any other, in its place."""
@@ -212,7 +230,7 @@ class Peer:
             self._connection.send([len(answer.auth_bytes).to_bytes(4, "big"), answer.auth_bytes])
         self.answered(call)
 
-    def _is_fatal(self, moment: Moment, message: Message, call: Call | Entry) -> bool:
+    def _is_fatal(self, moment: Moment, message: Message, call: Call | Entry | Asked) -> bool:
         return self._taps.fatal(Event(moment, self._node.node_id, message, call.client_id))
 
     def cut(self) -> None:
@@ -224,7 +242,7 @@ class Peer:
         self._quiet = True
         self._connection.pause_reading()
 
-    def answered(self, call: Call | Entry) -> None:
+    def answered(self, call: Call | Entry | Asked) -> None:
         """One of the requests was answered; the answers that are next in order leave."""
         calls, connection = self._calls, self._connection
         if connection.is_closed:
@@ -253,7 +271,7 @@ class Peer:
             env.call_soon(env.call_soon, self._look_at_unsent)
         self._read_on()
 
-    def _send(self, call: Call | Entry, response: Message) -> bool:
+    def _send(self, call: Call | Entry | Asked, response: Message) -> bool:
         try:
             parts = encode_response(response, call.api_version, call.correlation_id)
         except ProtocolError as error:  # our defect; without an answer the client would wait

@@ -4,11 +4,21 @@ the largest part of a broker."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 from uuid import UUID
 
+from kohort.broker.apis._topic_names import BY_ID_FROM
 from kohort.broker.shards import ShardHost
+from kohort.group.effects import GroupRecord, Reply
 from kohort.group.shard import GroupShard
 from kohort.group.topics import TopicsImage
+from kohort.lean import quick
+from kohort.wire.messages.heartbeat_request import HeartbeatRequest
+from kohort.wire.messages.offset_commit_request import OffsetCommitRequest
+
+if TYPE_CHECKING:
+    from kohort.broker._lane import Asked
+    from kohort.broker.node import Node
 
 
 class GroupHost(ShardHost[GroupShard]):
@@ -27,6 +37,45 @@ class GroupHost(ShardHost[GroupShard]):
         shard.groups_configured(self._node.commons.group_configs.timeouts())
         return shard
 
+    def usual(self, asked: Asked) -> bool:
+        """Serve a request of the lane: it has its answer, or is answered later; False: it is not
+        for the lane, and nothing was done."""
+        shard, now_ms = self.shard, self._node.env.now_ms()
+        api = asked.api
+        if api == HeartbeatRequest.API_KEY:
+            said = shard.beat(
+                asked.group_id, asked.member_id, asked.instance_id, asked.epoch, now_ms
+            )
+            if said is None:
+                return False
+            self._say(asked, said)
+        elif api == OffsetCommitRequest.API_KEY:
+            if not names_partitions(self._node, asked):
+                return False
+            records: list[GroupRecord] = []
+            codes = shard.commit(asked, now_ms, records)
+            if codes is None:
+                return False
+            if records:
+                self._append_later(records, [quick(Reply, (asked, codes))])
+            else:
+                self._say(asked, codes)
+        else:
+            client = asked.client_id, asked.client_host
+            said = shard.unchanged(asked.group_id, asked.member_id, asked.epoch, client, now_ms)
+            if said is None:
+                return False
+            self._say(asked, said)
+        self._arm()
+        return True
+
+    def _say(self, asked: Asked, said: int | list[int]) -> None:
+        """An answer without records, at once or when what it may rest upon is durable."""
+        if self._at_rest():
+            asked.settle(said)
+        else:
+            self._held.append((self._end(), [quick(Reply, (asked, said))]))
+
     def topics_deleted(self, names: Iterable[str]) -> None:
         """Topics are gone, and so are their offsets."""
         self.run(self.shard.topics_deleted(names, self._node.env.now_ms()))
@@ -34,3 +83,19 @@ class GroupHost(ShardHost[GroupShard]):
     def topics_changed(self, image: TopicsImage) -> None:
         """Topics were made, deleted or grown."""
         self.run(self.shard.topics_changed(image, self._node.env.now_ms()))
+
+
+def names_partitions(node: Node, asked: Asked) -> bool:
+    """Whether all partitions of a commit exist; names then stand for the topics' ids."""
+    by_id = asked.api_version >= BY_ID_FROM
+    named: list[tuple[str, int, int, int, str | None]] = []
+    for offset in asked.offsets:
+        topic = offset[0]
+        found = node.topics.by_id(topic) if isinstance(topic, bytes) else node.topics.get(topic)
+        if found is None or not 0 <= offset[1] < len(found.partitions):
+            return False
+        if by_id:
+            named.append((found.name, *offset[1:]))
+    if by_id:
+        asked.offsets = named
+    return True

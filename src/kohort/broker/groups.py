@@ -14,6 +14,7 @@ from kohort.group.effects import RequestContext
 from kohort.wire import Message
 
 if TYPE_CHECKING:
+    from kohort.broker._lane import Asked
     from kohort.broker.calls import Asker
     from kohort.broker.group_host import GroupHost
 
@@ -39,6 +40,11 @@ class Groups(Shards["GroupHost"]):
 
         context = RequestContext(asker, asker.api_version, asker.client_id, asker.client_host)
         asker.answer(refusal_of(request, context, code))
+
+    def usual(self, asked: Asked) -> bool:
+        """Serve a request of the lane; False: it is not for the lane, and nothing was done."""
+        host = self.host_near(asked.group_id)
+        return host is not None and host.usual(asked)
 
     def topics_deleted(self, names: Iterable[str]) -> None:
         """Offsets of deleted topics go too."""

@@ -1,6 +1,9 @@
-"""The lane: usual Produce requests of one turn of the loop, appended together.
+"""The lane: usual requests, which come again and again, by a way of their own.
 
 Rules:
+- A group's (see `_asked.pxi`) are decided at once by its shard, as all others are; only reading and
+  answering them is shorter (`GroupHost.usual`). What is not usual about them goes the general way.
+- Produce requests of one turn of the loop are appended together:
 - What is taken (see `_lane`) waits until the turn has seen all that has come, or until the node is
   to do anything else for a client, whichever is first: to every client it is as if each request had
   been served when it came.
@@ -22,8 +25,9 @@ from kohort.broker.partition import Partition
 from kohort.errors import BrokerError
 
 if TYPE_CHECKING:
-    from kohort.broker._lane import Entry
+    from kohort.broker._lane import Asked, Entry
     from kohort.broker.node import Node
+    from kohort.wire import Message
 
 _compiled: Final = (
     os.environ.get("KOHORT_PURE") != "1" and find_spec("kohort.broker._lane") is not None
@@ -33,7 +37,7 @@ if _compiled or TYPE_CHECKING:
 else:
     take = None
 
-__all__ = ["LANE", "Lane", "take"]
+__all__ = ["LANE", "Lane", "said_in_full", "take"]
 
 LANE = "cython" if _compiled else "python"
 _BYTES_MAX: Final = 1 << 20
@@ -151,3 +155,25 @@ def _refuse(run: Run, partition: Partition, error: BrokerError) -> None:
     for entry in run.entries:
         entry.response = refused(partition, error)
         entry.answered = True
+
+
+def said_in_full(asked: Asked, said: int | list[int]) -> Message:
+    """The message that an answer of the lane stands for."""
+    from kohort.group.refusals import committed
+    from kohort.wire import decode_request
+    from kohort.wire.messages.consumer_group_heartbeat_response import (
+        ConsumerGroupHeartbeatResponse,
+    )
+    from kohort.wire.messages.heartbeat_response import HeartbeatResponse
+    from kohort.wire.messages.offset_commit_request import OffsetCommitRequest
+
+    request = decode_request(bytes(asked.frame)).message
+    if isinstance(request, OffsetCommitRequest):
+        assert isinstance(said, list)
+        return committed(request, said)
+    assert isinstance(said, int)
+    if request.API_KEY == HeartbeatResponse.API_KEY:
+        return HeartbeatResponse(error_code=said)
+    return ConsumerGroupHeartbeatResponse(
+        member_id=asked.member_id, member_epoch=asked.epoch, heartbeat_interval_ms=said
+    )

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from kohort.broker.env import Cancellable
+from kohort.broker.lane import said_in_full
 from kohort.broker.log.log import Appended
 from kohort.broker.log.txn_index import marker_of
 from kohort.broker.partition import Partition
@@ -43,6 +44,7 @@ log = logging.getLogger("kohort.broker")
 
 _LOAD_SLICE_BATCHES = 500
 _RELOAD_DELAY_MS = 1_000
+_NEAR_MAX = 16_384
 _BATCH_RECORDS, _BATCH_BYTES = 1_000, 1 << 20
 """What ends a batch before the turn of the loop does."""
 
@@ -214,39 +216,43 @@ class ShardHost(ABC, Generic[S]):
             if effects.producer is not None or self._node.commons.taps.set:
                 self._append_alone(effects)
             else:
-                self._append_later(effects)
+                self._append_later(effects.records, effects.replies)
         elif effects.replies:
-            opened = self.partition.log
-            if (
-                self._held
-                or self._batch
-                or (opened is not None and opened.segments[-1].next_offset > opened.high.offset)
-            ):
-                self._hold(self._end(), effects.replies)
-            else:  # all that is known is durable; most requests come to this
+            if self._at_rest():
                 for token, response in effects.replies:
                     asker: Any = token
                     asker.answer(response)
+            else:
+                self._hold(self._end(), effects.replies)
         if effects.news:
             self._node.commons.news.spread(effects.news)
         if self.loaded and not self._closed:
             self._arm()
 
-    def _append_later(self, effects: Effects) -> None:
+    def _at_rest(self) -> bool:
+        """Whether all that is known is durable."""
+        opened = self.partition.log
+        return not (
+            self._held
+            or self._batch
+            or (opened is not None and opened.segments[-1].next_offset > opened.high.offset)
+        )
+
+    def _append_later(self, records: list[GroupRecord], replies: list[Reply]) -> None:
         """With everything else of this turn."""
         batch, replay, at = self._batch, self.shard.replay, self._end()
         if not batch:
             self._node.env.call_soon(self._write)
         size = self._batch_bytes
-        for record in effects.records:
+        for record in records:
             replay(record, at, -1)
             at += 1
             key, value = record
             size += len(key) + (0 if value is None else len(value))
         self._batch_bytes = size
-        batch += effects.records
-        if effects.replies:  # nothing of the batch is durable before it is written
-            self._held.append((at, effects.replies))
+        batch += records
+        if replies:  # nothing of the batch is durable before it is written
+            self._held.append((at, replies))
         if len(batch) >= _BATCH_RECORDS or size >= _BATCH_BYTES:
             self._write()
 
@@ -315,7 +321,7 @@ class ShardHost(ABC, Generic[S]):
             answer(reply)
 
     def _take_held(self) -> list[Reply]:
-        held = [reply for _, replies in self._held for reply in replies]
+        held = [as_message(reply) for _, replies in self._held for reply in replies]
         self._held.clear()
         self._later.clear()
         return held
@@ -416,6 +422,8 @@ class Shards(ABC, Generic[H]):
     def __init__(self, node: Node) -> None:
         self._node = node
         self._hosts: dict[int, H] = {}
+        self._near: dict[str, H] = {}
+        """By key, so that its hash is not reckoned again; forgotten whenever a host goes."""
         self._ended = False
 
     def begin(self) -> None:
@@ -454,6 +462,20 @@ class Shards(ABC, Generic[H]):
             host = self._hosts[partition.index] = self.new_host(partition)
         return host
 
+    def host_near(self, key: str) -> H | None:
+        """The same where the shard is here and has been used, at the price of a look."""
+        host = self._near.get(key)
+        if host is None:
+            topic = self._node.topics.get(self.topic)
+            if topic is None:
+                return None
+            host = self._hosts.get(coordinator_partition(key, len(topic.partitions)))
+            if host is not None:
+                if len(self._near) >= _NEAR_MAX:
+                    self._near.clear()
+                self._near[key] = host
+        return host
+
     def host_at(self, index: int) -> H | None:
         """The shard of a partition, where it is here and has been used."""
         return self._hosts.get(index)
@@ -480,6 +502,7 @@ class Shards(ABC, Generic[H]):
             if host.epoch >= partition.leader_epoch:
                 return
             host.close()
+        self._near.clear()
         self._hosts[partition.index] = self.new_host(partition)
 
     def resigned(self, partition: Partition) -> None:
@@ -487,6 +510,7 @@ class Shards(ABC, Generic[H]):
         host = self._hosts.get(partition.index)
         if host is not None and host.epoch < partition.leader_epoch:
             del self._hosts[partition.index]
+            self._near.clear()
             host.close()
 
     # -- everything
@@ -502,6 +526,7 @@ class Shards(ABC, Generic[H]):
         for host in self.hosts():
             host.abandon()
         self._hosts.clear()
+        self._near.clear()
 
     def close(self) -> None:
         """Send everybody away."""
@@ -544,6 +569,14 @@ def build_batch(
         producer_id=producer.producer_id, producer_epoch=producer.producer_epoch, transactional=True
     )
     return memoryview(bytearray(batch))
+
+
+def as_message(reply: Reply) -> Reply:
+    """A reply with its answer as a message, whatever the lane has it as."""
+    if isinstance(reply.response, Message):
+        return reply
+    asked: Any = reply.token
+    return Reply(asked, said_in_full(asked, reply.response))
 
 
 def answer(reply: Reply) -> None:

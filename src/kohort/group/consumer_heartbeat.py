@@ -10,7 +10,7 @@ Rules:
 - The assignment is in the answer of a join, of a full request, and whenever it has changed.
 - Who waits for partitions is told to heartbeat sooner (`consumer_pace`).
 - A member that joins again under its own id starts from what it has (B6).
-- Where nothing is new on either side all of this comes to one answer, which `_unchanged` gives
+- Where nothing is new on either side all of this comes to one answer, which `unchanged` gives
   at once: almost every heartbeat is one of these.
 """
 
@@ -56,9 +56,9 @@ def heartbeat(
     out: Effects,
 ) -> None:
     """Answer a ConsumerGroupHeartbeat."""
-    unchanged = _unchanged(ws, request, context, now_ms)
-    if unchanged is not None:
-        out.replies.append(Reply(context.token, unchanged))
+    short = _unchanged(ws, request, context, now_ms)
+    if short is not None:
+        out.replies.append(Reply(context.token, short))
         return
     try:
         _check(ws, request, context.api_version)
@@ -83,11 +83,32 @@ def _unchanged(
     context: RequestContext,
     now_ms: int,
 ) -> ConsumerGroupHeartbeatResponse | None:
-    """The answer to a member that has arrived in a group at rest and says nothing new of itself.
+    """The answer where nothing is new, else None."""
+    if _says_anything(request):
+        return None
+    member_id, epoch = request.member_id, request.member_epoch
+    client = context.client_id, context.client_host
+    interval_ms = unchanged(ws, request.group_id, member_id, epoch, client, now_ms)
+    if interval_ms is None:
+        return None
+    return ConsumerGroupHeartbeatResponse(
+        member_id=member_id, member_epoch=epoch, heartbeat_interval_ms=interval_ms
+    )
 
-    None where any of it is in doubt. Otherwise what follows would decide the same.
+
+def unchanged(
+    ws: Workspace,
+    group_id: str,
+    member_id: str,
+    epoch: int,
+    client: tuple[str, str],
+    now_ms: int,
+) -> int | None:
+    """When a member that has arrived in a group at rest, and says nothing new of itself, is to
+    heartbeat again, in milliseconds. `client` is its client's id and host.
+
+    None where any of it is in doubt. Otherwise what is decided for others would be the same.
     """
-    group_id, member_id, epoch = request.group_id, request.member_id, request.member_epoch
     group = ws.durable.consumer_groups.get(group_id)
     if group is None or not epoch == group.epoch == group.target_epoch_stored:
         return None
@@ -99,10 +120,8 @@ def _unchanged(
         or current.state is not MemberState.STABLE
         or member.classic is not None
         or member.regex
-        or member.client_id != context.client_id
-        or member.client_host != context.client_host
+        or client != (member.client_id, member.client_host)
         or ws.checked_topics.get(group_id) is not ws.topics
-        or _says_anything(request)
     ):
         return None
     for topic_id in current.assigned:
@@ -110,11 +129,7 @@ def _unchanged(
         if topic is None or topic.name not in member.topics:
             return None
     consumer_timers.arm_session(ws, group_id, member_id, member, now_ms)
-    return ConsumerGroupHeartbeatResponse(
-        member_id=member_id,
-        member_epoch=epoch,
-        heartbeat_interval_ms=ws.timeouts_of(group_id).heartbeat_interval_ms,
-    )
+    return ws.timeouts_of(group_id).heartbeat_interval_ms
 
 
 def _says_anything(request: ConsumerGroupHeartbeatRequest) -> bool:

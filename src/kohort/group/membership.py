@@ -40,28 +40,47 @@ BATCH_LEAVE_FROM = 3
 def heartbeat(
     ws: Workspace, request: HeartbeatRequest, context: RequestContext, now_ms: int, out: Effects
 ) -> None:
-    """Answer a Heartbeat. The busiest request of all: no object is made that is not sent."""
-    group = ws.groups.get(request.group_id)
+    """Answer a Heartbeat."""
     if request.group_id in ws.durable.consumer_groups:
         classic_members.heartbeat(ws, request, context, now_ms, out)
         return
-    if not request.group_id:
-        code = int(ErrorCode.INVALID_GROUP_ID)
-    elif group is None or group.state is GroupState.DEAD:
-        code = _HEARTBEAT[group.state if group else None]
-    else:
-        member_id, instance_id = request.member_id, request.group_instance_id
-        member = group.members.get(member_id)
-        if member is None or instance_id is not None:
-            code = int(group.fault_of(member_id, instance_id))
-        else:
-            code = 0
-        if not code and request.generation_id != ws.generation(group):
-            code = int(ErrorCode.ILLEGAL_GENERATION)
-        if not code and member is not None:
-            ws.timers.arm(member.timer_key, now_ms + member.session_timeout_ms)
-            code = _HEARTBEAT[group.state]
+    code = beat(
+        ws,
+        request.group_id,
+        request.member_id,
+        request.group_instance_id,
+        request.generation_id,
+        now_ms,
+    )
     out.replies.append(quick(Reply, (context.token, HeartbeatResponse(error_code=code))))
+
+
+def beat(
+    ws: Workspace,
+    group_id: str,
+    member_id: str,
+    instance_id: str | None,
+    generation: int,
+    now_ms: int,
+) -> int:
+    """What a Heartbeat in a classic group is told, and its session runs anew. The busiest request
+    of all: no object is made for it."""
+    if not group_id:
+        return int(ErrorCode.INVALID_GROUP_ID)
+    group = ws.groups.get(group_id)
+    if group is None or group.state is GroupState.DEAD:
+        return _HEARTBEAT[group.state if group else None]
+    member = group.members.get(member_id)
+    if member is None or instance_id is not None:
+        code = int(group.fault_of(member_id, instance_id))
+        if code:
+            return code
+    if generation != ws.generation(group):
+        return int(ErrorCode.ILLEGAL_GENERATION)
+    if member is None:
+        return 0
+    ws.timers.arm(member.timer_key, now_ms + member.session_timeout_ms)
+    return _HEARTBEAT[group.state]
 
 
 def leave(

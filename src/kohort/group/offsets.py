@@ -12,11 +12,11 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from kohort.errors import ErrorCode
 from kohort.group import consumer_offsets
-from kohort.group.effects import Effects, Producer, Reply, RequestContext
+from kohort.group.effects import Effects, GroupRecord, Producer, Reply, RequestContext
 from kohort.group.live import Group
 from kohort.group.rebalance import CONSUMER_PROTOCOL_TYPE
 from kohort.group.records import (
@@ -26,15 +26,11 @@ from kohort.group.records import (
     offset_record,
     offset_tombstone,
 )
+from kohort.group.refusals import committed
 from kohort.group.states import Asked, GroupState, Step, answer
 from kohort.group.workspace import MAX_ID_BYTES, Workspace
 from kohort.lean import quick
 from kohort.wire.messages.offset_commit_request import OffsetCommitRequest
-from kohort.wire.messages.offset_commit_response import (
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
-)
 from kohort.wire.messages.offset_delete_request import OffsetDeleteRequest
 from kohort.wire.messages.offset_delete_response import (
     OffsetDeleteResponse,
@@ -66,21 +62,66 @@ NO_OFFSET = StoredOffset(-1, -1, "", -1)
 E = TypeVar("E", OffsetFetchResponsePartition, OffsetFetchResponsePartitions)
 
 
-class _AskedPartition(Protocol):
-    """What OffsetCommit and TxnOffsetCommit say of one partition."""
+Offset = tuple[str, int, int, int, str | None]
+"""What a commit says of one partition: topic, partition, offset, leader epoch, metadata."""
 
-    partition_index: int
-    committed_offset: int
-    committed_leader_epoch: int
-    committed_metadata: str | None
+
+class Committing(Protocol):
+    """What an OffsetCommit says."""
+
+    @property
+    def group_id(self) -> str: ...
+    @property
+    def member_id(self) -> str: ...
+    @property
+    def instance_id(self) -> str | None: ...
+    @property
+    def epoch(self) -> int:
+        """The generation, or the member's epoch."""
+        ...
+
+    @property
+    def api_version(self) -> int: ...
+    @property
+    def offsets(self) -> Sequence[Offset]: ...
+
+
+class Commit(NamedTuple):
+    """The same as data."""
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    epoch: int
+    api_version: int
+    offsets: Sequence[Offset]
 
 
 def commit(
     ws: Workspace, request: OffsetCommitRequest, context: RequestContext, now_ms: int, out: Effects
 ) -> None:
     """Store offsets, or refuse all of them with one error."""
-    generation, member_id = request.generation_id_or_member_epoch, request.member_id
-    group_id, instance_id = request.group_id, request.group_instance_id
+    said = Commit(
+        request.group_id,
+        request.member_id,
+        request.group_instance_id,
+        request.generation_id_or_member_epoch,
+        context.api_version,
+        [
+            (t.name, p.partition_index, p.committed_offset, p.committed_leader_epoch,
+             p.committed_metadata)
+            for t in request.topics for p in t.partitions
+        ],
+    )  # fmt: skip
+    codes = store(ws, said, now_ms, out.records, request.retention_time_ms)
+    out.replies.append(quick(Reply, (context.token, committed(request, codes))))
+
+
+def store(
+    ws: Workspace, said: Committing, now_ms: int, records: list[GroupRecord], retention_ms: int = -1
+) -> list[int]:
+    """Record what a commit has, unless it is refused; the code of each offset, in their order."""
+    group_id, member_id, generation = said.group_id, said.member_id, said.epoch
     group, consumer = ws.groups.get(group_id), ws.durable.consumer_groups.get(group_id)
     member = None if group is None else group.members.get(member_id)
     if consumer is not None:
@@ -89,15 +130,15 @@ def commit(
             consumer,
             generation,
             member_id,
-            instance_id,
-            ((t.name, p.partition_index) for t in request.topics for p in t.partitions),
-            api_version=context.api_version,
+            said.instance_id,
+            ((topic, partition) for topic, partition, *_ in said.offsets),
+            api_version=said.api_version,
         )
     elif (
         member is not None
         and group is not None
         and group.state is GroupState.STABLE
-        and instance_id is None
+        and said.instance_id is None
         and generation == ws.generation(group)
     ):
         code = ErrorCode.NONE  # the usual commit; `_fault_of_commit` would say the same
@@ -107,39 +148,22 @@ def commit(
             group,
             generation,
             member_id,
-            instance_id,
+            said.instance_id,
             rows=_COMMIT_ROWS,
-            not_found=context.api_version >= GROUP_ID_NOT_FOUND_FROM,
+            not_found=said.api_version >= GROUP_ID_NOT_FOUND_FROM,
         )
     if group is None and not code and not _has_group(ws, group_id):
         code = ErrorCode.POLICY_VIOLATION
-    refused = int(code)
-    topics = _commit_each(ws, request, now_ms, refused, out)
-    if member is not None and not refused:
-        ws.arm_session(member, now_ms)
-    out.replies.append(quick(Reply, (context.token, OffsetCommitResponse(topics=topics))))
-
-
-def _commit_each(
-    ws: Workspace, request: OffsetCommitRequest, now_ms: int, refused: int, out: Effects
-) -> list[OffsetCommitResponseTopic]:
-    """Store what a commit has, unless it is refused, and say so."""
-    wall_ms, retention_ms = ws.wall_ms(now_ms), request.retention_time_ms
+    if code:
+        return [int(code)] * len(said.offsets)
+    wall_ms, max_metadata = ws.wall_ms(now_ms), ws.config.offset_metadata_max_bytes
     expire_ms = min(wall_ms + retention_ms, INT64_MAX) if retention_ms >= 0 else NO_EXPIRY
-    group_id, max_metadata = request.group_id, ws.config.offset_metadata_max_bytes
-    topics: list[OffsetCommitResponseTopic] = []
-    for topic in request.topics:
-        partitions: list[OffsetCommitResponsePartition] = []
-        name = topic.name
-        for p in topic.partitions:
-            error = refused or _store(out, group_id, name, p, wall_ms, expire_ms, max_metadata)
-            partitions.append(
-                OffsetCommitResponsePartition(partition_index=p.partition_index, error_code=error)
-            )
-        topics.append(
-            OffsetCommitResponseTopic(name=name, topic_id=topic.topic_id, partitions=partitions)
-        )
-    return topics
+    codes: list[int] = []
+    for offset in said.offsets:
+        codes.append(_store(records, group_id, offset, wall_ms, expire_ms, max_metadata))
+    if member is not None:
+        ws.arm_session(member, now_ms)
+    return codes
 
 
 def txn_commit(
@@ -183,7 +207,20 @@ def txn_commit(
             TxnOffsetCommitResponsePartition(
                 partition_index=p.partition_index,
                 error_code=refused
-                or _store(out, request.group_id, topic.name, p, wall_ms, NO_EXPIRY, max_metadata),
+                or _store(
+                    out.records,
+                    request.group_id,
+                    (
+                        topic.name,
+                        p.partition_index,
+                        p.committed_offset,
+                        p.committed_leader_epoch,
+                        p.committed_metadata,
+                    ),
+                    wall_ms,
+                    NO_EXPIRY,
+                    max_metadata,
+                ),
             )
             for p in topic.partitions
         ]
@@ -232,21 +269,23 @@ def _has_group(ws: Workspace, group_id: str) -> bool:
 
 
 def _store(
-    out: Effects,
+    records: list[GroupRecord],
     group_id: str,
-    topic: str,
-    asked: _AskedPartition,
+    said: Offset,
     wall_ms: int,
     expire_ms: int,
     max_metadata: int,
 ) -> int:
     """Record one partition's offset; its error code."""
-    metadata = asked.committed_metadata or ""
-    if len(metadata) > max_metadata:
+    topic, partition, offset, leader_epoch, metadata = said
+    if metadata is None:
+        metadata = ""
+    elif len(metadata) > max_metadata:
         return int(ErrorCode.OFFSET_METADATA_TOO_LARGE)
-    said = (asked.committed_offset, asked.committed_leader_epoch, metadata, wall_ms, expire_ms, -1)
-    value: StoredOffset = quick(StoredOffset, said)
-    out.records.append(offset_record(group_id, (topic, asked.partition_index), value))
+    value: StoredOffset = quick(
+        StoredOffset, (offset, leader_epoch, metadata, wall_ms, expire_ms, -1)
+    )
+    records.append(offset_record(group_id, (topic, partition), value))
     return 0
 
 

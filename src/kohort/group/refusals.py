@@ -8,6 +8,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from kohort.errors import ErrorCode
@@ -124,21 +125,22 @@ def refusal_of(request: Message, context: RequestContext, code: int) -> Message:
 
 
 def _commit_refusal(request: OffsetCommitRequest, code: int) -> OffsetCommitResponse:
-    return OffsetCommitResponse(
-        topics=[
-            OffsetCommitResponseTopic(
-                name=t.name,
-                topic_id=t.topic_id,
-                partitions=[
-                    OffsetCommitResponsePartition(
-                        partition_index=p.partition_index, error_code=code
-                    )
-                    for p in t.partitions
-                ],
-            )
-            for t in request.topics
+    return committed(request, [code] * sum(len(t.partitions) for t in request.topics))
+
+
+def committed(request: OffsetCommitRequest, codes: Sequence[int]) -> OffsetCommitResponse:
+    """The answer to a commit with a code for each of its partitions, in their order."""
+    told = iter(codes)
+    topics: list[OffsetCommitResponseTopic] = []
+    for t in request.topics:
+        partitions = [
+            OffsetCommitResponsePartition(partition_index=p.partition_index, error_code=next(told))
+            for p in t.partitions
         ]
-    )
+        topics.append(
+            OffsetCommitResponseTopic(name=t.name, topic_id=t.topic_id, partitions=partitions)
+        )
+    return OffsetCommitResponse(topics=topics)
 
 
 def _txn_commit_refusal(request: TxnOffsetCommitRequest, code: int) -> TxnOffsetCommitResponse:

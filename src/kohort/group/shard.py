@@ -198,6 +198,36 @@ class GroupShard:
         handler(self._ws, request, context, now_ms, out)
         return out
 
+    def beat(
+        self,
+        group_id: str,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        now_ms: int,
+    ) -> int | None:
+        """What a Heartbeat is told, without a request or effects; None: only `handle` can say."""
+        ws = self._ws
+        if self._state or group_id in ws.durable.consumer_groups:
+            return None
+        return membership.beat(ws, group_id, member_id, instance_id, generation, now_ms)
+
+    def unchanged(
+        self, group_id: str, member_id: str, epoch: int, client: tuple[str, str], now_ms: int
+    ) -> int | None:
+        """When a member of KIP-848 that says nothing new is to heartbeat again, where nothing is
+        new for it either; None: only `handle` can say. `client`: its client's id and host."""
+        if self._state:
+            return None
+        return consumer_heartbeat.unchanged(self._ws, group_id, member_id, epoch, client, now_ms)
+
+    def commit(
+        self, said: offsets.Committing, now_ms: int, records: list[GroupRecord]
+    ) -> list[int] | None:
+        """The code of each offset of an OffsetCommit, and in `records` what is to be appended, as
+        by `handle`; None: only that can say."""
+        return None if self._state else offsets.store(self._ws, said, now_ms, records)
+
     def _turned_away(self, request: Message, context: RequestContext) -> Message:
         code = self._state
         if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and isinstance(request, HeartbeatRequest):
