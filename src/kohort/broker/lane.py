@@ -3,10 +3,10 @@
 Rules:
 - A group's (see `_asked.pxi`) are decided at once by its shard, as all others are; only reading and
   answering them is shorter (`GroupHost.usual`). What is not usual about them goes the general way.
-- Produce requests of one turn of the loop are appended together:
-- What is taken (see `_lane`) waits until the turn has seen all that has come, or until the node is
-  to do anything else for a client, whichever is first: to every client it is as if each request had
-  been served when it came.
+- Produce requests of one turn of the loop are appended together: what is taken waits until the
+  turn has seen all that has come, or until the node is to do anything else for a client (but for
+  what groups ask), whichever is first: to every client it is as if each request had been served
+  when it came.
 - The batches for one partition are one write to its log and wait for one flush; each request is
   answered by itself, in its place on its connection.
 - What turns out not to be usual after all (no such topic, not led here, compacted, a batch that is
