@@ -6,13 +6,16 @@ the next without coming up; whatever is not plain must come out as the twin read
 
 from __future__ import annotations
 
+import mmap
 import random
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kohort.records import ALL_COLUMNS, DEFAULT_COLUMNS
-from kohort.records.implementation import allocate
+from kohort.records.implementation import KERNEL, allocate
 
 from .conftest import IMPLEMENTATIONS, batch_of, crc_mended, marker, raw_batch, raw_record
 from .test_damage import outcome
@@ -123,6 +126,45 @@ def test_usual_rows_at_every_place_of_a_batch() -> None:
             got = [columns_of(impl.Chunk("t", 0, data, first, end_offset=end), ALL_COLUMNS,
                               100, 1 << 20) for impl in IMPLEMENTATIONS]  # fmt: skip
             assert all(other == got[0] for other in got)
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+def provides_pages() -> bool:
+    """Whether the system provides the pages of a range of memory when it is asked to."""
+    if not sys.platform.startswith("linux"):
+        return False
+    with mmap.mmap(-1, mmap.PAGESIZE) as memory:
+        try:
+            memory.madvise(23)
+        except OSError:
+            return False
+    return True
+
+
+def test_a_buffer_that_is_filled_soon_is_like_any_other() -> None:
+    for size in (0, 1, 40_000, 100_003, 1 << 20, 1 << 20):
+        buffer = allocate(size, filled_soon=True)
+        assert len(buffer) == size
+        assert not buffer.readonly
+        buffer[:] = b"\x07" * size
+        assert buffer == b"\x07" * size
+
+
+@pytest.mark.skipif(not provides_pages(), reason="not before Linux 5.14")
+@pytest.mark.skipif(KERNEL == "python", reason="no kernel")
+def test_the_pages_of_a_buffer_that_is_filled_soon_are_there_at_once() -> None:
+    """A page fault costs more than what is written to the page."""
+    size = 26 << 20  # too large for the pool: its memory is new
+    resident = resident_bytes()
+    lazy = allocate(size)
+    assert resident_bytes() - resident < size // 2
+    del lazy
+    ready = allocate(size, filled_soon=True)
+    assert resident_bytes() - resident > size // 2
+    assert len(ready) == size
 
 
 def test_a_buffer_of_the_pool_is_not_given_out_while_referenced() -> None:

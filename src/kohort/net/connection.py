@@ -353,7 +353,7 @@ class Connection:
         """Read frames as large as the one before to their places, while they are there whole."""
         budget = _TURN_BYTES_MAX
         while budget > 0:
-            room = allocate(self._expected + 4)
+            room = allocate(self._expected + 4, filled_soon=True)
             count: int = self._received(transport.recv_into, room)
             if not count:
                 return

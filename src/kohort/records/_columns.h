@@ -4,6 +4,11 @@
 
 #include <stdlib.h>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
+
 #include "_record.h"
 
 typedef struct {
@@ -27,6 +32,21 @@ static __attribute__((noinline)) int kh_grow(kh_vec *vec, size_t room) {
     vec->data = moved;
     vec->room = wanted;
     return 0;
+}
+
+/* Has the system provide the pages of memory that is about to be written, all at once, which takes
+ * two thirds of what as many page faults do. Where it cannot (before Linux 5.14), they come one by
+ * one. */
+static void kh_populate(kh_vec *vec) {
+#if defined(__linux__)
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t start = ((uintptr_t)vec->data + page - 1) / page * page;
+    uintptr_t end = ((uintptr_t)vec->data + vec->room) / page * page;
+    if (start < end)
+        (void)madvise((void *)start, end - start, 23 /* MADV_POPULATE_WRITE */);
+#else
+    (void)vec;
+#endif
 }
 
 /* Makes room for `room` bytes in all; -1 when there is no memory. */

@@ -107,6 +107,7 @@ cdef extern from "_columns.h":
         Py_ssize_t nulls
 
     int reserve "kh_reserve" (Vec *vec, size_t room) nogil
+    void populate "kh_populate" (Vec *vec) nogil
     int put_row "kh_put_row" (
         Binary *column, Py_ssize_t row, const uint8_t *start, int32_t size, Py_ssize_t readable
     ) nogil
@@ -151,8 +152,8 @@ cdef size_t size_class(size_t room) noexcept nogil:
     return (room + step - 1) // step * step
 
 
-cdef int draw(Vec *vec, size_t room) except -1:
-    """Gives the empty `vec` room, from the pool when something there fits well."""
+cdef bint draw(Vec *vec, size_t room) except -1:
+    """Gives the empty `vec` room, from the pool when something there fits well. True: it is new."""
     global pooled, pooled_bytes
     cdef int i, best = -1
     if room >= POOL_LEAST:
@@ -165,10 +166,10 @@ cdef int draw(Vec *vec, size_t room) except -1:
         pooled -= 1
         pooled_bytes -= vec.room
         pool[best] = pool[pooled]
-        return 0
+        return False
     if reserve(vec, room):
         raise MemoryError
-    return 0
+    return True
 
 
 cdef void release(Vec *vec) noexcept:
@@ -227,10 +228,15 @@ cdef object take(Vec *vec, size_t spare=0):
     return memoryview(memory).toreadonly()
 
 
-def allocate(size_t size):
-    """A writable buffer of `size` bytes from the pool; its contents are whatever they are."""
+def allocate(size_t size, bint filled_soon=False):
+    """A writable buffer of `size` bytes from the pool; its contents are whatever they are.
+
+    `filled_soon`: all of it is about to be written; for nothing that others could ask for in vain.
+    """
     cdef Memory memory = Memory.__new__(Memory)
-    draw(&memory.vec, size if size else 1)
+    if draw(&memory.vec, size if size else 1) and filled_soon and size >= POOL_LEAST:
+        with nogil:
+            populate(&memory.vec)
     memory.vec.size = size
     return memoryview(memory)
 

@@ -8,8 +8,9 @@ from collections.abc import Collection
 from kohort.records.columns import BinaryColumn, Columns, HeaderColumn, sound_keys
 
 
-def allocate(size: int) -> memoryview:
-    """A writable buffer of `size` bytes. The kernel's is not zeroed, and from a pool of its own."""
+def allocate(size: int, filled_soon: bool = False) -> memoryview:
+    """A writable buffer of `size` bytes. The kernel's is not zeroed, and from a pool of its own;
+    `filled_soon` says that all of it is about to be written."""
     return memoryview(bytearray(size))
 
 

@@ -12,9 +12,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 Buffer = bytes | bytearray | memoryview
+_KEPT_BYTES_MIN: Final = 65_536  # a copy of less costs little
+_HELD_FACTOR_MAX: Final = 16
+"""So many times its size may be held by a piece of memory: by a frame whose other batches were
+refused, or are gone."""
 
 
 class LogFile(Protocol):
@@ -29,7 +33,10 @@ class LogFile(Protocol):
         ...
 
     def append(self, buffers: Sequence[Buffer]) -> None:
-        """Write at the end; raises OSError, after which an unknown part has been written."""
+        """Write at the end; raises OSError, after which an unknown part has been written.
+
+        What memory is appended is given away: nobody writes to it again.
+        """
         ...
 
     def read(self, position: int, count: int) -> Buffer:
@@ -117,17 +124,27 @@ def replace_file(files: Files, path: str, data: bytes, *, durable: bool = True) 
 
 
 class MemoryFile:
-    """A file of `MemoryFiles`: the appended pieces as they came."""
+    """A file of `MemoryFiles`: the appended pieces, large ones as they came, small ones joined."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.size = 0
         self._starts: list[int] = []
-        self._pieces: list[bytes] = []
+        self._pieces: list[bytes | memoryview] = []
         self.unsynced = False
 
     def append(self, buffers: Sequence[Buffer]) -> None:
-        piece = b"".join(buffers)
+        small: list[Buffer] = []
+        for buffer in buffers:
+            if isinstance(buffer, memoryview) and _is_worth_keeping(buffer):
+                self._add(b"".join(small))
+                small.clear()
+                self._add(buffer.toreadonly())
+            else:
+                small.append(buffer)
+        self._add(b"".join(small))
+
+    def _add(self, piece: bytes | memoryview) -> None:
         if piece:
             self._starts.append(self.size)
             self._pieces.append(piece)
@@ -157,6 +174,12 @@ class MemoryFile:
         self.append([kept])
 
     def close(self) -> None: ...
+
+
+def _is_worth_keeping(view: memoryview) -> bool:
+    """Whether it is large, and not a small part of what it would keep alive."""
+    size = len(view)
+    return size >= _KEPT_BYTES_MIN and len(memoryview(view.obj)) <= size * _HELD_FACTOR_MAX
 
 
 class MemoryFiles:
