@@ -56,12 +56,12 @@ mutants: setup  ## plant known bugs one by one; the simulator and the tests must
 	@$(BIN)/python tools/run_mutants.py
 
 interop: setup  ## Apache Kafka's clients, tools, broker, Spark's connector beside ours (Maven, Java)
-	@$(PYTEST) -q tests/e2e tests/interop/test_kcat.py -k interop
+	@$(PYTEST) -q --timeout 900 tests/e2e tests/interop/test_kcat.py -k interop
 	@if $(BIN)/python tools/java_tools.py; then \
 	  echo "==> Apache Kafka's clients and console tools, Spark's connector against the embedded broker"; \
-	  $(PYTEST) -q tests/interop && \
+	  $(PYTEST) -q --timeout 900 tests/interop && \
 	  echo "==> our clients against Apache Kafka, alone and in groups with the Java client" && \
-	  KOHORT_TEST_CLUSTER=apache $(PYTEST) -q tests/client tests/processing/test_app.py \
+	  KOHORT_TEST_CLUSTER=apache $(PYTEST) -q --timeout 900 tests/client tests/processing/test_app.py \
 	    tests/processing/test_exact.py tests/processing/test_holding.py tests/examples \
 	    tests/serdes tests/retry/test_cluster_port.py tests/retry/test_redrive.py \
 	    tests/interop/test_java_groups.py tests/interop/test_kcat.py tests/e2e/test_interop_*.py; \

@@ -1,7 +1,7 @@
 """The clients of Python beside one another, on the embedded broker and on Apache Kafka's: a table.
 
     python -m benchmarks.bench_clients [--only consume|produce] [--cells 100-none-1,1000-zstd-100]
-    python -m benchmarks.bench_clients --broker embedded
+    python -m benchmarks.bench_clients --broker embedded [--scale 0.1]
 
 Values of 100 bytes and 1 KB; none, lz4 and zstd; 1 and 100 partitions; both brokers keep records in
 files (`os`) and have a process of their own. It is the short form of `bench_consume --apache` and
@@ -19,10 +19,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 from benchmarks import apache, bench_consume, bench_produce
 from benchmarks.load import embedded
+from kohort.errors import KafkaTimeoutError, KohortError
 
 Case = tuple[int, str, int]
 """Size of values, codec, partitions."""
@@ -47,11 +49,15 @@ PRODUCE = {
 """Client -> its title, and its part of `bench_produce.COUNTS`."""
 
 
-def consume(bootstrap: str, case: Case) -> Iterator[dict[str, Any] | None]:
+GONE_S = 60.0
+"""So long a deleted topic may still be known of."""
+
+
+def consume(bootstrap: str, case: Case, scale: float) -> Iterator[dict[str, Any] | None]:
     """Fill a topic, and let each client read it; None: it failed, and said why."""
     size, codec, partitions = case
     topic = f"bench-{size}-{codec}-{partitions}"
-    records = RECORDS if size == 100 else RECORDS // 5
+    records = int(scale * (RECORDS if size == 100 else RECORDS // 5))
     bench_consume.fill(bootstrap, topic, size, codec, records)
     for name, (_, share) in CONSUME.items():
         least = max(int(records * share), bench_consume.LEAST)
@@ -59,10 +65,10 @@ def consume(bootstrap: str, case: Case) -> Iterator[dict[str, Any] | None]:
     delete(bootstrap, topic)
 
 
-def produce(bootstrap: str, case: Case) -> Iterator[dict[str, Any] | None]:
+def produce(bootstrap: str, case: Case, scale: float) -> Iterator[dict[str, Any] | None]:
     """Let each client fill a topic of its own."""
     for name, (_, share) in PRODUCE.items():
-        yield bench_produce.one(nullcontext(bootstrap), name, case, share)
+        yield bench_produce.one(nullcontext(bootstrap), name, case, share * scale)
         delete(bootstrap, bench_produce.TOPIC)
 
 
@@ -70,26 +76,33 @@ def delete(bootstrap: str, topic: str) -> None:
     """Take a topic away, and wait until nobody knows of it."""
     from kohort import Admin
 
+    end = time.monotonic() + GONE_S
     with Admin(bootstrap_servers=bootstrap) as admin:
         admin.delete_topics([topic])
         while topic in [each.name for each in admin.list_topics()]:
+            if time.monotonic() > end:
+                raise KafkaTimeoutError(f"topic {topic} is still there after {GONE_S:.0f} s")
             time.sleep(0.02)
 
 
 def table(
     title: str,
     clients: dict[str, tuple[str, float]],
-    run: Callable[[str, Case], Iterator[dict[str, Any] | None]],
-    bootstrap: str,
+    run: Callable[[Case], Iterator[dict[str, Any] | None]],
     cases: list[Case],
 ) -> None:
-    """One table in Markdown, a row as soon as it is measured."""
+    """One table in Markdown, a row as soon as it is measured; what went wrong goes to stderr."""
     heads = [head for head, _ in clients.values()]
     print(f"\n{title}\n\n| values, codec, partitions | {' | '.join(heads)} |")
     print("|---" * (len(heads) + 1) + "|", flush=True)
     for case in cases:
         size, codec, partitions = case
-        found = list(run(bootstrap, case))
+        found: list[dict[str, Any] | None] = []
+        try:
+            found.extend(run(case))
+        except KohortError as error:  # the broker's part; the other cells are measured all the same
+            print(f"{title}, {case}: {error}", file=sys.stderr, flush=True)
+        found += [None] * (len(heads) - len(found))
         base = found[0]
         cells = [cell(figures, base if n else None) for n, figures in enumerate(found)]
         print(f"| {size} B, {codec}, {partitions} | {' | '.join(cells)} |", flush=True)
@@ -115,6 +128,7 @@ def main() -> int:
     parser.add_argument("--only", choices=["consume", "produce"])
     parser.add_argument("--cells", default="", help="for example 100-none-1,1000-zstd-100")
     parser.add_argument("--broker", choices=["embedded", "apache"], help="this one alone")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the records; 0.1: a rehearsal")
     given = parser.parse_args()
     wanted = {name for name in given.cells.split(",") if name}
     cases = [c for c in CASES if not wanted or f"{c[0]}-{c[1]}-{c[2]}" in wanted]
@@ -128,10 +142,12 @@ def main() -> int:
     began = time.monotonic()
     for broker, start in brokers.items():
         with start() as bootstrap:
+            reading = partial(consume, bootstrap, scale=given.scale)
+            writing = partial(produce, bootstrap, scale=given.scale)
             if given.only != "produce":
-                table(f"Reading from {broker}", CONSUME, consume, bootstrap, cases)
+                table(f"Reading from {broker}", CONSUME, reading, cases)
             if given.only != "consume":
-                table(f"Writing to {broker}", PRODUCE, produce, bootstrap, cases)
+                table(f"Writing to {broker}", PRODUCE, writing, cases)
     print(f"\nin {time.monotonic() - began:.0f} s")
     return 0
 

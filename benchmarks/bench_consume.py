@@ -258,7 +258,7 @@ def one(name: str, bootstrap: str, topic: str, records: int) -> dict[str, float]
         )
     except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
         lines = str(error.stderr or error).strip().splitlines()
-        print(f"  {CLIENTS[name][1]:44} {lines[-1][:80]}")
+        print(f"  {CLIENTS[name][1]:44} {lines[-1][:200]}", file=sys.stderr, flush=True)
         return None
     return json.loads(out.stdout.splitlines()[-1])
 

@@ -278,9 +278,11 @@ def one(
         count = int(COUNTS[RUNS[name][0]] * scale * (0.25 if size >= 1_000 else 1))
         command = [sys.executable, "-m", "benchmarks.bench_produce", "--client", name, address]
         command += [str(size), codec, str(count)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-        if done.returncode:
-            print(f"  {name}: failed: {done.stderr.strip().splitlines()[-1:]}")
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
+            lines = str(error.stderr or error).strip().splitlines()
+            print(f"  {name}: failed: {lines[-1][:200]}", file=sys.stderr, flush=True)
             return None
         return json.loads(done.stdout.splitlines()[-1])
 

@@ -90,7 +90,9 @@ def run_one(
     logs = BUILD / "logs" / protocol
     logs.mkdir(parents=True, exist_ok=True)
     log = logs / f"{test.number}-{test.scenario}.log"
-    setup = setup_of(test.number, test.scenario, BUILD)
+    setup = setup_of(
+        test.number, test.scenario, logs
+    )  # a protocol's own keys: both may run at once
     flags = ["-p1", "-L", *(["-Q"] if options.quick else []), *(["-k"] if test.known_issue else [])]
     began = time.monotonic()
     with (

@@ -16,6 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 TLS_TEST = "0097"
+LATENCY_TEST = "0055"
+LATENCY_MULTIPLIER = 10
+"""It wants ten records to take 11 ms on average, and leaves itself out on CI: where others want the
+processors too, most of that is waiting for one."""
 PASSWORD = "of-no-secret"
 CA, BROKER, CLIENT = "ca", "broker", "client"
 
@@ -35,6 +39,8 @@ def setup_of(number: str, scenario: str, directory: Path) -> Setup:
     """For one test; `directory` is for what has to be made."""
     if scenario == "noautocreate":
         return Setup(broker=("auto.create.topics.enable=false",))
+    if number == LATENCY_TEST:
+        return Setup(client=(f"test.timeout.multiplier={LATENCY_MULTIPLIER}",))
     if number == TLS_TEST and shutil.which("openssl"):
         return tls(directory / "keys")
     return Setup()

@@ -24,7 +24,7 @@ from kohort.wire import Message, decode_response, encode_request
 
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / "build" / "java"
-READY_S = 60.0
+READY_S = 180.0
 CLUSTER_ID = "a29ob3J0LWludGVyb3AhIQ"
 M = TypeVar("M", bound=Message)
 
@@ -42,7 +42,7 @@ def java(main: str, *arguments: str, heap: str = "256m") -> list[str]:
     ]  # fmt: skip
 
 
-def tool(main: str, *arguments: str, stdin: str | None = None, timeout_s: float = 60) -> str:
+def tool(main: str, *arguments: str, stdin: str | None = None, timeout_s: float = 180) -> str:
     """What one of Kafka's console tools prints. Raises KohortError when it fails."""
     done = subprocess.run(
         java(main, *arguments), input=stdin, capture_output=True, text=True, timeout=timeout_s
@@ -70,6 +70,14 @@ class ApacheKafka:
         return f"127.0.0.1:{self._ports[0]}"
 
     def start(self) -> ApacheKafka:
+        """Start it and wait until it answers; what does not come up is ended."""
+        try:
+            return self._start()
+        except BaseException:  # whatever it was, no process may stay behind
+            self.kill()
+            raise
+
+    def _start(self) -> ApacheKafka:
         properties = self._directory / "server.properties"
         if self._ports is None:
             self._ports = (free_port(), free_port())

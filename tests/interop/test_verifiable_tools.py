@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from kohort import Producer
 from kohort.testing import Cluster, History
 from tests.testing.verifiable_run import ENV, KOHORT, Run
 
 from .java import java, needs_java
 
 pytestmark = [needs_java, pytest.mark.slow, pytest.mark.java]
+WAIT_S = 180
+"""Java begins slowly where others want the processors, too."""
 TOOLS = {
     "verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
     "verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
@@ -30,7 +33,7 @@ def lines(make: str, tool: str, *options: str) -> list[dict[str, Any]]:
     """What a program prints."""
     command = [*KOHORT, tool] if make == "kohort" else java(TOOLS[tool])
     done = subprocess.run(
-        [*command, *options], capture_output=True, text=True, timeout=90,
+        [*command, *options], capture_output=True, text=True, timeout=WAIT_S,
         env=ENV if make == "kohort" else None,
     )  # fmt: skip
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -67,6 +70,9 @@ def test_the_same_events_with_the_same_fields(cluster: Cluster, failing: bool) -
         produced = lines(make, "verifiable-producer", *where, "--max-messages", "10",
                          "--repeating-keys", "2", "--throughput", "10")  # fmt: skip
         stored = produced[-1]["acked"]
+        with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            producer.send(topic, b"10").result(WAIT_S)  # there, also when all ten were one batch
+        stored += 1
         consumed = lines(make, "verifiable-consumer", *where, "--verbose", "--group-id", topic,
                          "--session-timeout", "5000",
                          "--max-messages", str(stored + failing))  # fmt: skip
@@ -86,14 +92,14 @@ def test_one_group_of_both_has_a_good_history(cluster: Cluster) -> None:
         run.producer("p-java", "--throughput", "200", command=java(TOOLS["verifiable-producer"]))
         run.producer("p-kohort", "--throughput", "200")
         run.consumer("kohort", "--session-timeout", "5000")
-        history.wait("committed", "kohort", count=3)
+        history.wait("committed", "kohort", count=3, timeout_s=WAIT_S)
         java_tool = java(TOOLS["verifiable-consumer"])
         run.consumer("java", "--session-timeout", "5000", command=java_tool)
-        history.wait("committed", "java", count=3)
+        history.wait("committed", "java", count=3, timeout_s=WAIT_S)
         run.kill("kohort")
         run.consumer("kohort-2", "--session-timeout", "5000")
-        history.wait("committed", "kohort-2", count=3)
+        history.wait("committed", "kohort-2", count=3, timeout_s=WAIT_S)
         run.stop("p-java", "p-kohort")
-        history.wait_until_read()
+        history.wait_until_read(timeout_s=WAIT_S)
         run.stop("java", "kohort-2")
     history.verify(complete=True)
