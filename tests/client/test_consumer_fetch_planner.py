@@ -116,6 +116,24 @@ def test_idle_partitions_do_not_hold_back_a_busy_one() -> None:
     assert not world.planner.polled()
 
 
+def test_partitions_that_are_read_up_leave_a_connection_to_the_others() -> None:
+    """Spec 4.3: an order for them alone waits at the broker, so one at a time is enough."""
+    world = World(4)
+    first = world.one()
+    end = [world.result(n, batch(90)) for n in range(3)]
+    world.planner.arrived(first.token, [*end, world.result(3, batch(0, 1, bytes(500_000)))], 0)
+    world.planner.arrived(world.one().token, [world.result(3, batch(1, 1, bytes(500_000)))], 0)
+    world.read(0, 100)
+    waiting = world.one()
+    assert asked(waiting) == {0, 3}
+    world.read(1, 100)
+    assert world.plan() == [], "the other connection is for what has more"
+    world.read(3, 1)
+    world.answer(waiting)
+    assert world.planner.polled()
+    assert asked(world.one()) == {0, 1, 3}
+
+
 def test_paused_partitions_are_not_asked_and_do_not_make_others_hurry() -> None:
     """Spec 4.4, C10."""
     world = World(2)

@@ -363,10 +363,9 @@ class ConsumerCore:
         return self.positions.counts[Phase.AWAITING_OFFSET] > 0
 
     def _wants_metadata(self) -> bool:
-        parts = (self.planner, self.resolver, self.queries)
-        wanted = any(part.needs_metadata for part in parts)
-        for part in parts:
-            part.needs_metadata = False
+        planner, resolver, queries = self.planner, self.resolver, self.queries
+        wanted = planner.needs_metadata or resolver.needs_metadata or queries.needs_metadata
+        planner.needs_metadata = resolver.needs_metadata = queries.needs_metadata = False
         return wanted
 
     def _arm(self, now_ms: int) -> None:

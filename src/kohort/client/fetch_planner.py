@@ -10,8 +10,9 @@ Rules:
   wait for the reader.
 - Asking ahead decides nothing: whatever is wrong there is looked at when all before it was read.
 - A node has `LANES` connections for orders. While some partition of the node has unread data an
-  order waits at the broker for `QUICK_WAIT_MS` only, so that a partition that has just been read
-  to its end never waits behind a long poll of idle ones. A partition keeps to its lane where that
+  order waits at the broker for `QUICK_WAIT_MS` only, and one for nothing but partitions that have
+  been read up leaves a connection free, so that a partition whose data has just been read never
+  waits behind idle ones. A partition keeps to its lane where that
   is free, and asks for the same size always, so that the lane's session need not be told (KIP-227).
 - What is buffered (paused partitions too) and what orders may bring never exceeds the budget,
   except by the one batch that a broker always returns (KIP-74), and by one small order when paused
@@ -155,6 +156,8 @@ class FetchPlanner:
             free = [lane for lane in range(LANES) if lane not in busy.get(node, ())]
             if not free:
                 continue
+            if len(free) == 1 and node in unread and all(map(self._read_up, found)):
+                continue
             order = self._order(node, _lane(free, found), found, node in unread)
             if order is not None:
                 orders.append(order)
@@ -193,10 +196,14 @@ class FetchPlanner:
         """Whether the log is known to go on behind what is unread, of which there is not much."""
         if len(position.behind) > AHEAD_SETS - 2:
             return False
+        return UNKNOWN < position.buffered_end and not self._read_up(position)
+
+    def _read_up(self, position: Position) -> bool:
+        """Whether all that was there at the last answer has been fetched."""
         end = position.high_watermark
         if self.limits.committed_only and position.last_stable >= 0:
             end = position.last_stable
-        return UNKNOWN < position.buffered_end < end
+        return UNKNOWN < end <= position.fetch_offset
 
     def _node_of(
         self, position: Position, leader_of: Callable[[TopicPartition], int | None], now_ms: int

@@ -269,8 +269,9 @@ class FetchReader:
         if fetched.held:
             return
         if fetched.chunk is None or fetched.chunk.exhausted:
-            self._drained_bytes += max(1, len(fetched.records))
-            self._drained_sets += 1
+            if position.in_flight is None:  # else the next order goes out when this one comes
+                self._drained_bytes += max(1, len(fetched.records))
+                self._drained_sets += 1
             self._count(position, 0, len(fetched.records))
             self._positions.release_buffer(position)
             if self._ready and self._ready[0] is position:

@@ -40,6 +40,8 @@ MAX_RESET_EVENTS = 1_000
 class Phase(enum.Enum):
     """What a partition is doing; the value is the sentence that `health()` shows."""
 
+    __hash__ = object.__hash__  # an enumeration's own is a call of Python for each look-up
+
     AWAITING_OFFSET = "looking up the committed offset"
     AWAITING_RESET = "asking the leader for the offset to start from"
     AWAITING_VALIDATION = "checking the position against a new leader's log"
@@ -157,6 +159,10 @@ def _latest_resets() -> deque[OffsetReset]:
     return deque(maxlen=MAX_RESET_EVENTS)
 
 
+def _none_yet() -> Counter[Phase]:
+    return Counter(dict.fromkeys(Phase, 0))
+
+
 @dataclass
 class Positions:
     """All assigned partitions of one consumer, and the only code that moves them."""
@@ -168,7 +174,7 @@ class Positions:
     )
     resets: deque[OffsetReset] = field(default_factory=_latest_resets)
     buffered_bytes: int = 0
-    counts: Counter[Phase] = field(default_factory=Counter[Phase])
+    counts: Counter[Phase] = field(default_factory=_none_yet)
     """How many partitions are in each phase, so that nobody has to look at all of them."""
 
     # -- membership of the set ---------------------------------------------------------------

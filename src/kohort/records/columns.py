@@ -129,7 +129,11 @@ class Columns:
             keys, values = self.headers.keys, self.headers.values
             buffers += [self.headers.offsets, keys.offsets, keys.data]
             buffers += [values.validity, values.offsets, values.data]
-        return sum(memoryview(buffer).nbytes for buffer in buffers if buffer is not None)
+        size = 0
+        for buffer in buffers:
+            if buffer is not None:
+                size += memoryview(buffer).nbytes
+        return size
 
     def __repr__(self) -> str:
         return (
