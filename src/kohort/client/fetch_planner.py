@@ -196,7 +196,7 @@ class FetchPlanner:
         """Whether the log is known to go on behind what is unread, of which there is not much."""
         if len(position.behind) > AHEAD_SETS - 2:
             return False
-        return UNKNOWN < position.buffered_end and not self._read_up(position)
+        return position.buffered_end > UNKNOWN and not self._read_up(position)
 
     def _read_up(self, position: Position) -> bool:
         """Whether all that was there at the last answer has been fetched."""
