@@ -14,8 +14,11 @@ from kohort.broker import lane as lane_module
 from kohort.broker.groups import Groups
 from kohort.broker.log.files import MemoryFiles
 from kohort.broker.node import Node
+from kohort.broker.shards import build_batch
 from kohort.errors import ErrorCode
 from kohort.group.assignors.protocol import encode_subscription
+from kohort.group.effects import GroupRecord
+from kohort.records import stamp
 from kohort.wire import Message, decode_response
 from kohort.wire.messages.consumer_group_heartbeat_request import ConsumerGroupHeartbeatRequest
 from kohort.wire.messages.consumer_group_heartbeat_response import ConsumerGroupHeartbeatResponse
@@ -34,7 +37,7 @@ from kohort.wire.messages.offset_fetch_request import OffsetFetchRequest
 from kohort.wire.messages.sync_group_request import SyncGroupRequest
 from tests.wire.test_fuzz import mutated
 
-from .harness import Harness
+from .harness import WALL_MS, Harness
 from .test_lane import Served, frame_of, state
 
 pytestmark = pytest.mark.skipif(lane_module.LANE != "cython", reason="there is no lane")
@@ -310,6 +313,40 @@ def test_commits_of_a_turn_share_a_write_and_wait_for_its_flush() -> None:
     assert len(env.flushes) == 1
     env.run_flushes()
     assert [len(line.sent) for line in one.lines] == [2, 1, 1, 1]
+
+
+def test_commits_that_come_during_a_flush_share_the_next_one() -> None:
+    """They could not be durable sooner; each has its answer when they are."""
+    one = served(3)
+    who, env = joined(one), one.harness.env
+    log = one.harness.node.groups.partition_of("g").log
+    assert log is not None
+    env.hold_flushes = True
+    for turn in range(5):
+        one.turn([(at, frame_of(commit_of(who, at), 8)) for at in range(3)])
+        assert len(env.flushes) == 1, turn
+    began = log.high.offset
+    env.run_flushes()
+    assert [len(line.sent) for line in one.lines] == [1, 1, 1]
+    assert len(env.flushes) == 1
+    env.run_flushes()
+    assert [len(line.sent) for line in one.lines] == [5, 5, 5]
+    assert [h.last_offset_delta + 1 for h, _ in log.batches(began)][-2:] == [3, 12]
+    assert not env.flushes
+
+
+def test_a_turns_records_are_the_batch_that_the_builder_makes() -> None:
+    """Byte for byte, tombstones too."""
+    for records in (
+        [GroupRecord(b"k", b"v")],
+        [GroupRecord(b"", None), GroupRecord(b"x" * 200, b"y" * 70), GroupRecord(b"z", b"")],
+        [GroupRecord(b"%d" % i * (i % 90), b"v" * i) for i in range(300)],
+    ):
+        run = lane_module.Gathered(records, WALL_MS)
+        built = build_batch(records, None, WALL_MS)
+        stamp(built, 0, 77, 3)
+        assert b"".join(run.stamped(77, 5, 3)) == bytes(built)
+        assert run.marks == [(76 + len(records), 5, len(built), WALL_MS)]
 
 
 def test_a_commit_whose_flush_fails_is_refused_as_the_general_way_does() -> None:

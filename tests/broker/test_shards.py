@@ -264,7 +264,7 @@ def test_a_batch_that_cannot_be_written_refuses_all_of_its_turn(
         raise BrokerError(E.KAFKA_STORAGE_ERROR, "no space left")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Partition, "append", fails)
+        patched.setattr(Partition, "open", fails)
         with nodes.one_turn():
             commits = [nodes.begin_commit(offset) for offset in (2, 3)]
             read = nodes.send(nodes.fetch_request(), 9, nodes.coordinator)

@@ -76,15 +76,15 @@ class World(Nodes):
 
     def turn(self, events: list[tuple[str, int]]) -> None:
         """All of it in one turn of the loop."""
-        append = Partition.append
+        opened = Partition.open
 
-        def perhaps(partition: Partition, *args: object) -> object:
+        def perhaps(partition: Partition) -> object:
             if self.failing:
                 self.failing = False
                 raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "no space left")
-            return append(partition, *args)  # type: ignore[arg-type]
+            return opened(partition)
 
-        with patch.object(Partition, "append", perhaps), self.one_turn():
+        with patch.object(Partition, "open", perhaps), self.one_turn():
             for what, who in events:
                 self.act(what, who)
         self.failing = False

@@ -636,11 +636,10 @@ def test_a_batch_waits_behind_those_that_wait_longer() -> None:
     )
     both.transactional_id = "tx"
     answers.append(harness.send(both, 12))
-    first, second = env.flushes
-    env.flushes = [first]
-    env.run_flushes()  # the first record is durable, the second one is not
+    assert len(env.flushes) == 1  # the second record waits for the first one's flush
+    env.run_flushes()
+    assert len(env.flushes) == 2, "its own, and that of the batch that waited for the first"
     answers.append(tx.start("t", [b"2"]))
-    env.flushes.insert(0, second)
     env.hold_flushes = False
     env.run_flushes()
     env.settle()

@@ -48,6 +48,7 @@ cdef enum:
 
 include "../records/_numbers.pxi"
 include "_asked.pxi"
+include "_gathered.pxi"
 
 
 @cython.final

@@ -4,7 +4,7 @@ the largest part of a broker."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from kohort.broker.apis._topic_names import BY_ID_FROM
@@ -13,12 +13,14 @@ from kohort.group.effects import GroupRecord, Reply
 from kohort.group.shard import GroupShard
 from kohort.group.topics import TopicsImage
 from kohort.lean import quick
-from kohort.wire.messages.heartbeat_request import HeartbeatRequest
-from kohort.wire.messages.offset_commit_request import OffsetCommitRequest
 
 if TYPE_CHECKING:
     from kohort.broker._lane import Asked
     from kohort.broker.node import Node
+
+
+_OFFSET_COMMIT: Final = 8
+_HEARTBEAT: Final = 12
 
 
 class GroupHost(ShardHost[GroupShard]):
@@ -42,14 +44,14 @@ class GroupHost(ShardHost[GroupShard]):
         for the lane, and nothing was done."""
         shard, now_ms = self.shard, self._node.env.now_ms()
         api = asked.api
-        if api == HeartbeatRequest.API_KEY:
+        if api == _HEARTBEAT:
             said = shard.beat(
                 asked.group_id, asked.member_id, asked.instance_id, asked.epoch, now_ms
             )
             if said is None:
                 return False
             self._say(asked, said)
-        elif api == OffsetCommitRequest.API_KEY:
+        elif api == _OFFSET_COMMIT:
             if not names_partitions(self._node, asked):
                 return False
             records: list[GroupRecord] = []
@@ -87,15 +89,18 @@ class GroupHost(ShardHost[GroupShard]):
 
 def names_partitions(node: Node, asked: Asked) -> bool:
     """Whether all partitions of a commit exist; names then stand for the topics' ids."""
-    by_id = asked.api_version >= BY_ID_FROM
+    if asked.api_version < BY_ID_FROM:
+        get = node.topics.get
+        for offset in asked.offsets:
+            topic = get(offset[0])
+            if topic is None or not 0 <= offset[1] < len(topic.partitions):
+                return False
+        return True
     named: list[tuple[str, int, int, int, str | None]] = []
-    for offset in asked.offsets:
-        topic = offset[0]
-        found = node.topics.by_id(topic) if isinstance(topic, bytes) else node.topics.get(topic)
-        if found is None or not 0 <= offset[1] < len(found.partitions):
+    for topic_id, *said in asked.offsets:
+        topic = node.topics.by_id(topic_id)
+        if topic is None or not 0 <= said[0] < len(topic.partitions):
             return False
-        if by_id:
-            named.append((found.name, *offset[1:]))
-    if by_id:
-        asked.offsets = named
+        named.append((topic.name, *said))
+    asked.offsets = named
     return True

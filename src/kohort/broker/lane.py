@@ -33,11 +33,11 @@ _compiled: Final = (
     os.environ.get("KOHORT_PURE") != "1" and find_spec("kohort.broker._lane") is not None
 )
 if _compiled or TYPE_CHECKING:
-    from kohort.broker._lane import Run, take
+    from kohort.broker._lane import Gathered, Run, take
 else:
-    take = None
+    take = Gathered = None
 
-__all__ = ["LANE", "Lane", "said_in_full", "take"]
+__all__ = ["LANE", "Gathered", "Lane", "said_in_full", "take"]
 
 LANE = "cython" if _compiled else "python"
 _BYTES_MAX: Final = 1 << 20

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kohort.broker.config import OFFSETS_TOPIC
 from kohort.broker.env import Cancellable
 from kohort.broker.leadership import NOBODY, Change
+from kohort.broker.loading import LoadingGate
 from kohort.broker.node import Node
 from kohort.broker.partition import Partition
-from kohort.broker.shards import LoadingGate, ShardHost
+from kohort.broker.shards import ShardHost
 from kohort.errors import BrokerError, ErrorCode, UsageError
 
 if TYPE_CHECKING:

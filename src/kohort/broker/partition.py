@@ -179,15 +179,15 @@ class Partition:
         self._await(appended, done)
         return appended
 
-    def append_run(self, run: Run, done: AppendDone) -> bool:
-        """The same for several batches in one write; False where they must go one by one.
+    def append_run(self, run: Run, done: AppendDone) -> Appended | None:
+        """The same for several batches in one write; None where they must go one by one.
 
         Raises BrokerError at once.
         """
         appended = self.open().append_run(run, self.topic.commons.env.wall_ms())
         if appended is not None:
             self._await(appended, done)
-        return appended is not None
+        return appended
 
     def _await(self, appended: Appended, done: AppendDone) -> None:
         commons = self.topic.commons
@@ -220,5 +220,5 @@ class Partition:
 
     def wake(self) -> None:
         """Tell those who wait."""
-        for waiter in list(self.waiters):
+        for waiter in list(self.waiters) if self.waiters else ():
             waiter.progressed()

@@ -82,13 +82,17 @@ class LoopEnv:
     def after_flushes(self, fn: Callable[..., object], *args: Any) -> None:
         """Call `fn` once everything has been told that waits by now, for a flush or to be written.
 
-        Shards write what they replayed in this turn at its end, perhaps after this call.
+        Shards write what they replayed in this turn at its end, perhaps after this call, or when a
+        flush under way has ended: two flushes, one after the other, leave nothing behind.
         """
+
+        def again(error: OSError | None) -> None:
+            self.flush(MemoryFile(""), told)
 
         def told(error: OSError | None) -> None:
             fn(*args)
 
-        self.call_soon(self.flush, MemoryFile(""), told)
+        self.call_soon(self.flush, MemoryFile(""), again)
 
     def stop(self) -> None:
         """End the flusher's thread."""

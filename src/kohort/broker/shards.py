@@ -2,7 +2,8 @@
 
 Rules (DESIGN.md, "group, the coordinator's side"):
 - Records are replayed at once, each with the offset that it is about to get; those of one turn of
-  the loop are appended together, as one batch at its end. Replies go when the log is durable up to
+  the loop are appended together, as one batch at its end, and those that come while a flush of the
+  partition is under way, when that has ended. Replies go when the log is durable up to
   where their records stand; replies without records wait for what was replayed before them.
 - A shard is loaded by replaying its partition from the start, a slice at a time, so that a long log
   does not stop the node. Until then requests are answered COORDINATOR_LOAD_IN_PROGRESS, heartbeats
@@ -23,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from kohort.broker.env import Cancellable
-from kohort.broker.lane import said_in_full
+from kohort.broker.lane import LANE, Gathered, said_in_full
 from kohort.broker.log.log import Appended
 from kohort.broker.log.txn_index import marker_of
 from kohort.broker.partition import Partition
@@ -81,38 +82,6 @@ class Shard(Protocol):
 S = TypeVar("S", bound=Shard)
 
 
-class LoadingGate:
-    """Holds loads back as long as somebody wants to look at what a loading coordinator answers."""
-
-    def __init__(self) -> None:
-        self._holders = 0
-        self._waiting: list[Callable[[], None]] = []
-
-    def pass_on(self, load: Callable[[], None]) -> None:
-        """Load now, or when nobody holds the gate any more."""
-        if self._holders:
-            self._waiting.append(load)
-        else:
-            load()
-
-    @property
-    def held(self) -> bool:
-        """Whether somebody holds it."""
-        return self._holders > 0
-
-    def hold(self) -> None:
-        """Nothing is loaded until it is released as often as it was held."""
-        self._holders += 1
-
-    def release(self) -> None:
-        """What waits is loaded, unless somebody else holds it. Once too often is nothing."""
-        self._holders = max(0, self._holders - 1)
-        if self._holders == 0:
-            waiting, self._waiting = self._waiting, []
-            for load in waiting:
-                load()
-
-
 class ShardHost(ABC, Generic[S]):
     """One shard, its partition, and its timer, for one leader epoch."""
 
@@ -122,8 +91,10 @@ class ShardHost(ABC, Generic[S]):
         self.epoch = partition.leader_epoch
         self.loaded = False
         self._batch: list[GroupRecord] = []
-        """Replayed, and to be appended when the turn ends."""
+        """Replayed, and to be appended when the turn ends or the flush under way."""
         self._batch_bytes = 0
+        self._flushing = 0
+        """Appends of which nobody has said yet that they are durable."""
         self._held: deque[tuple[int, list[Reply]]] = deque()
         self._later: deque[tuple[int, Callable[[], object]]] = deque()
         self._timer: Cancellable | None = None
@@ -239,9 +210,10 @@ class ShardHost(ABC, Generic[S]):
         )
 
     def _append_later(self, records: list[GroupRecord], replies: list[Reply]) -> None:
-        """With everything else of this turn."""
+        """With everything else of this turn, or that comes while a flush is under way: it could not
+        be flushed sooner."""
         batch, replay, at = self._batch, self.shard.replay, self._end()
-        if not batch:
+        if not batch and not self._flushing:
             self._node.env.call_soon(self._write)
         size = self._batch_bytes
         for record in records:
@@ -295,15 +267,21 @@ class ShardHost(ABC, Generic[S]):
             return False
         return True
 
-    def _append(self, records: Sequence[GroupRecord], producer: Producer | None) -> Appended:
+    def _append(self, records: list[GroupRecord], producer: Producer | None) -> Appended:
         """Append one batch. Raises BrokerError."""
-        partition = self.partition
-        batch = build_batch(records, producer, self._node.env.wall_ms())
+        partition, now_ms = self.partition, self._node.env.wall_ms()
         try:
+            self._flushing += 1
             if partition.leader_epoch != self.epoch:  # L11; its resignation is on its way
                 raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            if LANE == "cython" and producer is None:
+                appended = partition.append_run(Gathered(records, now_ms), self._durable)
+                if appended is not None:
+                    return appended
+            batch = build_batch(records, producer, now_ms)
             return partition.append(batch, BatchHeader(batch, 0), self._durable)
         except BrokerError as error:
+            self._flushing -= 1
             log.warning("%s-%d: an append failed: %s", *partition.key, error)
             raise
 
@@ -357,8 +335,11 @@ class ShardHost(ABC, Generic[S]):
         return end + len(self._batch)
 
     def _durable(self, result: Appended | BrokerError) -> None:
+        self._flushing -= 1
         if not isinstance(result, BrokerError):
             self._release()
+            if not self._flushing and self._batch:
+                self._write()
         elif self._closed:
             self._refuse_held(result.code)
         elif self.loaded:

@@ -156,13 +156,14 @@ def store(
         code = ErrorCode.POLICY_VIOLATION
     if code:
         return [int(code)] * len(said.offsets)
-    wall_ms, max_metadata = ws.wall_ms(now_ms), ws.config.offset_metadata_max_bytes
+    wall_ms, max_metadata = now_ms + ws.wall_offset_ms, ws.config.offset_metadata_max_bytes
     expire_ms = min(wall_ms + retention_ms, INT64_MAX) if retention_ms >= 0 else NO_EXPIRY
-    codes: list[int] = []
-    for offset in said.offsets:
-        codes.append(_store(records, group_id, offset, wall_ms, expire_ms, max_metadata))
+    codes = [
+        _store(records, group_id, offset, wall_ms, expire_ms, max_metadata)
+        for offset in said.offsets
+    ]
     if member is not None:
-        ws.arm_session(member, now_ms)
+        ws.timers.arm(member.timer_key, now_ms + member.session_timeout_ms)
     return codes
 
 

@@ -141,17 +141,19 @@ def group_tombstone(group_id: str) -> GroupRecord:
 def offset_record(group_id: str, partition: TopicPartition, offset: StoredOffset) -> GroupRecord:
     """The record that stores a committed offset."""
     key = _offset_key(group_id, partition)
-    if offset.expire_timestamp_ms == NO_EXPIRY:
+    at, leader_epoch, metadata, time_ms, expire_ms, _ = offset
+    if expire_ms != NO_EXPIRY:
+        return GroupRecord(key, _encode_value(offset))
+    if metadata:
         value = _encode_usual_value(offset) or _encode_value(offset)
-        record: GroupRecord = quick(GroupRecord, (key, value))
-        return record
-    return GroupRecord(key, _encode_value(offset))
+    else:
+        value = _BARE_VALUE.pack(3, at, leader_epoch, 0, time_ms)
+    record: GroupRecord = quick(GroupRecord, (key, value))
+    return record
 
 
 def _encode_usual_value(offset: StoredOffset) -> bytes | None:
     """What `_encode_value` gives for v3, three times as fast: every commit needs it."""
-    if not offset.metadata:
-        return _BARE_VALUE.pack(3, offset[0], offset[1], 0, offset[3])
     metadata = offset.metadata.encode()
     if len(metadata) > STRING_BYTES_MAX:
         return None

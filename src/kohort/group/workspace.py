@@ -71,7 +71,8 @@ class Workspace:
 
     def generation(self, group: Group) -> int:
         """The group's current generation; 0 before the first."""
-        return self.stored(group).generation
+        stored = self.durable.groups.get(group.group_id)
+        return 0 if stored is None else stored.generation
 
     def wall_ms(self, now_ms: int) -> int:
         """Wall-clock time of `now_ms`, for what is written into records."""

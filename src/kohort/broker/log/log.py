@@ -26,6 +26,7 @@ from kohort.broker.log.segment import SNAPSHOT_SUFFIX, IndexMemory, Segment, fil
 from kohort.broker.log.txn_index import AbortedTransaction, Marker, marker_of
 from kohort.broker.topic_settings import TopicConfig
 from kohort.errors import BrokerError, ErrorCode, StorageError
+from kohort.lean import quick
 from kohort.records import BatchHeader, Chunk, stamp
 
 if TYPE_CHECKING:
@@ -261,7 +262,9 @@ class PartitionLog:
             if entry.producer_id >= 0:
                 self.producers.note(entry, entry.base_offset, now_ms)
         end = segment.next_offset
-        return Appended(base_offset, end - 1, -1, Mark(end, segment, position + run.size), False)
+        mark: Mark = quick(Mark, (end, segment, position + run.size))
+        appended: Appended = quick(Appended, (base_offset, end - 1, -1, mark, False))
+        return appended
 
     def _check_times(self, header: BatchHeader, now_ms: int) -> None:
         config = self.config
