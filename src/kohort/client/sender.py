@@ -114,15 +114,21 @@ class Sender:
             self._note_deadlines()
             return []
         by_node: dict[int, list[PartitionQueue]] = {}
-        for queue in self._accumulator.ready:
-            self._note(queue.closed[0].deadline_ms)
-            if not self._may_send(queue, now_ms):
-                continue
+        earliest_ms: int | None = None
+        requests, requests_max = self._requests, self._requests_max
+        for queue in self._accumulator.ready:  # there may be hundreds, at every answer
+            deadline_ms = queue.closed[0].deadline_ms
+            if earliest_ms is None or deadline_ms < earliest_ms:
+                earliest_ms = deadline_ms
             node_id = leader(queue.topic, queue.partition)
+            if requests.get(node_id, 0) >= requests_max or not self._may_send(queue, now_ms):
+                continue
             if node_id < 0:
                 self.leader_missing = True
-            elif self._requests.get(node_id, 0) < self._requests_max:
+            else:
                 by_node.setdefault(node_id, []).append(queue)
+        if earliest_ms is not None:
+            self._note(earliest_ms)
         plans: list[ProducePlan] = []
         for node_id, queues in by_node.items():
             while queues and self._requests.get(node_id, 0) < self._requests_max:

@@ -178,6 +178,18 @@ KH_WIDE_TARGET static uint32_t kh_crc_wide(uint32_t crc, const uint8_t *p, size_
 
 static uint32_t (*kh_crc_step)(uint32_t, const uint8_t *, size_t) = kh_crc_tables;
 
+static uint32_t kh_doublings[64]; /* x^(2^n) modulo the polynomial; x^0 is the highest bit */
+
+static uint32_t kh_times(uint32_t a, uint32_t b) {
+    uint32_t product = 0;
+    for (; a; a <<= 1) {
+        if (a & 0x80000000u)
+            product ^= b;
+        b = (b >> 1) ^ (KH_POLYNOMIAL & (0u - (b & 1)));
+    }
+    return product;
+}
+
 /* Fills the tables and chooses the path; called once, when the module is imported. */
 static const char *kh_crc_init(void) {
     for (uint32_t value = 0; value < 256; value++) {
@@ -191,6 +203,9 @@ static const char *kh_crc_init(void) {
             uint32_t crc = kh_slices[slice - 1][value];
             kh_slices[slice][value] = (crc >> 8) ^ kh_slices[0][crc & 0xff];
         }
+    kh_doublings[0] = 0x40000000u;
+    for (int n = 1; n < 64; n++)
+        kh_doublings[n] = kh_times(kh_doublings[n - 1], kh_doublings[n - 1]);
     kh_build_move(kh_over_long, KH_LONG);
     kh_build_move(kh_over_short, KH_SHORT);
 #ifdef KH_HARDWARE
@@ -210,6 +225,19 @@ static const char *kh_crc_init(void) {
 
 static uint32_t kh_crc32c(uint32_t crc, const uint8_t *p, size_t size) {
     return ~kh_crc_step(~crc, p, size);
+}
+
+/* A sum in pieces, not inverted: that of a run which begins with `raw` (0: nothing before it). */
+static __attribute__((unused)) uint32_t kh_crc_on(uint32_t raw, const uint8_t *p, size_t size) {
+    return kh_crc_step(raw, p, size);
+}
+
+/* What `raw` becomes when `size` zero bytes follow, in some fifty steps for each bit of `size`. */
+static __attribute__((unused)) uint32_t kh_crc_moved(uint32_t raw, size_t size) {
+    for (int n = 3; size; n++, size >>= 1)
+        if (size & 1)
+            raw = kh_times(kh_doublings[n], raw);
+    return raw;
 }
 
 static uint32_t kh_crc32c_portable(uint32_t crc, const uint8_t *p, size_t size) {

@@ -3,6 +3,8 @@
 cdef enum:
     # A batch's length is an int32; its compressed form may be a little longer than its records.
     MOST_BYTES = 0x7F000000
+    # Records are summed so many bytes at a time as they are written, while the cache has them.
+    SUMMED_BYTES = 32768
 
 
 cdef inline size_t body_size(
@@ -39,6 +41,9 @@ cdef struct Draft:
     int64_t base_timestamp
     int64_t max_timestamp
     size_t max_bytes
+    size_t summed  # up to here `sum` reaches, from behind the header
+    uint32_t sum
+    bint sums  # false when they are compressed first
 
 
 cdef int add_record(
@@ -72,6 +77,9 @@ cdef int add_record(
         d.max_timestamp = timestamp
     d.records.size = after
     d.count += 1
+    if after - d.summed >= SUMMED_BYTES and d.sums:
+        d.sum = kh_crc_on(d.sum, d.records.data + d.summed, after - d.summed)
+        d.summed = after
     return 0
 
 
@@ -104,10 +112,18 @@ cdef inline int field_of(object data, Field *field, Py_buffer *view) except -1:
     return 1
 
 
-cdef void seal(uint8_t *batch, size_t size) noexcept:
-    """Fills in the length and the CRC of a batch that is otherwise whole."""
+cdef void seal(uint8_t *batch, size_t size, uint32_t sum, size_t summed) noexcept:
+    """Fills in the length and the CRC of a batch that is otherwise whole.
+
+    `sum` is that of the bytes from the header's end to `summed`.
+    """
+    cdef uint32_t head = kh_crc_on(0xFFFFFFFF, batch + CRC_FROM, HEADER - CRC_FROM)
+    if summed == HEADER:
+        sum = head
+    else:
+        sum ^= kh_crc_moved(head, summed - HEADER)
     put32(batch + 8, <uint32_t> (size - PREFIX))
-    put32(batch + 17, kh_crc32c(0, batch + CRC_FROM, size - CRC_FROM))
+    put32(batch + 17, ~kh_crc_on(sum, batch + summed, size - summed))
 
 
 @cython.final
@@ -123,6 +139,7 @@ cdef class BatchBuilder:
         memset(&self.draft, 0, sizeof(Draft))
         self.usual = 0
         self.compression = Compression(compression)
+        self.draft.sums = not self.compression
         self.level = level
         if level is not None:
             check_level(self.compression, level)
@@ -159,7 +176,8 @@ cdef class BatchBuilder:
     def clear(self):
         if reserve(&self.draft.records, HEADER):
             raise MemoryError
-        self.draft.records.size = HEADER
+        self.draft.records.size = self.draft.summed = HEADER
+        self.draft.sum = 0
         self.draft.count = 0
         self.draft.base_timestamp = self.draft.max_timestamp = -1
 
@@ -229,7 +247,7 @@ cdef class BatchBuilder:
         if self.compression:
             return bytes(self._packed())
         out = PyBytes_FromStringAndSize(<const char *> p, <Py_ssize_t> d.records.size)
-        seal(<uint8_t *> <char *> out, d.records.size)
+        seal(<uint8_t *> <char *> out, d.records.size, d.sum, d.summed)
         return out
 
     def take(
@@ -245,7 +263,7 @@ cdef class BatchBuilder:
             out = self._packed()
             release(&d.records)
         else:
-            seal(d.records.data, size)
+            seal(d.records.data, size, d.sum, d.summed)
             out = take(&d.records, 3 * size)  # it is sent soon
         self.usual = min(size, d.max_bytes)
         self.clear()
@@ -288,7 +306,7 @@ cdef class BatchBuilder:
             self.level,
         )
         memcpy(memory.vec.data, d.records.data, HEADER)
-        seal(memory.vec.data, memory.vec.size)
+        seal(memory.vec.data, memory.vec.size, 0, HEADER)
         return memoryview(memory).toreadonly()
 
     cdef int _make_ready(self) except -1:

@@ -40,6 +40,8 @@ from kohort.records.layout import MAX_OFFSET, RECORD_FAULTS, TimestampType, corr
 cdef extern from "_crc32c.h":
     const char *kh_crc_init()
     uint32_t kh_crc32c(uint32_t crc, const uint8_t *data, size_t size) nogil
+    uint32_t kh_crc_on(uint32_t raw, const uint8_t *data, size_t size) nogil
+    uint32_t kh_crc_moved(uint32_t raw, size_t size) nogil
     uint32_t kh_crc32c_portable(uint32_t crc, const uint8_t *data, size_t size) nogil
     uint32_t kh_crc32c_lanes(uint32_t crc, const uint8_t *data, size_t size) nogil
 
