@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from kohort import TopicPartition
-from kohort.errors import CommitFailedError, ConfigError, FencedError
+from kohort.errors import CommitFailedError, ConfigError, FencedError, UsageError
 from tests.clusters import Cluster
 
 from .consumer_world import PATIENCE_S, Listener, World, shared, take, until, values
@@ -86,6 +86,35 @@ def test_commit_inside_revoked(world: World, strategy: str) -> None:
                  sum(second.position(tp) for tp in second.assignment()) == 30,
                  first, second)  # fmt: skip
     assert sorted(seen, key=int) == values(range(40, 60))
+
+
+def test_a_seek_touches_one_consumer_alone(world: World) -> None:
+    """Spec 4.6: neither another member nor what its group has committed, until it commits."""
+    topic, group = world.topic(4, records=40), world.group()
+    config = {"group_id": group, "enable_auto_commit": False}
+    first, second = world.consumer(**config), world.consumer(**config)
+    first.subscribe([topic])
+    second.subscribe([topic])
+    seen = until(lambda: shared(first, second), first, second)
+    seen += until(
+        lambda: all(c.position(tp) == 10 for c in (first, second) for tp in c.assignment()),
+        first, second,
+    )  # fmt: skip
+    assert set(seen) == set(values(range(40)))
+    first.commit()
+    second.commit()
+    ours, theirs = min(first.assignment()), min(second.assignment())
+    kept = first.assignment()
+    first.seek(ours, 4)
+    with pytest.raises(UsageError, match="not assigned"):
+        first.seek(theirs, 4)
+    assert (first.position(ours), second.position(theirs)) == (4, 10)
+    assert second.poll(0.05) == []
+    committed = world.consumer(**config).committed([ours, theirs])
+    assert [found.offset for found in committed.values()] == [10, 10]
+    again = take(first, 6)
+    assert len(again) == 6
+    assert first.assignment() == kept, "no rebalance came of it"
 
 
 @BOTH

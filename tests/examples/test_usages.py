@@ -76,6 +76,7 @@ class Collect:
 
 
 def test_1_smallest(cluster, topic) -> None:
+    """Spec 4.10, the first usage."""
     process = subprocess.Popen(
         [sys.executable, "-u", "examples/consume_smallest.py", topic, "smallest",
          cluster.bootstrap],
@@ -106,6 +107,7 @@ def test_1_smallest(cluster, topic) -> None:
 
 
 def test_2_auto_commit(cluster, topic) -> None:
+    """Spec 4.10, the second: auto commit."""
     some = Collect(60)
     consume_auto_commit.run(topic, "auto", cluster.bootstrap, some)
     assert sorted(some.values) == list(range(60))
@@ -113,6 +115,7 @@ def test_2_auto_commit(cluster, topic) -> None:
 
 
 def test_3_into_a_database(cluster, topic, tmp_path) -> None:
+    """Spec 4.10, the third: committed by hand after a database insert."""
     file = str(tmp_path / "orders.db")
     consume_into_database.run(topic, "database", file, cluster.bootstrap, until=60)
     assert committed(cluster, "database") == 60
@@ -123,6 +126,7 @@ def test_3_into_a_database(cluster, topic, tmp_path) -> None:
 
 
 def test_4_to_the_end(cluster, topic) -> None:
+    """Spec 4.10, the fourth: fixed partitions, read to their present end."""
     values = [int(record.value) for record in consume_to_the_end.read(topic, cluster.bootstrap)]
     assert sorted(values) == list(range(60))
 
@@ -132,6 +136,7 @@ def total(file: str) -> int:
 
 
 def test_5_exactly_once_over_a_rebalance(cluster, topic, tmp_path) -> None:
+    """Spec 4.10, the fifth: results and offsets in one transaction of the database."""
     file = str(tmp_path / "sums.db")
     consume_exactly_once.run(topic, "exactly", file, cluster.bootstrap, until=60)
     fill(cluster, topic, 240, 60)
@@ -149,6 +154,7 @@ def test_5_exactly_once_over_a_rebalance(cluster, topic, tmp_path) -> None:
 
 
 def test_6_seek_back(cluster, topic) -> None:
+    """Spec 4.10, the sixth: back to the last good offset after a failure."""
     tries: Counter[int] = Counter()
     done: dict[int, list[int]] = defaultdict(list)
 
@@ -165,6 +171,7 @@ def test_6_seek_back(cluster, topic) -> None:
 
 
 def test_7_rewind_by_a_flag_once(cluster, topic) -> None:
+    """Spec 4.10, the seventh: a whole group, by a flag and a rolling restart."""
     first = Collect(60)
     consume_rewind.run(topic, "rewind", "v1", 0, cluster.bootstrap, first)
     again = Collect(30)
@@ -177,6 +184,7 @@ def test_7_rewind_by_a_flag_once(cluster, topic) -> None:
 
 
 def test_8_rewind_in_the_database(cluster, topic, tmp_path) -> None:
+    """Spec 4.10, the eighth: the same with offsets kept in a database."""
     file = str(tmp_path / "sums.db")
     consume_exactly_once.run(topic, "put-back", file, cluster.bootstrap, until=60)
     assert total(file) == sum(range(60))
@@ -186,6 +194,7 @@ def test_8_rewind_in_the_database(cluster, topic, tmp_path) -> None:
 
 
 def test_one_consumer_each(cluster, topic) -> None:
+    """Spec 4.12: one consumer a thread."""
     seen, until = [], Until(60)
 
     def work(record) -> None:
@@ -200,6 +209,7 @@ def test_one_consumer_each(cluster, topic) -> None:
 
 
 def test_apart_from_processing(cluster, topic) -> None:
+    """Spec 4.12: consuming apart from processing."""
     until = Until(60)
     running = Running(
         threads_app.make(topic, "apart", cluster.bootstrap, lambda record: until.count())
@@ -231,6 +241,7 @@ def test_results_that_count_exactly_once(cluster, tmp_path, mode) -> None:
 
 
 def test_priorities(cluster, topic) -> None:
+    """Spec 4.11: between topics."""
     bulk = f"{topic}-bulk"
     cluster.create_topic(bulk, partitions=3)
     fill(cluster, bulk, 60, 1_000)
@@ -243,6 +254,7 @@ def test_priorities(cluster, topic) -> None:
 
 
 def test_streams_stay_together(cluster, topic) -> None:
+    """Spec 4.11: two streams within a bound of each other."""
     other = f"{topic}-other"
     cluster.create_topic(other, partitions=3)
     fill(cluster, other, 60, 1_000)

@@ -67,11 +67,12 @@ def test_the_same_events_with_the_same_fields(cluster: Cluster, failing: bool) -
             cluster.faults.fail("Produce", "INVALID_RECORD", topic=topic)
             cluster.faults.fail("OffsetCommit", "UNKNOWN_MEMBER_ID", group=topic)
         where = ["--bootstrap-server", cluster.bootstrap, "--topic", topic]
-        produced = lines(make, "verifiable-producer", *where, "--max-messages", "10",
+        count = "40" if failing else "10"  # what waits for a slow start fails in one batch
+        produced = lines(make, "verifiable-producer", *where, "--max-messages", count,
                          "--repeating-keys", "2", "--throughput", "10")  # fmt: skip
         stored = produced[-1]["acked"]
         with Producer(bootstrap_servers=cluster.bootstrap) as producer:
-            producer.send(topic, b"10").result(WAIT_S)  # there, also when all ten were one batch
+            producer.send(topic, b"40").result(WAIT_S)  # there, also when all were one batch
         stored += 1
         consumed = lines(make, "verifiable-consumer", *where, "--verbose", "--group-id", topic,
                          "--session-timeout", "5000",
