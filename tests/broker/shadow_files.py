@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from kohort.broker.log.files import Buffer, LogFile
+from kohort.broker.log.files import Buffer, LogFile, Syncable
 
 SECTOR = 512
 
@@ -146,13 +146,9 @@ class ShadowFiles:
         inode = self._live.get(path)
         return None if inode is None else bytes(inode.data)
 
-    def make_dir(self, path: str, *, durable: bool = True) -> None:
+    def make_dir(self, path: str) -> None:
         self.check(self.touch(0))
-        if path in self._dirs:
-            return
         self._dirs.add(path)
-        if durable:
-            self._safe_dirs.add(path)
 
     def rename(self, old: str, new: str) -> None:
         self.check(self.touch(0))
@@ -188,7 +184,7 @@ class ShadowFiles:
             else:
                 names[name] = inode
 
-    def sync_all(self, files: Sequence[LogFile]) -> None:
+    def sync_all(self, files: Sequence[Syncable]) -> None:
         for file in files:
             file.sync()
 

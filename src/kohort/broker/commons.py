@@ -25,7 +25,7 @@ from kohort.broker.env import Env
 from kohort.broker.group_configs import GroupConfigs
 from kohort.broker.leadership import Leadership
 from kohort.broker.log.directory import USERS_FILE, DataDirectory, only, partition_dir
-from kohort.broker.log.files import Files, LogFile
+from kohort.broker.log.files import Files, Names, Syncable
 from kohort.broker.log.loading import Opening, open_log
 from kohort.broker.log.log import PartitionLog
 from kohort.broker.log.segment import IndexMemory, Segment
@@ -59,6 +59,8 @@ class Commons:
         self.files = files
         self.durability = Durability(config.durability)
         self.durable = self.durability is Durability.FSYNC
+        self._names = Names(files, "")
+        """Those of the partitions' directories."""
         self._index_memory = IndexMemory(config.log_indexes_in_memory)
         self.leadership = Leadership(config.node_ids())
         self.taps = Taps()
@@ -125,9 +127,11 @@ class Commons:
     def _open_stored(self) -> None:
         """Open every log that is there. Raises OSError."""
         began_ms = self.env.now_ms()
-        stored, unsynced = self.topics.stored(), list[LogFile]()
+        stored, unsynced = self.topics.stored(), list[Syncable]()
         for partition in stored:
             partition.log = self._open(partition, unsynced)
+            if self.durable and partition.log.size == 0:  # perhaps its file was made just now
+                unsynced.append(Names(self.files, partition.log.directory))
             self.leadership.recovered(*partition.key, partition.log.leader_epoch)
         self.files.sync_all(unsynced)
         if stored:
@@ -146,14 +150,28 @@ class Commons:
     # -- logs
 
     def open_log(self, partition: Partition) -> PartitionLog:
-        """Make the log of a partition. Raises OSError."""
-        self.files.make_dir(partition_dir(*partition.key), durable=self.durable)
-        unsynced: list[LogFile] = []
+        """Make the log of a partition. Raises OSError.
+
+        Its names wait for the flusher together with those of all logs that are made in this turn,
+        and before what is appended to it in this turn or later.
+        """
+        self.files.make_dir(partition_dir(*partition.key))
+        unsynced: list[Syncable] = []
         opened = self._open(partition, unsynced)
         self.files.sync_all(unsynced)
+        if self.durable:
+            self._flush_names(partition, opened)
         return opened
 
-    def _open(self, partition: Partition, unsynced: list[LogFile]) -> PartitionLog:
+    def _flush_names(self, partition: Partition, opened: PartitionLog) -> None:
+        def flushed(error: OSError | None) -> None:
+            if error is not None and not opened.closed:
+                partition.fail(f"flushing the names of {opened.directory} failed: {error}")
+
+        for names in (Names(self.files, opened.directory), self._names):
+            self.env.flush(names, flushed)
+
+    def _open(self, partition: Partition, unsynced: list[Syncable]) -> PartitionLog:
         opened, recovered = open_log(
             self.files,
             Opening(
@@ -179,11 +197,11 @@ class Commons:
         def flushed(error: OSError | None) -> None:
             if error is not None:
                 partition.fail(f"flushing {segment.file.path} failed: {error}")
-            elif partition.log is not None:
+            elif partition.log is not None and partition.log.offline is None:
                 partition.log.flushed_offset = segment.next_offset
 
-        self.files.sync_dir(segment.directory)
-        self.files.sync_dir("")  # the name of that directory
+        if partition.log is not None:
+            self._flush_names(partition, partition.log)
         self.env.flush(segment.file, flushed)
 
     def opened(self) -> list[Partition]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from kohort.broker.log.files import LogFile
+from kohort.broker.log.files import Syncable
 
 
 class Cancellable(Protocol):
@@ -29,7 +29,7 @@ class Env(Protocol):
 
     def call_soon(self, fn: Callable[..., object], *args: Any) -> None: ...
 
-    def flush(self, file: LogFile, done: Callable[[OSError | None], None]) -> None:
+    def flush(self, file: Syncable, done: Callable[[OSError | None], None]) -> None:
         """Make what has been appended to `file` durable; answers come in the order of the calls."""
         ...
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
-from kohort.broker.log.files import Buffer, Files, LogFile
+from kohort.broker.log.files import Buffer, Files, LogFile, Syncable
 from kohort.errors import UsageError
 from kohort.lean import dataclass
 
@@ -147,6 +147,6 @@ class FaultyFiles:
     def open(self, path: str, *, create: bool = False) -> LogFile:
         return FaultyFile(self._inner.open(path, create=create), self._disk)
 
-    def sync_all(self, files: Sequence[LogFile]) -> None:
+    def sync_all(self, files: Sequence[Syncable]) -> None:
         for file in files:
             file.sync()

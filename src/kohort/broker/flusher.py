@@ -3,6 +3,7 @@
 Rules:
 - While it flushes, others queue; then it takes the whole queue, flushes each file once, and tells
   everybody in the order in which they came (reliability reference, section 4).
+- Several files are flushed by several threads: a file system commits once for all who wait.
 - An error goes to everybody who waits for that file; the file is not flushed again here.
 
 Shell: threads.
@@ -13,14 +14,22 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from functools import cached_property
 from queue import SimpleQueue
+from typing import TYPE_CHECKING, Final
 
-from kohort.broker.log.files import LogFile
+from kohort.broker.log.files import Syncable
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 log = logging.getLogger("kohort.broker")
+_THREADS: Final = 16
+_TOGETHER_MIN: Final = 4
+"""So few files are flushed one by one: waking threads takes time, too."""
 
 FlushDone = Callable[[OSError | None], None]
-Waiting = list[tuple[LogFile, FlushDone]]
+Waiting = list[tuple[Syncable, FlushDone]]
 
 
 class Flusher:
@@ -42,6 +51,8 @@ class Flusher:
         """Flush what waits, then end."""
         self._queue.put(None)
         self._thread.join()
+        if "_together" in self.__dict__:
+            self._together.shutdown()
 
     def _run(self) -> None:
         more = True
@@ -55,15 +66,21 @@ class Flusher:
                 self._flush(waiting)
 
     def _flush(self, waiting: Waiting) -> None:
-        results: dict[LogFile, OSError | None] = {}
-        for file, _ in waiting:
-            if file not in results:
-                results[file] = _sync(file)
-                self.flushes += 1
+        files = list(dict.fromkeys(file for file, _ in waiting))
+        few = len(files) < _TOGETHER_MIN
+        errors = map(_sync, files) if few else self._together.map(_sync, files)
+        results = dict(zip(files, errors, strict=True))
+        self.flushes += len(files)
         self._post(_tell, waiting, results)
 
+    @cached_property
+    def _together(self) -> ThreadPoolExecutor:
+        from concurrent.futures import ThreadPoolExecutor  # most brokers never come here
 
-def _sync(file: LogFile) -> OSError | None:
+        return ThreadPoolExecutor(_THREADS, "kohort-flusher")
+
+
+def _sync(file: Syncable) -> OSError | None:
     try:
         file.sync()
     except OSError as error:
@@ -71,7 +88,7 @@ def _sync(file: LogFile) -> OSError | None:
     return None
 
 
-def _tell(waiting: Waiting, results: dict[LogFile, OSError | None]) -> None:
+def _tell(waiting: Waiting, results: dict[Syncable, OSError | None]) -> None:
     for file, done in waiting:
         try:
             done(results[file])

@@ -27,7 +27,7 @@ from kohort.broker.config import BrokerConfig, Durability
 from kohort.broker.endpoint import NodeEndpoint
 from kohort.broker.env import Cancellable
 from kohort.broker.flusher import FlushDone, Flusher, Waiting
-from kohort.broker.log.files import Files, LogFile, MemoryFile, MemoryFiles
+from kohort.broker.log.files import Files, MemoryFile, MemoryFiles, Syncable
 from kohort.broker.log.os_files import OsFiles
 from kohort.errors import ClosedError, KafkaTimeoutError, KohortError, StorageError
 from kohort.net import Loop
@@ -62,7 +62,7 @@ class LoopEnv:
     def call_at(self, when_ms: int, fn: Callable[..., object], *args: Any) -> Cancellable:
         return self._loop.call_at(when_ms, fn, *args)
 
-    def flush(self, file: LogFile, done: FlushDone) -> None:
+    def flush(self, file: Syncable, done: FlushDone) -> None:
         if not self._waiting:
             self._loop.call_last(self._submit)  # once a turn, for everybody of that turn
         self._waiting.append((file, done))

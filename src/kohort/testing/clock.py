@@ -27,7 +27,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from kohort.broker.flusher import FlushDone
-from kohort.broker.log.files import LogFile
+from kohort.broker.log.files import Syncable
 from kohort.broker.notices import Notices
 from kohort.broker.server import Broker, LoopEnv
 from kohort.client.completion import drive_by
@@ -131,7 +131,7 @@ class _VirtualEnv(LoopEnv):
         self.call_soon = loop.call_soon
         self.wall_ms = clock.wall_ms
 
-    def flush(self, file: LogFile, done: FlushDone) -> None:
+    def flush(self, file: Syncable, done: FlushDone) -> None:
         self._loop.call_soon(done, None)
 
     @property

@@ -21,6 +21,15 @@ _HELD_FACTOR_MAX: Final = 16
 refused, or are gone."""
 
 
+class Syncable(Protocol):
+    """Something that may be made durable; `sync` may be called from another thread."""
+
+    @property
+    def path(self) -> str: ...
+
+    def sync(self) -> None: ...
+
+
 class LogFile(Protocol):
     """One append-only file. Only `sync` may be called from another thread."""
 
@@ -74,8 +83,8 @@ class Files(Protocol):
         """The whole of a small file, or None when it is not there."""
         ...
 
-    def make_dir(self, path: str, *, durable: bool = True) -> None:
-        """Make a directory unless it is there; `durable`: the name of a new one is, on return."""
+    def make_dir(self, path: str) -> None:
+        """Make a directory unless it is there. Durable after `sync_dir` of its parent."""
         ...
 
     def rename(self, old: str, new: str) -> None:
@@ -85,8 +94,8 @@ class Files(Protocol):
         """
         ...
 
-    def sync_all(self, files: Sequence[LogFile]) -> None:
-        """`sync` each of these files of it, perhaps many at once; raises what the first raised."""
+    def sync_all(self, files: Sequence[Syncable]) -> None:
+        """`sync` each of these, perhaps many at once; raises what the first raised."""
         ...
 
     def remove(self, path: str) -> None: ...
@@ -98,6 +107,20 @@ class Files(Protocol):
     def close(self) -> None:
         """Let go of everything. Nothing is synced by this."""
         ...
+
+
+class Names:
+    """The names in a directory, to be made durable like what stands in files."""
+
+    __slots__ = ("_files", "path")
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files = files
+        self.path = path
+
+    def sync(self) -> None:
+        """Return when every name that was there before the call is on the disk. Raises OSError."""
+        self._files.sync_dir(self.path)
 
 
 def parent_of(path: str) -> str:
@@ -208,7 +231,7 @@ class MemoryFiles:
         file = self._files.get(path)
         return None if file is None else bytes(file.read(0, file.size))
 
-    def make_dir(self, path: str, *, durable: bool = True) -> None:
+    def make_dir(self, path: str) -> None:
         self._dirs.add(path)
 
     def rename(self, old: str, new: str) -> None:
@@ -235,4 +258,4 @@ class MemoryFiles:
 
     def close(self) -> None: ...
 
-    def sync_all(self, files: Sequence[LogFile]) -> None: ...
+    def sync_all(self, files: Sequence[Syncable]) -> None: ...

@@ -8,7 +8,7 @@ Rules:
 - What a crash left half done is finished or undone: `.tmp`, `.cleaned` and `.deleted` files are
   removed, a `.swap` file takes the place of the segments that its name covers (KAFKA-12520).
 - What recovery kept is made durable before anybody is shown it: by the caller, who syncs the files
-  of many logs at once.
+  of many logs at once. So is the name of a log that begins, before anything in it is acknowledged.
 """
 
 from __future__ import annotations
@@ -93,8 +93,6 @@ def open_log(files: Files, opening: Opening) -> tuple[PartitionLog, list[LogFile
     interval = config.index_interval_bytes
     if not bases:
         segments = [Segment.create(files, directory, opening.log_start_offset, interval)]
-        if opening.durable:
-            files.sync_dir(directory)
     else:
         segments = [
             Segment(files, directory, b, files.open(f"{directory}/{b:020d}.log"), interval)

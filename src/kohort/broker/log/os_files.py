@@ -33,7 +33,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 
-from kohort.broker.log.files import Buffer, LogFile
+from kohort.broker.log.files import Buffer, LogFile, Syncable
 from kohort.errors import DataDirectoryInUseError, StorageError
 
 _IOV_MAX = 1000
@@ -270,23 +270,24 @@ class OsFiles:
         if orphan is not None:
             os.close(orphan)
 
-    def sync_all(self, files: Sequence[LogFile]) -> None:
+    def sync_all(self, files: Sequence[Syncable]) -> None:
         """Sync many files at once, whether they are open or not."""
         step = max(1, self._max_open // 2)
         for first in range(0, len(files), step):
-            some = [file for file in files[first : first + step] if isinstance(file, OsFile)]
+            some = files[first : first + step]
             for file in some:
-                self.descriptor(file)
+                if isinstance(file, OsFile):
+                    self.descriptor(file)
             self._sync_open(some)
 
-    def _sync_open(self, files: Sequence[OsFile]) -> None:
+    def _sync_open(self, files: Sequence[Syncable]) -> None:
         if len(files) == 1:
             files[0].sync()
             return
         from concurrent.futures import ThreadPoolExecutor  # most processes never come here
 
         with ThreadPoolExecutor(SYNC_THREADS, "kohort-sync") as pool:
-            for _ in pool.map(self.sync, files):
+            for _ in pool.map(_sync, files):
                 """The first error is raised when all were tried."""
 
     # -- names
@@ -310,18 +311,9 @@ class OsFiles:
         except FileNotFoundError:
             return None
 
-    def make_dir(self, path: str, *, durable: bool = True) -> None:
-        full = f"{self.root}/{path}"
-        try:
-            os.mkdir(full, mode=0o700)
-        except FileExistsError:
-            return
-        if durable:
-            try:
-                self.sync_dir(path.rpartition("/")[0])
-            except OSError:
-                os.rmdir(full)  # the next attempt has to find that it is not there
-                raise
+    def make_dir(self, path: str) -> None:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(f"{self.root}/{path}", mode=0o700)
 
     def rename(self, old: str, new: str) -> None:
         os.replace(f"{self.root}/{old}", f"{self.root}/{new}")
@@ -340,3 +332,7 @@ class OsFiles:
             _fsync(fd)
         finally:
             os.close(fd)
+
+
+def _sync(file: Syncable) -> None:
+    file.sync()
