@@ -1,6 +1,11 @@
 from kohort.processing.items import Item as Item
+from kohort.processing.items import Shown as Shown
 from kohort.processing.items import by_key as by_key
+from kohort.processing.items import enter_lanes as enter_lanes
 from kohort.processing.items import in_one_lane as in_one_lane
-from kohort.processing.items import lanes_of as lanes_of
+from kohort.processing.items import leave_lanes as leave_lanes
+from kohort.processing.items import of_one_partition as of_one_partition
 from kohort.processing.items import offsets_and_size as offsets_and_size
 from kohort.processing.items import offsets_of as offsets_of
+from kohort.processing.items import run_plain as run_plain
+from kohort.processing.items import take_done as take_done

@@ -17,7 +17,7 @@ from collections.abc import Container, Hashable, Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from kohort.processing.items_implementation import Item, lanes_of
+from kohort.processing.items_implementation import Item, enter_lanes, leave_lanes
 
 if TYPE_CHECKING:
     from kohort.processing.partition import Partition
@@ -66,20 +66,7 @@ class Dispatcher:
 
     def add(self, items: Iterable[Item]) -> None:
         """Records that were read, in log order within each lane."""
-        lanes, ready = self._lanes, self._ready
-        for item in items:
-            lane = item.lane
-            if lane is None:
-                ready.append(item)
-            elif lane not in lanes:
-                lanes[lane] = None
-                ready.append(item)
-            else:
-                followers = lanes[lane]
-                if followers is None:
-                    followers = lanes[lane] = deque()
-                followers.append(item)
-                self.waiting += 1
+        self.waiting += enter_lanes(self._lanes, items, self._ready)
 
     def take(self, most: int) -> list[Item]:
         """Up to `most` records for one worker; records of one lane stand in order."""
@@ -118,14 +105,7 @@ class Dispatcher:
     def finished(self, items: Sequence[Item], kept: Container[Hashable] = ()) -> None:
         """A worker holds none of these any more; their lanes go on, but for the `kept` ones."""
         self._in_flight -= len(items)
-        lanes = self._lanes
-        for lane in lanes_of(items):
-            if lane is None or lane in kept:
-                continue
-            if lanes[lane]:
-                self.release(lane)
-            else:
-                del lanes[lane]
+        self.waiting -= leave_lanes(self._lanes, items, kept, self._ready)
 
     def release(self, lane: Hashable | None) -> None:
         """The record that kept this lane has gone its way: the next one may begin."""

@@ -21,7 +21,12 @@ from kohort.config import format_duration
 from kohort.processing.circuit import CircuitState
 from kohort.processing.dispatch import Item, Order
 from kohort.processing.engine_core import EngineCore, TopicPartition, output_refused
-from kohort.processing.items_implementation import by_key, in_one_lane, offsets_and_size
+from kohort.processing.items_implementation import (
+    by_key,
+    in_one_lane,
+    of_one_partition,
+    offsets_and_size,
+)
 from kohort.processing.outbox import Output, Publication
 from kohort.processing.partition import OnFailure, Partition
 from kohort.processing.tracker import Commit, PartitionTracker
@@ -358,7 +363,7 @@ class Engine(EngineCore):
     def _all_done(self, items: Sequence[Item], now_ms: int) -> None:
         self.counts["succeeded"] += len(items)
         first = items[0].partition
-        if all(item.partition is first for item in items):
+        if of_one_partition(items):
             self._done_in(first, items, now_ms)
             return
         by: dict[Partition, list[Item]] = {}

@@ -20,14 +20,12 @@ from typing import TYPE_CHECKING, Any, cast, overload
 from kohort.errors import UsageError
 from kohort.processing.dispatch import Item
 from kohort.processing.engine import NOT_BEGUN, Done, Outcome
+from kohort.processing.items_implementation import Shown, run_plain
 from kohort.processing.outbox import Output
-from kohort.records import Record
 from kohort.retry.classify import Classifier, Failure, stated
-from kohort.retry.copies import Attempt
 from kohort.retry.effects import Effect
-from kohort.retry.handling import Decode, Lookup, decoder_of, not_decoded
+from kohort.retry.handling import Decode, Lookup, RecordView, decoder_of, not_decoded
 from kohort.retry.handling import HandlerSpec as RowSpec
-from kohort.retry.handling import Record as RecordView
 from kohort.retry.headers import Header
 
 if TYPE_CHECKING:
@@ -69,18 +67,15 @@ class HandlerSpec:
     max_batch: int = 500
     rows: RowSpec | None = None
 
+    def classify(self, error: Exception) -> Failure:
+        """What an error of the handler means."""
+        return self.classifier.classify(error)
 
-class Received(RecordView):
+
+class Received(Shown, RecordView):
     """One record as a handler sees it, and what is to be produced when it succeeds."""
 
-    __slots__ = ("_lookups", "outputs")
-
-    def __init__(
-        self, record: Record, attempt: Attempt | None = None, lookups: Lookups | None = None
-    ) -> None:
-        super().__init__(record, attempt, None)
-        self.outputs: list[Output] | None = None
-        self._lookups = lookups
+    __slots__ = ()
 
     @property
     def store(self) -> Lookup:
@@ -186,7 +181,7 @@ class Invoker:
         self._lookups = lookups
         self.specs = dict(specs)
         """By source topic."""
-        self._decoders = {spec.topic: _decoder(spec) for spec in specs.values()}
+        self._decoders = {s.topic: d for s in specs.values() if (d := _decoder(s)) is not None}
 
     def run(self, items: Sequence[Item]) -> list[Outcome] | None:
         """All of them, in order, on this thread; None when every one succeeded."""
@@ -195,40 +190,52 @@ class Invoker:
             return self._run_batches(items)
         found: list[Outcome] | None = None
         failed: set[Hashable] = set()
-        for index, item in enumerate(items):
+        index = 0
+        while index < len(items):
+            item = items[index]
+            spec = self.specs[item.partition.route.topic]
             if failed and item.lane in failed:
                 outcome: Outcome = NOT_BEGUN
+            elif failed or spec.decode is not None or spec.rows is not None:
+                outcome = self._run_one(spec, item)
             else:
-                outcome = self._run_one(item)
+                index, shown, error = run_plain(
+                    items, index, spec.function, Received, self._lookups
+                )
+                if shown is None:
+                    continue
+                item = items[index]
+                outcome = done(spec, shown, None) if error is None else spec.classify(error)
             if outcome is not None:
                 found = found or nothing_said(items)
                 found[index] = outcome
                 note_lane(item, outcome, failed)
+            index += 1
         return found
 
-    def _run_one(self, item: Item) -> Outcome:
-        spec = self.specs[item.partition.route.topic]
+    def _run_one(self, spec: HandlerSpec, item: Item) -> Outcome:
         received = self.received(spec, item)
         if isinstance(received, Failure):
             return received
         try:
             returned = spec.function(received)
         except Exception as error:  # the handler is the user's, and may raise anything
-            return spec.classifier.classify(error)
+            return spec.classify(error)
         return done(spec, received, returned)
 
     def received(self, spec: HandlerSpec, item: Item) -> Received | Failure:
         """A record as its handler is to see it, or why it does not decode."""
-        received = Received(item.record, item.attempt, self._lookups)
-        decoder, value = self._decoders[spec.topic], item.record.value
-        if decoder is None or value is None:
-            received.data = value
-            return received
-        try:
-            received.data = decoder(value)
-        except Exception as error:  # the decoder is the user's, and may raise anything
-            return not_decoded(error)
-        return received
+        value = item.record.value
+        if spec.decode is not None and value is not None:
+            try:
+                value = self._decoders[spec.topic](value)
+            except Exception as error:  # the decoder is the user's, and may raise anything
+                return not_decoded(error)
+        return Received(item.record, item.attempt, self._lookups, value)
+
+    def undecoded(self, item: Item) -> Received:
+        """A record as a handler without `decode` is to see it."""
+        return Received(item.record, item.attempt, self._lookups, item.record.value)
 
     def decoding_waits(self, spec: HandlerSpec, item: Item) -> bool:
         """Whether `received` would have to ask somebody first, such as a schema registry."""
@@ -270,7 +277,7 @@ class Invoker:
                 spec.function(batch)
         except Exception as error:  # the handler is the user's, and may raise anything
             if len(records) == 1:
-                return [spec.classifier.classify(error)]
+                return [spec.classify(error)]
             for record in records:
                 record.outputs = None  # what a failed call sent does not count
             half = len(records) // 2

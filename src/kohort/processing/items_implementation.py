@@ -16,27 +16,42 @@ if _compiled:
 if _compiled:
     from kohort.processing._items import (
         Item,
+        Shown,
         by_key,
+        enter_lanes,
         in_one_lane,
-        lanes_of,
+        leave_lanes,
+        of_one_partition,
         offsets_and_size,
         offsets_of,
+        run_plain,
+        take_done,
     )
 else:
     from kohort.processing.items import (
         Item,
+        Shown,
         by_key,
+        enter_lanes,
         in_one_lane,
-        lanes_of,
+        leave_lanes,
+        of_one_partition,
         offsets_and_size,
         offsets_of,
+        run_plain,
+        take_done,
     )
 
 __all__ = [
     "Item",
+    "Shown",
     "by_key",
+    "enter_lanes",
     "in_one_lane",
-    "lanes_of",
+    "leave_lanes",
+    "of_one_partition",
     "offsets_and_size",
     "offsets_of",
+    "run_plain",
+    "take_done",
 ]

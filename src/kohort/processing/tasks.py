@@ -14,13 +14,20 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Hashable, Sequence
-from typing import Any, Final
+from collections.abc import Hashable, Sequence
+from typing import Final
 
 from kohort.processing.dispatch import Item
 from kohort.processing.engine import NOT_BEGUN, Outcome
 from kohort.processing.fine_timers import new_loop
-from kohort.processing.handlers import TIMED_OUT, Invoker, done, note_lane, nothing_said
+from kohort.processing.handlers import (
+    TIMED_OUT,
+    HandlerSpec,
+    Invoker,
+    done,
+    note_lane,
+    nothing_said,
+)
 from kohort.processing.pools import Finished, Report
 from kohort.processing.wake_ups import wake_on_time
 from kohort.retry.classify import Failure, describe, stated
@@ -33,10 +40,21 @@ async def run_async(invoker: Invoker, items: Sequence[Item]) -> list[Outcome] | 
     found: list[Outcome] | None = None
     failed: set[Hashable] = set()
     for index, item in enumerate(items):
+        spec = invoker.specs[item.partition.route.topic]
         if failed and item.lane in failed:
             outcome: Outcome = NOT_BEGUN
-        else:
-            outcome = await _run_one(invoker, item)
+        elif spec.decode is not None or spec.timeout_ms:
+            outcome = await _run_one(invoker, spec, item)
+        else:  # as `_run_one`: a call less for each record
+            received = invoker.undecoded(item)
+            try:
+                returned = await spec.function(received)
+            except (Exception, asyncio.CancelledError) as error:
+                outcome = _failure(spec, error)
+            else:
+                if spec.rows is None and received.outputs is None:
+                    continue
+                outcome = done(spec, received, returned)
         if outcome is not None:
             found = found or nothing_said(items)
             found[index] = outcome
@@ -44,8 +62,7 @@ async def run_async(invoker: Invoker, items: Sequence[Item]) -> list[Outcome] | 
     return found
 
 
-async def _run_one(invoker: Invoker, item: Item) -> Outcome:
-    spec = invoker.specs[item.partition.route.topic]
+async def _run_one(invoker: Invoker, spec: HandlerSpec, item: Item) -> Outcome:
     if invoker.decoding_waits(spec, item):  # for a schema: the other tasks go on meanwhile
         received = await asyncio.to_thread(invoker.received, spec, item)
     else:
@@ -53,25 +70,24 @@ async def _run_one(invoker: Invoker, item: Item) -> Outcome:
     if isinstance(received, Failure):
         return received
     try:
-        call: Awaitable[Any] = spec.function(received)
-        if spec.timeout_ms:
-            async with asyncio.timeout(spec.timeout_ms / 1_000):
-                returned = await call
-        else:
-            returned = await call
-    except TimeoutError as error:
-        if not spec.timeout_ms:
-            return spec.classifier.classify(error)
-        return describe(error, permanent=False, reason=TIMED_OUT)
-    except asyncio.CancelledError:
+        async with asyncio.timeout(spec.timeout_ms / 1_000 if spec.timeout_ms else None):
+            returned = await spec.function(received)
+    except (Exception, asyncio.CancelledError) as error:
+        return _failure(spec, error)
+    return done(spec, received, returned)
+
+
+def _failure(spec: HandlerSpec, error: Exception | asyncio.CancelledError) -> Failure:
+    """What a handler raised, which may be anything. Raises when it is the pool that ends."""
+    if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         if task is None or task.cancelling():
-            raise  # the pool ends
+            raise error
         text = "something that the handler waited for was cancelled"
         return stated(CANCELLED_INSIDE, permanent=False, message=text)
-    except Exception as error:  # the handler is the user's, and may raise anything
-        return spec.classifier.classify(error)
-    return done(spec, received, returned)
+    if isinstance(error, TimeoutError) and spec.timeout_ms:
+        return describe(error, permanent=False, reason=TIMED_OUT)
+    return spec.classify(error)
 
 
 class TaskPool:

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
+from kohort.processing.items_implementation import take_done
 from kohort.processing.snapshot import (
     MAX_CHARS,
     NO_SUSPECT,
@@ -159,13 +160,12 @@ class PartitionTracker:
         """Several records are done; how many that was news of."""
         if epoch != self.epoch:
             return 0
-        news = self._incomplete.intersection(offsets)
+        news, highest = take_done(self._incomplete, offsets)
         if news:
-            self._incomplete -= news
-            self.highest_done = max(self.highest_done, max(news))
-            self.version += len(news)
+            self.highest_done = max(self.highest_done, highest)
+            self.version += news
             self._retire()
-        return len(news)
+        return news
 
     def seek(self, epoch: int, offset: int) -> None:
         """The reader was moved: forget everything, a new epoch begins at `offset`."""

@@ -35,7 +35,7 @@ UNANSWERED = "decoder_unanswered"
 _EFFECTS = (Insert, Upsert, Execute)
 
 
-class Record:
+class RecordView:
     """One record as a handler sees it; a retried record shows the place where it stood first.
 
     Attributes:
@@ -47,13 +47,12 @@ class Record:
         headers: pairs of name and bytes, ours included when it is a retry.
     """
 
-    __slots__ = ("_attempt", "_source", "data")
+    __slots__ = ()
 
-    def __init__(self, source: Attempt | Fetched, attempt: Attempt | None, data: Any) -> None:
-        self._source = source
-        self._attempt = attempt
-        """None for a record of a source topic, which stands where it stood first."""
-        self.data = data
+    _source: Attempt | Fetched
+    _attempt: Attempt | None
+    """None for a record of a source topic, which stands where it stood first."""
+    data: Any
 
     @property
     def _fetched(self) -> Fetched:
@@ -106,6 +105,17 @@ class Record:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id}, attempt={self.attempt})"
+
+
+class Record(RecordView):
+    """What a handler of a pipeline gets."""
+
+    __slots__ = ("_attempt", "_source", "data")
+
+    def __init__(self, source: Attempt | Fetched, attempt: Attempt | None, data: Any) -> None:
+        self._source = source
+        self._attempt = attempt
+        self.data = data
 
 
 class Lookup:
@@ -225,7 +235,7 @@ class HandlerSpec:
     decode: Decode = "json"
     classifier: Classifier = field(default_factory=Classifier)
 
-    def effects(self, returned: Any, record: Record) -> Sequence[Effect]:
+    def effects(self, returned: Any, record: RecordView) -> Sequence[Effect]:
         """What a handler returned for a record: None, a row, an effect, or several of them."""
         if returned is None:
             return ()
@@ -248,7 +258,7 @@ class HandlerSpec:
                 found += self.effects(part, record)
         return found
 
-    def _row(self, row: Mapping[str, Any], record: Record) -> Effect:
+    def _row(self, row: Mapping[str, Any], record: RecordView) -> Effect:
         if self.table is None:
             raise UsageError(
                 f"the handler of {self.topic} returned a row, but names no table; register it with "
