@@ -7,13 +7,16 @@ import time
 
 import pytest
 
-from kohort import Admin, App, Consumer, Producer
-from kohort.errors import ConfigError, UsageError
+from kohort import Admin, App, Producer
+from kohort.client.config import ConsumerConfig
+from kohort.client.types import TopicPartition
+from kohort.errors import ConfigError, FencedError, UsageError
 from kohort.processing.circuit import CircuitConfig
 from kohort.retry import Permanent
 from kohort.retry import headers as h
 from kohort.retry.policy import RetryPolicy, RetryTopics
-from kohort.retry.redrive import Choice, Redrive
+from kohort.retry.reading import pages_to_end
+from kohort.retry.redrive import Choice, Redrive, Report
 from tests.clusters import Cluster
 from tests.processing.conftest import Running, Until
 
@@ -68,14 +71,16 @@ class Failures:
         return Redrive(name, self.topics, self.client, choice, **more)
 
     def entry(self) -> list:
-        with Consumer(**self.client) as consumer:
-            tps = [(self.topics.entry, n) for n in range(3)]
-            consumer.assign(tps)
-            consumer.seek_to_beginning()
-            left, found = sum(consumer.end_offsets(tps).values()), []
-            while len(found) < left:
-                found += consumer.poll(5)
-        return found
+        return self.there("entry")
+
+    def there(self, target: str) -> list:
+        """What whoever reads committed records finds in a target."""
+        name = self.topics.entry
+        if target.startswith("tier"):
+            name = self.topics.tier(self.topics.policy.tiers[0])
+        config = ConsumerConfig.from_mapping({**self.client, "isolation_level": "read_committed"})
+        pages = pages_to_end(config, [TopicPartition(name, n) for n in range(3)])
+        return [record for page in pages for record in page]
 
 
 def test_all_go_another_round_and_are_done(cluster) -> None:
@@ -182,41 +187,93 @@ class Died(BaseException):
 def test_what_a_crash_left_sent_is_not_sent_again(cluster, monkeypatch, commits, target) -> None:
     """R9 without a ledger: killed after a page was sent and before that was committed."""
     failures = Failures(cluster, count=1_500)
-    left, commit = [commits], Redrive._commit
+    left, commit = [commits], Producer.commit_transaction
 
-    def dying(self, consumer, **more) -> None:
-        if more or left[0]:  # not the first, which only says that it begins
-            left[0] -= not more
-            commit(self, consumer, **more)
-            return
-        raise Died
+    def dying(self, *timeout) -> None:
+        if not left[0]:
+            self.flush()
+            monkeypatch.setattr(Producer, "abort_transaction", dying)
+            raise Died
+        left[0] -= 1
+        commit(self, *timeout)
 
     with monkeypatch.context() as killed:
-        killed.setattr(Redrive, "_commit", dying)
+        killed.setattr(Producer, "commit_transaction", dying)
+        killed.setattr(Producer, "abort_transaction", dying)
         with pytest.raises(Died):
             failures.redrive(target=target).run()
-    preview = failures.redrive(target=target).preview()
     report = failures.redrive(target=target).run()
-    assert report.sent_before > 0
-    assert (preview.sent, preview.sent_before) == (report.sent, report.sent_before)
-    there = sent_to(failures, report.finished, target)
+    assert report.finished
+    assert report.sent == 1_500 - 500 * commits
+    there = [record.value for record in failures.there(target)]
     assert len(there) == 1_500
     assert len(set(there)) == 1_500
 
 
-def sent_to(failures: Failures, finished: bool, target: str) -> list[bytes | None]:
-    assert finished
-    if target == "entry":
-        return [r.value for r in failures.entry()]
-    tier = failures.topics.tier(failures.topics.policy.tiers[0])
-    with Consumer(**failures.client) as consumer:
-        tps = [(tier, n) for n in range(3)]
-        consumer.assign(tps)
-        consumer.seek_to_beginning()
-        left, found = sum(consumer.end_offsets(tps).values()), list[bytes | None]()
-        while len(found) < left:
-            found += [r.value for r in consumer.poll(5)]
-    return found
+@pytest.mark.parametrize("at", range(1, 5))
+def test_of_two_runs_at_once_the_second_goes_on(cluster, clock, at) -> None:
+    """R9 without a ledger: the first one is fenced wherever it is, and both together send once."""
+    failures = Failures(cluster, count=40)
+    reports: list[Report] = []
+    pages = itertools.count(1)
+
+    def other_run(report: Report) -> None:
+        """Between two pages of the first."""
+        if next(pages) == at:
+            reports.append(failures.redrive().run())
+
+    first = failures.redrive()
+    with pytest.raises(FencedError, match="another run of it has begun"):
+        first.run(rate_per_s=10, on_progress=other_run)
+    assert reports[0].finished
+    assert reports[0].sent == 40 - 10 * at
+    values = [record.value for record in failures.entry()]
+    assert len(values) == len(set(values)) == 40
+    assert failures.redrive().run().sent == 0
+
+
+def test_a_second_run_takes_over_in_the_midst_of_a_page(cluster, monkeypatch) -> None:
+    """What the first had sent of a page it has not committed is as never sent."""
+    failures = Failures(cluster)
+    reports: list[Report] = []
+    send_offsets = Producer.send_offsets_to_transaction
+
+    def late(self, offsets, member) -> None:
+        self.flush()
+        if not reports:
+            reports.append(Report())
+            reports.append(failures.redrive().run())
+        send_offsets(self, offsets, member)
+
+    monkeypatch.setattr(Producer, "send_offsets_to_transaction", late)
+    with pytest.raises(FencedError, match="another run of it has begun"):
+        failures.redrive().run()
+    assert reports[1].sent == 30
+    values = [record.value for record in failures.entry()]
+    assert len(values) == len(set(values)) == 30
+
+
+def test_a_run_that_is_cancelled_elsewhere_sends_nothing_more(cluster, clock) -> None:
+    """Else it would write the progress that was just forgotten."""
+    failures = Failures(cluster)
+    first = failures.redrive()
+    with pytest.raises(FencedError, match="it was cancelled"):
+        first.run(rate_per_s=10, on_progress=lambda report: failures.redrive().cancel())
+    assert len(failures.entry()) == 10
+    assert failures.redrive().preview().sent == 30
+
+
+def test_runs_of_one_id_over_two_topics_leave_each_other_alone(cluster, clock) -> None:
+    """Their progress is of other topics, though their group is the same."""
+    some, others = Failures(cluster), Failures(cluster)
+    reports: list[Report] = []
+
+    def other_run(report: Report) -> None:
+        if not reports:
+            reports.append(others.redrive().run())
+
+    assert some.redrive().run(rate_per_s=10, on_progress=other_run).sent == 30
+    assert [report.sent for report in reports] == [30]
 
 
 def test_cancelled_it_begins_anew(cluster) -> None:
@@ -242,9 +299,7 @@ def test_edited_or_left_out(cluster) -> None:
 def test_into_a_tier_or_another_topic(cluster) -> None:
     failures = Failures(cluster)
     failures.redrive("t", Choice(reason="odd"), target="tier:1h").run()
-    with Consumer(**failures.client) as consumer:
-        tier = failures.topics.tier(failures.topics.policy.tiers[0])
-        assert sum(consumer.end_offsets([(tier, n) for n in range(3)]).values()) == 15
+    assert len(failures.there("tier:1h")) == 15
     with pytest.raises(ConfigError, match="there is no such tier; the policy has 1h"):
         failures.redrive(target="tier:5m")
     with pytest.raises(UsageError, match="does not exist, so nobody would read"):

@@ -133,7 +133,7 @@ def _show(name: str, report: Report, output: str, *, sent: bool) -> None:
     ]
     counts = {
         "not_chosen": report.not_chosen, "inert": report.inert,
-        "sent_before": report.again + report.sent_before,
+        "sent_before": report.again,
         "left_by_edit": report.left_by_edit, "value_gone": report.value_gone,
     }  # fmt: skip
     whole: dict[str, Any] = {

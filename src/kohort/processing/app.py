@@ -61,6 +61,7 @@ from kohort.processing.partition import OnFailure, Route
 from kohort.processing.pools import Pool, ProcessPool, ThreadPool
 from kohort.processing.publishing import Publisher
 from kohort.processing.runner import Runner, Timing, wall_ms
+from kohort.processing.store_wait import until_there
 from kohort.retry.classify import Classifier
 from kohort.retry.cluster_port import ClusterPort
 from kohort.retry.handling import Decode, SetupStore, set_up
@@ -131,6 +132,7 @@ class App:
         crash_guard: count the starts from one offset beside the commit, and where the whole program
             ended there twice, begin one record at a time; the one that ends it again is failed.
         exactly_once: None (at least once), "kafka", or the URL of a store (sqlite, postgresql).
+        store_wait: how long a store that is away at the start is waited for; 0 ends at once.
         client: further configuration of the consumer, in Kafka's names. What the producer knows too
             (servers, security) goes to both.
 
@@ -155,6 +157,7 @@ class App:
         clock_skew: str | int = "1s",
         crash_guard: bool = True,
         exactly_once: str | None = None,
+        store_wait: str | int = "5m",
         client: Mapping[str, Any] | None = None,
     ) -> None:
         self.group = group
@@ -177,10 +180,13 @@ class App:
         self._skew_ms = parse_duration_ms(clock_skew)
         self._crash_guard = crash_guard
         self._client = self.exactly.checked(_checked_client(client or {}, group))
+        self._store_wait_ms = parse_duration_ms(store_wait)
         self._setups: list[Callable[[SetupStore], None]] = []
         self._specs: dict[str, HandlerSpec] = {}
         self._routes: dict[str, Route] = {}
         self._runner: Runner | None = None
+        self._trouble = ""
+        """Why it cannot begin, in words."""
         self._counted: dict[str, int] = {}
         self._stopped = False
         self._metrics = AppMetrics(group, lambda: self._runner, exactly=exactly_once is not None)
@@ -352,16 +358,15 @@ class App:
         signals: bool,
         on_trouble: Callable[[str], None] | None,
     ) -> int:
+        if not self._prepare_store(on_trouble):
+            return 0
         with self._consumer() as consumer, self._producer() as producer:
             runner = self.exactly.runner(
                 self._routes.values(), self._limits, consumer, self._pools(), self._timing, ids,
                 skew_ms=self._skew_ms, crash_guard=self._crash_guard,
             )  # fmt: skip
             if isinstance(runner, ExactRunner):
-                if self.exactly.store_url is not None:
-                    with contextlib.closing(open_store(self.exactly.store_url)) as store:
-                        set_up(store, self._setups)
-                    runner.tells_group = True
+                runner.tells_group = self.exactly.store_url is not None
                 runner.transactor = self.exactly.transactor(
                     self.group, self._producing(), port, producer, counts, ids,
                     self._client.get("group_instance_id"),
@@ -380,6 +385,25 @@ class App:
                 runner.run(publisher, gatekeeper)
             return runner.given_up
 
+    def _prepare_store(self, on_trouble: Callable[[str], None] | None) -> bool:
+        """Make what the store has to have, if there is one. False: the app was stopped first."""
+        if (url := self.exactly.store_url) is None:
+            return True
+
+        def work() -> None:
+            with contextlib.closing(open_store(url)) as store:
+                set_up(store, self._setups)
+
+        def tell(trouble: str) -> None:
+            changed, self._trouble = trouble != self._trouble, trouble
+            if changed and on_trouble is not None:
+                on_trouble(trouble)
+
+        try:
+            return until_there(work, lambda: self._stopped, self._store_wait_ms, tell)
+        finally:
+            self._trouble = ""
+
     def stop(self) -> None:
         """End `run` soon and cleanly. Any thread; before `run` it keeps it from beginning."""
         self._stopped = True
@@ -394,7 +418,7 @@ class App:
     def health(self) -> AppHealth:
         """What every partition is doing, since when, how far behind, and why not. Any thread."""
         if self._runner is None:
-            return AppHealth(self.group, False, {}, (), (), None)
+            return AppHealth(self.group, False, {}, (), self.troubles(), None)
         return self._runner.health(self.group)
 
     def status(self) -> dict[tuple[str, int], str]:
@@ -403,7 +427,9 @@ class App:
 
     def troubles(self) -> list[str]:
         """What outside of this program keeps it from its work at present, in words. Any thread."""
-        return [] if self._runner is None else self._runner.troubles()
+        if self._runner is None:
+            return [self._trouble] if self._trouble else []
+        return self._runner.troubles()
 
     def metrics(self) -> dict[MetricName, float]:
         """What this app measures of itself, while it runs; see docs/metrics.md. Any thread."""

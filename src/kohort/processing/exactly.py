@@ -64,9 +64,13 @@ class Exactly:
         return "100ms" if self.kafka or self.store_url else "1s"
 
     def checked(self, client: dict[str, Any]) -> dict[str, Any]:
-        """The consumer's configuration. Raises ConfigError for one that breaks the promise."""
+        """The consumer's configuration. Raises ConfigError for one that breaks the promise.
+
+        What was aborted never happened, and a redrive that died has aborted what it had sent: it
+        is not handled, unless `isolation_level` says so.
+        """
         if not self.kafka:
-            return client
+            return {"isolation_level": "read_committed", **client}
         if client.get("isolation_level", "read_committed") != "read_committed":
             raise ConfigError(
                 'exactly_once="kafka" reads committed records only; leave isolation_level out'

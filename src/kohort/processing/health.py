@@ -86,7 +86,7 @@ class AppHealth:
     """An app at one instant.
 
     Attributes:
-        running: whether it runs; all else is empty when not.
+        running: whether it runs; else all is empty, but for what it waits for before it begins.
         workers: by kind: threads, tasks, processes.
         partitions: every assigned partition of source topics and retry topics.
         concerns: what is wrong outside, with no partition in particular.
@@ -107,12 +107,15 @@ class AppHealth:
 
     def __str__(self) -> str:
         if not self.running:
-            return f"app {self.group} does not run"
+            return "\n".join([f"app {self.group} does not run", *self._told()])
         moving = sum(each.moving for each in self.partitions)
         said = [f"{moving} of {len(self.partitions)} partitions are moving"]
         said += [f"{w.busy} of {w.workers} {kind} are busy" for kind, w in self.workers.items()]
-        lines = [f"app {self.group}: {', '.join(said)}", *(f"trouble: {c}" for c in self.concerns)]
-        return "\n".join([*lines, *map(str, self.partitions)])
+        first = f"app {self.group}: {', '.join(said)}"
+        return "\n".join([first, *self._told(), *map(str, self.partitions)])
+
+    def _told(self) -> list[str]:
+        return [f"trouble: {concern}" for concern in self.concerns]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,18 +17,15 @@ PAGE_RECORDS: Final = 1_000
 
 
 def pages_to_end(
-    config: ConsumerConfig, partitions: Sequence[TopicPartition], since_ms: int | None = None
+    config: ConsumerConfig, partitions: Sequence[TopicPartition]
 ) -> Iterator[list[Record]]:
     """Every record there is now, up to 1,000 at a time, each partition in offset order.
 
-    `since_ms`: from the first record of that time on. Raises as `pages_between`.
+    Raises as `pages_between`.
     """
     with Consumer(config=config) as consumer:
         ends = consumer.end_offsets(partitions)
         starts = consumer.beginning_offsets(partitions)
-        if since_ms is not None:
-            found = consumer.offsets_for_times(dict.fromkeys(partitions, since_ms))
-            starts = {tp: ends[tp] if (at := found[tp]) is None else at.offset for tp in partitions}
         yield from pages_between(consumer, starts, ends, PAGE_RECORDS)
 
 

@@ -11,10 +11,10 @@ Rules:
 - Progress is a group of its own, `redrive.ID`: its commits say how far each partition has been gone
   through, and beside them up to where this redrive goes, which its first run decided. So it can be
   stopped and gone on with, and a second run of a finished one does nothing (R9).
-- A commit never passes a copy that is not acknowledged. What a crash left sent and not committed
-  is found again: beside the commit stands from which time on that can be, and whoever goes on reads
-  the target from there and sends none of it again. Two runs of one id at once are not kept apart
-  (the ledger does that, for those who have one).
+- A page's copies and the commit that passes it are one transaction, whose id is the redrive's
+  (`redrive.ID.FAILED-TOPIC`): a crash leaves nothing sent that is not passed, and of two runs at
+  once the second goes on from where the first was, and the first ends (KIP-98's fence). That holds
+  for whoever reads committed records from the target, as `App` does.
 - A record that was redriven by this id and failed again is not sent again by it.
 - A stub's value is read at its origin; when it is gone there, the record is passed over, and told.
 
@@ -27,30 +27,26 @@ import contextlib
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kohort.client.admin import Admin
 from kohort.client.config import AdminConfig, ConsumerConfig, ProducerConfig, known_to
 from kohort.client.consumer import Consumer
-from kohort.client.front_implementation import RecordFuture
 from kohort.client.producer import Producer
 from kohort.client.types import OffsetAndMetadata, TopicPartition
-from kohort.errors import ConfigError, KohortError, UsageError
+from kohort.errors import ConfigError, FencedError, KohortError, UsageError
 from kohort.records import Record
 from kohort.retry.copies import Attempt, Copy, is_stub, redrive_copy
 from kohort.retry.headers import Header, HeaderFault, RetryHeaders, parse
 from kohort.retry.policy import RetryTopics
-from kohort.retry.reading import POLL_S, pages_between, pages_to_end
+from kohort.retry.reading import POLL_S, pages_between
 
 GROUP_PREFIX: Final = "redrive."
 PAGE_RECORDS: Final = 500
 STOP_HEARD_S: Final = 0.1
-FIRST_MARGIN_MS: Final = 60_000
-MARGIN_MS: Final = 5_000
-"""How far clocks may differ: ours from the brokers' at first, then those of brokers."""
-_PROGRESS: Final = re.compile(r"redrive end=(\d+)(?: since=(\d+))?")
+_PROGRESS: Final = re.compile(r"redrive end=(\d+)")
 
 Edit = Callable[
     [bytes | None, bytes | None, Sequence[Header]],
@@ -105,8 +101,6 @@ class Report:
     """Copies that no ledger row backs, and records that are none of ours."""
     again: int = 0
     """Records that this redrive sent before and that failed again."""
-    sent_before: int = 0
-    """Copies that a former run had sent, and died before it had noted that."""
     left_by_edit: int = 0
     value_gone: int = 0
     """Stubs whose value is no longer at their origin."""
@@ -153,18 +147,19 @@ class Redrive:
         self._edit = edit
         self._backs = backs
         self._stop = False
-        self._starts: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
-        self._since_ms: int | None = None
-        """No copy that was sent and is not passed by the commit is older than this."""
-        self._sent: frozenset[tuple[str, int]] = frozenset()
 
     def stop(self) -> None:
         """End the present run after the page at hand; the same id goes on later. Any thread."""
         self._stop = True
 
     def cancel(self) -> None:
-        """Forget how far it has come: the id begins anew. What was sent stays sent."""
+        """Forget how far it has come: the id begins anew. What was sent stays sent.
+
+        A run that is under way ends with FencedError, and sends nothing more.
+        """
+        with self._producer() as producer:
+            producer.init_transactions()
         with Admin(**known_to(AdminConfig, self._client)) as admin:
             if any(group.group_id == self.group for group in admin.list_groups()):
                 admin.delete_groups([self.group])
@@ -186,38 +181,35 @@ class Redrive:
     ) -> Report:
         """Send what is chosen, at most `rate_per_s` records a second and no more of them at once.
 
-        Raises what the producer raises for a copy that is refused; then nothing after it counts as
-        sent, and the next run begins there.
+        Raises what the producer raises for a copy that is refused; then nothing of its page is
+        sent, and the next run begins there. Raises FencedError when another run of this id has
+        begun meanwhile: that one goes on from where this one was.
         """
         self._stop = False
         report, started = Report(), time.monotonic()
-        large = {"max_request_size": 16 << 20, **known_to(ProducerConfig, self._client)}
-        with self._consumer() as consumer, Producer(**{**large, "acks": "all"}) as producer:
+        with self._consumer() as consumer, self._producer() as producer, self._told_when_fenced():
             count = self._counts()[self._target]
+            producer.init_transactions()  # before the progress is read: nobody moves it any more
             at_once = min(PAGE_RECORDS, max(1, int(rate_per_s))) if rate_per_s else PAGE_RECORDS
             for page in self._pages(consumer, at_once):
-                if self._since_ms is None:
-                    self._since_ms = time.time_ns() // 1_000_000 - FIRST_MARGIN_MS
-                    self._commit(consumer, passed=False)
-                waiting: list[RecordFuture] = []
-                for copy in self._copies(consumer, page, report):
-                    partition = copy.partition_hint % count
-                    sent = producer.send(
-                        copy.topic, copy.value, copy.key, partition, headers=copy.headers
-                    )
-                    waiting.append(sent)
-                producer.flush()
-                stored = [future.result().timestamp_ms for future in waiting]
-                report.sent += len(waiting)
-                self._since_ms = max((at - MARGIN_MS for at in stored), default=self._since_ms)
-                self._commit(consumer)
+                copies = list(self._copies(consumer, page, report))
+                with producer.transaction():
+                    for copy in copies:
+                        partition = copy.partition_hint % count
+                        producer.send(
+                            copy.topic, copy.value, copy.key, partition, headers=copy.headers
+                        )
+                    self._pass(consumer, producer)
+                report.sent += len(copies)
                 if on_progress is not None:
                     on_progress(report)
                 if rate_per_s:
                     self._wait_until(started + report.sent / rate_per_s)
                 if self._stop:
                     return report
-            self._commit(consumer)
+            if self._ends:
+                with producer.transaction():
+                    self._pass(consumer, producer)
         report.finished = True
         return report
 
@@ -234,6 +226,22 @@ class Redrive:
         }
         mine = known_to(ConsumerConfig, self._client)
         return Consumer(ConsumerConfig.from_mapping({**mine, **ours}))
+
+    def _producer(self) -> Producer:
+        ours = {"acks": "all", "transactional_id": f"{self.group}.{self._topics.failed}"}
+        mine = known_to(ProducerConfig, self._client)
+        return Producer(**{"max_request_size": 16 << 20, **mine, **ours})
+
+    @contextlib.contextmanager
+    def _told_when_fenced(self) -> Generator[None]:
+        try:
+            yield
+        except FencedError as error:
+            raise FencedError(
+                error.code,
+                f"redrive {self.id}: another run of it has begun, or it was cancelled; this one "
+                "ends here, and has sent nothing that the other does not know of",
+            ) from error
 
     def _counts(self) -> dict[str, int]:
         """Partitions of the failed topic and of the target. Raises UsageError for a missing one."""
@@ -264,35 +272,14 @@ class Redrive:
         committed = consumer.committed(partitions)
         ends = consumer.end_offsets(partitions)
         firsts = consumer.beginning_offsets(partitions)
-        self._ends, sinces = {}, list[int]()
+        self._ends = {}
         starts: dict[TopicPartition, int] = {}
         for tp in partitions:
             known = committed.get(tp)
-            told = None if known is None else _PROGRESS.fullmatch(known.metadata)
+            told = None if known is None else _PROGRESS.match(known.metadata)
             self._ends[tp] = ends[tp] if told is None else min(int(told[1]), ends[tp])
-            if told is not None:
-                sinces.append(int(told[2] or 0))
             starts[tp] = max(firsts[tp], 0 if known is None else known.offset)
-        self._starts = starts
-        self._since_ms = min(sinces, default=None)
-        unread = any(starts[tp] < self._ends[tp] for tp in partitions)
-        if unread and self._since_ms is not None:
-            self._sent = self._sent_since(counts[self._target], self._since_ms)
         yield from pages_between(consumer, starts, self._ends, at_once)
-
-    def _sent_since(self, count: int, since_ms: int) -> frozenset[tuple[str, int]]:
-        """What of this redrive is in the target, from a time on: records, and which redrive."""
-        partitions = [TopicPartition(self._target, number) for number in range(count)]
-        settings = {**self._client, "allow_auto_create_topics": False, "auto_offset_reset": "none"}
-        config = ConsumerConfig.from_mapping(settings)
-        found: set[tuple[str, int]] = set()
-        for page in pages_to_end(config, partitions, since_ms):
-            for record in page:
-                with contextlib.suppress(HeaderFault):  # somebody else's
-                    retry = parse(record.headers)
-                    if retry.redrive_id == self.id:
-                        found.add((retry.origin.retry_id, retry.redrive_count))
-        return frozenset(found)
 
     def _copies(self, consumer: Consumer, page: Sequence[Record], report: Report) -> Iterator[Copy]:
         """What is to be sent for a page."""
@@ -309,8 +296,6 @@ class Redrive:
                 report.again += 1
             elif not self._choice.takes(record, retry):
                 report.not_chosen += 1
-            elif (retry.origin.retry_id, retry.redrive_count + 1) in self._sent:
-                report.sent_before += 1
             else:
                 copy = self._copy(record, retry, report, now_ms)
                 if copy is not None:
@@ -358,20 +343,14 @@ class Redrive:
             same = bool(found) and found[0].timestamp == origin.timestamp_ms
             return found[0].detach() if same else None
 
-    def _commit(self, consumer: Consumer, *, passed: bool = True) -> None:
-        """How far it has come, and beside that its end and since when more may have been sent.
-
-        Not `passed`: what was read last is not behind it yet.
-        """
-        positions = consumer.positions() if passed else self._starts
+    def _pass(self, consumer: Consumer, producer: Producer) -> None:
+        """How far it has come, and beside that its end, into the transaction that is open."""
+        positions = consumer.positions()
         offsets = {
-            tp: OffsetAndMetadata(
-                positions.get(tp, end), f"redrive end={end} since={self._since_ms or 0}"
-            )
+            tp: OffsetAndMetadata(positions.get(tp, end), f"redrive end={end}")
             for tp, end in self._ends.items()
         }
-        if offsets:
-            consumer.commit(offsets)
+        producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
 
 
 def _target(topics: RetryTopics, text: str) -> tuple[str, int]:
