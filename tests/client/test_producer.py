@@ -492,3 +492,64 @@ def test_a_topic_that_nobody_waits_for_any_more_is_not_asked_for(producer, topic
     core = p._core
     watched = core.thread.call(lambda: core._cluster.watched_topics).result(WAIT_S)
     assert watched == frozenset()
+
+
+def test_filling_a_batch_holds_nobody_up(producer, topic):
+    """While one thread fills a batch others send and are stored, each thread in its order."""
+    p = producer(linger_ms=0)
+    p.send("t", b"before", partition=0).result(WAIT_S)
+    begun, go_on = threading.Event(), threading.Event()
+    filled: list = []
+
+    def slowly(builder) -> int:
+        builder.append(0, None, b"slow 1")
+        begun.set()
+        assert go_on.wait(WAIT_S)
+        builder.append(0, None, b"slow 2")
+        return 2
+
+    filler = threading.Thread(target=lambda: filled.append(p._core.fill("t", 0, slowly, 0)))
+    filler.start()
+    assert begun.wait(WAIT_S)
+    behind = p.send("t", b"behind", partition=0)
+    assert p.send("t", b"elsewhere", partition=1).result(WAIT_S)
+    with pytest.raises(KafkaTimeoutError):
+        p.flush(0.05)
+    assert not behind.done
+    go_on.set()
+    p.flush(WAIT_S)
+    filler.join(WAIT_S)
+    future, count = filled[0]
+    assert (count, future.result(WAIT_S).offset, behind.result(WAIT_S).offset) == (2, 2, 3)
+    assert topic.values(0) == [b"before", b"slow 1", b"slow 2", b"behind"]
+
+
+def test_threads_that_fill_the_same_partitions_each_keep_their_order(producer, topic):
+    p = producer(batch_size=500)
+
+    def many(name: int) -> None:
+        for start in range(0, 400, 40):
+            p.send_many("t", [b"%d %d" % (name, n) for n in range(start, start + 40)], partition=0)
+            p.send("t", b"%d %d" % (name, start + 40), partition=1)
+
+    threads = [threading.Thread(target=many, args=(name,)) for name in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_S)
+    p.flush(WAIT_S)
+    for partition in (0, 1):
+        for name in range(3):
+            mine = [v for v in topic.values(partition) if v.startswith(b"%d " % name)]
+            assert len(mine) == (400 if partition == 0 else 10)
+            assert mine == sorted(mine, key=lambda value: int(value.split()[1]))
+
+
+def test_a_row_that_cannot_be_encoded_leaves_the_rest_to_be_sent(producer, topic):
+    """Nothing waits for a batch in which there is nothing."""
+    p = producer(linger_ms=0)
+    with pytest.raises(TypeError):
+        p.send_many("t", ["text"], partition=0)  # type: ignore[list-item]
+    p.flush(WAIT_S)
+    assert p.send("t", b"after", partition=0).result(WAIT_S)
+    assert topic.values(0) == [b"after"]

@@ -17,6 +17,7 @@ from kohort.client.produce import seal
 from kohort.client.sender import Answer, IdState, Sender
 from kohort.errors import (
     BrokerError,
+    ClosedError,
     ConnectionFailedError,
     KafkaTimeoutError,
     KohortError,
@@ -443,3 +444,84 @@ def test_a_grown_batch_that_no_codec_makes_smaller_is_within_a_brokers_limit(cod
         side.add(rng.randbytes(9_697))  # 108 of them are 7 bytes less than 1 MB
     sizes = [len(b.payload) for plan in side.plan() for b in plan.batches]
     assert 1_000_000 < max(sizes) <= 1_048_588  # max.message.bytes of Apache Kafka
+
+
+def lease(side: Side, values: list[bytes], partition: int = 0):
+    """A batch on lease, with `values` put into it."""
+    queue = side.accumulator.queue("t", partition)
+    batch = side.accumulator.lease(queue, 0)
+    builder = batch.builder
+    for value in values:
+        builder.append(0, None, value)
+    return batch, builder
+
+
+def test_a_batch_on_lease_is_not_sent_and_keeps_its_place():
+    """KIP-98: what others add meanwhile stands behind it, also when linger or a flush closes it."""
+    side = idempotent(linger_ms=0)
+    side.add(b"first")
+    batch, _ = lease(side, [b"second"])
+    side.add(b"third")
+    assert side.plan(10) == []
+    assert side.accumulator.give_back(batch, 1)
+    one, two = side.plan(10)
+    sent = [values_of(plan.batches[0].payload) for plan in (one, two)]
+    assert sent == [[b"first", b"second"], [b"third"]]
+    assert [plan.batches[0].sequence for plan in (one, two)] == [0, 2]
+    side.ok(one)
+    side.ok(two)
+    assert side.accumulator.memory_bytes == 0
+
+
+def test_two_leases_of_a_partition_are_two_batches():
+    side = idempotent(linger_ms=0)
+    one, a = lease(side, [b"a"])
+    two, b = lease(side, [b"b"])
+    assert a is not b
+    side.accumulator.give_back(two, 1)
+    assert side.plan(10) == []
+    side.accumulator.give_back(one, 1)
+    sent = [values_of(plan.batches[0].payload) for plan in side.plan(10)]
+    assert sent == [[b"a"], [b"b"]]
+
+
+def test_a_lease_that_ends_with_nothing_leaves_nothing():
+    """Whether the batch is open still or was closed meanwhile."""
+    for closed in (False, True):
+        side = idempotent(linger_ms=0)
+        batch, _ = lease(side, [])
+        if closed:
+            side.accumulator.close_due(10)
+        assert not side.accumulator.give_back(batch, 0)
+        assert side.plan(20) == []
+        assert side.accumulator.memory_bytes == 0
+        assert not side.accumulator.ready
+        assert not batch.queue.busy
+
+
+def test_the_builder_of_a_batch_given_up_on_lease_serves_nobody_else():
+    """Whoever fills it may still be writing: after an abort, a refused login, a timeout."""
+    for end in ("drop", "expire"):
+        side = idempotent(linger_ms=0, delivery_timeout_ms=100, request_timeout_ms=50)
+        batch, builder = lease(side, [b"lost"])
+        if end == "drop":
+            side.end(side.sender.drop_unsent(ClosedError("closed")))
+        else:
+            side.plan(10)
+            side.end(side.sender.expire(1_000))
+        assert [outcome.batch for outcome in side.outcomes] == [batch]
+        side.add(b"other")
+        assert all(queue.open.builder is not builder for queue in side.accumulator.queues.values())
+        builder.append(0, None, b"more")
+        assert side.accumulator.give_back(batch, 1)
+        (plan,) = side.plan(10)
+        assert values_of(plan.batches[0].payload) == [b"other"]
+
+
+def test_a_full_batch_on_lease_grows_or_is_closed():
+    side = idempotent()
+    batch, builder = lease(side, [b"x" * 60, b"x" * 60])
+    assert builder.append(0, None, b"x" * 60) == -1
+    assert side.accumulator.give_back(batch, 0)  # nothing more fitted
+    assert batch.queue.open is None
+    assert batch.count == 2

@@ -6,6 +6,9 @@ Rules:
 - An open batch is closed by `linger_ms`, by a flush, or when memory is short.
 - A full batch that would only stand in line, because others have not been sent yet, goes on growing
   instead: large batches cost client and broker a fraction of many small ones (ADR 0013).
+- A batch may be leased to one caller, who fills its builder without the producer's lock. It may be
+  closed meanwhile, and then keeps its place in line; it is not sent, and its builder is nobody
+  else's, before it was given back.
 - Memory is counted by batch: `batch_size` when it is opened (more for a larger record, and when it
   grows), given back when its outcome is known. When `buffer_memory` would be passed, records are
   refused until half of it is free: filling and sending in turns is much faster than a crawl at the
@@ -38,8 +41,8 @@ class Batch:
     """Records of one partition that travel together."""
 
     __slots__ = (
-        "attempts", "builder", "count", "created_ms", "deadline_ms", "delivery", "ordinal",
-        "payload", "queue", "reserved_bytes", "retry_at_ms", "sequence", "stamp",
+        "attempts", "builder", "count", "created_ms", "deadline_ms", "delivery", "leased",
+        "ordinal", "payload", "queue", "reserved_bytes", "retry_at_ms", "sequence", "stamp",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +56,8 @@ class Batch:
         self.reserved_bytes = 0
         self.count = 0
         """Records in it; set when it is closed."""
+        self.leased = False
+        """True while its builder is being filled without the lock."""
         self.payload: bytes | bytearray | memoryview = b""
         """The batch as it goes over the wire; made when it is first sent."""
         self.attempts = 0
@@ -133,7 +138,9 @@ class Accumulator:
         Raises RecordTooLargeError for a record that no request could carry.
         """
         batch = queue.open
-        if batch is not None:
+        if batch is not None and batch.leased:
+            self.close_batch(batch)
+        elif batch is not None:
             assert batch.builder is not None
             added = add(batch.builder)
             if not added and self._grow(batch):
@@ -147,12 +154,49 @@ class Accumulator:
         assert batch.builder is not None
         try:
             added = add(batch.builder)
-            self._check_size(batch.builder.size, queue)
+            self.check_size(batch.builder.size, queue)
         except BaseException:  # whatever is wrong with the record, an empty batch must not go out
-            self._discard_open(batch)
+            self._discard(batch)
             raise
         self._account(batch)
         return batch, added
+
+    def lease(self, queue: PartitionQueue, now_ms: int) -> Batch | None:
+        """The open batch, or a new one, for one caller to fill alone; None when memory is short.
+
+        The caller adds to its builder without the lock, and calls `give_back` with it.
+        """
+        batch = queue.open
+        if batch is not None and batch.leased:
+            self.close_batch(batch)  # what comes now stands behind it
+            batch = None
+        if batch is None:
+            batch = self.open_batch(queue, now_ms)
+        if batch is not None:
+            batch.leased = True
+            queue.builder = None
+        return batch
+
+    def give_back(self, batch: Batch, added: int) -> bool:
+        """The caller has added so many records. False when the batch is not there any more.
+
+        Then nothing is in it, or one record that no request could carry (`check_size` says so).
+        """
+        batch.leased = False
+        builder, queue = batch.builder, batch.queue
+        if builder is None:  # given up meanwhile
+            return True
+        if not len(builder) or builder.size > self.batch_bytes_max:
+            self._discard(batch)
+            return False
+        self._account(batch)
+        if queue.open is not batch:
+            self._settle(batch)
+        elif added or self._grow(batch):
+            queue.builder = builder
+        else:
+            self.close_batch(batch)
+        return True
 
     def open_batch(self, queue: PartitionQueue, now_ms: int) -> Batch | None:
         """A new open batch, or None when memory is short. The first batch of all always gets in."""
@@ -197,26 +241,38 @@ class Accumulator:
             return builder
         return BatchBuilder(self._compression, self._batch_bytes, level=self._level)
 
-    def _discard_open(self, batch: Batch) -> None:
+    def _discard(self, batch: Batch) -> None:
         """Take back a batch that got no record."""
         queue = batch.queue
-        queue.open = queue.builder = queue.delivery = None
+        if queue.open is batch:
+            queue.open = queue.builder = queue.delivery = None
+        else:
+            queue.closed.remove(batch)
+            if not queue.closed:
+                self.ready.pop(queue, None)
         self.memory_bytes -= batch.reserved_bytes
         batch.reserved_bytes = 0
         self._keep(batch)
 
     def close_batch(self, batch: Batch) -> None:
         """No more records: put it in line."""
-        assert batch.builder is not None
         assert batch.queue.open is batch
-        batch.count = len(batch.builder)
-        if batch.builder.max_bytes > self._batch_bytes:
-            self._give_back(batch, batch.reserved_bytes - batch.builder.size)
+        self._settle(batch)
         queue = batch.queue
         batch.ordinal = queue.ordinals = queue.ordinals + 1
         queue.open = queue.builder = queue.delivery = None
         queue.closed.append(batch)
         self.ready[queue] = None
+
+    def _settle(self, batch: Batch) -> None:
+        """What is in it is known, unless it is leased; what it grew by and did not need is free."""
+        builder = batch.builder
+        assert builder is not None
+        batch.count = len(builder)
+        unused = batch.reserved_bytes - builder.size
+        if not batch.leased and builder.max_bytes > self._batch_bytes and unused > 0:
+            batch.reserved_bytes -= unused
+            self.memory_bytes -= unused
 
     def close_due(self, now_ms: int, *, everything: bool = False) -> list[PartitionQueue]:
         """Close the batches that have lingered long enough, or all (as when memory is short)."""
@@ -247,12 +303,6 @@ class Accumulator:
             self.full = False
         self._keep(batch)
 
-    def _give_back(self, batch: Batch, unused: int) -> None:
-        """What a batch that grew did not need after all."""
-        if unused > 0:
-            batch.reserved_bytes -= unused
-            self.memory_bytes -= unused
-
     def _account(self, batch: Batch) -> None:
         """A single large record takes more than a batch's share."""
         assert batch.builder is not None
@@ -260,7 +310,7 @@ class Accumulator:
             self.memory_bytes += batch.builder.size - batch.reserved_bytes
             batch.reserved_bytes = batch.builder.size
 
-    def _check_size(self, size: int, queue: PartitionQueue) -> None:
+    def check_size(self, size: int, queue: PartitionQueue) -> None:
         if size > self.batch_bytes_max:
             raise RecordTooLargeError(
                 f"a record for {queue.topic}-{queue.partition} takes {size} bytes and "
@@ -270,7 +320,7 @@ class Accumulator:
 
     def _keep(self, batch: Batch) -> None:
         builder, batch.builder = batch.builder, None
-        if builder is not None:
+        if builder is not None and not batch.leased:
             self.keep(builder)
 
     def keep(self, builder: BatchBuilder) -> None:

@@ -4,7 +4,8 @@ Rules:
 - `send` adds a record to the batch that its partition's slot shows as open. Whatever else there is
   to do (no such topic yet, no open batch, a full one, headers, values that are not plain bytes) is
   `add_slowly`'s matter, which returns a future or raises.
-- A slot shows the open batch's builder and delivery, or None and None.
+- A slot shows the open batch's builder and delivery; no builder where there is none, or one thread
+  alone is filling it.
 - The slots are changed under the guard. The compiled `send` only looks whether the guard is free:
   it runs no Python code between that look and the end of the append, and the interpreter's lock
   does the rest. This one takes the guard.

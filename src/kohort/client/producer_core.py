@@ -21,13 +21,14 @@ from kohort.client.cluster import ANY, ClusterClient, Versioned
 from kohort.client.config import ProducerConfig
 from kohort.client.credentials import Credentials
 from kohort.client.delivery import Delivery
-from kohort.client.front_implementation import Guard, RecordFuture, TopicSlots, for_key
+from kohort.client.front_implementation import Guard, RecordFuture, for_key
 from kohort.client.future import Future
 from kohort.client.metadata import ClusterMetadata
 from kohort.client.network import NetworkThread, warner
 from kohort.client.outgoing import Outgoing
 from kohort.client.partitioner import Sticky, checked
 from kohort.client.produce import answers_in, leader_hints, nodes_in, produce_request
+from kohort.client.route import Route
 from kohort.client.sender import IdState, Outcome, ProducePlan, Sender
 from kohort.errors import (
     AuthenticationError,
@@ -57,33 +58,6 @@ _FAILURES_KEPT_MAX: Final = 1_000
 _FATAL_TOPIC_ERRORS: Final = frozenset(
     {ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED}
 )
-
-
-class Route(TopicSlots):
-    """A topic: its partitions' queues, and the one for records without a key."""
-
-    __slots__ = ("_adaptive", "_chooser")
-
-    def __init__(self, queues: list[PartitionQueue], chooser: Sticky, adaptive: bool) -> None:
-        super().__init__()
-        self.slots = queues
-        self._chooser = chooser
-        self._adaptive = adaptive
-        self.sticky = chooser.partition
-
-    def move_on(self, full: int) -> None:
-        """A batch of partition `full` is full: records without a key go to another one now."""
-        queues: list[PartitionQueue] = self.slots
-
-        def in_line(partition: int) -> int:
-            return len(queues[partition].closed)
-
-        self._chooser.move_on(full, in_line if self._adaptive else None)
-        self.sticky = self._chooser.partition
-
-    def offer(self, available: list[int]) -> None:
-        """The partitions that have a leader now."""
-        self._chooser.available = available
 
 
 _cores: set[ProducerCore] = set()  # not a WeakSet, where a Ctrl-C can get lost
@@ -185,21 +159,53 @@ class ProducerCore:
     def fill(
         self, topic: str, partition: int | None, add: Add, timestamp_ms: int
     ) -> tuple[RecordFuture, int] | Future[None]:
-        """Let `add` fill one batch: the future of its last record and how many fitted."""
+        """Let `add` fill one batch: the future of its last record and how many fitted.
+
+        Filling may take as long as sending: it is done without the lock, with a batch on lease.
+        """
         self.thread.check()
+        while True:
+            route: Route | None = None
+            batch: Batch | None = None
+            count = 0
+            try:
+                with self.lock:
+                    route = self.routes.get(topic)
+                    if route is None:
+                        return self._wait_for_topic(topic)
+                    number = route.sticky if partition is None else partition
+                    queue = self._queue(route, topic, None, number)
+                    self._check_may_write()
+                    before = queue.open
+                    batch = self._accumulator.lease(queue, self._loop.now_ms())
+                    if queue.open is not before:
+                        self._wake()
+                    if batch is None:
+                        return self._wait_for_room()
+                builder = batch.builder
+                assert builder is not None
+                count = add(builder)
+                last = RecordFuture(batch.delivery, len(builder) - 1, timestamp_ms)
+            finally:
+                if batch is not None:  # also when Ctrl-C comes here
+                    self._give_back(route, batch, count)
+            if count:
+                return last, count
+
+    def _give_back(self, route: Route | None, batch: Batch, count: int) -> None:
+        """A batch on lease comes back with so many more records."""
+        queue = batch.queue
         with self.lock:
-            route = self.routes.get(topic)
-            if route is None:
-                return self._wait_for_topic(topic)
-            queue = self._queue(
-                route, topic, None, route.sticky if partition is None else partition
-            )
-            added = self._add_slowly(route, queue, add)
-            if isinstance(added, Future):
-                return added
-            batch, count = added
-            assert batch.builder is not None
-            return RecordFuture(batch.delivery, len(batch.builder) - 1, timestamp_ms), count
+            size = 0 if batch.builder is None else batch.builder.size
+            was_open = queue.open is batch
+            there = self._accumulator.give_back(batch, count)
+            if queue.open is not batch:
+                if was_open and there and route is not None:
+                    route.move_on(queue.partition)
+                self._wake()
+        if not there:
+            batch.delivery.complete(None)  # for a flush that saw it
+            self._accumulator.check_size(size, queue)
 
     def partition_count(self, topic: str) -> int | Future[None]:
         """How many partitions a topic has, or what to wait for before the next try."""
@@ -225,17 +231,16 @@ class ProducerCore:
         self, route: Route, queue: PartitionQueue, add: Add
     ) -> tuple[Batch, int] | Future[None]:
         """Add when perhaps a new batch must be opened; or what to wait for."""
-        self._check_alive()
-        if self.transactional is not None:
-            self.transactional.check_may_write()
+        self._check_may_write()
         before = queue.open
         added = self._accumulator.add(queue, add, self._loop.now_ms())
         if queue.open is not before:
             if before is not None:
                 route.move_on(queue.partition)
             self._wake()
-        if added is not None:
-            return added
+        return self._wait_for_room() if added is None else added
+
+    def _wait_for_room(self) -> Future[None]:
         room: Future[None] = Future()
         self._room.append(room)
         self._wake()
@@ -252,6 +257,11 @@ class ProducerCore:
             self._topics |= {topic}
             self._loop.call_soon_threadsafe(self._watch_topics)
         return news
+
+    def _check_may_write(self) -> None:
+        self._check_alive()
+        if self.transactional is not None:
+            self.transactional.check_may_write()
 
     def _check_alive(self) -> None:
         if self.closed:

@@ -137,6 +137,8 @@ class Sender:
         return plans
 
     def _may_send(self, queue: PartitionQueue, now_ms: int) -> bool:
+        if queue.closed[0].leased:
+            return False
         if queue.bump and queue.in_flight:
             return False
         if queue.identity is None or queue.bump:
