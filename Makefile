@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 KERNEL := $(wildcard src/kohort/*/*.pyx src/kohort/*/*/*.pyx src/kohort/*/*.pxi src/kohort/*/*.h)
 PYTEST := $(BIN)/python -m pytest
+WORKERS ?= auto
+BESIDE := -n $(WORKERS) --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: postgres power-cut help setup demo test check bench demo-kill nightly mutants soak interop compat compat-go wire diagrams clean
@@ -33,11 +35,11 @@ demo: setup  ## the main job: a year of flights through broker, Spark and databa
 demo-kill: setup  ## the main job on the full year, killed again and again, with the same figures
 	@$(BIN)/python tools/demo_kill.py
 
-test: setup check  ## style, types and the whole test suite
+test: setup check  ## style, types and the whole test suite (WORKERS=0: one after another)
 	@echo "==> tests"
-	@$(PYTEST) -q -m "not nightly"
+	@$(PYTEST) -q $(BESIDE) -m "not nightly"
 	@echo "==> tests again without the compiled kernel (pure Python)"
-	@KOHORT_PURE=1 $(PYTEST) -q -m "not nightly and not spark and not slow" tests/records tests/wire/test_roundtrip.py tests/client tests/broker tests/group/test_assignors*.py
+	@KOHORT_PURE=1 $(PYTEST) -q $(BESIDE) -m "not nightly and not spark and not slow" tests/records tests/wire/test_roundtrip.py tests/client tests/broker tests/group/test_assignors*.py
 
 check: setup  ## lint and types
 	@echo "==> lint"

@@ -1,11 +1,16 @@
 """What holds for all tests, and what those of several packages share.
 
-A property is judged by its examples, not by the load of a machine.
+Rules:
+- A property is judged by its examples, not by the load of a machine.
+- `make test` runs files side by side (pytest-xdist): a file's tests stay together and in order, so
+  that they share its cluster; the packages in `ONE_AFTER_ANOTHER` share something dearer.
+- Side by side, files with slow tests come first, so that none of them is left for the end.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -14,6 +19,29 @@ from tests.postgres import PostgresServer, unavailable
 
 settings.register_profile("kohort", deadline=None)
 settings.load_profile("kohort")
+
+ONE_AFTER_ANOTHER = ("tests/spark/",)
+"""One Spark session serves them all, and takes longer to start than most of them."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """How `--dist loadfile` shares the tests out."""
+    from xdist.scheduler import LoadFileScheduling  # there, or this would not be called
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            shared = [package for package in ONE_AFTER_ANOTHER if nodeid.startswith(package)]
+            return shared[0] if shared else super()._split_scope(nodeid)
+
+    return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Files with slow tests first, where others run beside them."""
+    if hasattr(config, "workerinput"):
+        slow = {i.path for i in items if i.get_closest_marker("slow") or "spark" in i.keywords}
+        items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="session")
