@@ -29,7 +29,7 @@ FLOORS = {
     "spark": 5,
     "cli": 6, "console": 6, "demo": 6,
 }  # fmt: skip
-EVERYWHERE = {"acl", "errors", "config", "lean", "settings", "_version"}
+EVERYWHERE = {"acl", "errors", "config", "lean", "settings", "signals", "_version"}
 SAME_FLOOR = {
     ("cli", "demo"),
     ("processing", "retry"),

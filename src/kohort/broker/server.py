@@ -31,6 +31,7 @@ from kohort.broker.log.files import Files, MemoryFile, MemoryFiles, Syncable
 from kohort.broker.log.os_files import OsFiles
 from kohort.errors import ClosedError, KafkaTimeoutError, KohortError, StorageError
 from kohort.net import Loop
+from kohort.signals import handled
 
 if TYPE_CHECKING:
     from kohort.broker.fault_gate import FaultGate
@@ -355,21 +356,16 @@ def serve(
     asked: list[int] = []
     bell = SimpleQueue[None]()  # unlike an Event's, its lock is not held when a handler runs
 
-    def end(number: int, frame: object) -> None:
+    def end(number: int) -> None:
         if asked:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         asked.append(number)
         bell.put(None)
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        with broker:
-            if ready is not None:
-                ready(broker)
-            while not asked:  # again and again: a signal just before a sleep does not end it
-                with contextlib.suppress(Empty):
-                    bell.get(timeout=1.0)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with handled(end), broker:
+        if ready is not None:
+            ready(broker)
+        while not asked:  # again and again: a signal just before a sleep does not end it
+            with contextlib.suppress(Empty):
+                bell.get(timeout=1.0)

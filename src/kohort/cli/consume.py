@@ -11,11 +11,10 @@ Shell: signals, clock.
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ import click
 from kohort.cli.app import EXIT_PARTIAL
 from kohort.cli.connect import Client, client_options, existing_topics, open_admin
 from kohort.errors import ConfigError, UsageError, WakeupError
+from kohort.signals import handled
 
 if TYPE_CHECKING:
     from kohort.cli.positions import Start
@@ -272,22 +272,16 @@ def _exit_code(reading: Reading, bounds: Bounds, group: str | None) -> int:
     return EXIT_PARTIAL if lost else 0
 
 
-@contextmanager
-def signals(consumer: Consumer, reading: Reading) -> Generator[None]:
+def signals(consumer: Consumer, reading: Reading) -> AbstractContextManager[None]:
     """While inside, the first SIGINT or SIGTERM ends the poll; a second one interrupts."""
 
-    def end(number: int, frame: object) -> None:
+    def end(number: int) -> None:
         if reading.signal:
             raise KeyboardInterrupt
         reading.signal = number
         consumer.wakeup()
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return handled(end)
 
 
 def _now_ms() -> int:

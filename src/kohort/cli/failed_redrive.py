@@ -21,6 +21,7 @@ import click
 from kohort.cli.connect import Client, client_options
 from kohort.cli.failed import failed
 from kohort.errors import ConfigError
+from kohort.signals import handled
 
 if TYPE_CHECKING:
     from kohort.retry.redrive import Edit, Redrive, Report
@@ -115,15 +116,8 @@ def _why_nothing(name: str, preview: Report) -> str:
 def _run(job: Redrive, rate: float | None) -> Report:
     """Run it; Ctrl-C stops it in order."""
 
-    def stopped(number: int, frame: object) -> None:
-        del number, frame
-        job.stop()
-
-    old = signal.signal(signal.SIGINT, stopped)
-    try:
+    with handled(lambda _: job.stop(), (signal.SIGINT,)):
         return job.run(rate_per_s=rate)
-    finally:
-        signal.signal(signal.SIGINT, old)
 
 
 def _show(name: str, report: Report, output: str, *, sent: bool) -> None:

@@ -11,11 +11,10 @@ Shell: signals, clock.
 from __future__ import annotations
 
 import json
-import signal
 import time
 import traceback
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from kohort.cli.app import EXIT_CHECK_FAILED, EXIT_INTERRUPTED, OPTIONAL
 from kohort.cli.connect import Client, client_options, open_admin
 from kohort.cli.output import as_table, output_option, show
 from kohort.errors import KohortError
+from kohort.signals import handled
 
 if TYPE_CHECKING:
     from kohort.spark.pipeline import Pipeline
@@ -201,16 +201,10 @@ class Lines:
             self._say(text)
 
 
-@contextmanager
-def interruptible() -> Generator[None]:
+def interruptible() -> AbstractContextManager[None]:
     """While inside, SIGTERM does what SIGINT does."""
 
-    def end(number: int, frame: object) -> None:
+    def end(number: int) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return handled(end)

@@ -13,18 +13,18 @@ Shell: the clock, threads, signals.
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from kohort.config import plain
 from kohort.errors import ConfigError
 from kohort.settings import read_settings
+from kohort.signals import handled
 
 JAVA_ONLY = ("key_serializer", "value_serializer", "key_deserializer", "value_deserializer")
 
@@ -52,22 +52,15 @@ class Stop:
         self.asked: Callable[[], object] = lambda: None
         """Called by the handler."""
 
-    @contextmanager
-    def by_signals(self) -> Generator[None]:
+    def by_signals(self) -> AbstractContextManager[None]:
         """While inside, SIGINT and SIGTERM are noted; a second one interrupts."""
+        return handled(self._end)
 
-        def end(number: int, frame: object) -> None:
-            if self.signal:
-                raise KeyboardInterrupt
-            self.signal = number
-            self.asked()
-
-        before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _end(self, number: int) -> None:
+        if self.signal:
+            raise KeyboardInterrupt
+        self.signal = number
+        self.asked()
 
     @property
     def exit_code(self) -> int:

@@ -33,9 +33,8 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-import signal
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -69,6 +68,7 @@ from kohort.retry.policy import DEFAULT_RETRIES, RetryPolicy, RetryTopics
 from kohort.retry.preparing import ensure_topics, look_at_all, plan_all
 from kohort.retry.store import open_store
 from kohort.retry.topics import TopicState
+from kohort.signals import handled
 
 if TYPE_CHECKING:
     from kohort.serdes.basic import Serde
@@ -491,23 +491,11 @@ class App:
                 pools.append(TaskPool(invoker, workers))
         return pools
 
-    @contextlib.contextmanager
-    def _signals(self) -> Generator[None]:
+    def _signals(self) -> contextlib.AbstractContextManager[None]:
         """SIGTERM and SIGINT stop the app, on the main thread; elsewhere nothing is changed."""
         if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        def ended(number: int, frame: object) -> None:
-            del number, frame
-            self.stop()
-
-        old = {number: signal.signal(number, ended) for number in (signal.SIGTERM, signal.SIGINT)}
-        try:
-            yield
-        finally:
-            for number, handler in old.items():
-                signal.signal(number, handler)
+            return contextlib.nullcontext()
+        return handled(lambda _: self.stop())
 
 
 def _checked_client(given: Mapping[str, Any], group: str) -> dict[str, Any]:
