@@ -86,8 +86,9 @@ class BrokerConfig(BrokerSecurity, Config):
     log_cleaner_delete_retention_ms: int = 86_400_000
     log_flush_checkpoint_interval_ms: int = 60_000
     message_max_bytes: int = 1_048_588
-    offsets_topic_num_partitions: int = 8
-    """Kafka: 50. Fewer shards start faster; the number is kept for the life of a data directory."""
+    offsets_topic_num_partitions: int = 3
+    """Kafka: 50. One thread serves them all, and what commits come together need one flush each;
+    the number is kept for the life of a data directory."""
     offsets_topic_segment_bytes: int = 16 * MIB
     """Kafka: 100 MiB. A small one is compacted, and loaded, sooner."""
     group_initial_rebalance_delay_ms: int = 0

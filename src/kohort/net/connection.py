@@ -292,6 +292,9 @@ class Connection:
     # -- reading
 
     def _ready(self, mask: int) -> None:
+        if mask == READ and not self._paused and self._rest is None:
+            self._read()  # nearly always; closed connections are not watched
+            return
         if mask & WRITE:
             self._dirty = True
             self.flush()
@@ -327,9 +330,22 @@ class Connection:
         if self._expected and not self._head:
             self._read_placed(transport)
             return
-        data = self._received(transport.recv, _RECV_BYTES)
-        if not data:
+        try:
+            data = transport.recv(_RECV_BYTES)
+        except BlockingIOError:
             return
+        except OSError as error:
+            self._fail(f"the connection to {self.peer} broke: {error}")
+            return
+        if not data:
+            self._fail(f"{self.peer} closed the connection")
+            return
+        if not self._head and len(data) >= 4:
+            (size,) = _size_of(data)
+            if size == len(data) - 4 and 0 < size <= self.max_frame_bytes:
+                # One whole frame: almost always so where a peer waits for its answer.
+                self._handler.frame_received(self, memoryview(data)[4:])
+                return
         if self._head:
             data, self._head = self._head + data, b""
         self._parse(memoryview(data))
