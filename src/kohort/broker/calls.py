@@ -83,6 +83,11 @@ class Call:
         self.given_up: Callable[[], None] | None = None
         """Called when the client has gone before the answer."""
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it came over the loopback device."""
+        return self.client_host.startswith("/127.") or self.client_host in ("/::1", "/[::1]")
+
     def answer(self, response: Message | None) -> None:
         """Answer the request; None sends nothing."""
         assert not self.answered, "a call is answered once"

@@ -38,6 +38,7 @@ from kohort.errors import BrokerError, CorruptRecordError, ErrorCode, StorageErr
 
 if TYPE_CHECKING:
     from kohort.broker.fault_gate import FaultGate
+    from kohort.broker.log.local_links import LocalLinks
     from kohort.broker.users import Users
 
 log = logging.getLogger("kohort.broker")
@@ -68,6 +69,8 @@ class Commons:
         """Set by who has the directory."""
         self.gate = gate
         """Where faults come in, if they may at all."""
+        self.links: LocalLinks | None = None
+        """For consumers on this machine; set by who has the files."""
         self.news = News()
         try:
             self.directory = DataDirectory.open(

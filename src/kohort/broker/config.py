@@ -136,6 +136,9 @@ class BrokerConfig(BrokerSecurity, Config):
     max_topics: int = 10_000
     max_partitions: int = 100_000
     max_open_files: int = 512
+    local_reads: bool = True
+    """Kohort's own. Consumers of ours on this machine, of the same user, may read the log's files
+    themselves (ADR 0015). Not at durability `memory`, and not where faults can come in."""
 
     def __post_init__(self) -> None:
         try:

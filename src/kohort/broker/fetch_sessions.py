@@ -226,7 +226,8 @@ class FetchSessions:
 
 
 def _has_records(data: PartitionData) -> bool:
-    return len(cast("Sized | None", data.records) or b"") > 0
+    """Whether it brings records, or says where they are (ADR 0015)."""
+    return len(cast("Sized | None", data.records) or b"") > 0 or bool(data.unknown_tags)
 
 
 def _key(topic: str, topic_id: bytes, index: int, by_id: bool) -> Key:

@@ -195,6 +195,8 @@ class Broker:
             files = self._open_files()
             undo.callback(files.close)
             commons = Commons(self.config, files, env, self._gate)
+            if isinstance(files, OsFiles):
+                commons.links = files.links
             if self.config.data_dir is not None:
                 commons.volume_of = functools.partial(_volume, self.config.data_dir)
             undo.pop_all()
@@ -233,7 +235,10 @@ class Broker:
         if self.config.durability == Durability.MEMORY.value:
             return MemoryFiles()
         assert self.config.data_dir is not None
-        return OsFiles(self.config.data_dir, max_open=self.config.max_open_files)
+        files = OsFiles(self.config.data_dir, max_open=self.config.max_open_files)
+        if self.config.local_reads and self._gate is None:
+            files.links.begin()
+        return files
 
     def call(self, fn: Callable[..., T], *args: Any) -> T:
         """Call `fn(*args)` on the broker's thread and return what it returns; from any thread.

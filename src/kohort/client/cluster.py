@@ -200,6 +200,11 @@ class ClusterClient:
         found = [p.features.get(name, 0) for (n, _), p in self._peers.items() if n == node_id]
         return max(found, default=0)
 
+    def local_directory(self, node_id: int, lane: Lane) -> str | None:
+        """Where the broker at the other end of this connection lets its files be read."""
+        peer = self._peers.get((node_id, lane))
+        return None if peer is None else peer.local_directory
+
     def learn_node(self, node: Node) -> None:
         """Remember an address that an answer named (FindCoordinator), until metadata has it."""
         self._learned[node.node_id] = node

@@ -192,6 +192,9 @@ class ConsumerConfig(ClientConfig):
     """`poll` raises ConsumerStalledError when a partition with records to read has not moved for so
     long although it is polled; 0 (Kafka's behaviour) waits for ever."""
     check_crcs: bool = True
+    local_reads: bool = True
+    """Kohort's own. Read the files of an embedded broker on this machine directly, where it offers
+    that and they may be opened."""
     isolation_level: str = "read_uncommitted"
     """`read_committed`: nothing of a transaction before it has committed, nothing of aborted ones
     ever, and nothing behind the first one that is open (KIP-98)."""

@@ -19,12 +19,13 @@ from kohort.client.committed_queries import Committed, CommittedSend
 from kohort.client.config import ConsumerConfig
 from kohort.client.fetch_planner import FetchOrder, FetchResult
 from kohort.client.fetch_session import FetchSession
+from kohort.client.local_reads import LocalDirectory, LocalReads
 from kohort.client.offset_queries import QuerySend, TimeAnswer
 from kohort.client.offset_resolver import FindStart, LookUp, OffsetAnswer, Question
 from kohort.client.types import TopicPartition
-from kohort.errors import BrokerError, ErrorCode, GroupError, KohortError
+from kohort.errors import BrokerError, DecodeError, ErrorCode, GroupError, KohortError
 from kohort.metrics.events import FetchDone
-from kohort.wire import ZERO_UUID, Message
+from kohort.wire import ZERO_UUID, Message, local_files
 from kohort.wire.messages.fetch_request import FetchRequest
 from kohort.wire.messages.fetch_response import FetchResponse
 from kohort.wire.messages.list_offsets_response import ListOffsetsResponse
@@ -36,6 +37,7 @@ from kohort.wire.messages.offset_for_leader_epoch_response import OffsetForLeade
 
 FETCH_LANES: tuple[Lane, Lane] = ("fetch", "fetch-2")
 LAST_FETCH_BY_NAME = 12
+LOCAL_READS_FROM = 12  # tagged fields
 LAST_OFFSETS_BY_NAME = 9
 EARLY_MS = 10
 """A fetch that brings nothing and ends so much before its time was cut short by the broker."""
@@ -100,6 +102,7 @@ class Exchange:
         """By node and lane: one for each connection that fetches."""
         self._fetching: set[tuple[int, int]] = set()  # those with a Fetch under way
         self._ended = False
+        self._local = LocalReads(config.receive_message_max_bytes)
         self._terms = requests.FetchTerms(
             config.fetch_min_bytes, self._isolation, config.client_rack
         )
@@ -117,10 +120,17 @@ class Exchange:
         until_ms = sent_ms + order.max_wait_ms - EARLY_MS
         session = self._sessions.setdefault((order.node, order.lane), FetchSession())
 
+        directory: LocalDirectory | None = None
+
         def build(version: int) -> FetchRequest:
-            return requests.fetch(
+            nonlocal directory
+            request = requests.fetch(
                 order, session.ask(order.parts, ids.id, version), self._terms, ids.id
             )
+            directory = self._directory(order, version)
+            if directory is not None:
+                request.unknown_tags = [(local_files.TAG, b"")]
+            return request
 
         def done(answer: Message | KohortError) -> None:
             self._fetching.discard((order.node, order.lane))
@@ -129,8 +139,13 @@ class Exchange:
                 self._answers.fetched(order.token, answer)
                 return
             assert isinstance(answer, FetchResponse)
-            named = requests.fetched(answer, ids.name)
-            found = session.answered(answer.error_code, answer.session_id, named)
+            named = requests.fetched(answer, ids.name, directory)
+            try:
+                found = session.answered(answer.error_code, answer.session_id, named)
+            except DecodeError as error:
+                session.lost()
+                self._answers.fetched(order.token, error)
+                return
             if found is None:
                 self.fetch(order)
             elif answer.error_code:
@@ -152,12 +167,20 @@ class Exchange:
             lane=FETCH_LANES[order.lane],
         )
 
+    def _directory(self, order: FetchOrder, version: int) -> LocalDirectory | None:
+        """Where this order's answer may leave its records (ADR 0015); asked when it is sent."""
+        if not self._config.local_reads or version < LOCAL_READS_FROM:
+            return None
+        path = self._cluster.local_directory(order.node, FETCH_LANES[order.lane])
+        return self._local.usable(path, self._cluster.loop.now_ms())
+
     def end_sessions(self, told: Callable[[KohortError | None], None]) -> None:
         """Fetch no more, and let the brokers forget the sessions; `told` when they have answered.
 
         A connection with a fetch under way would hold the word back: it goes over another then.
         """
         self._ended = True
+        self._local.close()
         open_ids = {place: session.end() for place, session in self._sessions.items()}
         left = [at for at, known in open_ids.items() if known and self._cluster.can_reach(at[0])]
         if not left:

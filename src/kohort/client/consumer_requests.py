@@ -13,11 +13,14 @@ from typing import NamedTuple, TypeVar, cast
 
 from kohort.client.commit_lane import CommitSend, Identity
 from kohort.client.committed_queries import Committed
-from kohort.client.fetch_planner import FetchOrder, FetchResult, Records
+from kohort.client.fetch_planner import FetchOrder, FetchResult, Records, RecordSet
 from kohort.client.fetch_session import FINAL_EPOCH, Ask
+from kohort.client.local_reads import LocalDirectory, LocalRecords
 from kohort.client.offset_queries import QuerySend, TimeAnswer
 from kohort.client.offset_resolver import FindStart, OffsetAnswer, Validate
 from kohort.client.types import OffsetAndMetadata, TopicPartition
+from kohort.wire import local_files
+from kohort.wire.local_files import Place
 from kohort.wire.messages import fetch_request, fetch_response
 from kohort.wire.messages import list_offsets_request as lo
 from kohort.wire.messages import offset_commit_request as oc
@@ -103,8 +106,12 @@ def end_of_fetches(session_id: int) -> fetch_request.FetchRequest:
     )
 
 
-def fetched(response: FetchResponse, names: Callable[[bytes], str | None]) -> Iterator[FetchResult]:
-    """The partitions of a Fetch answer."""
+def fetched(
+    response: FetchResponse,
+    names: Callable[[bytes], str | None],
+    directory: LocalDirectory | None = None,
+) -> Iterator[FetchResult]:
+    """The partitions of a Fetch answer; `directory` where it may name places there (ADR 0015)."""
     for topic in response.responses:
         name = topic.topic or names(topic.topic_id)
         if name is None:
@@ -116,14 +123,23 @@ def fetched(response: FetchResponse, names: Callable[[bytes], str | None]) -> It
                 part.high_watermark,
                 part.last_stable_offset,
                 part.log_start_offset,
-                record_set(part),
+                record_set(part, directory),
                 part.preferred_read_replica,
                 aborted(part),
             )
 
 
-def record_set(part: fetch_response.PartitionData) -> Records:
-    """The record set as it came: one slice of the frame, never copied."""
+def record_set(
+    part: fetch_response.PartitionData, directory: LocalDirectory | None = None
+) -> RecordSet:
+    """The record set as it came: one slice of the frame, never copied; or where it is.
+
+    Raises DecodeError.
+    """
+    if directory is not None and part.unknown_tags:
+        said = local_files.found(part.unknown_tags)
+        if said is not None:
+            return LocalRecords(directory, Place.decode(said))
     return cast("Records | None", part.records) or b""
 
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from kohort.client.positions import UNKNOWN, Phase, Position, Positions, Stamp
 from kohort.client.types import TopicPartition
@@ -35,6 +35,22 @@ from kohort.lean import dataclass, field
 from kohort.records import end_of_set
 
 Records = bytes | bytearray | memoryview
+
+
+class Elsewhere(Protocol):
+    """A record set that is not here yet (`local_reads`). It counts as if it were."""
+
+    end_offset: int
+    """Where reading goes on behind it; -1: not known."""
+
+    def __len__(self) -> int: ...
+
+    def read(self) -> Records | None:
+        """The records; None: they have to be fetched again, the ordinary way."""
+        ...
+
+
+RecordSet = Records | Elsewhere
 
 LANES = 2
 QUICK_WAIT_MS = 20
@@ -95,7 +111,7 @@ class FetchResult(NamedTuple):
     high_watermark: int
     last_stable: int
     log_start: int
-    records: Records
+    records: RecordSet
     preferred_replica: int = -1
     aborted: tuple[tuple[int, int], ...] = ()
 
@@ -108,7 +124,7 @@ class Fetched:
     reader.
     """
 
-    records: Records
+    records: RecordSet
     offset: int
     stamp: Stamp
     aborted: tuple[tuple[int, int], ...] = ()
@@ -340,7 +356,9 @@ class FetchPlanner:
         size = len(result.records)
         if size:
             fetched = Fetched(result.records, part.offset, part.stamp, result.aborted)
-            end = end_of_set(result.records)
+            records = result.records
+            here = isinstance(records, bytes | bytearray | memoryview)
+            end = end_of_set(records) if here else records.end_offset
             self.positions.store_buffer(position, fetched, size, end)
             ready.append(position)
 

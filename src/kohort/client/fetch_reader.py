@@ -226,7 +226,31 @@ class FetchReader:
     # -- inside ----------------------------------------------------------------------------------
 
     def _head(self) -> tuple[Position, Fetched] | None:
-        """The partition to read from next. Drops what is stale, sets aside what must wait."""
+        """The partition to read from next, with its records here."""
+        while (found := self._first()) is not None:
+            position, fetched = found
+            if fetched.chunk is not None or self._brought(position, fetched):
+                return found
+        return None
+
+    def _brought(self, position: Position, fetched: Fetched) -> bool:
+        """Read what is still in the broker's file (ADR 0015); False: it is to be fetched again."""
+        records = fetched.records
+        if isinstance(records, bytes | bytearray | memoryview):
+            return True
+        data = records.read()
+        if data is not None:
+            fetched.records = data
+            return True
+        with self._lock:
+            if position.buffer is fetched:
+                self._positions.forget_buffer(position)
+                self._drained_bytes += len(records)
+                self._drained_sets += 1
+        return False
+
+    def _first(self) -> tuple[Position, Fetched] | None:
+        """The partition whose turn it is. Drops what is stale, sets aside what must wait."""
         ready = self._ready
         if not ready:
             return None
@@ -243,10 +267,12 @@ class FetchReader:
     def _chunk(self, position: Position, fetched: Fetched) -> Chunk:
         chunk: Chunk | None = fetched.chunk
         if chunk is None:
+            records = fetched.records
+            assert isinstance(records, bytes | bytearray | memoryview), "`_head` has brought them"
             chunk = fetched.chunk = Chunk(
                 position.tp.topic,
                 position.tp.partition,
-                fetched.records,
+                records,
                 fetched.offset,
                 end_offset=position.end,
                 aborted=fetched.aborted or None,

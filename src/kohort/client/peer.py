@@ -24,7 +24,7 @@ from kohort.client.config import ClientConfig
 from kohort.client.credentials import Credentials
 from kohort.client.login import Login, reauthenticate_after_ms
 from kohort.client.pipeline import PendingRequest, Pipeline
-from kohort.client.versions import Ranges, features_of, pick, ranges_of
+from kohort.client.versions import Ranges, directory_of, features_of, pick, ranges_of
 from kohort.errors import (
     AuthenticationError,
     BrokerError,
@@ -113,6 +113,8 @@ class Peer:
         """The end of the present back-off."""
         self.ranges: Ranges = {}
         self.features: dict[str, int] = {}
+        self.local_directory: str | None = None
+        """Where the broker lets us read its files, as it said (ADR 0015)."""
         """The levels that hold in the cluster (KIP-584), as it said when it was connected."""
         self._backoff = Backoff(
             config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, uniform
@@ -270,6 +272,7 @@ class Peer:
             return
         self.ranges = ranges_of(answer.message)
         self.features = features_of(answer.message)
+        self.local_directory = directory_of(answer.message)
         if self._credentials.logs_in:
             self._log_in()
         else:

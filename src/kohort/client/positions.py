@@ -429,6 +429,10 @@ class Positions:
         position.buffered_bytes -= position.buffer.size
         position.buffer = behind.pop(0)
 
+    def forget_buffer(self, position: Position) -> None:
+        """What is buffered cannot be had after all; it is fetched again."""
+        self._drop_buffer(position)
+
     # -- inside --------------------------------------------------------------------------------
 
     def _enter(self, position: Position, event: Event, now_ms: int) -> None:

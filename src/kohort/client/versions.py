@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from kohort.errors import UnsupportedVersionError
-from kohort.wire import API_NAMES, Message
+from kohort.wire import API_NAMES, Message, local_files
 from kohort.wire.messages.api_versions_response import ApiVersionsResponse
 
 Ranges = Mapping[int, tuple[int, int]]
@@ -33,6 +33,12 @@ def _shared(said: tuple[tuple[int, int, int], ...]) -> Ranges:
 def features_of(response: ApiVersionsResponse) -> dict[str, int]:
     """The finalized levels of features that an ApiVersions answer names (KIP-584)."""
     return {feature.name: feature.max_version_level for feature in response.finalized_features}
+
+
+def directory_of(response: ApiVersionsResponse) -> str | None:
+    """Where a broker of ours on this machine lets its files be read (ADR 0015)."""
+    said = local_files.found(response.unknown_tags)
+    return None if said is None else local_files.decode_directory(said)
 
 
 def pick(api: type[Message], theirs: Ranges, broker: str, at_most: int | None = None) -> int:

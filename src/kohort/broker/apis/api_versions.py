@@ -3,6 +3,8 @@
 What is listed is what is handled, but for the oldest versions of Produce. A version that is not
 known is answered by the server in v0 with UNSUPPORTED_VERSION, before this module is reached.
 
+A client of ours on this machine is told where it may read the log's files (ADR 0015).
+
 Features: `transaction.version` 2, which tells clients to end transactions as of KIP-890. Features
 cannot be changed here.
 """
@@ -10,12 +12,12 @@ cannot be changed here.
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from kohort.broker.calls import Call
 from kohort.errors import ErrorCode
-from kohort.wire import constant
+from kohort.wire import constant, local_files
 from kohort.wire.messages.api_versions_request import ApiVersionsRequest
 from kohort.wire.messages.api_versions_response import (
     ApiVersion,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SOFTWARE_FROM = 3
+OUR_SOFTWARE = "kohort"
 _LEVEL_ZERO_FROM = 4
 """Java's clients before 3.9 refuse the whole answer if a feature may have level 0 (KAFKA-17011)."""
 _LISTED_FROM = {0: 0}
@@ -50,12 +53,22 @@ def handle(node: Node, request: ApiVersionsRequest, call: Call) -> None:
     if gate is not None and gate.watching:  # faults may change what they are given
         call.answer(_answer(level_zero=level_zero))
     else:
-        call.answer(_usual(level_zero))
+        call.answer(_usual(level_zero, _directory(node, request, call)))
 
 
-@cache
-def _usual(level_zero: bool) -> ApiVersionsResponse:
-    return constant(_answer(level_zero=level_zero))
+def _directory(node: Node, request: ApiVersionsRequest, call: Call) -> str | None:
+    """Where this client may read segments itself."""
+    links = node.commons.links
+    ours = request.client_software_name == OUR_SOFTWARE and call.api_version >= _SOFTWARE_FROM
+    return links.directory if links is not None and ours and call.is_local else None
+
+
+@lru_cache(maxsize=16)
+def _usual(level_zero: bool, directory: str | None) -> ApiVersionsResponse:
+    answer = _answer(level_zero=level_zero)
+    if directory is not None:
+        answer.unknown_tags = [(local_files.TAG, local_files.encode_directory(directory))]
+    return constant(answer)
 
 
 def _answer(*, level_zero: bool) -> ApiVersionsResponse:

@@ -8,6 +8,9 @@ A consumer whose group has news for it is answered early, so that it heartbeats 
 
 A fetcher may have an incremental session (`FetchSessions`), which holds its partitions.
 
+A consumer of ours that can read the log's files itself is told where in them its records are
+(ADR 0015); what is small is sent all the same.
+
 Differs from Apache Kafka: there are no followers, so a replica id is refused; an incremental answer
 also names a partition of which only the stable end has moved.
 
@@ -28,6 +31,8 @@ from kohort.broker.log.log import Span
 from kohort.broker.log.txn_index import AbortedTransaction
 from kohort.broker.partition import Partition
 from kohort.errors import BrokerError, CorruptRecordError, ErrorCode
+from kohort.wire import local_files
+from kohort.wire.local_files import Place
 from kohort.wire.messages.fetch_request import FetchRequest
 from kohort.wire.messages.fetch_response import AbortedTransaction as AbortedTransactionOnWire
 from kohort.wire.messages.fetch_response import (
@@ -39,10 +44,13 @@ from kohort.wire.messages.fetch_response import (
 )
 
 if TYPE_CHECKING:
+    from kohort.broker.log.local_links import LocalLinks
     from kohort.broker.node import Node
 
 _RACKS_FROM, _TOPIC_IDS_FROM, _HINTS_FROM = 11, 13, 16
 _READ_COMMITTED = 1
+LOCAL_BYTES_MIN = 64 << 10
+"""What is less is worth no file of its own to open."""
 
 
 def handle(node: Node, request: FetchRequest, call: Call) -> None:
@@ -61,13 +69,15 @@ def handle(node: Node, request: FetchRequest, call: Call) -> None:
 class _Wanted:
     """One partition of a fetch, and what was found; a session keeps it for its next fetch."""
 
-    __slots__ = ("aborted", "error", "nearer", "part", "partition", "span")
+    __slots__ = ("aborted", "error", "nearer", "part", "partition", "place", "span")
 
     def __init__(self, part: FetchPart) -> None:
         self.part = part
         self.partition: Partition | None = None
         self.error = 0
         self.span: Span | None = None
+        self.place: Place | None = None
+        """Where the client may read that itself."""
         self.aborted: list[AbortedTransaction] | None = None
         self.nearer = NOBODY
         """The replica that is to be asked instead."""
@@ -91,6 +101,7 @@ class _Fetch:
         self._timer: Cancellable | None = None
         self._client = (call.client_id, call.client_host)
         self._again = False
+        self._links = _links(node, request, call)
 
     def _resolved(self, part: FetchPart) -> _Wanted:
         """The partition as it is now: the topic may have been deleted, and made again."""
@@ -223,18 +234,31 @@ class _Fetch:
         try:
             if partition is not None:
                 stable = partition.stable_offset
+                wanted.place = self._place(wanted.span)
                 if self._committed and wanted.span is not None:
                     offset = wanted.part.request.fetch_offset
                     wanted.aborted = partition.aborted(wanted.span, offset)
         except (OSError, CorruptRecordError) as error:
             assert partition is not None
             partition.fail(f"it cannot be read: {error}")
-            wanted.error, wanted.span = ErrorCode.KAFKA_STORAGE_ERROR, None
+            wanted.error, wanted.span, wanted.place = ErrorCode.KAFKA_STORAGE_ERROR, None, None
         data = self._data(wanted, stable)
+        if wanted.place is not None:
+            data.unknown_tags = [(local_files.TAG, wanted.place.encode())]
         if partition is not None and wanted.error in HINTED and self._hints:
             leader, epoch = leaders.of(partition)
             data.current_leader = LeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)
         return data
+
+    def _place(self, span: Span | None) -> Place | None:
+        """Where the client may read a span itself. Raises OSError, CorruptRecordError."""
+        if self._links is None or span is None or span.end - span.start < LOCAL_BYTES_MIN:
+            return None
+        number = self._links.number(span.segment.file)
+        if number is None:
+            return None
+        end_offset = span.segment.offset_behind(span.end)
+        return Place(number, span.start, span.end - span.start, end_offset)
 
     def _finish(self) -> None:
         self._stop_waiting()
@@ -282,8 +306,17 @@ class _Fetch:
             log_start_offset=partition.start_offset,
             preferred_read_replica=wanted.nearer,
             aborted_transactions=_listed(wanted.aborted) if self._committed else None,
-            records=wanted.span.views() if wanted.span is not None else b"",
+            records=b"" if wanted.span is None or wanted.place else wanted.span.views(),
         )
+
+
+def _links(node: Node, request: FetchRequest, call: Call) -> LocalLinks | None:
+    """What the client can read by; None where it cannot, or where somebody looks at answers."""
+    commons = node.commons
+    if commons.links is None or local_files.found(request.unknown_tags) is None:
+        return None
+    watched = commons.gate is not None or commons.taps.set
+    return commons.links if call.is_local and not watched else None
 
 
 def _listed(aborted: list[AbortedTransaction] | None) -> list[AbortedTransactionOnWire]:

@@ -34,6 +34,7 @@ from itertools import islice
 from pathlib import Path
 
 from kohort.broker.log.files import Buffer, LogFile, Syncable
+from kohort.broker.log.local_links import LocalLinks
 from kohort.errors import DataDirectoryInUseError, StorageError
 
 _IOV_MAX = 1000
@@ -124,6 +125,7 @@ class OsFile:
         self._files.soil(self)
 
     def close(self) -> None:
+        self._files.links.drop(self)
         self._files.release(self)
 
     def unmap(self) -> None:
@@ -160,6 +162,8 @@ class OsFiles:
                 "as data_dir (--data-dir), or change its permissions"
             ) from error
         self._take_lock()
+        self.links = LocalLinks(self.root)
+        """For consumers on this machine; there are none before it is begun."""
         self.folds_case = os.path.exists(self.root / ".LOCK")
 
     def _take_lock(self) -> None:
@@ -177,6 +181,7 @@ class OsFiles:
 
     def close(self) -> None:
         """Close every descriptor and let the lock go. Nothing is synced by this."""
+        self.links.end()
         for file in (*self._clean, *self.dirty):
             self.release(file)
         if self._lock >= 0:

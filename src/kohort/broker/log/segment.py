@@ -249,6 +249,13 @@ class Segment:
         first = next(headers(self.file.read, start, end), None)
         return end if first is None else max(start + max_bytes, start + first.size)
 
+    def offset_behind(self, end: int) -> int:
+        """The offset behind the last batch before `end`, which lies between two batches."""
+        found = -1
+        for header in headers(self.file.read, self.index.boundary_before(end - 1), end):
+            found = header.next_offset
+        return found
+
     def batches_from_time(
         self, timestamp: int, from_offset: int, end: int
     ) -> Iterator[tuple[BatchHeader, Buffer]]:
