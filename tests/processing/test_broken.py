@@ -215,6 +215,51 @@ def test_an_idle_entry_topic_is_not_asked_for_without_a_pause() -> None:
     assert gate._ask({("orders.billing.retry.0s", 0): 0}) == 1_000
 
 
+def test_whoever_looks_at_the_depths_hears_what_is_so_now() -> None:
+    """They were up to half a minute old: what the gate had been told when it asked for itself."""
+    now, latest = [1_000_000], [0]
+
+    class Growing(Port):
+        def latest(self, wanted):
+            return dict.fromkeys(wanted, latest[0])
+
+    at = ("orders.billing.retry.1h", 0)
+    gate = Gatekeeper({at[0]: 3_600_000}, 0, Growing(), lambda: now[0], lambda ends: None)
+    gate.watch({at: 0})
+    gate.start()
+    try:
+        assert gate.depths() == {at: (0, 0)}
+        latest[0] = 3
+        assert gate.depths() == {at: (0, 0)}, "told within this second"
+        now[0] += 1_000
+        assert gate.depths() == {at: (3, 3)}
+    finally:
+        gate.stop()
+
+
+def test_a_cluster_that_does_not_answer_leaves_the_last_depths() -> None:
+    """Whoever looks waits a quarter of a second, and not for ever."""
+    now, away = [1_000_000], [False]
+
+    class Leaving(Port):
+        def latest(self, wanted):
+            if away[0]:
+                raise KafkaTimeoutError("nobody answers")
+            return dict.fromkeys(wanted, 3)
+
+    at = ("orders.billing.retry.1h", 0)
+    gate = Gatekeeper({at[0]: 3_600_000}, 0, Leaving(), lambda: now[0], lambda ends: None)
+    gate.watch({at: 0})
+    gate.start()
+    try:
+        assert gate.depths() == {at: (3, 3)}
+        away[0] = True
+        now[0] += 1_000
+        assert gate.depths() == {at: (3, 3)}
+    finally:
+        gate.stop()
+
+
 def test_set_back_is_known_by_the_fetch_position_alone() -> None:
     """What a former owner did beyond the commit is passed over, and is no step back."""
     engine = Engine([route()])

@@ -3,7 +3,8 @@
 Rules (retry reference D2, D3):
 - A thread of its own with clients of its own. It is told where the readers stand and answers with
   offsets that they may read up to; the gate itself lives here and nowhere else.
-- It sleeps until the next answer runs out: when the next record falls due, at most 30 s.
+- It sleeps until the next answer runs out: when the next record falls due, at most 30 s; or until
+  somebody looks how many records wait (`depths`), who hears what is so now.
 - An error of the cluster closes nothing and opens nothing: it is asked again a little later.
 
 Shell: threads.
@@ -26,6 +27,10 @@ log = logging.getLogger("kohort.processing")
 
 PAUSE_AFTER_ERROR_MS = 1_000
 FAILED_CHECK_MS = 30_000
+DEPTH_HOLDS_MS = 1_000
+"""So old may be what is told of the tiers' depths; then the cluster is asked anew."""
+DEPTH_WAIT_S = 0.25
+"""So long somebody who looks at the depths waits for the answer; then the last one is told."""
 ENTRY_CHECK_MS = 1_000
 """How long a redriven record may lie in the entry topic before it is seen."""
 
@@ -71,6 +76,8 @@ class Gatekeeper:
         self._starts: dict[TopicPartition, int] = {}
         self._new: set[TopicPartition] = set()
         self._ends: dict[TopicPartition, int] = {}
+        self._asked_ms = 0
+        self._ask_anew = False
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="kohort-gate", daemon=True)
 
@@ -93,8 +100,13 @@ class Gatekeeper:
                     self._starts[at] = position
 
     def depths(self) -> dict[TopicPartition, tuple[int, int]]:
-        """By partition: how many records are not read yet, and how many of these are due."""
+        """By partition: how many records are not read yet, and how many of these are due.
+
+        As of a second ago at most, where the cluster answers within a quarter of one.
+        """
         with self._changed:
+            if self._starts and self._thread.is_alive():
+                self._look_again()
             starts = dict(self._starts)
         found: dict[TopicPartition, tuple[int, int]] = {}
         for at, position in starts.items():
@@ -102,6 +114,14 @@ class Gatekeeper:
             if opened is not None:
                 found[at] = max(0, opened.latest - position), max(0, opened.end - position)
         return found
+
+    def _look_again(self) -> None:
+        asked_ms = self._asked_ms
+        if self._now_ms() - asked_ms < DEPTH_HOLDS_MS:
+            return
+        self._ask_anew = True
+        self._changed.notify_all()
+        self._changed.wait_for(lambda: self._stopped or self._asked_ms != asked_ms, DEPTH_WAIT_S)
 
     def look_after(self, partitions: Iterable[TopicPartition]) -> None:
         """These are ours now: with partition 0 of a source topic come its failures."""
@@ -201,13 +221,16 @@ class Gatekeeper:
                 if self._new:
                     self._gate.forget()
                     self._new.clear()
+                if self._ask_anew:
+                    self._gate.expire()
+                    self._ask_anew = False
                 starts = dict(self._starts)
             wait_ms = self._ask(starts)
             self._ask_failed()
             if not self._scan_all():
                 wait_ms = min(wait_ms, PAUSE_AFTER_ERROR_MS)
             with self._changed:
-                if not (self._stopped or self._new or self._scans):
+                if not (self._stopped or self._new or self._scans or self._ask_anew):
                     self._changed.wait(wait_ms / 1_000)
 
     def _ask(self, starts: dict[TopicPartition, int]) -> int:
@@ -221,6 +244,8 @@ class Gatekeeper:
             log.warning("the tiers' due offsets could not be asked for (%s); asked again", error)
             return PAUSE_AFTER_ERROR_MS
         with self._changed:
+            self._asked_ms = now_ms
+            self._changed.notify_all()
             found = {
                 at: opened.end
                 for at in starts

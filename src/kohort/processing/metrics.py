@@ -4,7 +4,8 @@ Rules:
 - Names are those of the retry reference (A2); exporters put `kohort_` in front. Everything carries
   the group; topics are source topics; a tier is called by its delay ("5m"), `redrive` or `failed`.
 - What is measured is what this process sees: a sum over processes is the group's.
-- Of a tier this process knows what the gate was told last: a depth is at most 30 s old.
+- Of a tier this process tells what the gate was told: a depth is asked for when it is read, and at
+  most a second old where the cluster answers (else up to 30 s).
 """
 
 from __future__ import annotations

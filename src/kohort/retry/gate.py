@@ -17,7 +17,7 @@ Rules (retry reference D2; each is a test):
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kohort.retry.copies import DEFAULT_SKEW_MS
@@ -171,6 +171,10 @@ class TierGate:
     def next_check_ms(self) -> int | None:
         """When the earliest cached answer runs out."""
         return min((o.next_check_ms for o in self._open.values()), default=None)
+
+    def expire(self) -> None:
+        """Ask everything anew; until then the last answers stay."""
+        self._open = {at: replace(o, next_check_ms=0) for at, o in self._open.items()}
 
     def forget(self) -> None:
         """Drop every cached answer (after an assignment, a restart or an error)."""
