@@ -7,6 +7,7 @@ import pytest
 from kohort.client.fetch_planner import (
     AHEAD_SETS,
     QUICK_WAIT_MS,
+    SPARE,
     FetchLimits,
     FetchOrder,
     FetchPlanner,
@@ -132,6 +133,29 @@ def test_partitions_that_are_read_up_leave_a_connection_to_the_others() -> None:
     world.answer(waiting)
     assert world.planner.polled()
     assert asked(world.one()) == {0, 1, 3}
+
+
+def test_long_polls_of_idle_partitions_do_not_hold_up_a_seek() -> None:
+    """Spec 4.2: both connections wait for what has been read up; a third takes what has more."""
+    world = World(3)
+    end = [world.result(n, b"") for n in range(3)]
+    for position in world.positions:
+        world.positions.seek(position.tp, 100, -1, 0)
+    world.planner.arrived(world.one().token, end[:2], 0)
+    world.positions.pause([world.tps[2]])
+    first = world.one()
+    world.positions.resume([world.tps[2]])
+    world.positions.get(world.tps[2]).high_watermark = 100
+    second = world.one()
+    assert (asked(first), asked(second)) == ({0, 1}, {2})
+    assert {first.max_wait_ms, second.max_wait_ms} == {500}
+    world.positions.seek(world.tps[0], 0, -1, 1)
+    third = world.one()
+    assert (asked(third), third.lane, third.max_wait_ms) == ({0}, SPARE, QUICK_WAIT_MS)
+    world.positions.seek(world.tps[1], 0, -1, 1)
+    assert world.plan() == [], "one at a time"
+    world.answer(third, 0, data=batch(0))
+    assert asked(world.one()) == {1}
 
 
 def test_paused_partitions_are_not_asked_and_do_not_make_others_hurry() -> None:

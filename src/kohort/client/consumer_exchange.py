@@ -3,7 +3,8 @@
 Rules:
 - Lives on the network thread. Every request carries its token back, with the answer in the core's
   terms or with the error that came instead.
-- Fetches of one node go over two connections, so that a long poll holds nobody back; what goes to
+- Fetches of one node go over two connections, so that a long poll holds nobody back (and a third
+  one where both of them wait for nothing but partitions that had been read up); what goes to
   the coordinator has its own (spec 1.3: a heartbeat never waits behind a fetch).
 """
 
@@ -35,7 +36,8 @@ from kohort.wire.messages.offset_fetch_request import OffsetFetchRequest
 from kohort.wire.messages.offset_fetch_response import OffsetFetchResponse
 from kohort.wire.messages.offset_for_leader_epoch_response import OffsetForLeaderEpochResponse
 
-FETCH_LANES: tuple[Lane, Lane] = ("fetch", "fetch-2")
+FETCH_LANES: tuple[Lane, Lane, Lane] = ("fetch", "fetch-2", "fetch-3")
+"""The last one is the planner's `SPARE`."""
 LAST_FETCH_BY_NAME = 12
 LOCAL_READS_FROM = 12  # tagged fields
 LAST_OFFSETS_BY_NAME = 9

@@ -12,8 +12,10 @@ Rules:
 - A node has `LANES` connections for orders. While some partition of the node has unread data an
   order waits at the broker for `QUICK_WAIT_MS` only, and one for nothing but partitions that have
   been read up leaves a connection free, so that a partition whose data has just been read never
-  waits behind idle ones. A partition keeps to its lane where that
-  is free, and asks for the same size always, so that the lane's session need not be told (KIP-227).
+  waits behind idle ones. Where both wait for such partitions, `SPARE` takes an order for others:
+  a seek or a new assignment need not wait until a long poll is over. A partition keeps to its lane
+  where that is free, and asks for the same size always, so that the lane's session need not be
+  told (KIP-227).
 - What is buffered (paused partitions too) and what orders may bring never exceeds the budget,
   except by the one batch that a broker always returns (KIP-74), and by one small order when paused
   partitions hold all of it, so that they cannot stop the others (F4, GL5).
@@ -53,6 +55,7 @@ class Elsewhere(Protocol):
 RecordSet = Records | Elsewhere
 
 LANES = 2
+SPARE = LANES
 QUICK_WAIT_MS = 20
 MIN_ORDER_BYTES = 16 * 1024
 AHEAD_SETS = 3
@@ -101,6 +104,8 @@ class FetchOrder(NamedTuple):
     parts: tuple[FetchPart, ...]
     max_bytes: int
     max_wait_ms: int
+    idle: bool = False
+    """All of it had been read up, so that it is probably waiting."""
 
 
 class FetchResult(NamedTuple):
@@ -164,20 +169,27 @@ class FetchPlanner:
         wanted, unread = self._fetchable(leader_of, now_ms)
         if not wanted:
             return []
-        busy: dict[int, set[int]] = {}
-        for order in self.under_way.values():
-            busy.setdefault(order.node, set()).add(order.lane)
         orders: list[FetchOrder] = []
         for node, found in wanted.items():
-            free = [lane for lane in range(LANES) if lane not in busy.get(node, ())]
-            if not free:
-                continue
-            if len(free) == 1 and node in unread and all(map(self._read_up, found)):
-                continue
-            order = self._order(node, _lane(free, found), found, node in unread)
-            if order is not None:
-                orders.append(order)
+            idle = all(map(self._read_up, found))
+            lane = self._lane(node, found, hurry=node in unread, idle=idle)
+            if lane is not None:
+                hurry = node in unread or lane == SPARE
+                order = self._order(node, lane, found, hurry=hurry, idle=idle)
+                if order is not None:
+                    orders.append(order)
         return orders
+
+    def _lane(self, node: int, found: Sequence[Position], *, hurry: bool, idle: bool) -> int | None:
+        """The connection for an order, if one is free for such a one."""
+        busy = {order.lane: order.idle for order in self.under_way.values() if order.node == node}
+        free = [lane for lane in range(LANES) if lane not in busy]
+        if not free:
+            spare = not idle and SPARE not in busy and all(busy.values())
+            return SPARE if spare else None
+        if len(free) == 1:
+            return None if hurry and idle else free[0]
+        return _usual_lane(free, found)
 
     def _fetchable(
         self, leader_of: Callable[[TopicPartition], int | None], now_ms: int
@@ -230,7 +242,7 @@ class FetchPlanner:
         return leader_of(position.tp)
 
     def _order(
-        self, node: int, lane: int, found: list[Position], unread: bool
+        self, node: int, lane: int, found: list[Position], *, hurry: bool, idle: bool
     ) -> FetchOrder | None:
         limits = self.limits
         room = limits.buffer_bytes - self.positions.buffered_bytes - self._reserved
@@ -256,8 +268,8 @@ class FetchPlanner:
                     part_bytes,
                 )
             )
-        wait = min(QUICK_WAIT_MS, limits.max_wait_ms) if unread else limits.max_wait_ms
-        order = FetchOrder(token, node, lane, tuple(parts), most, wait)
+        wait = min(QUICK_WAIT_MS, limits.max_wait_ms) if hurry else limits.max_wait_ms
+        order = FetchOrder(token, node, lane, tuple(parts), most, wait, idle)
         self.under_way[token] = order
         self._reserved += most
         return order
@@ -393,10 +405,8 @@ class FetchPlanner:
         return error not in WAIT_CODES
 
 
-def _lane(free: Sequence[int], found: Sequence[Position]) -> int:
+def _usual_lane(free: Sequence[int], found: Sequence[Position]) -> int:
     """The free lane that most of these went over last: its session knows them (KIP-227)."""
-    if len(free) == 1:
-        return free[0]
     usual = Counter(position.lane for position in found)
     return max(free, key=lambda lane: (usual[lane], -lane))
 

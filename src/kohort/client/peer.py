@@ -47,7 +47,7 @@ from kohort.wire import (
 from kohort.wire.api_versions import decode_api_versions
 from kohort.wire.messages.api_versions_request import ApiVersionsRequest
 
-Lane = Literal["general", "fetch", "fetch-2", "group", "produce"]
+Lane = Literal["general", "fetch", "fetch-2", "fetch-3", "group", "produce"]
 """Requests that may have to wait have connections apart from those that must not wait."""
 
 
