@@ -18,9 +18,11 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import java_tools
+from compat_relay import relayed
 from compat_run import ROOT, Result, judge, read_list, running_broker, twice
 from compat_setups import Setup, setup_of
 from librdkafka_suite import NotBuildable, SuiteTest, build, plain_environment, read_tests
@@ -98,9 +100,11 @@ def run_one(
     with (
         running_broker(setup.broker, log.with_suffix(".broker.log")) as bootstrap,
         log.open("w") as out,
+        ExitStack() as later,
     ):
         conf = log.with_suffix(".conf")
-        environment = environment_of(suite, bootstrap, protocol, test, setup, conf)
+        servers = later.enter_context(relayed(bootstrap)) if setup.relayed else bootstrap
+        environment = environment_of(suite, servers, protocol, test, setup, conf)
         if options.subtests:
             environment["SUBTESTS"] = options.subtests
         if options.debug:

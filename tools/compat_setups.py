@@ -33,6 +33,8 @@ class Setup:
     client: tuple[str, ...] = ()
     """Lines of the suite's configuration file."""
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    relayed: bool = False
+    """Clients begin at a relay, whose first answer comes a little later."""
 
 
 def setup_of(number: str, scenario: str, directory: Path) -> Setup:
@@ -53,6 +55,7 @@ def tls(keys: Path) -> Setup:
     make_keys(keys)
     at = {name: str(keys / name) for name in (path.name for path in keys.iterdir())}
     return Setup(
+        relayed=True,
         broker=(
             "security.protocol=SSL",
             f"ssl.certificate.location={at['broker.pem']}",
