@@ -21,7 +21,7 @@ from kohort.broker import Broker, BrokerConfig
 from kohort.broker.apis.fetch import LOCAL_BYTES_MIN
 from kohort.client import local_reads
 from kohort.client.local_reads import COLD_MS, FILES_MAX, LocalDirectory, LocalReads, LocalRecords
-from kohort.errors import CorruptRecordError, DecodeError
+from kohort.errors import CorruptRecordError, DecodeError, ErrorCode
 from kohort.records import end_of_set
 from kohort.testing import Cluster
 from kohort.wire import decode_response, encode_request, local_files
@@ -30,6 +30,8 @@ from kohort.wire.messages import fetch_request
 from kohort.wire.messages.api_versions_request import ApiVersionsRequest
 from kohort.wire.messages.api_versions_response import ApiVersionsResponse
 from kohort.wire.messages.fetch_response import FetchResponse, PartitionData
+from tests.broker.test_real_clients import VALUES as THEIR_VALUES
+from tests.broker.test_real_clients import by_aiokafka, by_confluent, by_kafka_python
 
 TP = TopicPartition("t", 0)
 COUNT = 60
@@ -232,20 +234,25 @@ def test_not_where_faults_may_come_in(tmp_path: Path) -> None:
         assert announced(cluster.bootstrap) is None
 
 
-def test_other_clients_read_on(broker: Broker) -> None:
-    """librdkafka on a broker that offers it: it knows nothing, and is sent everything."""
-    from confluent_kafka import Consumer as Theirs
+@pytest.mark.filterwarnings("ignore:.* is deprecated. Use files.*:DeprecationWarning")
+@pytest.mark.parametrize("client", [by_confluent, by_aiokafka, by_kafka_python])
+def test_other_clients_read_on(broker: Broker, client: Callable[[str], list[bytes]]) -> None:
+    """A broker that offers its files: they are not told, do not ask, and are sent everything."""
+    found = client(broker.bootstrap)
+    assert sorted(found) == sorted(THEIR_VALUES)
 
-    produce(broker.bootstrap)
-    theirs = Theirs({"bootstrap.servers": broker.bootstrap, "group.id": "g",
-                     "auto.offset.reset": "earliest"})  # fmt: skip
-    theirs.subscribe(["t"])
-    found: list[bytes] = []
-    deadline = time.monotonic() + 20
-    while len(found) < COUNT and time.monotonic() < deadline:
-        found += [m.value() for m in theirs.consume(COUNT, 0.5) if m.error() is None]
-    theirs.close()
-    assert found == VALUES
+
+def test_rights_are_asked_for(tmp_path: Path) -> None:
+    """Who may not read a topic is not told where it stands (READ of the topic)."""
+    with Broker(BrokerConfig(data_dir=str(tmp_path), durability="os")) as broker:
+        produce(broker.bootstrap)
+        assert place_of(fetched(broker))
+    config = BrokerConfig(data_dir=str(tmp_path), durability="os", acls=True)
+    with Broker(config) as broker:
+        data = fetched(broker)
+        assert data.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert not data.unknown_tags
+        assert not data.records
 
 
 # -- what may become of the file meanwhile -------------------------------------------------------
