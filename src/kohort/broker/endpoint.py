@@ -68,6 +68,8 @@ class Peer:
         self._parked: Call | None = None
         self._quiet = False
         self._unsent = False
+        self._stopped = False
+        """Nothing is read from the connection now."""
 
     def connected(self, c: Connection, /) -> None:
         node, config = self._node, self._config
@@ -117,7 +119,7 @@ class Peer:
             entry = self._take(self, frame)
             if entry is not None and self._in_lane(entry):
                 if len(self._calls) >= self._max_in_flight:
-                    c.pause_reading()
+                    self._pause()
                 return
         if self._lane.waiting:
             self._lane.run()  # what came before this
@@ -140,9 +142,9 @@ class Peer:
             return
         if call.may_park:
             self._parked = call
-            c.pause_reading()
+            self._pause()
         elif len(self._calls) >= self._max_in_flight:
-            c.pause_reading()
+            self._pause()
 
     def _in_lane(self, entry: Entry | Asked) -> bool:
         """Serve a usual request; False: it must go the general way, and nothing was done."""
@@ -240,7 +242,7 @@ class Peer:
     def quiesce(self) -> None:
         """Read nothing more from this client."""
         self._quiet = True
-        self._connection.pause_reading()
+        self._pause()
 
     def answered(self, call: Call | Entry | Asked) -> None:
         """One of the requests was answered; the answers that are next in order leave."""
@@ -265,11 +267,12 @@ class Peer:
             self._parked = None
         if connection.queued_bytes > self._config.connection_max_unsent_bytes:
             self._unsent = True
-            connection.pause_reading()
+            self._pause()
             # The loop writes at the end of a turn, and `drained` is told only of what had to wait.
             env = self._node.env
             env.call_soon(env.call_soon, self._look_at_unsent)
-        self._read_on()
+        if self._stopped:
+            self._read_on()
 
     def _send(self, call: Call | Entry | Asked, response: Message) -> bool:
         try:
@@ -285,10 +288,15 @@ class Peer:
         if self._connection.queued_bytes <= self._config.connection_max_unsent_bytes:
             self.drained(self._connection)
 
+    def _pause(self) -> None:
+        self._stopped = True
+        self._connection.pause_reading()
+
     def _read_on(self) -> None:
         """Take further requests, unless something stands against it."""
         held = self._quiet or self._unsent or self._parked is not None
         if not held and len(self._calls) < self._max_in_flight:
+            self._stopped = False
             self._connection.resume_reading()
 
 

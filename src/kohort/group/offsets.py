@@ -158,10 +158,9 @@ def store(
         return [int(code)] * len(said.offsets)
     wall_ms, max_metadata = now_ms + ws.wall_offset_ms, ws.config.offset_metadata_max_bytes
     expire_ms = min(wall_ms + retention_ms, INT64_MAX) if retention_ms >= 0 else NO_EXPIRY
-    codes = [
-        _store(records, group_id, offset, wall_ms, expire_ms, max_metadata)
-        for offset in said.offsets
-    ]
+    codes: list[int] = []
+    for offset in said.offsets:  # mostly one: a comprehension would cost a call more
+        codes.append(_store(records, group_id, offset, wall_ms, expire_ms, max_metadata))
     if member is not None:
         ws.timers.arm(member.timer_key, now_ms + member.session_timeout_ms)
     return codes
