@@ -31,7 +31,7 @@ class PendingRequest:
     """A request on its way; `done` is told exactly once."""
 
     __slots__ = (
-        "answer", "api", "at_most", "build", "correlation_id", "deadline_ms", "done", "hops",
+        "answer", "api", "at_most", "build", "correlation_id", "deadline_ms", "done",
         "routed", "sent_bytes", "sent_ms", "version",
     )  # fmt: skip
 
@@ -55,7 +55,6 @@ class PendingRequest:
         self.at_most = at_most
         self.routed = routed
         """True when any broker will do, so that another may be tried."""
-        self.hops = 0
         self.version = -1
         self.correlation_id = -1
         self.sent_ms = 0

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from kohort.client.config import ConsumerConfig
 from kohort.client.types import TopicPartition
 from kohort.records import Record
-from kohort.retry.copies import is_stub
 from kohort.retry.headers import Header, HeaderFault, Origin, RetryHeaders, parse
 from kohort.retry.ledger import Place, RowState, backs_failed
 from kohort.retry.policy import RetryTopics
@@ -35,11 +34,6 @@ class FailedCopy:
     headers: Sequence[Header]
     stored_ms: int
     backed: bool
-
-    @property
-    def value_omitted(self) -> bool:
-        """True when the value was too large to be copied."""
-        return is_stub(self.headers)
 
 
 class FailedCopies:
