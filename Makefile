@@ -8,8 +8,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 KERNEL := $(wildcard src/kohort/*/*.pyx src/kohort/*/*/*.pyx src/kohort/*/*.pxi src/kohort/*/*.h)
 PYTEST := $(BIN)/python -m pytest
-WORKERS ?= auto
-BESIDE := -n $(WORKERS) --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
+# one more than cores, because tests mostly wait
+WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(4, 1 + (os.cpu_count() or 1)))")
+BESIDE := -n $(WORKERS) --dist=loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: postgres power-cut help setup demo test check bench demo-kill nightly mutants soak interop compat compat-go wire diagrams clean
