@@ -302,27 +302,30 @@ def test_the_name_is_another_topics_now(broker: Broker, reads: Reads) -> None:
 
 def test_compacted_meanwhile(broker: Broker) -> None:
     """Compaction writes another file and renames it to the same path: the place still means the
-    old one, or nothing.
+    old one, or nothing, and the new one has a name of its own.
     """
     with Admin(bootstrap_servers=broker.bootstrap) as admin:
         configs = {"cleanup.policy": "compact", "segment.bytes": "200000"}
         admin.create_topics([NewTopic("t", 1, configs=configs)])
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
-        for value in VALUES * 2:
-            producer.send("t", value, key=b"same", partition=0)
+        for n in [*range(COUNT), *range(0, COUNT, 2), *range(1)]:
+            producer.send("t", VALUES[n], key=b"%d" % n, partition=0)
             producer.flush()
     kept, lost = directory_of(broker), directory_of(broker)
     place = place_of(fetched(broker))
     before = bytes(kept.read(place) or b"")
     commons: Any = broker.commons
     log = commons.topics.partition("t", 0).log
-    deadline = time.monotonic() + 20
-    while broker.call(lambda: log.segments[0].size) > 100_000:
+    old, deadline = log.segments[0].file, time.monotonic() + 20
+    while broker.call(lambda: log.segments[0].file) is old:
         assert time.monotonic() < deadline
         broker.call(commons._clean)
     assert before
     assert bytes(kept.read(place) or b"") == before
     assert lost.read(place) is None
+    again = place_of(fetched(broker))
+    assert again.file > place.file
+    assert bytes(kept.read(again) or b"") == bytes(fetched(broker, local=False).records) != before
 
 
 def test_a_start_anew_ends_what_was_promised(tmp_path: Path) -> None:

@@ -69,6 +69,8 @@ class LocalLinks:
             return None
         try:
             os.link(self._root / file.path, f"{self.directory}/{self._next}")
+        except FileNotFoundError:  # somebody took the directory away, or the segment
+            return None
         except OSError as error:
             log.info("nobody can read the log's files beside the broker: %s", error)
             self.end()
