@@ -553,3 +553,22 @@ def test_a_row_that_cannot_be_encoded_leaves_the_rest_to_be_sent(producer, topic
     p.flush(WAIT_S)
     assert p.send("t", b"after", partition=0).result(WAIT_S)
     assert topic.values(0) == [b"after"]
+
+
+def test_who_sends_much_at_once_gives_way_to_the_network_thread(producer, topic, monkeypatch):
+    """Only when a quarter of the memory is in use, and never on the network thread itself."""
+    pauses: list[float] = []
+    monkeypatch.setattr("kohort.client.producer.time.sleep", pauses.append)
+    p = producer(buffer_memory=400_000, batch_size=10_000, linger_ms=60_000)
+    p.send("t", b"known", partition=1)
+    p._core.gather()
+    p._core.end_flush()
+    topic.broker.answers["ProduceRequest"] = lambda request, call: None
+    assert not p._core.crowded
+    assert not pauses
+    for _ in range(30):
+        p.send("t", bytes(8_000), partition=0)
+    assert p._core.crowded
+    assert pauses
+    assert p._core.thread.call(lambda: p._core.crowded).wait(WAIT_S)
+    assert p._core.thread.call(lambda: p._core.crowded).result(WAIT_S) is False

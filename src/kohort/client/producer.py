@@ -4,6 +4,9 @@ Rules:
 - `send` may be called from any thread (any task). It takes one lock, adds the record to a batch
   and returns its future; it waits only for memory (`buffer_memory`) and for the metadata of a topic
   seen for the first time, at most `max_block_ms`.
+- A thread that sends without a pause keeps the interpreter's lock for 5 ms at a time, and the
+  network thread needs it several times a request. So it gives way for a moment, a few times a
+  megabyte, once a quarter of `buffer_memory` is in use: else they work in turns, not side by side.
 - A failure that nobody has looked at through its future is raised by the next `flush` or `close`.
 
 Shell: the clock.
@@ -31,6 +34,9 @@ if TYPE_CHECKING:
     from kohort.client.producer_core import ProducerCore
     from kohort.records import BinaryColumn
     from kohort.records.arrow import ArrowSource
+
+_GIVE_WAY_S = 0.00002
+"""Long enough for another thread to take the interpreter's lock."""
 
 
 class _Begun(Observed):
@@ -84,6 +90,8 @@ class Producer(Front, Transacting, _Begun):
         while True:
             result = self._core.add(topic, value, key, partition, timestamp_ms, headers)
             if not isinstance(result, Future):
+                if self._core.crowded:
+                    time.sleep(_GIVE_WAY_S)
                 return result
             self._core.check_may_wait()
             deadline_ms = deadline_ms or self._core.monotonic_ms() + self.config.max_block_ms

@@ -28,14 +28,13 @@ from kohort.client.network import NetworkThread, warner
 from kohort.client.outgoing import Outgoing
 from kohort.client.partitioner import Sticky, checked
 from kohort.client.produce import answers_in, leader_hints, nodes_in, produce_request
-from kohort.client.route import Route
+from kohort.client.route import FATAL_TOPIC_ERRORS, Route, cure
 from kohort.client.sender import IdState, Outcome, ProducePlan, Sender
 from kohort.errors import (
     AuthenticationError,
     BrokerError,
     ClosedError,
     DeliveryFailedError,
-    ErrorCode,
     KafkaTimeoutError,
     KohortError,
     ProtocolError,
@@ -55,11 +54,6 @@ if TYPE_CHECKING:  # most producers have no transactions
     from kohort.client.transactions import Settled
 
 _FAILURES_KEPT_MAX: Final = 1_000
-_FATAL_TOPIC_ERRORS: Final = frozenset(
-    {ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED}
-)
-
-
 _cores: set[ProducerCore] = set()  # not a WeakSet, where a Ctrl-C can get lost
 
 
@@ -249,8 +243,8 @@ class ProducerCore:
     def _wait_for_topic(self, topic: str) -> Future[None]:
         self._check_alive()
         code = self._topic_errors.get(topic, 0)
-        if code in _FATAL_TOPIC_ERRORS:
-            raise BrokerError(code, f"topic {topic!r} cannot be produced to{_cure(code)}")
+        if code in FATAL_TOPIC_ERRORS:
+            raise BrokerError(code, f"topic {topic!r} cannot be produced to{cure(code)}")
         news: Future[None] = Future()
         self._news.append(news)
         if topic not in self._topics:
@@ -268,6 +262,12 @@ class ProducerCore:
             raise ClosedError("this producer was closed; make a new one")
         if self._cluster.refusal is not None:
             raise self._cluster.refusal
+
+    @property
+    def crowded(self) -> bool:
+        """True for a thread of a user's when much waits to be sent."""
+        much = self._accumulator.memory_bytes > self.config.buffer_memory // 4
+        return much and not self._loop.on_loop_thread
 
     def check_may_wait(self) -> None:
         """Raise UsageError on the network thread, which would wait for itself."""
@@ -586,11 +586,3 @@ def _event_of(outcome: Outcome) -> BatchStored | BatchFailed:
     if outcome.error is not None:
         return BatchFailed(queue.topic, queue.partition, batch.count, outcome.error)
     return BatchStored(queue.topic, queue.partition, batch.count, len(batch.payload))
-
-
-def _cure(code: int) -> str:
-    if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
-        return ": a name has at most 249 ASCII letters, digits, '.', '_' and '-'"
-    if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-        return ": this client may not; ask whoever keeps the cluster for the right to write"
-    return ""

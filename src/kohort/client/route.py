@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from kohort.client.accumulator import PartitionQueue
 from kohort.client.front_implementation import TopicSlots
 from kohort.client.partitioner import Sticky
+from kohort.errors import ErrorCode
+
+FATAL_TOPIC_ERRORS: Final = frozenset(
+    {ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+)
+"""No later answer will be another."""
 
 
 class Route(TopicSlots):
@@ -32,3 +40,12 @@ class Route(TopicSlots):
     def offer(self, available: list[int]) -> None:
         """The partitions that have a leader now."""
         self._chooser.available = available
+
+
+def cure(code: int) -> str:
+    """What to do about an error of a topic, as the end of a sentence."""
+    if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+        return ": a name has at most 249 ASCII letters, digits, '.', '_' and '-'"
+    if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return ": this client may not; ask whoever keeps the cluster for the right to write"
+    return ""
