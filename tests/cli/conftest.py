@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kohort.cli.app import app, invoke
-from kohort.testing import Cluster
+from tests.clusters import Cluster
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from kohort.cli.failed_redrive import redrive
-from kohort.testing import Cluster
+from tests.clusters import Cluster
 from tests.retry.test_redrive import Failures
 
 

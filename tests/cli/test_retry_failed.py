@@ -13,7 +13,7 @@ from kohort.retry.classify import Disposition
 from kohort.retry.headers import Origin, RetryHeaders
 from kohort.retry.ledger import FenceMove, LedgerRow, Place, Status
 from kohort.retry.store import Applied, Transaction, open_store
-from kohort.testing import Cluster
+from tests.clusters import Cluster
 
 from .conftest import Run
 

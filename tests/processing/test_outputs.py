@@ -15,7 +15,7 @@ from kohort.processing.engine import Done, Engine
 from kohort.processing.outbox import Output, Publication
 from kohort.processing.publishing import BLOCKED_S, Sends
 from kohort.retry import headers as h
-from kohort.testing import Cluster
+from tests.clusters import Cluster
 
 from .test_broken import TP, records, started
 from .test_exact import read_committed, wait_for
