@@ -28,7 +28,7 @@ from kohort.records.implementation import allocate
 from kohort.wire.local_files import Place, kernel_id
 
 COLD_MS: Final = 1_000
-FILES_MAX: Final = 64
+FILES_MAX: Final = 128
 DIRECTORIES_MAX: Final = 64
 """Of brokers, and of starts of them, that one consumer remembers."""
 _NO_WAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
