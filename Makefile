@@ -66,6 +66,10 @@ interop: setup  ## Apache Kafka's clients, tools, broker, Spark's connector besi
 	  echo "==> our clients against Apache Kafka, alone and in groups with the Java client" && \
 	  KOHORT_TEST_CLUSTER=apache $(PYTEST) -q --timeout 900 tests/client tests/processing/test_app.py \
 	    tests/processing/test_exact.py tests/processing/test_holding.py tests/examples \
+	    tests/processing/test_app_metrics.py tests/processing/test_health.py \
+	    tests/processing/test_decoding.py tests/processing/test_outputs.py \
+	    tests/processing/test_store_wait.py tests/cli/test_failed_redrive.py \
+	    tests/cli/test_retry_failed.py \
 	    tests/serdes tests/retry/test_cluster_port.py tests/retry/test_redrive.py \
 	    tests/interop/test_java_groups.py tests/interop/test_kcat.py tests/e2e/test_interop_*.py; \
 	else echo "==> SKIPPED: everything that needs Apache Kafka's jars, for the reason above"; fi
