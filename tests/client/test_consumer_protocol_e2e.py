@@ -187,9 +187,14 @@ def test_the_asked_assignor_assigns(world: World) -> None:
         numbers = dict(consumer.assignment())
         assert numbers[one] == numbers[other]
     with Admin(bootstrap_servers=world.cluster.bootstrap) as admin:
+
+        def told() -> bool:
+            members = admin.describe_groups([group])[group].members
+            return all(member.assignment == member.target for member in members)
+
+        until(told, *made)  # what they have is known with their next heartbeats
         described = admin.describe_groups([group])[group]
     assert (described.group_type, described.protocol) == ("consumer", "range")
-    assert all(m.assignment == m.target for m in described.members)
 
 
 def test_partitions_that_are_added_are_read(world: World) -> None:
