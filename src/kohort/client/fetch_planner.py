@@ -4,7 +4,7 @@ Rules:
 - One order a node holds all of the node's fetchable partitions. A partition for which an order is
   under way is not asked for again (spec 4.3), and what is asked begins where its unread data ends,
   so answers can neither interleave nor be read twice.
-- A partition with unread data is asked for ahead only where its log is known to go on, and while
+- A partition with unread data is asked for ahead (ADR 0016) only where its log goes on, and while
   unread data and orders together are few (`AHEAD_SETS` of one partition): with many partitions the
   next order goes out while the last one is read, over others; with one or two it would have to
   wait for the reader.
