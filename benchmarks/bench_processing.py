@@ -313,7 +313,7 @@ def compare(given: argparse.Namespace, bootstrap: str) -> None:
     for name, (kind, _) in PROGRAMS.items():
         if not any(part in name for part in given.only.split("|")):
             continue
-        if name == "faststream" and importlib.util.find_spec("faststream") is None:
+        if name.startswith("faststream") and importlib.util.find_spec("faststream") is None:
             print(f"{name:<32} not installed (pip install 'faststream[kafka]')")
             continue
         records = sizes[kind] // SLOW.get(name, 1)
