@@ -182,7 +182,7 @@ def test_a_store_that_was_emptied_is_refused(spark: SparkSession, job: Job) -> N
 
     job.price("nut")
     job.order("nut", "nut")
-    # `until_idle` may end before Spark has noted its last batch, and the checkpoint is as empty then.
+    # `until_idle` may end before Spark has noted its last batch: the checkpoint is as empty then.
     job.pipeline.run("available_now", spark=spark)
     (job.directory / "db.sqlite").unlink()
     for file in job.directory.glob("db.sqlite-*"):
