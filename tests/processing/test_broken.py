@@ -237,6 +237,29 @@ def test_whoever_looks_at_the_depths_hears_what_is_so_now() -> None:
         gate.stop()
 
 
+def test_what_the_gate_asks_for_itself_makes_no_depth_young() -> None:
+    """The entry topic is asked for each second: nobody who looked at a tier was told any news."""
+    now, latest = [1_000_000], [0]
+
+    class Growing(Port):
+        def latest(self, wanted):
+            return dict.fromkeys(wanted, latest[0])
+
+    entry, tier = ("orders.billing.retry.0s", 0), ("orders.billing.retry.1h", 0)
+    delays = {entry[0]: 0, tier[0]: 3_600_000}
+    gate = Gatekeeper(delays, 0, Growing(), lambda: now[0], lambda ends: None)
+    gate.watch({entry: 0, tier: 0})
+    gate.start()
+    try:
+        assert gate.depths()[tier] == (0, 0)
+        latest[0] = 3
+        now[0] += 1_000
+        gate._ask({entry: 0, tier: 0})
+        assert gate.depths()[tier] == (3, 3)
+    finally:
+        gate.stop()
+
+
 def test_a_cluster_that_does_not_answer_leaves_the_last_depths() -> None:
     """Whoever looks waits a quarter of a second, and not for ever."""
     now, away = [1_000_000], [False]

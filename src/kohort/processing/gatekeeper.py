@@ -77,6 +77,7 @@ class Gatekeeper:
         self._new: set[TopicPartition] = set()
         self._ends: dict[TopicPartition, int] = {}
         self._asked_ms = 0
+        """When all were asked for because somebody looked; some run out more often than that."""
         self._ask_anew = False
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="kohort-gate", daemon=True)
@@ -218,14 +219,15 @@ class Gatekeeper:
             with self._changed:
                 if self._stopped:
                     return
+                anew = self._ask_anew
                 if self._new:
                     self._gate.forget()
                     self._new.clear()
-                if self._ask_anew:
+                if anew:
                     self._gate.expire()
                     self._ask_anew = False
                 starts = dict(self._starts)
-            wait_ms = self._ask(starts)
+            wait_ms = self._ask(starts, anew=anew)
             self._ask_failed()
             if not self._scan_all():
                 wait_ms = min(wait_ms, PAUSE_AFTER_ERROR_MS)
@@ -233,8 +235,8 @@ class Gatekeeper:
                 if not (self._stopped or self._new or self._scans or self._ask_anew):
                     self._changed.wait(wait_ms / 1_000)
 
-    def _ask(self, starts: dict[TopicPartition, int]) -> int:
-        """Ask once; how long to wait until the next time."""
+    def _ask(self, starts: dict[TopicPartition, int], *, anew: bool = False) -> int:
+        """Ask once, `anew`: for all of them; how long to wait until the next time."""
         if not starts:
             return PAUSE_AFTER_ERROR_MS * 30
         now_ms = self._now_ms()
@@ -244,8 +246,9 @@ class Gatekeeper:
             log.warning("the tiers' due offsets could not be asked for (%s); asked again", error)
             return PAUSE_AFTER_ERROR_MS
         with self._changed:
-            self._asked_ms = now_ms
-            self._changed.notify_all()
+            if anew:
+                self._asked_ms = now_ms
+                self._changed.notify_all()
             found = {
                 at: opened.end
                 for at in starts
