@@ -28,6 +28,8 @@ def member(cluster: Cluster, group: str, topic: str) -> Iterator[Consumer]:
         consumer.subscribe([topic])
         while not consumer.assignment():
             consumer.poll(0.2)
+        for partition in consumer.assignment():
+            consumer.position(partition)  # a commit leaves out what is not known yet
         yield consumer
 
 

@@ -141,11 +141,11 @@ def test_bounds(kohort: Run) -> None:
     kohort("produce", "bounds", stdin=b"1\n2\n3\n")
     ran = kohort("consume", "bounds", "--from-beginning", "--max", "2")
     assert ids(ran.out) == [(0, 0), (0, 1)]
-    ran = kohort("consume", "bounds", "--from-beginning", "--max", "5", "--timeout", "300ms")
+    ran = kohort("consume", "bounds", "--from-beginning", "--max", "5", "--timeout", "2s")
     assert ran.code == 4
     assert len(ran.lines) == 3
-    assert ran.err == "read 3 records; 5 were asked for, no more came for 0.3 s\n"
-    ran = kohort("consume", "bounds", "--from-beginning", "--timeout", "300ms")
+    assert ran.err == "read 3 records; 5 were asked for, no more came for 2 s\n"
+    ran = kohort("consume", "bounds", "--from-beginning", "--timeout", "2s")
     assert (ran.code, len(ran.lines), ran.err) == (0, 3, "")
 
 
