@@ -14,6 +14,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from kohort.broker.security import is_loopback
 from kohort.wire import Message, request_class
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class Call:
     @property
     def is_local(self) -> bool:
         """Whether it came over the loopback device."""
-        return self.client_host.startswith("/127.") or self.client_host in ("/::1", "/[::1]")
+        return is_loopback(self.client_host.removeprefix("/").strip("[]"))
 
     def answer(self, response: Message | None) -> None:
         """Answer the request; None sends nothing."""

@@ -19,12 +19,12 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final
 
 from kohort.broker.log.files import Syncable
+from kohort.broker.log.os_files import SYNC_THREADS
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
 log = logging.getLogger("kohort.broker")
-_THREADS: Final = 16
 _TOGETHER_MIN: Final = 4
 """So few files are flushed one by one: waking threads takes time, too."""
 
@@ -77,7 +77,7 @@ class Flusher:
     def _together(self) -> ThreadPoolExecutor:
         from concurrent.futures import ThreadPoolExecutor  # most brokers never come here
 
-        return ThreadPoolExecutor(_THREADS, "kohort-flusher")
+        return ThreadPoolExecutor(SYNC_THREADS, "kohort-flusher")
 
 
 def _sync(file: Syncable) -> OSError | None:

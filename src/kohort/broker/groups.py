@@ -43,7 +43,7 @@ class Groups(Shards["GroupHost"]):
 
     def usual(self, asked: Asked) -> bool:
         """Serve a request of the lane; False: it is not for the lane, and nothing was done."""
-        host = self._near.get(asked.group_id) or self.host_near(asked.group_id)
+        host = self.host_near(asked.group_id)
         return host is not None and host.usual(asked)
 
     def topics_deleted(self, names: Iterable[str]) -> None:

@@ -332,9 +332,8 @@ def _want_descriptors(config: BrokerConfig) -> None:
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     for asked in (most, min(most, _MACOS_DESCRIPTORS_MAX)):
         if asked > granted:
-            with contextlib.suppress(
-                ValueError, OSError
-            ):  # less than the limit allows, by another rule
+            # The system may allow less than the limit says, by another rule.
+            with contextlib.suppress(ValueError, OSError):
                 resource.setrlimit(resource.RLIMIT_NOFILE, (asked, hard))
                 granted = asked
     if granted < wanted:

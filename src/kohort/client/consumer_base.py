@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 DEFAULT_ARROW_ROWS = 65_536
 ENOUGH_ROWS = 8_192
-PIECE_BYTES = 1 << 20
 ARROW_COLUMNS = COLUMN_NAMES
 Offsets = Mapping[TopicPartition, "OffsetAndMetadata | int"]
 
@@ -357,7 +356,7 @@ class ConsumerBase(Observed):
         from kohort.client.arrow_batches import record_batch  # pyarrow is an extra
 
         names = frozenset(columns)
-        reader, max_bytes = self._core.reader, self.config.max_partition_fetch_bytes or PIECE_BYTES
+        reader, max_bytes = self._core.reader, self._core.planner.limits.partition_max_bytes
         enough = min(max_rows, ENOUGH_ROWS)
 
         def take() -> Any:

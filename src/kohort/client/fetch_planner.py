@@ -369,7 +369,7 @@ class FetchPlanner:
         if size:
             fetched = Fetched(result.records, part.offset, part.stamp, result.aborted)
             records = result.records
-            here = isinstance(records, bytes | bytearray | memoryview)
+            here = isinstance(records, Records)
             end = end_of_set(records) if here else records.end_offset
             self.positions.store_buffer(position, fetched, size, end)
             ready.append(position)

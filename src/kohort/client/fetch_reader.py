@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Collection
 from threading import Lock
 
-from kohort.client.fetch_planner import Fetched
+from kohort.client.fetch_planner import Fetched, Records
 from kohort.client.positions import UNKNOWN, Phase, Position, Positions
 from kohort.errors import CorruptRecordError
 from kohort.lean import dataclass
@@ -51,7 +51,6 @@ class FetchReader:
     """The caller's end of the fetch buffer."""
 
     def __init__(self, positions: Positions, lock: Lock, *, check_crcs: bool) -> None:
-        self.records_total = 0
         self.consumed: dict[str, list[int]] = {}
         """By topic: records handed out, and bytes of what was read to its end, as it came."""
         self._drained_bytes = self._drained_sets = 0  # since the network thread was last told
@@ -126,7 +125,6 @@ class FetchReader:
                 out.extend(records)
             else:
                 out = records
-        self.records_total += len(out)
         return out
 
     def take_columns(
@@ -156,7 +154,6 @@ class FetchReader:
                 rows += piece.rows
                 size += piece.bytes
                 self._count(position, piece.rows)
-        self.records_total += rows
         return out
 
     # -- for an iteration, which hands out one by one --------------------------------------------
@@ -190,7 +187,6 @@ class FetchReader:
         if self._piece is not piece or position.buffer is not piece.fetched:
             return
         used = bisect_left(piece.records, position.offset, key=_offset)
-        self.records_total += used
         self._count(position, used)
         if dealt_with:
             position.acked, position.acked_epoch = position.offset, position.offset_epoch
@@ -236,7 +232,7 @@ class FetchReader:
     def _brought(self, position: Position, fetched: Fetched) -> bool:
         """Read what is still in the broker's file (ADR 0015); False: it is to be fetched again."""
         records = fetched.records
-        if isinstance(records, bytes | bytearray | memoryview):
+        if isinstance(records, Records):
             return True
         data = records.read()
         if data is not None:
@@ -268,7 +264,7 @@ class FetchReader:
         chunk: Chunk | None = fetched.chunk
         if chunk is None:
             records = fetched.records
-            assert isinstance(records, bytes | bytearray | memoryview), "`_head` has brought them"
+            assert isinstance(records, Records), "`_head` has brought them"
             chunk = fetched.chunk = Chunk(
                 position.tp.topic,
                 position.tp.partition,

@@ -113,9 +113,9 @@ class Peer:
         """The end of the present back-off."""
         self.ranges: Ranges = {}
         self.features: dict[str, int] = {}
+        """The levels that hold in the cluster (KIP-584), as it said when it was connected."""
         self.local_directory: str | None = None
         """Where the broker lets us read its files, as it said (ADR 0015)."""
-        """The levels that hold in the cluster (KIP-584), as it said when it was connected."""
         self._backoff = Backoff(
             config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, uniform
         )

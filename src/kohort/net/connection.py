@@ -330,15 +330,8 @@ class Connection:
         if self._expected and not self._head:
             self._read_placed(transport)
             return
-        try:
-            data = transport.recv(_RECV_BYTES)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._fail(f"the connection to {self.peer} broke: {error}")
-            return
+        data: bytes = self._received(transport.recv, _RECV_BYTES)
         if not data:
-            self._fail(f"{self.peer} closed the connection")
             return
         if not self._head and len(data) >= 4:
             (size,) = _size_of(data)

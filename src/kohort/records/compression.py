@@ -82,9 +82,7 @@ def compress_bound(codec: int, size: int) -> int:
     if codec == Compression.SNAPPY:
         blocks = size // _XERIAL_BLOCK_BYTES + 1
         return len(_XERIAL_HEADER) + size + size // 6 + 36 * blocks
-    return (
-        size + size // 128 + 1_024
-    )  # zstd, gzip: a few bytes more for each block they cannot pack
+    return size + size // 128 + 1_024  # zstd, gzip: a little more for each block they cannot pack
 
 
 def compress_into(codec: int, data: Readable, out: memoryview, level: int | None = None) -> int:
