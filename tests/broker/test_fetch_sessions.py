@@ -165,6 +165,42 @@ def test_what_had_records_is_served_last() -> None:
     assert seen == [0, 1, 0]
 
 
+def test_what_stands_behind_a_full_answer_has_its_turn_later() -> None:
+    """KIP-227: with records or with an error; a full answer does not look for either."""
+    world = World()
+    for partition in (0, 1):
+        world.produce(partition)
+    first = world.fetch({0: 0, 1: 0, 2: 5}, max_bytes=1)
+    assert [p for p, data in answered(first).items() if data.records] == [0]
+    assert {p: data.error_code for p, data in answered(first).items()} == {0: 0, 1: 0, 2: 0}
+    session = (first.session_id, 1)
+    second = answered(world.fetch({0: 1}, session, max_bytes=1))
+    assert [p for p, data in second.items() if data.records] == [1]
+    third = answered(world.fetch({1: 1}, (first.session_id, 2), max_bytes=1))
+    assert {p: data.error_code for p, data in third.items()} == {2: E.OFFSET_OUT_OF_RANGE}
+
+
+def test_a_session_follows_its_topic_through_deletion() -> None:
+    """KIP-227: what was found for a partition holds while the topics are as they were."""
+    world = World()
+    world.produce(0)
+    session = world.fetch({0: 0, 1: 0}).session_id
+    world.create("other")
+    assert answered(world.fetch({0: 1}, (session, 1))) == {}
+    delete = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")])
+    world.ask(delete, DeleteTopicsResponse)
+    gone = answered(world.fetch(session=(session, 2)))
+    assert {p: d.error_code for p, d in gone.items()} == dict.fromkeys(
+        (0, 1), E.UNKNOWN_TOPIC_OR_PARTITION
+    )
+    world.create("t", 1)
+    again = answered(world.fetch({0: 0}, (session, 3)))
+    assert {p: (d.error_code, d.high_watermark) for p, d in again.items()} == {
+        0: (0, 0),
+        1: (E.UNKNOWN_TOPIC_OR_PARTITION, -1),
+    }
+
+
 def test_a_waiting_fetch_of_a_session_is_woken() -> None:
     world = World(2)
     session = world.fetch({0: 0, 1: 0}).session_id

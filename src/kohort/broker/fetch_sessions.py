@@ -48,14 +48,18 @@ class FetchPart:
         self.told_end = self.told_stable = self.told_start = _UNTOLD
         self.found: Any = None
 
+    def was_told(self, end: int, stable: int, start: int) -> bool:
+        """Whether that is what the last answer said."""
+        return self.told_end == end and self.told_stable == stable and self.told_start == start
+
     def tell(self, data: PartitionData) -> bool:
         """Whether an incremental answer has to name the partition; remembers what it says."""
         news = (
             data.error_code != 0
             or _has_records(data)
-            or data.high_watermark != self.told_end
-            or data.last_stable_offset != self.told_stable
-            or data.log_start_offset != self.told_start
+            or not self.was_told(
+                data.high_watermark, data.last_stable_offset, data.log_start_offset
+            )
             or data.preferred_read_replica >= 0
         )
         self.told_end = _UNTOLD if data.error_code else data.high_watermark

@@ -2,7 +2,8 @@
 (topic ids), KIP-951 (leader hints).
 
 Waits until `min_bytes` are there or `max_wait_ms` is over, and hands out stored bytes: whole
-batches, at least one of them however large (of the first partition that has any).
+batches, at least one of them however large (of the first partition that has any). When an answer is
+full, nobody looks what the partitions behind have: they are first in line for the next ones.
 
 A consumer whose group has news for it is answered early, so that it heartbeats (`News`).
 
@@ -46,6 +47,7 @@ from kohort.wire.messages.fetch_response import (
 if TYPE_CHECKING:
     from kohort.broker.log.local_links import LocalLinks
     from kohort.broker.node import Node
+    from kohort.group.topics import TopicsImage
 
 _RACKS_FROM, _TOPIC_IDS_FROM, _HINTS_FROM = 11, 13, 16
 _READ_COMMITTED = 1
@@ -69,11 +71,13 @@ def handle(node: Node, request: FetchRequest, call: Call) -> None:
 class _Wanted:
     """One partition of a fetch, and what was found; a session keeps it for its next fetch."""
 
-    __slots__ = ("aborted", "error", "nearer", "part", "partition", "place", "span")
+    __slots__ = ("aborted", "error", "image", "nearer", "part", "partition", "place", "span")
 
     def __init__(self, part: FetchPart) -> None:
         self.part = part
         self.partition: Partition | None = None
+        self.image: TopicsImage | None = None
+        """All topics as they were when it was looked for: while they are so, it is that one."""
         self.error = 0
         self.span: Span | None = None
         self.place: Place | None = None
@@ -109,8 +113,8 @@ class _Fetch:
         wanted: _Wanted | None = part.found
         if wanted is None:
             wanted = part.found = _Wanted(part)
-        partition = wanted.partition
-        if partition is None or topics.partition(*partition.key) is not partition:
+        if wanted.partition is None or wanted.image is not topics.image:
+            wanted.image = topics.image
             by_id = self._fetching.by_id
             topic = topics.by_id(part.topic_id) if by_id else topics.get(part.topic)
             index = part.request.partition
@@ -169,11 +173,14 @@ class _Fetch:
         room = min(self._request.max_bytes, self._node.config.fetch_max_bytes)
         total, failed = 0, False
         for wanted in self._wanted:
-            wanted.span, wanted.error = None, self._fault(wanted)
+            wanted.span = wanted.aborted = None
+            wanted.error = self._fault(wanted)
             if self._rack:
                 wanted.nearer = self._nearer(wanted)
             if wanted.error or wanted.nearer != NOBODY:
                 failed = True
+                continue
+            if room <= 0 and total > 0:  # full: what the others have is looked for when it fits
                 continue
             span = self._locate(wanted, max(0, min(wanted.part.request.partition_max_bytes, room)))
             if span is None:
@@ -181,17 +188,20 @@ class _Fetch:
                 continue
             size = span.end - span.start
             if size > room and total > 0:  # only the first one may exceed what was asked for
+                room = 0
                 continue
             wanted.span = span
             total += size
-            room = max(0, room - size)
+            room -= size
         return failed or total >= self._request.min_bytes
 
     def _fault(self, wanted: _Wanted) -> int:
         partition = wanted.partition
-        if partition is None or self._node.topics.partition(*partition.key) is not partition:
-            by_id = self._fetching.by_id
-            lost = by_id and self._node.topics.by_id(wanted.part.topic_id) is None
+        topics = self._node.topics
+        if partition is None or (
+            wanted.image is not topics.image and topics.partition(*partition.key) is not partition
+        ):
+            lost = self._fetching.by_id and topics.by_id(wanted.part.topic_id) is None
             return ErrorCode.UNKNOWN_TOPIC_ID if lost else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         hides = self._call.hides
         if hides is not None and hides(partition.topic.name):
@@ -226,6 +236,20 @@ class _Fetch:
             wanted.partition.fail(f"it cannot be read: {error}")
             wanted.error = ErrorCode.KAFKA_STORAGE_ERROR
         return None
+
+    def _is_known(self, wanted: _Wanted) -> bool:
+        """Whether nothing is new since the session's last answers, so that it goes without saying.
+
+        With many partitions that is so of most, in every answer.
+        """
+        partition = wanted.partition
+        if wanted.span is not None or wanted.error or partition is None or wanted.nearer != NOBODY:
+            return False
+        try:
+            stable = partition.stable_offset
+        except (OSError, CorruptRecordError):
+            return False  # `_complete` finds it out again, and says so
+        return wanted.part.was_told(partition.end_offset, stable, partition.start_offset)
 
     def _complete(self, wanted: _Wanted, leaders: Leaders) -> PartitionData:
         """The answer for one partition, with what READ_COMMITTED has to know beside it."""
@@ -267,7 +291,10 @@ class _Fetch:
             self._call.answer(FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH))
             return
         leaders = Leaders(self._node)
-        answers = ((wanted.part, self._complete(wanted, leaders)) for wanted in self._wanted)
+        wanted = self._wanted
+        if fetching.session is not None:
+            wanted = [each for each in wanted if not self._is_known(each)]
+        answers = ((each.part, self._complete(each, leaders)) for each in wanted)
         responses: list[FetchableTopicResponse] = []
         latest: FetchableTopicResponse | None = None
         for part, data in fetching.select(answers):
