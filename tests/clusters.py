@@ -7,15 +7,26 @@ What cannot run there skips itself and says why (`-rs`).
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import kohort.testing
 
 APACHE = os.environ.get("KOHORT_TEST_CLUSTER") == "apache"
 
+
+class Embedded(kohort.testing.Cluster):
+    """The embedded broker without a log of requests, where none is asked for: with one, usual
+    requests do not go by the lane (ADR 0014), which is what `kohort broker run` has."""
+
+    def __init__(self, *args: Any, request_log: int = 0, **more: Any) -> None:
+        super().__init__(*args, request_log=request_log, **more)
+
+
 if TYPE_CHECKING or not APACHE:
-    from kohort.testing import Cluster as Cluster
+    Cluster = Embedded
     from tests.e2e.broker_process import BrokerProcess as BrokerProcess
 else:
     from tests.interop.java import ApacheKafka as Cluster
     from tests.interop.java import ApacheProcess as BrokerProcess
 
-__all__ = ["APACHE", "BrokerProcess", "Cluster"]
+__all__ = ["APACHE", "BrokerProcess", "Cluster", "Embedded"]

@@ -20,6 +20,9 @@ LATENCY_TEST = "0055"
 LATENCY_MULTIPLIER = 10
 """It wants ten records to take 11 ms on average, and leaves itself out on CI: where others want the
 processors too, most of that is waiting for one."""
+ACL_TESTS = ("0081", "0109", "0115", "0119")
+"""They make ACLs, or call kafka-acls.sh."""
+ACCESS_CONTROL = ("acls=true", "allow.everyone.if.no.acl.found=true")
 PASSWORD = "of-no-secret"
 CA, BROKER, CLIENT = "ca", "broker", "client"
 
@@ -41,6 +44,8 @@ def setup_of(number: str, scenario: str, directory: Path) -> Setup:
     """For one test; `directory` is for what has to be made."""
     if scenario == "noautocreate":
         return Setup(broker=("auto.create.topics.enable=false",))
+    if number in ACL_TESTS:
+        return Setup(broker=ACCESS_CONTROL)
     if number == LATENCY_TEST:
         return Setup(client=(f"test.timeout.multiplier={LATENCY_MULTIPLIER}",))
     if number == TLS_TEST and shutil.which("openssl"):

@@ -1,8 +1,9 @@
 """A broker that is sent what nobody honest sends, without sockets: made, damaged, and both.
 
 Requests are filled at random, then names, ids and numbers are put right by chance, so that many
-come through to the bottom of the APIs; half of the frames are damaged on top. All of it follows
-from one seed.
+come through to the bottom of the APIs; half of the frames are damaged on top. Where the broker has
+a lane, a fifth of the turns begins as what that takes (`hostile_lane.py`). All of it follows from
+one seed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any
 from kohort.broker.apis import APIS
 from kohort.broker.endpoint import Peer
 from kohort.errors import EncodeError, KohortError, ProtocolError
-from kohort.records import Compression
+from kohort.records import BatchHeader, Compression
+from kohort.records.batch import check_batch
 from kohort.wire import Message, decode_response, encode_request
 from kohort.wire import _schema as schema
 from kohort.wire.messages.api_versions_request import ApiVersionsRequest
@@ -26,6 +28,7 @@ from tests.wire.test_fuzz import mutated
 from tests.wire.values import Maker
 
 from .harness import Harness, batch_of
+from .hostile_lane import Usual
 
 NAMES = ("t", "u", "g", "m", "x", "", "absent", "../t", "t" * 250, "*", "__consumer_offsets")
 _SMALL = (0, 1, -1, 2, 5, 100)
@@ -33,6 +36,8 @@ NUMBERS = {
     f"int{bits}": (*_SMALL, 2 ** (bits - 1) - 1, -(2 ** (bits - 1))) for bits in (8, 16, 32, 64)
 }
 PLAUSIBLE = 0.7
+USUAL = 0.2
+TURNS_A_MEMBER = 100
 
 
 class Line:
@@ -76,6 +81,8 @@ class HostileWorld:
         self.harness.commons.topics.create("t", 2, {})
         self.harness.commons.topics.create("u", 1, {"cleanup.policy": "compact"})
         self.frames = self.refused = self.answered = 0
+        self.turns = self.taken = 0
+        """Turns of usual requests, and how many of these the lane served."""
         peers: set[Peer] = set()
         self.endpoint: Any = SimpleNamespace(
             node=self.harness.node, peers=peers, left=peers.discard
@@ -83,16 +90,29 @@ class HostileWorld:
         self._line, self._peer = self._connect()
         self._honest_line, self._honest = self._connect()
         self._apis = sorted(APIS)
+        self._quick_line, self._quick = self._connect()
+        self._usual = Usual(self.harness, self.random)
+        self.has_lane = self._quick._take is not None  # pyright: ignore[reportPrivateUsage]
 
     def _connect(self) -> tuple[Line, Peer]:
         line = Line(self)
         peer = Peer(self.endpoint, line)  # type: ignore[arg-type]
         self.endpoint.peers.add(peer)
         peer.connected(line)  # type: ignore[arg-type]
+        serve: Any = peer._in_lane  # pyright: ignore[reportPrivateUsage]
+
+        def counted(entry: Any) -> bool:
+            served = bool(serve(entry))
+            self.taken += served
+            return served
+
+        peer._in_lane = counted  # type: ignore[method-assign]  # pyright: ignore[reportPrivateUsage]
         return line, peer
 
     def attack(self) -> str:
-        """Send one hostile frame; what it was."""
+        """Send one hostile frame, or a turn of usual ones; what it was."""
+        if self.has_lane and self.random.random() < USUAL:
+            return self._usual_turn()
         api = APIS[self.random.choice(self._apis)]
         version = self.random.randint(api.min_version, api.max_version)
         maker = Maker(self.random.getrandbits(32), unknown=True)
@@ -126,6 +146,48 @@ class HostileWorld:
         self._line.sent.clear()
         if self.random.random() < 0.02:
             self.harness.env.advance(self.random.choice((1, 20, 1_000, 60_000)))
+
+    def _usual_turn(self) -> str:
+        """Several requests of the lane in one turn, all well or some of them damaged."""
+        if self.turns % TURNS_A_MEMBER == 0:
+            self._usual.join()
+        self.turns += 1
+        damaged = self.random.choice((0.0, 0.3, 1.0))
+        line, names, numbers = self._quick_line, [], []
+        if line.is_closed or not line.reading:
+            self._quick.closed(line, None)  # type: ignore[arg-type]
+            self._quick_line, self._quick = line, _ = self._connect()
+        for _ in range(self.random.choice((1, 1, 2, 3, 8))):
+            self.frames += 1
+            frame, name = self._usual.frame(self.frames, damaged=self.random.random() < damaged)
+            numbers.append(self.frames)
+            names.append(name)
+            if not line.is_closed and line.reading:
+                self._quick.frame_received(line, memoryview(frame))  # type: ignore[arg-type]
+        self.harness.env.settle()
+        told = [int.from_bytes(sent[4:8], "big") for sent in line.sent]
+        if not damaged:
+            assert told[-len(numbers) :] == numbers, f"{numbers} asked, {told} answered"
+        if line.is_closed:
+            self.refused += 1
+            assert line.error is None or isinstance(line.error, ProtocolError), line.error
+        self.answered += len(told)
+        line.sent.clear()
+        return "; ".join(names)
+
+    def prove_sound(self) -> None:
+        """What stands in the logs is whole: every batch in its place, with its checksum."""
+        for partition in self.harness.commons.topics.partitions():
+            opened = partition.log
+            if opened is None or opened.closed:
+                continue
+            after = 0
+            for header, batch in opened.batches(opened.log_start_offset):
+                check_batch(batch, BatchHeader(batch, 0))
+                whole = partition.topic.config.compact or not after
+                assert header.base_offset == after or (whole and header.base_offset > after)
+                after = header.last_offset + 1
+            assert after <= opened.end.offset, partition.key
 
     def _mend(self, value: Any, facts: schema.Struct, version: int) -> None:
         """Put plausible things where they belong."""

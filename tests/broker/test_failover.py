@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kohort.testing import Cluster
+from tests.clusters import Embedded as Cluster
 
 from .test_server import Process, nothing_stays  # noqa: F401 (a fixture)
 

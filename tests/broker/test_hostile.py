@@ -11,6 +11,7 @@ import tracemalloc
 import pytest
 
 from kohort.broker.apis import APIS
+from kohort.broker.lane import LANE
 
 from .hostile import HostileWorld, most_memory
 
@@ -25,10 +26,12 @@ def attack(seed: int, frames: int, **config: object) -> HostileWorld:
             what = world.attack()
             if number % 1_000 == 0:
                 world.prove_unharmed()
+                world.prove_sound()
         except Exception as error:
             error.add_note(f"seed {seed}, frame {number}: {what}")
             raise
     world.prove_unharmed()
+    world.prove_sound()
     return world
 
 
@@ -38,6 +41,8 @@ def test_made_and_damaged_frames_end_no_broker(seed: int, acls: bool) -> None:
     world = attack(seed, 2_000, acls=acls)
     assert world.answered > 200
     assert world.refused > 200
+    assert world.has_lane == (LANE == "cython" and not acls)
+    assert world.taken > (250 if world.has_lane else -1)
 
 
 @pytest.mark.nightly
@@ -52,8 +57,10 @@ def test_a_million_hostile_frames(seed: int) -> None:
     grown = most_memory() - before
     print(
         f"seed {seed}: {world.frames} frames for {len(APIS)} APIs, {world.answered} answered, "
-        f"{world.refused} connections closed, at most {grown >> 20} MiB more"
+        f"{world.refused} connections closed, {world.taken} by the lane, "
+        f"at most {grown >> 20} MiB more"
     )
+    assert world.taken > (10_000 if world.has_lane else -1)
     assert grown < MEMORY_MAX
 
 

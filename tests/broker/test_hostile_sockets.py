@@ -11,10 +11,10 @@ import pytest
 from kohort import Admin, Consumer, NewTopic, Producer
 from kohort.errors import BrokerError, ErrorCode
 from kohort.records import Compression
-from kohort.testing import Cluster
 from kohort.wire import decode_response, encode_request
 from kohort.wire.messages.metadata_request import MetadataRequest
 from kohort.wire.messages.produce_response import ProduceResponse
+from tests.clusters import Embedded as Cluster
 
 from .harness import batch_of, produce_request
 from .hostile import most_memory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+import struct
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from kohort.broker.log.files import MemoryFiles
 from kohort.broker.log.log import Appended
 from kohort.broker.partition import Partition
 from kohort.errors import ErrorCode
-from kohort.records import BatchHeader, Compression
+from kohort.records import BatchHeader, Compression, crc32c
 from kohort.wire import Message, decode_response, encode_request
 from kohort.wire.messages.list_offsets_request import (
     ListOffsetsPartition,
@@ -336,6 +337,27 @@ def test_a_write_that_fails_leaves_nothing_behind() -> None:
     file.append = append
     one.turn([(0, produce), (1, produce)])
     assert [one.produced(at)[1].base_offset for at in (0, 1)] == [1, 2]
+
+
+def test_batches_that_count_billions_of_records_do_not_share_a_segment() -> None:
+    """Offsets of an index are of four bytes: what one turn brings may not go beyond, in a new
+    segment either (a header may say any number where the records are compressed)."""
+    huge = bytearray(batch_of([b"x"], compression=Compression.LZ4))
+    struct.pack_into(">i", huge, 23, 2**31 - 2)
+    struct.pack_into(">i", huge, 57, 2**31 - 1)
+    struct.pack_into(">I", huge, 17, crc32c(memoryview(huge)[21:]))
+    files: list[Any] = []
+    for in_lane in (True, False):
+        one = served(in_lane=in_lane)
+        partition = one.harness.commons.topics.partition("t", 0)
+        assert partition is not None
+        assert partition.log is not None
+        partition.log.roll()
+        one.turn([(0, frame_of(produce_request("t", bytes(huge)), 11))] * 9)
+        assert [a.base_offset for a in one.produced()] == [1 + n * (2**31 - 1) for n in range(9)]
+        one.harness.commons.close()
+        files.append(state(one))
+    assert files[0] == files[1]
 
 
 def history(seed: int) -> tuple[int, int]:

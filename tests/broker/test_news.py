@@ -10,7 +10,7 @@ import pytest
 from kohort import Consumer
 from kohort.broker.calls import Ear
 from kohort.broker.news import MAX_REMEMBERED, News
-from kohort.testing import Cluster
+from tests.clusters import Embedded as Cluster
 
 PATIENCE_S = 20.0
 ME, OTHER = ("me", "/h"), ("other", "/h")

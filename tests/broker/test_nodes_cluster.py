@@ -11,7 +11,6 @@ import pytest
 
 from kohort.broker.taps import Moment, Verdict
 from kohort.errors import ClosedError, ConfigError, ErrorCode, UsageError
-from kohort.testing import Cluster
 from kohort.wire import decode_response
 from kohort.wire.messages.api_versions_request import ApiVersionsRequest
 from kohort.wire.messages.fetch_request import FetchRequest
@@ -25,6 +24,7 @@ from kohort.wire.messages.metadata_response import MetadataResponse
 from kohort.wire.messages.offset_fetch_request import OffsetFetchRequest, OffsetFetchRequestGroup
 from kohort.wire.messages.offset_fetch_response import OffsetFetchResponse
 from kohort.wire.messages.produce_response import ProduceResponse
+from tests.clusters import Embedded as Cluster
 
 from .harness import batch_of, fetch_request, produce_request
 from .test_server import Wire

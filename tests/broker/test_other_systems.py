@@ -17,7 +17,7 @@ from kohort.broker.log import os_files
 from kohort.broker.log.files import MemoryFiles
 from kohort.broker.log.os_files import OsFiles, syncing
 from kohort.errors import KohortError
-from kohort.testing import Cluster
+from tests.clusters import Embedded as Cluster
 
 FULL = 51
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kohort.testing import Cluster
+from tests.clusters import Embedded as Cluster
 
 # kafka-python reads its schemas through a deprecated call of the standard library.
 pytestmark = pytest.mark.filterwarnings("ignore:.* is deprecated. Use files.*:DeprecationWarning")

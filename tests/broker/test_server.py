@@ -21,7 +21,6 @@ from kohort.broker.log.files import MemoryFile
 from kohort.broker.server import LoopEnv
 from kohort.errors import ClosedError, ConfigError, DataDirectoryInUseError, ErrorCode
 from kohort.net import Loop
-from kohort.testing import Cluster
 from kohort.wire import Message, decode_response, encode_request
 from kohort.wire.messages.api_versions_request import ApiVersionsRequest
 from kohort.wire.messages.api_versions_response import ApiVersionsResponse
@@ -29,6 +28,7 @@ from kohort.wire.messages.fetch_response import FetchResponse
 from kohort.wire.messages.metadata_request import MetadataRequest
 from kohort.wire.messages.metadata_response import MetadataResponse
 from kohort.wire.messages.produce_response import ProduceResponse
+from tests.clusters import Embedded as Cluster
 
 from .harness import batch_of, fetch_request, parsed, produce_request
 

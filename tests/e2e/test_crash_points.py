@@ -13,7 +13,6 @@ import pytest
 from kohort.broker.taps import Event, Moment, Verdict
 from kohort.errors import ErrorCode
 from kohort.group.records import GroupEntry, StoredGroup, decode_record
-from kohort.testing import Cluster
 from kohort.wire import decode_versioned
 from kohort.wire.messages.consumer_group_heartbeat_request import ConsumerGroupHeartbeatRequest
 from kohort.wire.messages.consumer_group_heartbeat_response import ConsumerGroupHeartbeatResponse
@@ -22,6 +21,7 @@ from kohort.wire.messages.heartbeat_response import HeartbeatResponse
 from kohort.wire.messages.join_group_request import JoinGroupRequest
 from kohort.wire.messages.join_group_response import JoinGroupResponse
 from kohort.wire.messages.sync_group_response import SyncGroupResponse
+from tests.clusters import Embedded as Cluster
 
 from .conftest import SESSIONS
 from .group_run import GroupRun

@@ -10,8 +10,8 @@ import pytest
 
 from kohort import Consumer, Producer
 from kohort.broker.taps import Event, Moment
-from kohort.testing import Cluster
 from kohort.wire.messages.fetch_request import FetchRequest
+from tests.clusters import Embedded as Cluster
 
 from .conftest import SESSIONS
 from .feeders import Feeder

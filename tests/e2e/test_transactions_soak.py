@@ -14,7 +14,7 @@ from kohort import Consumer, Producer, TopicPartition
 from kohort.broker.apis import api_versions
 from kohort.broker.config import TRANSACTIONS_TOPIC
 from kohort.errors import AbortableTransactionError
-from kohort.testing import Cluster
+from tests.clusters import Embedded as Cluster
 
 PARTITIONS, WRITERS, SECONDS, WAIT_S = 3, 3, 4.0, 60
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kohort import Admin, Consumer, Producer
-from kohort.testing import Cluster
+from tests.clusters import Embedded as Cluster
 from tests.e2e.makes import fresh
 
 from .java import events, needs_java, tool, verifiable

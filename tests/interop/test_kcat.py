@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from kohort import Producer
-from kohort.testing import Cluster as Embedded
 from kohort.testing.certificates import Certificates
-from tests.clusters import Cluster
+from tests.clusters import Cluster, Embedded
 from tests.e2e.makes import fresh
 
 KCAT = shutil.which("kcat") or shutil.which("kafkacat")

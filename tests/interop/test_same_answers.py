@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from kohort.broker.apis import APIS
-from kohort.testing import Cluster
+from tests.clusters import Embedded as Cluster
 
 from . import recorded, recorded_groups
 from .asking import Flat, World

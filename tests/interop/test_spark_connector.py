@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from kohort import Admin, Producer, TopicPartition
-from kohort.testing import Cluster
+from tests.clusters import Embedded as Cluster
 from tests.java import skip_without
 
 from .java import JARS

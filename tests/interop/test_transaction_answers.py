@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import pytest
 
 from kohort.errors import ErrorCode
-from kohort.testing import Cluster
 from kohort.wire import Message
 from kohort.wire.messages.find_coordinator_request import FindCoordinatorRequest
 from kohort.wire.messages.find_coordinator_response import FindCoordinatorResponse
@@ -21,6 +20,7 @@ from kohort.wire.messages.write_txn_markers_response import WriteTxnMarkersRespo
 from tests.broker import transacting
 from tests.broker.harness import batch_of, produce_request
 from tests.broker.transacting import BEFORE, KIP_890, Tx
+from tests.clusters import Embedded as Cluster
 
 from .java import ApacheKafka, needs_java
 

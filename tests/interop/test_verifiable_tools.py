@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from kohort import Producer
-from kohort.testing import Cluster, History
+from kohort.testing import History
+from tests.clusters import Embedded as Cluster
 from tests.testing.verifiable_run import ENV, KOHORT, Run
 
 from .java import java, needs_java

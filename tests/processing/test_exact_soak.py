@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from kohort import Producer
-from kohort.testing import Cluster
+from tests.clusters import Embedded as Cluster
 from tests.e2e.broker_process import ROOT
 
 from .exact_program import OUT, TOPIC

@@ -25,7 +25,7 @@ import pytest
 from kohort import Admin, Consumer, NewTopic, Producer
 from kohort.retry import headers as h
 from kohort.retry.policy import RetryPolicy, RetryTopics
-from kohort.testing import Cluster
+from tests.clusters import Embedded as Cluster
 from tests.e2e.broker_process import ROOT, BrokerProcess
 from tests.processing.soak_program import HEALTHY_KEYS, KEYS, TOPICS
 

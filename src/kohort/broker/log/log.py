@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 EPOCHS_FILE = "leader-epoch-checkpoint"
 _SNAPSHOTS_KEPT = 2
+_MAX_DELTA = 0x7FFFFFFF
+"""Of an offset from its segment's first: those in index files are of four bytes."""
 
 
 class Mark(NamedTuple):
@@ -249,6 +251,7 @@ class PartitionLog:
             or run.max_timestamp - now_ms > config.timestamp_after_max_ms
             or (0 <= run.base_timestamp < now_ms - config.timestamp_before_max_ms)
             or run.size > config.segment_bytes
+            or run.last_offset_delta > _MAX_DELTA  # in an empty segment, too
             or self._must_roll(run, now_ms)
         ):
             return None
@@ -286,7 +289,7 @@ class PartitionLog:
         began = active.first_append_ms
         return (
             size + header.size > self.config.segment_bytes
-            or active.next_offset + header.last_offset_delta - active.base_offset > 0x7FFFFFFF
+            or active.next_offset + header.last_offset_delta - active.base_offset > _MAX_DELTA
             or (began is not None and now_ms - began >= self.config.segment_ms)
         )
 
