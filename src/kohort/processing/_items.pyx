@@ -4,6 +4,9 @@
 cimport cython
 
 from collections import deque
+from types import CoroutineType
+
+from kohort.retry.registering import refuse_unawaited
 
 
 @cython.final
@@ -166,9 +169,11 @@ def run_plain(items, Py_ssize_t start, function, view, lookups):
         shown.data = record.value
         shown.outputs = None
         try:
-            function(shown)
+            returned = function(shown)
         except Exception as error:
             return index, shown, error
+        if returned is not None and isinstance(returned, CoroutineType):
+            refuse_unawaited(route.topic, returned)
         if shown.outputs is not None:
             return index, shown, None
     return end, None, None

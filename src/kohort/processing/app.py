@@ -31,7 +31,6 @@ Shell: threads, signals.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -66,6 +65,7 @@ from kohort.retry.cluster_port import ClusterPort
 from kohort.retry.handling import Decode, SetupStore, set_up
 from kohort.retry.policy import DEFAULT_RETRIES, RetryPolicy, RetryTopics
 from kohort.retry.preparing import ensure_topics, look_at_all, plan_all
+from kohort.retry.registering import check_handler, checked_topic, waits
 from kohort.retry.store import open_store
 from kohort.retry.topics import TopicState
 from kohort.signals import handled
@@ -163,7 +163,7 @@ class App:
         self.group = group
         servers = bootstrap_servers or os.environ.get("KOHORT_BOOTSTRAP_SERVERS")
         self.servers = servers or "localhost:9092"
-        self.policy = retries if isinstance(retries, RetryPolicy) else RetryPolicy.parse(retries)
+        self.policy = _policy(retries)
         workers = {"threads": threads, "tasks": tasks, "processes": processes or _processors()}
         for kind, number in workers.items():
             if number < 1:
@@ -233,9 +233,10 @@ class App:
                 replaces the one with the same values in the columns of `key`; `origin` names two
                 columns that get the record's first partition and offset.
         """
+        topic = checked_topic(topic, "app.handler")
 
         def register(function: Function) -> Function:
-            kind = _kind(function, batch=batch, arrow=arrow)
+            kind = self._kind(topic, function, batch=batch, arrow=arrow)
             pool = _pool(topic, kind, workers, parse_duration_ms(timeout))
             if pool == "processes" and serde_of(decode) is not None:
                 raise ConfigError(
@@ -244,8 +245,7 @@ class App:
                 )
             if topic in self._specs:
                 raise ConfigError(f"topic {topic!r} has a handler already; one topic, one handler")
-            policy = self.policy if retries is None else retries
-            policy = policy if isinstance(policy, RetryPolicy) else RetryPolicy.parse(policy)
+            policy = self.policy if retries is None else _policy(retries)
             route = Route(
                 RetryTopics(topic, self.group, policy),
                 _choice(Order, "order", order),
@@ -263,6 +263,22 @@ class App:
             return function
 
         return register
+
+    def _kind(self, topic: str, function: object, *, batch: bool, arrow: bool) -> Kind:
+        """How a handler is called. Raises ConfigError for what can be none."""
+        whole = batch or arrow
+        yields = self.exactly.store_url is not None and not whole  # rows, one after another
+        given = ["batch" if whole else "record"]
+        check_handler(topic, function, given, may_yield=yields, may_wait=True)
+        if waits(function):
+            if whole:
+                raise ConfigError(
+                    "a coroutine function takes one record; batch=, arrow= need a plain one"
+                )
+            return Kind.ASYNC
+        if batch and arrow:
+            raise ConfigError("batch=True or arrow=True, not both")
+        return Kind.ARROW if arrow else Kind.BATCH if batch else Kind.SYNC
 
     def setup(self, function: Function) -> Function:
         """Register `f(store)`, run at each start before anything is read; with a store only."""
@@ -512,22 +528,14 @@ def _checked_client(given: Mapping[str, Any], group: str) -> dict[str, Any]:
     return client
 
 
+def _policy(given: str | RetryPolicy) -> RetryPolicy:
+    return given if isinstance(given, RetryPolicy) else RetryPolicy.parse(given)
+
+
 def _shared(client: Mapping[str, Any]) -> dict[str, Any]:
     """What producer and admin take of the client's configuration too: the way to the cluster."""
     names = ("security_", "sasl_", "ssl_", "client_id", "request_timeout", "reconnect_")
     return {key: value for key, value in client.items() if key.startswith(names)}
-
-
-def _kind(function: Callable[..., Any], *, batch: bool, arrow: bool) -> Kind:
-    if inspect.iscoroutinefunction(function):
-        if batch or arrow:
-            raise ConfigError(
-                "a coroutine function takes one record; batch=, arrow= need a plain one"
-            )
-        return Kind.ASYNC
-    if batch and arrow:
-        raise ConfigError("batch=True or arrow=True, not both")
-    return Kind.ARROW if arrow else Kind.BATCH if batch else Kind.SYNC
 
 
 def _pool(topic: str, kind: Kind, workers: str | None, timeout_ms: int) -> str:

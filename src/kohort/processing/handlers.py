@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from kohort.errors import UsageError
@@ -27,6 +28,7 @@ from kohort.retry.effects import Effect
 from kohort.retry.handling import Decode, Lookup, RecordView, decoder_of, not_decoded
 from kohort.retry.handling import HandlerSpec as RowSpec
 from kohort.retry.headers import Header
+from kohort.retry.registering import refuse_unawaited
 
 if TYPE_CHECKING:
     from kohort.serdes.basic import Serde
@@ -290,6 +292,8 @@ class Invoker:
 
 def done(spec: HandlerSpec, received: Received, returned: Any) -> Outcome:
     """The outcome of a call that did not raise. Raises UsageError for what can be no row."""
+    if isinstance(returned, CoroutineType):
+        refuse_unawaited(spec.topic, returned)
     effects: Sequence[Effect] = ()
     if spec.rows is not None:
         effects = spec.rows.effects(returned, received)

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Container, Hashable, Iterable, Sequence
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from kohort.retry.registering import refuse_unawaited
 
 if TYPE_CHECKING:
     from kohort.processing.outbox import Output
@@ -157,6 +160,7 @@ def run_plain(
 
     Where it stopped: at a record that raised or sends something, with what it was shown as and its
     error, after which the next one may begin; at the first of another handler; or at the end.
+    Raises UsageError for a handler that only made a coroutine.
     """
     route = items[start].partition.route
     for index in range(start, len(items)):
@@ -166,9 +170,11 @@ def run_plain(
         record = item.record
         shown = view(record, item.attempt, lookups, record.value)
         try:
-            function(shown)
+            returned = function(shown)
         except Exception as error:  # the handler is the user's, and may raise anything
             return index, shown, error
+        if isinstance(returned, CoroutineType):
+            refuse_unawaited(route.topic, returned)
         if shown.outputs is not None:
             return index, shown, None
     return len(items), None, None

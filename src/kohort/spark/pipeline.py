@@ -39,6 +39,7 @@ from kohort.errors import ConfigError
 from kohort.retry.classify import Classifier
 from kohort.retry.handling import Decode, HandlerSpec, SetupStore, set_up
 from kohort.retry.policy import DEFAULT_RETRIES, RetryPolicy, RetryTopics
+from kohort.retry.registering import check_handler, checked_topic
 from kohort.retry.store import Store, open_store
 
 if TYPE_CHECKING:
@@ -164,10 +165,13 @@ class Pipeline:
         origin: tuple[str, str] | None, decode: Decode,
         permanent: Iterable[type[BaseException]], temporary: Iterable[type[BaseException]],
     ) -> Callable[[Function], Function]:  # fmt: skip
+        topic = checked_topic(topic, "pipeline.batch_handler" if batch else "pipeline.handler")
         if topic in self._handlers:
             raise ConfigError(f"topic {topic} has a handler already")
 
         def take(function: Function) -> Function:
+            given = ["batch" if batch else "record", "store"]
+            check_handler(topic, function, given, may_yield=not batch, may_wait=False)
             self._handlers[topic] = HandlerSpec(
                 topic, function, batch, table, tuple(key), origin, decode,
                 Classifier(tuple(permanent), tuple(temporary)),
