@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from kohort.client.commit_lane import NOBODY
 from kohort.client.config import CONSUMER_PROTOCOL, ConsumerConfig
 from kohort.client.listener import RebalanceListener
 from kohort.client.observed import Observed
@@ -267,14 +268,16 @@ class ConsumerBase(Observed):
         return health_of(self._core)
 
     def group_metadata(self) -> GroupMetadata:
-        """Who this consumer is in its group, for transactions (KIP-447)."""
+        """Who this consumer is in its group, for transactions (KIP-447).
+
+        One that its group has left behind is who it was last, until it has joined again: what it
+        commits is refused then.
+        """
         if self.config.group_id is None:
             raise ConfigError("this consumer has no group_id")
-        session = self._core.session
-        who = session.identity if session is not None else None
-        generation, member_id = (-1, "") if who is None else (who.generation, who.member_id)
-        instance_id = self.config.group_instance_id
-        return GroupMetadata(self.config.group_id, generation, member_id, instance_id)
+        session, instance_id = self._core.session, self.config.group_instance_id
+        who = NOBODY if session is None else session.last_identity
+        return GroupMetadata(self.config.group_id, who.generation, who.member_id, instance_id)
 
     @property
     def rebalance_pending(self) -> bool:

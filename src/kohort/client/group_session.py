@@ -87,6 +87,12 @@ class GroupSession:
         self._finding = False
         self._find_again_ms = 0
         self._hinted_ms = 0
+        self.last_identity = NOBODY
+        """Who commits with a transaction: a member that is none any more stays who it was.
+
+        So it is refused (KIP-447). As nobody it would be taken: a TxnOffsetCommit that names nobody
+        is let through by every group, since producers before KIP-447 name nobody.
+        """
         self._topic_names = TopicNames(cluster, config, self._named)
 
     # -- for the core --------------------------------------------------------------------------
@@ -227,6 +233,9 @@ class GroupSession:
             self._run_one(effect)
         member = self.member
         if member is not None:
+            who = self.identity
+            if who is not None and (who is not NOBODY or member.is_out):
+                self.last_identity = who
             seen = self._watch.seen(member.state.name, member.last_reason, self._now())
             if seen is not None:
                 self._cluster.events.emit(seen)

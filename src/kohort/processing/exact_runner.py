@@ -4,6 +4,8 @@ Rules:
 - While one batch is put through, the next one gathers; nothing is published outside of a batch.
 - A partition that is taken away is given up only when what was done of it is through, or when the
   time for it is over: then its next owner does that anew, since nothing of it is visible.
+- What is done by a member whom its group has left behind is given up at once: nothing of it can be
+  put through, since nobody comes back as who he was.
 - With a store, the group's commits only tell of its progress; they decide nothing.
 
 Shell: threads, the clock.
@@ -13,10 +15,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from queue import Empty
+from typing import Final
 
-from kohort.client.types import OffsetAndMetadata, TopicPartition
-from kohort.errors import KohortError
+from kohort.client.types import GroupMetadata, OffsetAndMetadata, TopicPartition
+from kohort.errors import BrokerError, ErrorCode, KohortError
 from kohort.processing.exact import Batch, ExactEngine, Verdict
 from kohort.processing.gatekeeper import Gatekeeper
 from kohort.processing.publishing import Publisher
@@ -29,6 +33,9 @@ log = logging.getLogger("kohort.processing")
 JUDGED_AT_ONCE = 500
 TELL_EVERY_MS = 1_000
 PAUSE_AFTER_ABORT_MS = 100
+LEFT_BEHIND: Final = frozenset(
+    {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
+)
 
 
 class ExactRunner(Runner):
@@ -48,6 +55,9 @@ class ExactRunner(Runner):
         """As `Runner.run`."""
         self._tell_due_ms = 0
         self._in_hand: Batch | None = None
+        self._in_hand_of: GroupMetadata | None = None
+        self._left_behind: GroupMetadata | None = None
+        self._again_ms = 0
         self._untold: dict[TopicPartition, OffsetAndMetadata] = {}
         self.transactor.start(self.tell)
         try:
@@ -75,8 +85,8 @@ class ExactRunner(Runner):
         self._commit_due_ms = now_ms + self.timing.commit_interval_ms
         batch = self.exact.batch(now_ms)
         if batch is not None:
-            self._in_hand = batch
-            self.transactor.submit(batch, self.consumer.group_metadata())
+            self._in_hand, self._in_hand_of = batch, self.consumer.group_metadata()
+            self.transactor.submit(batch, self._in_hand_of)
 
     def _hear_of(self, said: object, now_ms: int) -> None:
         if isinstance(said, Judged):
@@ -101,7 +111,9 @@ class ExactRunner(Runner):
         if not told:
             self.trouble = f"a transaction did not go through: {verdict.error}"
             log.warning("%s; it is tried again", self.trouble)
-            self._commit_due_ms = now_ms + PAUSE_AFTER_ABORT_MS
+            self._commit_due_ms = self._again_ms = now_ms + PAUSE_AFTER_ABORT_MS
+        if isinstance(verdict.error, BrokerError) and verdict.error.code in LEFT_BEHIND:
+            self._left_behind = self._in_hand_of
 
     def _starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Start]:
         committed = super()._starts(partitions)
@@ -122,6 +134,14 @@ class ExactRunner(Runner):
             if self._in_hand is None:
                 if not self.exact.owes(mine):
                     break
+                if self._left_behind == self.consumer.group_metadata():
+                    log.warning("the group has gone on without this member: it gives all up")
+                    break
+                if now_ms < self._again_ms:
+                    with suppress(Empty):
+                        self._inbox_first(self._again_ms - now_ms)
+                    self._hear(self.now_ms())
+                    continue
                 self._commit(now_ms)
             try:
                 self._inbox_first(until_ms - now_ms)
