@@ -66,6 +66,7 @@ interop: setup  ## Apache Kafka's clients, tools, broker, Spark's connector besi
 	  echo "==> our clients against Apache Kafka, alone and in groups with the Java client" && \
 	  KOHORT_TEST_CLUSTER=apache $(PYTEST) -q --timeout 900 tests/client tests/processing/test_app.py \
 	    tests/processing/test_exact.py tests/processing/test_holding.py tests/examples \
+	    tests/processing/test_due_times_live.py tests/processing/test_left_behind.py \
 	    tests/processing/test_app_metrics.py tests/processing/test_health.py \
 	    tests/processing/test_decoding.py tests/processing/test_outputs.py \
 	    tests/processing/test_store_wait.py tests/cli/test_failed_redrive.py \
