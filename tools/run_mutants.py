@@ -8,6 +8,7 @@ A patch is a diff against `src` with a head of `# key: value` lines (docs/simula
 `bug`, `kills` (`scenario NAME …`, `seeds FIRST-LAST [options of kohort simulate run]` or
 `test PYTEST-NODE-ID …`), `broken` (the codes of which one must come; `TEST` for a test), `what`.
 Each patch is applied to a copy of `src` and `tests`; the tree that is worked in is never touched.
+One of compiled code is compiled there (half a minute).
 Exit code: 0 when all are killed and nothing fails without them.
 """
 
@@ -30,6 +31,8 @@ ROOT = Path(__file__).resolve().parent.parent
 MUTANTS = ROOT / "tests" / "mutants"
 HEAD = re.compile(r"# (bug|kills|broken|what): (.*)")
 BROKEN = re.compile(r"BROKEN (\w+)")
+COMPILED = re.compile(r"^\+\+\+ .*\.(pyx|pxi|h)$", re.MULTILINE)
+BUILT = ("build/cython", "build/lib.*", "build/temp.*")
 CHECK_FAILED, TIMEOUT_S = 3, 600
 TEST_FAILED, TEST = 1, "TEST"
 
@@ -105,6 +108,21 @@ def apply(mutant: Mutant, where: Path, *options: str) -> str | None:
     return None if ran.returncode == 0 else ran.stderr.strip()
 
 
+def compiled(mutant: Mutant, where: Path) -> str | None:
+    """Compile again what a patch of compiled code has changed; what went wrong, or None."""
+    if not COMPILED.search(mutant.path.read_text()):
+        return None
+    shutil.copy(ROOT / "setup.py", where)
+    for part in BUILT:  # so that only what has changed is compiled
+        for built in ROOT.glob(part):
+            shutil.copytree(built, where / built.relative_to(ROOT))
+    ran = subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
+        cwd=where, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return None if ran.returncode == 0 else f"it cannot be compiled:\n{ran.stderr[-2_000:]}"
+
+
 def run(command: list[str], where: Path) -> tuple[int, set[str], str]:
     """Exit code (0, or CHECK_FAILED), broken invariants and output of a run over a copy of src."""
     ran = subprocess.run(
@@ -124,6 +142,8 @@ def kill(mutant: Mutant) -> str | None:
         where = copy_of_src(Path(directory))
         if (error := apply(mutant, where)) is not None:
             return f"its patch does not apply any more: {error}"
+        if (error := compiled(mutant, where)) is not None:
+            return error
         found: set[str] = set()
         for command in mutant.commands():
             code, broken, output = run(command, where)

@@ -33,12 +33,25 @@ CLASSIC, CONSUMER = "usual", "usual-848"
 SUBSCRIPTION = b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff"
 LARGE = 17_000
 """A frame of so many bytes comes in memory that may be written to, as from a connection."""
-CRC_AT, CRC_FROM, HEADER = 17, 21, 61
+CRC_AT, CRC_FROM = 17, 21
 NUMBERS = {
     0: ">q", 8: ">i", 12: ">i", 16: ">b", 21: ">h", 23: ">i", 27: ">q", 35: ">q", 43: ">q",
     51: ">h", 53: ">i", 57: ">i",
 }  # fmt: skip
 """The fields of a batch's header, by their place."""
+
+
+def renumbered(batch: bytes, pick: random.Random) -> bytes:
+    """A batch whose header says something else, and whose checksum agrees."""
+    new = bytearray(batch)
+    for _ in range(pick.choice((1, 1, 2))):
+        at = pick.choice(list(NUMBERS))
+        bits = struct.calcsize(NUMBERS[at]) * 8
+        most = 2 ** (bits - 1) - 1
+        value = pick.choice((0, 1, -1, 2, 1 << (bits - 2), most, -most - 1))
+        struct.pack_into(NUMBERS[at], new, at, value)
+    struct.pack_into(">I", new, CRC_AT, crc32c(memoryview(new)[CRC_FROM:]))
+    return bytes(new)
 
 
 class Usual:
@@ -82,7 +95,8 @@ class Usual:
         if damaged:
             what = pick.random()
             if isinstance(message, ProduceRequest) and what < 0.5:
-                data, name = self._renumbered(data, message), f"{name}, renumbered"
+                batch = bytes(message.topic_data[0].partition_data[0].records or b"")  # type: ignore[arg-type]
+                data, name = data.replace(batch, renumbered(batch, pick)), f"{name}, renumbered"
             else:
                 data, name = mutated(data, pick), f"{name}, damaged"
         return (bytearray(data) if len(data) > LARGE else data), name
@@ -109,20 +123,6 @@ class Usual:
             request.topic_data[0].name = ""
             request.topic_data[0].topic_id = bytes(range(16)) if topic is None else topic.topic_id
         return request, version
-
-    def _renumbered(self, frame: bytes, request: ProduceRequest) -> bytes:
-        """A batch whose header says something else, and whose checksum agrees."""
-        pick = self._pick
-        old = bytes(request.topic_data[0].partition_data[0].records or b"")
-        new = bytearray(old)
-        for _ in range(pick.choice((1, 1, 2))):
-            at = pick.choice(list(NUMBERS))
-            bits = struct.calcsize(NUMBERS[at]) * 8
-            most = 2 ** (bits - 1) - 1
-            value = pick.choice((0, 1, -1, 2, 1 << (bits - 2), most, -most - 1))
-            struct.pack_into(NUMBERS[at], new, at, value)
-        struct.pack_into(">I", new, CRC_AT, crc32c(memoryview(new)[CRC_FROM:]))
-        return frame.replace(old, bytes(new))
 
     def _epoch(self, group: str) -> int:
         return self._members[group][1] + self._pick.choice((0, 0, 0, 0, -1, 1, 1_000))

@@ -32,6 +32,7 @@ from tests.wire.test_fuzz import mutated
 
 from .harness import WALL_MS, FakeEnv, Harness, batch_of, produce_request
 from .hostile import Line
+from .hostile_lane import renumbered
 from .shadow_files import Crash, ShadowFiles
 
 pytestmark = pytest.mark.skipif(lane_module.LANE != "cython", reason="there is no lane")
@@ -139,6 +140,8 @@ class Client:
             compression=pick.choice((Compression.NONE, Compression.NONE, Compression.LZ4)),
             keys=[b"k"] * len(values) if pick.random() < 0.5 else None, **stamp,
         )  # fmt: skip
+        if pick.random() < 0.1:
+            batch = renumbered(batch, pick)
         request = produce_request(topic, batch, partition, acks=pick.choice((1, -1, -1, 0, 2)))
         if version >= 13:
             request.topic_data[0].name = ""
@@ -337,6 +340,56 @@ def test_a_write_that_fails_leaves_nothing_behind() -> None:
     file.append = append
     one.turn([(0, produce), (1, produce)])
     assert [one.produced(at)[1].base_offset for at in (0, 1)] == [1, 2]
+
+
+def test_a_partition_that_another_node_leads_is_left_to_it() -> None:
+    """Whoever leads it when what waits is appended: the first of a turn may come before a move."""
+    one = served(nodes=2)
+    nodes = one.harness.commons.nodes
+    me, other = (
+        one.harness.node.node_id,
+        next(n.node_id for n in nodes if n is not one.harness.node),
+    )
+    nodes.move_leader("t", 0, me)
+    produce = frame_of(produce_request("t", batch_of([b"v"])), 11)
+    one.turn([(0, produce)])
+    one.peers[0].frame_received(one.lines[0], memoryview(produce))
+    nodes.move_leader("t", 0, other)
+    one.turn([(0, produce)])
+    refused = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert [a.error_code for a in one.produced()] == [0, refused, refused]
+
+
+def test_batches_carry_the_epoch_of_their_leader() -> None:
+    """KIP-101: by it clients see where a log was cut; the lane stamps it as the general way."""
+    one = served(nodes=2)
+    nodes, partition = one.harness.commons.nodes, one.harness.commons.topics.partition("t", 0)
+    assert partition is not None
+    assert partition.log is not None
+    me = one.harness.node.node_id
+    other = next(n.node_id for n in nodes if n.node_id != me)
+    produce = frame_of(produce_request("t", batch_of([b"v"])), 11)
+    for _ in range(3):
+        nodes.move_leader("t", 0, other)
+        nodes.move_leader("t", 0, me)
+        one.turn([(0, produce)] * 3)
+    epochs = [header.partition_leader_epoch for header, _ in partition.log.batches()]
+    assert epochs[-9:] == [e for e in sorted(set(epochs))[-3:] for _ in range(3)]
+    assert epochs[-1] == partition.leader_epoch >= 4
+
+
+def test_a_connection_has_so_many_requests_under_way_and_no_more() -> None:
+    one = served(max_requests_in_flight=3)
+    env = one.harness.env
+    env.hold_flushes = True
+    produce = frame_of(produce_request("t", batch_of([b"v"])), 11)
+    one.turn([(0, produce)] * 2)
+    assert one.lines[0].reading
+    one.turn([(0, produce)])
+    assert not one.lines[0].reading
+    env.run_flushes()
+    assert one.lines[0].reading
+    assert len(one.produced()) == 3
 
 
 def test_batches_that_count_billions_of_records_do_not_share_a_segment() -> None:

@@ -83,8 +83,11 @@ class Truth:
 
 
 def work(bootstrap: str, truth: Truth, stop: threading.Event, enough: threading.Event) -> None:
-    """Send records and commit offsets, and note what is acknowledged, until the end."""
-    tp, number = TopicPartition("t", 0), len(truth.records)
+    """Send records and commit offsets, and note what is acknowledged, until the end.
+
+    To one partition and to all of them in turns: the broker's lane takes requests of one.
+    """
+    tp, number, rounds = TopicPartition("t", 0), len(truth.records), 0
     with (
         suppress(KohortError),
         Producer(
@@ -99,10 +102,12 @@ def work(bootstrap: str, truth: Truth, stop: threading.Event, enough: threading.
         consumer.assign([tp])
         while not stop.is_set():
             futures = []
+            rounds += 1
             for _ in range(20):
                 number += 1
                 value = b"%d" % number
-                futures.append((producer.send("t", value, partition=number % PARTITIONS), value))
+                partition = (number if rounds % 2 else rounds) % PARTITIONS
+                futures.append((producer.send("t", value, partition=partition), value))
             for future, value in futures:
                 stored = future.result(5)
                 truth.records[stored.partition, stored.offset] = value
