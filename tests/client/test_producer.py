@@ -434,6 +434,23 @@ def test_records_without_a_key_go_rather_where_the_line_is_short(chance, chosen)
     assert sticky.partition == chosen
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_no_record_travels_alone_behind_a_full_batch(producer, broker, many):
+    """KIP-794: a record that does not fit goes to the partition to which the next ones go."""
+    topic = Topic(broker, "wide", 50)
+    p = producer(batch_size=1_000, linger_ms=60_000)
+    values = [b"%04d" % n + bytes(96) for n in range(3_000)]
+    if many:
+        p.send_many("wide", values)
+    else:
+        for value in values:
+            p.send("wide", value)
+    p.flush(WAIT_S)
+    counts = sorted(read_batch_header(payload).record_count for payload in topic.payloads)
+    assert sum(counts) == 3_000
+    assert counts[1] > 1, "the last one may be small"
+
+
 def test_equal_lines_make_equal_chances():
     """KIP-794: uniform, when no broker is slower than the others."""
     for chance, chosen in ((0.0, 1), (0.4, 2), (0.9, 3)):

@@ -137,17 +137,9 @@ class Accumulator:
         Returns the batch and how many were added; None when there is no memory for a new batch.
         Raises RecordTooLargeError for a record that no request could carry.
         """
-        batch = queue.open
-        if batch is not None and batch.leased:
-            self.close_batch(batch)
-        elif batch is not None:
-            assert batch.builder is not None
-            added = add(batch.builder)
-            if not added and self._grow(batch):
-                added = add(batch.builder)
-            if added:
-                return batch, added
-            self.close_batch(batch)
+        found = self.add_to_open(queue, add)
+        if found is not None:
+            return found
         batch = self.open_batch(queue, now_ms)
         if batch is None:
             return None
@@ -160,6 +152,21 @@ class Accumulator:
             raise
         self._account(batch)
         return batch, added
+
+    def add_to_open(self, queue: PartitionQueue, add: Add) -> tuple[Batch, int] | None:
+        """The same with the open batch alone: None when nothing fits, and then it is closed."""
+        batch = queue.open
+        if batch is None:
+            return None
+        if not batch.leased:
+            assert batch.builder is not None
+            added = add(batch.builder)
+            if not added and self._grow(batch):
+                added = add(batch.builder)
+            if added:
+                return batch, added
+        self.close_batch(batch)
+        return None
 
     def lease(self, queue: PartitionQueue, now_ms: int) -> Batch | None:
         """The open batch, or a new one, for one caller to fill alone; None when memory is short.

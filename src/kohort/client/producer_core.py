@@ -141,10 +141,11 @@ class ProducerCore:
             route = self.routes.get(topic)
             if route is None:
                 return self._wait_for_topic(topic)
-            queue = self._queue(route, topic, key, partition)
+            if partition is None:
+                partition = self.choose(topic, key, len(route.slots))
             when_ms = timestamp_ms
             added = self._add_slowly(
-                route, queue, lambda b: b.append(when_ms, key, value, headers) + 1
+                route, topic, partition, lambda b: b.append(when_ms, key, value, headers) + 1
             )
             if isinstance(added, Future):
                 return added
@@ -167,8 +168,7 @@ class ProducerCore:
                     route = self.routes.get(topic)
                     if route is None:
                         return self._wait_for_topic(topic)
-                    number = route.sticky if partition is None else partition
-                    queue = self._queue(route, topic, None, number)
+                    queue = self._queue(route, topic, partition)
                     self._check_may_write()
                     before = queue.open
                     batch = self._accumulator.lease(queue, self._loop.now_ms())
@@ -213,23 +213,31 @@ class ProducerCore:
             return self.custom(topic, key, count)
         return None if key is None or self.config.partitioner_ignore_keys else for_key(key, count)
 
-    def _queue(self, route: Route, topic: str, key: Any, partition: int | None) -> PartitionQueue:
+    def _queue(self, route: Route, topic: str, partition: int | None) -> PartitionQueue:
         queues: list[PartitionQueue] = route.slots
         if partition is None:
-            partition = self.choose(topic, key, len(queues))
-            if partition is None:
-                return queues[route.sticky]
+            return queues[route.sticky]
         return queues[checked(topic, partition, len(queues))]
 
     def _add_slowly(
-        self, route: Route, queue: PartitionQueue, add: Add
+        self, route: Route, topic: str, partition: int | None, add: Add
     ) -> tuple[Batch, int] | Future[None]:
         """Add when perhaps a new batch must be opened; or what to wait for."""
         self._check_may_write()
+        queue = self._queue(route, topic, partition)
+        if partition is None and queue.open is not None:
+            added = self._accumulator.add_to_open(queue, add)
+            if added is not None:
+                return added
+            # It goes with those that come after it (KIP-794): behind the full batch it would travel
+            # alone.
+            route.move_on(queue.partition)
+            self._wake()
+            queue = self._queue(route, topic, None)
         before = queue.open
         added = self._accumulator.add(queue, add, self._loop.now_ms())
         if queue.open is not before:
-            if before is not None:
+            if before is not None and partition is not None:
                 route.move_on(queue.partition)
             self._wake()
         return self._wait_for_room() if added is None else added
