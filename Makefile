@@ -93,6 +93,9 @@ power-cut: setup  ## cut the power of a real file system under the broker (needs
 diagrams: setup  ## draw the state diagrams again from the tables
 	@$(BIN)/python tools/draw_diagrams.py
 
+configuration: setup  ## write docs/configuration.md again from the clients' configuration classes
+	@$(BIN)/python tools/write_configuration.py
+
 compatibility: setup  ## write docs/compatibility.md again from the broker's API modules
 	@$(BIN)/python tools/write_compatibility.py
 

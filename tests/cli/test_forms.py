@@ -18,6 +18,7 @@ from kohort.cli.forms import (
     parse_header,
     read_json,
     read_line,
+    separator_of,
 )
 from kohort.errors import ConfigError
 
@@ -95,6 +96,13 @@ def test_lines_of_text() -> None:
     assert read_line(b"", None, b"") == Outgoing(None)
     with pytest.raises(ConfigError, match="no key separator ':' in 'abc'"):
         read_line(b"abc", b":", None)
+
+
+def test_a_separator_as_a_shell_types_it() -> None:
+    """`--key-separator '\\t'` is how kcat and everybody's fingers write a tab."""
+    assert separator_of("\\t") == b"\t"
+    assert separator_of("\\n--\\0") == b"\n--\0"
+    assert separator_of(":") == b":"
 
 
 def test_headers_of_the_command_line() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kohort import Consumer, Permanent, Temporary
-from kohort.processing.app import App
+from kohort.processing.app import App, Ended
 
 RECORDS = 60
 
@@ -112,6 +112,8 @@ def test_rows_and_offsets_in_one_transaction(
     running.stop()
     assert running.error is None
     assert sorted(n for (n,) in rows(file, "SELECT number FROM loaded")) == wanted
+    told = Ended(running_app.counts(), 0)
+    assert str(told).startswith(f"{len(wanted)} done, "), "what failed after all is not done"
     reasons = rows(
         file, "SELECT reason, count(*) FROM kohort_ledger WHERE status='failed' GROUP BY 1"
     )

@@ -159,6 +159,20 @@ def test_of_a_running_app(cluster, topic, produce, app, start) -> None:
 
 
 @pytest.mark.slow
+def test_to_connect_takes_its_time_and_is_no_trouble(cluster, topic, produce, app) -> None:
+    """A broker that is busy as the app starts is not told of as one that cannot be reached."""
+    program, told = app(), list[str]()
+
+    @program.handler(topic)
+    def handle(record) -> None:
+        program.stop()
+
+    produce(1)
+    with cluster.faults.delay(250, "ApiVersions"):
+        program.run(signals=False, on_trouble=told.append)
+    assert told == []
+
+
 def test_the_command_tells_it_when_it_is_asked(cluster, topic, tmp_path) -> None:
     """`kill -USR1`: it goes on, and its last word is still whether all was done."""
     (tmp_path / "program.py").write_text(PROGRAM.format(topic=topic))

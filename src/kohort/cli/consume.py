@@ -111,7 +111,7 @@ def consume(
 
     Alone it begins at the end and commits nothing. Exit code 4 when --timeout came before --max.
     """
-    from kohort.cli.forms import form_of
+    from kohort.cli.forms import form_of, separator_of
     from kohort.cli.positions import parse_start
     from kohort.client.config import ConsumerConfig
     from kohort.client.consumer import Consumer
@@ -143,7 +143,7 @@ def consume(
             else:
                 _place(consumer, found, start, bounds)
                 reading.assigned = True
-            _read(consumer, bounds, reading, form_of(form, key_separator.encode()), out)
+            _read(consumer, bounds, reading, form_of(form, separator_of(key_separator)), out)
         reading.committed = consumer.close().committed
     return _exit_code(reading, bounds, group)
 

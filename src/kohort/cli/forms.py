@@ -140,6 +140,13 @@ def read_json(line: bytes) -> Outgoing:
     )
 
 
+def separator_of(text: str) -> bytes:
+    r"""A separator as it is typed: `\t`, `\n` and `\0` are a tab, a line's end and a zero byte."""
+    for typed, meant in (("\\t", "\t"), ("\\n", "\n"), ("\\0", "\0")):
+        text = text.replace(typed, meant)
+    return text.encode()
+
+
 def read_line(line: bytes, key_separator: bytes | None, null: bytes | None) -> Outgoing:
     """A record of a line of text. Raises ConfigError when it lacks the separator."""
     if key_separator is None:

@@ -39,7 +39,9 @@ class BadLine(KohortError):
 @click.argument("topic")
 @click.argument("file", type=click.File("rb"), default="-")
 @click.option("-k", "--key", help="The key of every record.")
-@click.option("--key-separator", metavar="TEXT", help="What parts key and value of a line.")
+@click.option(
+    "--key-separator", metavar="TEXT", help="What parts key and value of a line; \\t is a tab."
+)
 @click.option("--null", "null", metavar="TEXT", help="The text that stands for no key or value.")
 @click.option(
     "-p", "--partition", type=click.IntRange(min=0), metavar="N", help="Write to this one."
@@ -71,7 +73,7 @@ def produce(
 
     How many were stored is said on standard error when the input has ended.
     """
-    from kohort.cli.forms import merged, parse_header, read_json, read_line
+    from kohort.cli.forms import merged, parse_header, read_json, read_line, separator_of
     from kohort.client.config import ProducerConfig
 
     if jsonl and (key_separator or null is not None):
@@ -84,7 +86,7 @@ def produce(
     settings = client.for_role(ProducerConfig) | chosen
     config = ProducerConfig.from_mapping(settings)
     ours = tuple(parse_header(text) for text in headers)
-    separator = None if key_separator is None else key_separator.encode()
+    separator = None if key_separator is None else separator_of(key_separator)
     none = None if null is None else null.encode()
     fixed = None if key is None else key.encode()
 

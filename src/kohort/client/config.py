@@ -63,9 +63,11 @@ class ClientConfig(SecurityConfig, Config):
     retry_backoff_ms: int = 100
     """The first wait before a request is tried again; doubles up to `retry_backoff_max_ms`."""
     retry_backoff_max_ms: int = 1_000
+    """The longest of those waits."""
     reconnect_backoff_ms: int = 50
-    """The first wait before a broker is connected again; doubles up to the next one."""
+    """The first wait before a broker is connected again; doubles up to the next setting."""
     reconnect_backoff_max_ms: int = 1_000
+    """The longest of those waits."""
     socket_connection_setup_timeout_ms: int = 10_000
     """A connection that is not open after so long has failed."""
     connections_max_idle_ms: int = 540_000
@@ -176,11 +178,14 @@ class ConsumerConfig(ClientConfig):
     enable_auto_commit: bool = True
     """Commit what has been handed out and returned from; needs a `group_id`."""
     auto_commit_interval_ms: int = 5_000
+    """How often that is done."""
     auto_offset_reset: str = "latest"
-    """`earliest`, `latest`, `none`, or `by_duration:PT1H` (KIP-1106)."""
+    """Where a partition without a committed offset begins: `earliest`, `latest`, `none` (an error),
+    or `by_duration:PT1H` (KIP-1106)."""
     fetch_min_bytes: int = 1
     """A broker waits for so much data, but not longer than `fetch_max_wait_ms`."""
     fetch_max_wait_ms: int = 500
+    """So long a broker may wait for `fetch_min_bytes`."""
     fetch_max_bytes: int = 50 << 20
     """The most data of one answer."""
     max_partition_fetch_bytes: int | None = None
@@ -192,6 +197,7 @@ class ConsumerConfig(ClientConfig):
     """`poll` raises ConsumerStalledError when a partition with records to read has not moved for so
     long although it is polled; 0 (Kafka's behaviour) waits for ever."""
     check_crcs: bool = True
+    """Check the sum of every batch; one that is wrong stops its partition."""
     local_reads: bool = True
     """Kohort's own. Read the files of an embedded broker on this machine directly, where it offers
     that and they may be opened."""
@@ -293,6 +299,7 @@ class ProducerConfig(ClientConfig):
     retries: int = INT32_MAX
     """Tries after the first; `delivery_timeout_ms` is the better bound."""
     max_in_flight_requests_per_connection: int = 5
+    """Produce requests under way to one broker; at most 5 keep order and idempotence."""
     compression_type: str = "none"
     """none, gzip, snappy, lz4 or zstd."""
     compression_gzip_level: int | None = None

@@ -66,22 +66,29 @@ class SecurityConfig:
     ssl_key_location: str | None = None
     """A PEM file with its key; None: it stands with the certificate."""
     ssl_key_password: str | None = None
+    """What that key is encrypted with."""
     ssl_endpoint_identification_algorithm: str = "https"
     """`https`: the broker's name must stand in its certificate; `none` trusts any name."""
     ssl_enabled_protocols: tuple[str, ...] = ("TLSv1.2", "TLSv1.3")
+    """The versions of TLS that are spoken."""
     ssl_cipher_suites: tuple[str, ...] = ()
     """OpenSSL's names, for TLS 1.2; empty: OpenSSL's choice."""
     sasl_mechanism: str | None = None
     """PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER."""
     sasl_username: str | None = None
+    """For PLAIN and SCRAM."""
     sasl_password: str | None = None
+    """For PLAIN and SCRAM; `sasl_password_file` names a file that holds it."""
     sasl_oauthbearer_token_provider: Callable[[], Any] | None = None
     """Called, on a thread of its own, for a token: `sasl.oauthbearer.Token`, or its text."""
     sasl_oauthbearer_token_endpoint_url: str | None = None
     """Where tokens are got by client id and secret (OIDC, KIP-768); https, or this machine."""
     sasl_oauthbearer_client_id: str | None = None
+    """The id that is shown to the token endpoint."""
     sasl_oauthbearer_client_secret: str | None = None
+    """Its secret."""
     sasl_oauthbearer_scope: str | None = None
+    """What is asked for there, if anything."""
     sasl_login_connect_timeout_ms: int = 10_000
     """A token endpoint that has not answered by then has failed."""
 

@@ -33,6 +33,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -47,7 +48,7 @@ from kohort.processing.blocking import Blocking
 from kohort.processing.circuit import CircuitConfig
 from kohort.processing.colocation import check_holding, holding_client
 from kohort.processing.dispatch import Order
-from kohort.processing.engine_core import Limits
+from kohort.processing.engine_core import REFUSED_AFTER_ALL, Limits
 from kohort.processing.exact_runner import ExactRunner
 from kohort.processing.exactly import Exactly
 from kohort.processing.gatekeeper import Gatekeeper
@@ -103,7 +104,9 @@ class Ended:
         return not self.given_up
 
     def __str__(self) -> str:
-        said = [f"{self.counts.get(name, 0):,} {word}" for name, word in _TOLD]
+        counts = Counter(self.counts)
+        counts["succeeded"] -= counts[REFUSED_AFTER_ALL]
+        said = [f"{counts[name]:,} {word}" for name, word in _TOLD]
         said += [f"{self.given_up:,} given up"] if self.given_up else []
         return ", ".join(said)
 

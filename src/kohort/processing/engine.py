@@ -473,7 +473,7 @@ class Engine(EngineCore):
             return
         if unfit and publication.copy is None:
             self._published(publication)
-            self.counts["failures"] += 1
+            self._count_refused()
             self._publish_copy(item, output_refused(error), now_ms)
             return
         if not publication.refusals:

@@ -31,6 +31,8 @@ TopicPartition = tuple[str, int]
 
 CRASHED_REASON: Final = "process_crashed"
 OUTPUT_REFUSED: Final = "output_refused"
+REFUSED_AFTER_ALL: Final = "refused_after_all"
+"""Counts records whose handler succeeded, and that failed since what it caused cannot be."""
 
 
 def output_refused(error: Exception | None) -> Failure:
@@ -235,6 +237,11 @@ class EngineCore:
         self.counts["to_failed" if step is None else "to_tier"] += 1
         tier = FAILED if step is None else step.tier.label
         self.tally.copies[route.topic, tier, disposition_of(failure, step)] += 1
+
+    def _count_refused(self) -> None:
+        """A record whose handler succeeded fails after all, since what it caused cannot be."""
+        self.counts["failures"] += 1
+        self.counts[REFUSED_AFTER_ALL] += 1
 
     def _is_open(self, item: Item) -> bool:
         """Whether it is still to be decided what becomes of a record."""

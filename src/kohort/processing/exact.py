@@ -234,7 +234,7 @@ class ExactEngine(Engine):
         """It succeeded, but what it caused cannot be: it fails after all."""
         attempt, topics = self._attempt(item), item.partition.route.topics
         copy, step = copy_for(attempt, failure, topics=topics, now_ms=now_ms)
-        self.counts["failures"] += 1
+        self._count_refused()
         self._count_copy(item.partition.route, failure, step)
         self._note_held(item, attempt, copy, ended=step is None)
         return Publication(item, copy=copy, failure=failure, step=step)

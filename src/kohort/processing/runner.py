@@ -221,6 +221,7 @@ class Runner(RebalanceListener):
         if gatekeeper is not None:
             gatekeeper.start()
         self._progress_ms = self.now_ms()
+        self._trouble_due_ms = self._progress_ms + LOOK_FOR_TROUBLE_MS  # connecting is no trouble
         try:
             self.consumer.subscribe(self.engine.topics, self)
             while not self._stopping:

@@ -1,0 +1,258 @@
+"""Plays pages of the documentation: files are written, commands are run, outputs are compared.
+
+Rules:
+- A block behind `<!-- file: NAME -->` is written into the page's directory. `localhost:9092` in it,
+  and in commands, is the test's cluster.
+- In a `console` block each line behind `$ ` is run, in the order of the page; what it prints stands
+  below it. With KOHORT_WRITE_DOCS set the page is written anew instead of being compared.
+- `kohort app run NAME  # Ctrl-C when all is done` gets its Ctrl-C when the group has committed all
+  that stands in the app's topics; `when all is handled` also leaves alone what waits in tiers.
+- `COMMAND &` is run until its first line, and ended.
+- `<!-- not run: REASON -->` before a block leaves it out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import kohort
+from kohort import Admin, Consumer
+from kohort.broker.control import Control
+from kohort.testing import Cluster
+
+ROOT = Path(__file__).parent.parent
+SRC = Path(kohort.__file__).parent.parent
+SERVERS = "localhost:9092"
+TIMEOUT_S = 300
+PAUSE_S = 0.1
+VARIES = [
+    (re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "TIME"),
+    (re.compile(r'"timestamp": \d+'), '"timestamp": TIME'),
+    (re.compile(r"\b(127\.0\.0\.1|localhost):\d+"), "HOST:PORT"),
+    (re.compile(r"\bid [\w-]{22}"), "id ID"),
+    (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"), "UUID"),
+    (re.compile(r"\b\d+ ms\b"), "N ms"),
+    (re.compile(r"^trouble: .*\nthe trouble is over\n", re.MULTILINE), ""),  # of a busy machine
+    (re.compile(r"  +"), "  "),
+]
+_UNTIL = re.compile(r"(kohort app run .*?) +# Ctrl-C when all is (done|handled)")
+
+
+def same(text: str) -> str:
+    """The text without what differs from run to run."""
+    for pattern, name in VARIES:
+        text = pattern.sub(name, text)
+    return "\n".join(line.rstrip() for line in text.strip().splitlines())
+
+
+class Shell:
+    """Runs a page's commands in one directory, against one cluster."""
+
+    def __init__(self, directory: Path, cluster: Cluster) -> None:
+        self.directory = directory
+        self.cluster = cluster
+        self.members = ExitStack()
+        tools = directory / "bin"
+        tools.mkdir()
+        for name, words in (("kohort", "-m kohort "), ("python", "")):
+            script = tools / name
+            script.write_text(f'#!/bin/sh\nexec {sys.executable} {words}"$@"\n')
+            script.chmod(0o755)
+        self.env = {
+            **os.environ,
+            "PATH": f"{tools}:{os.environ['PATH']}",
+            "PYTHONPATH": str(SRC),
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONWARNINGS": "ignore",
+            "KOHORT_BOOTSTRAP_SERVERS": cluster.bootstrap,
+        }
+
+    def here(self, text: str) -> str:
+        """A page's text with this cluster's address."""
+        return text.replace(SERVERS, self.cluster.bootstrap)
+
+    def run(self, command: str) -> str:
+        """What a command prints, both streams, and its exit code when it is not 0."""
+        command = self.here(command)
+        if command.endswith(" &"):
+            return self.ready_line(command.removesuffix(" &"))
+        ends = _UNTIL.fullmatch(command)
+        with subprocess.Popen(
+            ["bash", "-c", f"exec {ends[1]}" if ends else command], cwd=self.directory,
+            env=self.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ) as process:  # fmt: skip
+            try:
+                told = self.until_committed(process, tiers=ends[2] == "done") if ends else ""
+                out, _ = process.communicate(timeout=TIMEOUT_S)
+            except BaseException:  # whatever it was, its processes must not stay behind
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
+        code = f"# exit code {process.returncode}\n" if process.returncode else ""
+        out = (told + out).replace(str(self.directory), "/home/me")
+        return out.rstrip("\n") + "\n" * bool(out) + code
+
+    def until_committed(self, process: subprocess.Popen[str], *, tiers: bool) -> str:
+        """Ctrl-C for an app that has nothing left to do; its first line, which names its topics."""
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.match(r"app (\S+) reads (.+) on ", line)
+        if found is None:
+            return line  # it has something to say against its start
+        group, topics = found[1], tuple(found[2].split(", "))
+        deadline, pause = time.monotonic() + TIMEOUT_S, threading.Event()
+        while process.poll() is None and self.lag(group, topics, tiers=tiers):
+            assert time.monotonic() < deadline, f"{group} does not come to an end"
+            pause.wait(PAUSE_S)
+        process.send_signal(signal.SIGINT)
+        return line
+
+    def lag(self, group: str, topics: tuple[str, ...], *, tiers: bool) -> int:
+        """Records of the topics, and of their tiers, that are not committed; 1 for not begun."""
+        prefixes = tuple(f"{topic}.{group}.retry." for topic in topics)
+        with Admin(bootstrap_servers=self.cluster.bootstrap) as admin:
+            names = {t.name: t.partition_count for t in admin.list_topics()}
+            at = {tuple(tp): o.offset for tp, o in admin.list_group_offsets(group).items()}
+        wanted = [
+            (name, number)
+            for name, count in names.items()
+            if name in topics or (tiers and name.startswith(prefixes))
+            for number in range(count)
+        ]
+        with Consumer(bootstrap_servers=self.cluster.bootstrap) as consumer:
+            ends = consumer.end_offsets(wanted)
+        return sum(end - at.get(tuple(tp), 0) for tp, end in ends.items())
+
+    def ready_line(self, command: str) -> str:
+        """The first line of a command that goes on; it is ended then."""
+        with subprocess.Popen(
+            ["bash", "-c", f"exec {command}"], cwd=self.directory, env=self.env, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        ) as process:  # fmt: skip
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            process.terminate()
+            assert process.wait(TIMEOUT_S) == 0
+        return line
+
+    def directive(self, text: str) -> None:
+        """What holds for the next blocks, until `after`.
+
+        `not run: REASON` is for readers of the page's source; nothing is done.
+
+        `before: member GROUP TOPIC [PROTOCOL]` joins, `before: control` opens the control port,
+        `before: users` gives them another cluster, with a login and access control.
+        """
+        name, _, rest = text.partition(":")
+        if name == "before":
+            kind, *words = rest.split()
+            context = {"member": self.member, "control": self.control, "users": self.users}[kind]
+            self.members.enter_context(context(*words))
+        elif name == "after":
+            self.members.close()
+
+    @contextmanager
+    def control(self) -> Iterator[None]:
+        control = Control(self.cluster.broker, self.cluster._gate, 0)
+        self.env["KOHORT_CONTROL"] = str(control.port)
+        yield
+        del self.env["KOHORT_CONTROL"]
+        control.close()
+
+    @contextmanager
+    def users(self) -> Iterator[None]:
+        with Cluster(
+            users={"admin": "admins-word"}, security_protocol="SASL_PLAINTEXT", acls=True,
+            super_users=("User:admin",),
+        ) as cluster:  # fmt: skip
+            self.env["KOHORT_BOOTSTRAP_SERVERS"] = cluster.bootstrap
+            yield
+        self.env["KOHORT_BOOTSTRAP_SERVERS"] = self.cluster.bootstrap
+
+    @contextmanager
+    def member(self, group: str, topic: str, protocol: str = "classic") -> Iterator[None]:
+        with Consumer(
+            bootstrap_servers=self.cluster.bootstrap, group_id=group, client_id="audit-1",
+            auto_offset_reset="earliest", enable_auto_commit=False, group_protocol=protocol,
+        ) as consumer:  # fmt: skip
+            consumer.subscribe([topic])
+            while len(consumer.assignment()) < 3:
+                consumer.poll(0.2)
+            consumer.commit(dict.fromkeys(consumer.assignment(), 0))
+            yield
+
+
+def replayed(page: str, shell: Shell, kind: str) -> str:
+    """The page with the outputs that its blocks of this kind print now."""
+    out: list[str] = []
+    lines = iter(page.splitlines())
+    left_out = False
+    for line in lines:
+        out.append(line)
+        if note := re.fullmatch(r"<!-- (.*) -->", line):
+            text = note[1]
+            if text.startswith("file: "):
+                out += _file(lines, shell, text.removeprefix("file: "))
+            elif text.startswith("not run: "):
+                left_out = True
+            elif kind == "console":
+                shell.directive(text)
+        elif line == f"```{kind}" and not left_out:
+            out += _block(lines, shell.run)
+        elif line.startswith("```"):
+            left_out = False
+    return "\n".join(out) + "\n"
+
+
+def _file(lines: Iterator[str], shell: Shell, name: str) -> list[str]:
+    block = [next(lines)]
+    while block[-1] != "```":
+        block.append(next(lines))
+    (shell.directory / name).write_text(shell.here("\n".join(block[1:-1]) + "\n"))
+    return block
+
+
+def _block(lines: Iterator[str], run: Callable[[str], str]) -> list[str]:
+    out: list[str] = []
+    for line in lines:
+        if line == "```":
+            return [*out, line]
+        if line.startswith("$ "):
+            out.append(line)
+            out += run(line.removeprefix("$ ")).splitlines()
+    raise AssertionError("a block without an end")
+
+
+def kinds_of_blocks(page: Path) -> set[str]:
+    """The languages of the blocks that neither make a file nor say why they are not run."""
+    kinds, note = set[str](), ""
+    inside = False
+    for line in page.read_text().splitlines():
+        if line.startswith("```"):
+            inside = not inside
+            if inside and not note.startswith(("file: ", "not run: ")):
+                kinds.add(line.removeprefix("```"))
+            note = ""
+        elif not inside:
+            found = re.fullmatch(r"<!-- (.*) -->", line)
+            note = found[1] if found else note if not line else ""
+    return kinds
+
+
+def check(page: Path, directory: Path, cluster: Cluster, kind: str = "console") -> None:
+    """Play the page's blocks of a kind, and compare; or write the page anew."""
+    text = page.read_text()
+    found = replayed(text, Shell(directory, cluster), kind)
+    if os.environ.get("KOHORT_WRITE_DOCS"):
+        page.write_text(found)
+    else:
+        assert same(found).splitlines() == same(text).splitlines()

@@ -1,0 +1,108 @@
+"""Write `docs/configuration.md` from the clients' configuration classes and what stands below each
+of their fields.
+
+python tools/write_configuration.py            write it
+python tools/write_configuration.py --check    fail when it is not up to date
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "src"))
+
+from kohort.client import config, security  # noqa: E402
+from kohort.lean import fields  # noqa: E402
+
+TARGET = ROOT / "docs" / "configuration.md"
+
+INTRODUCTION = """\
+# Configuration
+
+Written by `make configuration` from `kohort/client/config.py` and `security.py`; a test fails when it
+is not up to date. Names, units and defaults are Kafka's; what is Kohort's own says so. What other
+clients call otherwise: [migration.md](migration.md#settings); the broker's settings: `kohort broker run
+--help`; an `App`'s: [processing.md](processing.md#sizing).
+
+| where | how it is written | |
+|---|---|---|
+| in Python | `Consumer(group_id="billing")`, `Consumer(**{"group.id": "billing"})`, `Consumer(ConsumerConfig(...))` | these alone: a client reads no file unless asked |
+| a file | `Consumer(ConsumerConfig.load("client.properties"))`, also `.toml` with tables `[consumer]`, `[producer]`, `[admin]` and `[profiles.NAME]` | `load()` without a name: the user's `~/.config/kohort/config.toml`, then the project's `kohort.toml` or `[tool.kohort]` of `pyproject.toml` |
+| the environment | `KOHORT_GROUP_ID=billing`, for one role `KOHORT_CONSUMER__GROUP_ID` | read by `load` and by the command line |
+| the command line | `-b SERVERS`, `-X key=value`, `--config FILE`, `--profile NAME` | wins over all of the above |
+
+Later rows win. `kohort config show --origin` prints every value in force and where it is from;
+`--given` leaves the defaults out. Durations (`_ms`) may be written as text, `5s` or `30m`, sizes as
+`64MiB`. A secret may stand in a file of its own: `sasl.password.file=/run/secret`.
+A key that nobody knows, or that is another role's, is an error that names the nearest.
+"""  # noqa: E501
+
+
+def notes(path: str, name: str) -> Iterator[tuple[str, str]]:
+    """Each field of a class and what is written below it. Raises SystemExit for one without."""
+    tree = ast.parse(Path(path).read_text())
+    found = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
+    for field, note in itertools.pairwise(found.body):
+        if not isinstance(field, ast.AnnAssign):
+            continue
+        constant = note.value if isinstance(note, ast.Expr) else None
+        if not isinstance(constant, ast.Constant):
+            raise SystemExit(f"{name}.{ast.unparse(field.target)}: say below it what it means")
+        yield ast.unparse(field.target), " ".join(str(constant.value).split())
+
+
+def table(title: str, path: str, kind: type) -> Iterator[str]:
+    """One class's settings: name, default, meaning."""
+    defaults = {field.name: field.default for field in fields(kind)}
+    yield from ("", f"## {title}", "", "| name | default | meaning |", "|---|---|---|")
+    for name, text in notes(path, kind.__name__):
+        meaning = text.replace("|", "\\|")
+        yield f"| `{name}` | {shown(name, defaults[name])} | {meaning} |"
+
+
+def shown(name: str, value: object) -> str:
+    """A default as a reader takes it in: large numbers with their unit beside them."""
+    if value is None or value == ():
+        return "none"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, tuple):
+        return f"`{','.join(map(str, value))}`"
+    if isinstance(value, int) and not name.endswith("_ms") and value >= 1 << 20:
+        return "2^31 - 1" if value == config.INT32_MAX else f"{value >> 20} MiB"
+    return f"`{value}`" if value != "" else "empty"
+
+
+def page() -> str:
+    """The whole page."""
+    clients = config.__file__
+    lines = [
+        *table("Every client", clients, config.ClientConfig),
+        *table("Consumer", clients, config.ConsumerConfig),
+        *table("Producer", clients, config.ProducerConfig),
+        "",
+        "## Admin",
+        "",
+        "What every client has, and no more.",
+        *table("Security, every client", security.__file__, security.SecurityConfig),
+        "",
+        "In steps, and on both sides: [security.md](security.md).",
+        "",
+    ]
+    return INTRODUCTION + "\n".join(lines)
+
+
+def stale() -> bool:
+    """Whether the page is not what would be written now."""
+    return not TARGET.exists() or TARGET.read_text() != page()
+
+
+if __name__ == "__main__":
+    if "--check" in sys.argv[1:]:
+        sys.exit("docs/configuration.md is not up to date: `make configuration`" if stale() else 0)
+    TARGET.write_text(page())
