@@ -173,9 +173,8 @@ class Config:
                 f"{cls.role()} configuration key {key!r}{where} is for a {' or '.join(owners)}; "
                 f"it does nothing for this {cls.role()}: leave it out"
             )
-        near = nearest(name, cls.field_names())
-        if not near and cls is cls.relatives()[0]:
-            near = nearest(name, {n for other in others for n in other.field_names()})
+        anybody = cls is cls.relatives()[0]
+        near = nearest(name, {n for c in (cls, *others * anybody) for n in c.field_names()})
         hint = f"; did you mean {near.replace('_', '.') if '.' in key else near!r}?" if near else ""
         return ConfigError(f"unknown {cls.role()} configuration key {key!r}{where}{hint}")
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from kohort.client.config import AdminConfig, ConsumerConfig, ProducerConfig, parse_address
+from kohort.client.config import (
+    AdminConfig,
+    ClientConfig,
+    ConsumerConfig,
+    ProducerConfig,
+    parse_address,
+)
 from kohort.client.reset_policy import ResetPolicy
 from kohort.errors import ConfigError
 
@@ -87,6 +93,12 @@ def test_what_can_never_work_is_refused_and_named(config, values, named):
 def test_an_unknown_key_names_the_nearest_one():
     with pytest.raises(ConfigError, match=r"did you mean 'max\.poll\.records'"):
         ConsumerConfig.from_mapping({"max.pol.records": 5})
+
+
+def test_a_key_that_no_client_knows_is_told_the_nearest_of_any() -> None:
+    """A flag of the command line is for all roles: the near name may be any role's."""
+    said = str(ClientConfig.unknown("session.timeout", "command line"))
+    assert "did you mean 'session.timeout.ms'?" in said
 
 
 def test_tls_keys_are_unused_without_tls():
