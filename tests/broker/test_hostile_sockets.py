@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
@@ -100,6 +100,37 @@ def test_a_frame_of_an_impossible_size_ends_its_connection(cluster: Cluster, siz
         greedy.sendall(size.to_bytes(4, "big", signed=True) + b"\x00" * 100)
         assert greedy.recv(1) == b""
     prove_served(cluster)
+
+
+def test_requests_that_are_never_finished_hold_a_bounded_memory() -> None:
+    """Each is of a size that is allowed; all together are not. Who began first is closed, and
+    others are served, with large requests too."""
+    half = (9 << 20).to_bytes(4, "big") + bytes.fromhex("0000000b00000001ffff") + bytes(6 << 20)
+    with (
+        Cluster(socket_request_max_bytes=10 << 20, queued_max_request_bytes=40 << 20) as cluster,
+        ExitStack() as stack,
+    ):
+        cluster.create_topic("t", 1)
+        greedy = [stack.enter_context(raw(cluster)) for _ in range(12)]
+        before = most_memory()
+        for connection in greedy:
+            connection.sendall(half)
+        for connection in greedy[:8]:
+            with suppress(ConnectionResetError):
+                assert connection.recv(1) == b""
+        prove_served(cluster)
+        batch = batch_of([bytes(900_000)])
+        request = produce_request("t", batch)
+        request.topic_data[0].partition_data *= 4  # one is stored
+        with Wire(cluster.bootstrap) as wire:
+            wire.send(request, 9)
+            wire.receive()
+        grown = most_memory() - before
+        assert grown < 100 << 20
+        for connection in greedy[-3:]:
+            connection.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                connection.recv(1)
 
 
 def test_an_oversized_request_of_a_small_api_ends_its_connection(cluster: Cluster) -> None:

@@ -126,6 +126,9 @@ class BrokerConfig(BrokerSecurity, Config):
     socket_request_max_bytes: int = 100 * MIB
     request_max_bytes: int = 16 * MIB
     """The largest request that is not Produce."""
+    queued_max_request_bytes: int = 512 * MIB
+    """Kafka: no limit. What requests of over a megabyte may take that have begun and are not whole
+    yet; for a further one the connection is closed that began first."""
     max_connections: int = 1_000
     max_connections_per_ip: int = (1 << 31) - 1
     connections_max_idle_ms: int = 600_000
@@ -177,6 +180,7 @@ class BrokerConfig(BrokerSecurity, Config):
             "num_partitions",
             "offsets_topic_num_partitions",
             "transaction_state_log_num_partitions",
+            "queued_max_request_bytes",
             "max_connections",
             "max_connections_per_ip",
         ):

@@ -341,6 +341,7 @@ class NodeEndpoint:
             self._accept,
             max_frame_bytes=self._config.socket_request_max_bytes,
             max_connections=self._config.max_connections,
+            max_unfinished_bytes=self._config.queued_max_request_bytes,
             tls=self._tls,
         )
 

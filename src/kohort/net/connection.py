@@ -179,7 +179,7 @@ class Connection:
         else:
             self._part(transport, error is None)
         if self._listener is not None:
-            self._listener.connection_ended()
+            self._listener.connection_ended(self)
         self._loop.call_soon(self._handler.closed, self, error)
 
     def _part(self, transport: Transport | None, orderly: bool) -> None:
@@ -421,6 +421,8 @@ class Connection:
 
     def _begin_frame(self, size: int, part: memoryview) -> None:
         self._expected = size if _RECV_BYTES <= size <= _PLACED_BYTES_MAX else 0
+        if size > _PLACED_BYTES_MAX and self._listener is not None:
+            self._listener.frame_began(self, size)
         self._frame = allocate(size)
         self._filled = len(part)
         self._frame[: self._filled] = part
@@ -446,6 +448,8 @@ class Connection:
         self._wake_at(size - filled)
         if filled == size:
             self._frame = None
+            if size > _PLACED_BYTES_MAX and self._listener is not None:
+                self._listener.frame_ended(self)
             self._handler.frame_received(self, frame)
 
     def _wake_at(self, missing: int) -> None:

@@ -2,6 +2,9 @@
 
 Rules:
 - A bounded number of connections is open at once; those beyond are closed at once, and counted.
+- Large frames that have begun and not ended take bounded room altogether: where a further one would
+  take more, the connection whose frame began first is closed. Who sends on ends soon, so that is
+  whoever never does.
 - When the process has no file descriptor left, accepting pauses instead of spinning.
 
 Shell: sockets.
@@ -14,7 +17,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from kohort.errors import ConfigError, ConnectionFailedError, KohortError
+from kohort.errors import ConfigError, ConnectionFailedError, KohortError, ProtocolError
 from kohort.net.connection import Connection, ConnectionHandler
 from kohort.net.poller import READ
 
@@ -50,11 +53,17 @@ class Listener:
         accept: Callable[[Connection], ConnectionHandler],
         max_frame_bytes: int,
         max_connections: int,
+        max_unfinished_bytes: int,
         backlog: int,
         tls: TlsServer | None = None,
     ) -> None:
         self._loop = loop
         self._tls = tls
+        self._max_unfinished_bytes = max_unfinished_bytes
+        self._unfinished: dict[Connection, int] = {}
+        """Sizes of large frames under way, the first begun first."""
+        self.unfinished_bytes = 0
+        """Of all of them."""
         self._accept = accept
         self._max_frame_bytes = max_frame_bytes
         self._max_connections = max_connections
@@ -84,9 +93,28 @@ class Listener:
         self.is_closed = True
         self._socket.close()
 
-    def connection_ended(self) -> None:
+    def connection_ended(self, connection: Connection) -> None:
         """Told by a connection of ours when it closes."""
         self.open_count -= 1
+        self.frame_ended(connection)
+
+    def frame_began(self, connection: Connection, size: int) -> None:
+        """Told by a connection of ours when a large frame begins; others may have to go for it."""
+        unfinished = self._unfinished
+        unfinished[connection] = size
+        self.unfinished_bytes += size
+        while self.unfinished_bytes > self._max_unfinished_bytes and len(unfinished) > 1:
+            first, held = next(iter(unfinished.items()))
+            first.close(
+                ProtocolError(
+                    f"{first.peer} had not finished a request of {held} bytes when others needed "
+                    f"the room; all that are under way may take {self._max_unfinished_bytes}"
+                )
+            )
+
+    def frame_ended(self, connection: Connection) -> None:
+        """Told when it is whole, or never will be."""
+        self.unfinished_bytes -= self._unfinished.pop(connection, 0)
 
     def _ready(self, mask: int) -> None:
         for _ in range(_ACCEPTS_A_TURN):

@@ -214,14 +214,19 @@ class Loop:
         *,
         max_frame_bytes: int,
         max_connections: int = 1_000,
+        max_unfinished_bytes: int = 512 << 20,
         backlog: int = 512,
         tls: TlsServer | None = None,
     ) -> Listener:
         """Listen at once on `host:port` (0: any free port, see `Listener.port`).
 
-        Raises ConfigError when the address is in use or not ours.
+        `max_unfinished_bytes`: of large frames that have begun and not ended. Raises ConfigError
+        when the address is in use or not ours.
         """
-        return Listener(self, host, port, accept, max_frame_bytes, max_connections, backlog, tls)
+        return Listener(
+            self, host, port, accept, max_frame_bytes, max_connections, max_unfinished_bytes,
+            backlog, tls,
+        )  # fmt: skip
 
     # -- what connections and listeners use
 
