@@ -279,7 +279,9 @@ def _put(chosen: dict[str, Setting], setting: Setting, known: set[str]) -> None:
         try:
             held = Path(setting.value).read_text(encoding="utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{setting.key} ({setting.origin}): {error}") from error
+            why = error.strerror if isinstance(error, OSError) else error
+            text = f"{setting.key} ({setting.origin}): {setting.value} cannot be read: {why}"
+            raise ConfigError(text) from error
         setting = setting._replace(value=held, origin=f"{setting.value}, by {setting.origin}")
     chosen.pop(name, None)
     chosen[name] = setting._replace(key=name)

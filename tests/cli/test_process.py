@@ -96,6 +96,32 @@ def test_a_reader_that_leaves_is_no_error(cluster: Cluster) -> None:
     assert int(out.splitlines()[1].split(",")[5]) > 15_000
 
 
+def test_a_reader_that_leaves_is_noticed_though_no_record_comes(cluster: Cluster) -> None:
+    """`kohort consume quiet --from-beginning | head -1` ends when `head` has ended."""
+    ended(start(cluster, "produce", "quiet"), "a\n")
+    with start(cluster, "consume", "quiet", "--from-beginning", "-f", "value") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "a\n"
+        process.stdout.close()
+        assert process.wait(TIMEOUT_S) == 0
+        assert process.stderr.read() == ""
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_takes_nothing_and_gives_nothing(cluster: Cluster, closed: str) -> None:
+    """Begun without standard streams, as by some supervisors: no traceback, no socket in theirs."""
+    ended(start(cluster, "produce", "streams"), "a\n")
+    env = {**os.environ, "PYTHONPATH": SRC, "KOHORT_BOOTSTRAP_SERVERS": cluster.bootstrap}
+    for command in ("topic list", "produce streams", "consume streams -e", "user set bob"):
+        ran = subprocess.run(
+            f"{sys.executable} -m kohort {command} {closed}", shell=True, env=env, text=True,
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S,
+        )  # fmt: skip
+        assert ran.returncode == (2 if "user" in command else 0), ran.stderr
+        assert "Traceback" not in ran.stderr
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_an_output_that_takes_nothing_is_told(cluster: Cluster) -> None:
     """A full disk behind `>`: one line, exit code 1, and the group commits nothing of it."""

@@ -110,6 +110,27 @@ def test_leaving_an_iteration_loses_nothing(world: World) -> None:
     run(main())
 
 
+def test_a_pause_within_an_iteration_holds_from_the_next_record_on(world: World) -> None:
+    """Spec 4.4: what lies ready of the paused partition is kept, and comes after `resume`."""
+    topic = world.topic(1, records=30)
+
+    async def main() -> None:
+        async with consumer(world) as reader:
+            await reader.assign([(topic, 0)])
+            records = aiter(reader)
+            seen = [(await anext(records)).value for _ in range(10)]
+            reader.pause((topic, 0))
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(records), 0.1)
+            assert await reader.position((topic, 0)) == 10
+            reader.resume((topic, 0))
+            while len(seen) < 30:
+                seen += [record.value for record in await reader.poll(1)]
+            assert seen == values(range(30))
+
+    run(main())
+
+
 def test_listeners_may_be_coroutines(world: World) -> None:
     """Spec 4.8: they run in the calling task, and may commit."""
     topic, group = world.topic(2, records=20), world.group()

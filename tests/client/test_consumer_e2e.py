@@ -617,3 +617,47 @@ def test_a_closed_consumer_leaves_no_fetch_session_behind(world: World, cluster:
     consumer.close()
     assert time.monotonic() - began < 10
     assert sessions() == before
+
+
+def test_a_pause_within_an_iteration_holds_from_the_next_record_on(world: World) -> None:
+    """Spec 4.4: what lies ready of the paused partition is kept, and comes after `resume`."""
+    topic = world.topic(1, records=30)
+    consumer = world.consumer()
+    consumer.assign([(topic, 0)])
+    records = iter(consumer)
+    seen = [next(records).value for _ in range(10)]
+    consumer.pause((topic, 0))
+    waker = threading.Timer(0.1, consumer.wakeup)
+    waker.start()
+    with pytest.raises(WakeupError):
+        next(records)
+    waker.join()
+    assert consumer.position((topic, 0)) == 10
+    consumer.resume((topic, 0))
+    assert seen + take(consumer, 20) == values(range(30))
+
+
+def test_a_wakeup_comes_before_records_that_lie_ready(world: World) -> None:
+    """Spec 4.9: as in Java; what lies ready is handed out by the next call, and nothing twice."""
+    topic = world.topic(1, records=30)
+    consumer = world.consumer()
+    consumer.assign([(topic, 0)])
+    seen = take(consumer, 5)
+    consumer.wakeup()
+    with pytest.raises(WakeupError):
+        consumer.poll(5)
+    records = iter(consumer)
+    seen += [next(records).value for _ in range(5)]
+    consumer.wakeup()
+    with pytest.raises(WakeupError):
+        next(records)
+    assert seen + take(consumer, 20) == values(range(30))
+
+
+def test_a_wakeup_rings_at_once(world: World) -> None:
+    """Spec 4.9: whoever waits is not left to sleep until its next look, a second later."""
+    consumer = world.consumer()
+    while consumer._bell.wait(0):
+        pass
+    consumer.wakeup()
+    assert consumer._bell.wait(0)

@@ -13,6 +13,7 @@ from kohort.errors import (
     ConfigError,
     ConnectionFailedError,
     DataLossError,
+    ErrorCode,
     NoOffsetForPartitionError,
     UsageError,
 )
@@ -300,3 +301,33 @@ def test_a_validation_without_an_answer_resets_nothing(answer: str) -> None:
     assert (settled.resets, position.offset) == ([], 10)
     still = Phase.FETCHING if answer == "no such epoch" else Phase.AWAITING_VALIDATION
     assert position.phase is still
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["looking up", "asking for a start"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {P1: OffsetAnswer(0, -1)},
+        {P0: OffsetAnswer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, -1)},
+        {P0: OffsetAnswer(ErrorCode.UNSTABLE_OFFSET_COMMIT, -1)},
+        {P0: OffsetAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)},
+        ConnectionFailedError("cut"),
+    ],
+    ids=["not named", "another's", "loading", "unstable", "moved", "lost"],
+)
+def test_what_is_no_answer_places_no_partition(answer, known: bool) -> None:
+    """Spec 4.7, C8: only a broker's own word that there is no offset lets the policy decide."""
+    positions, position = made("earliest")
+    resolver = OffsetResolver(positions, 100, has_group=True)
+    if known:
+        positions.nothing_committed(P0, position.stamp, 1)
+    before = position.phase
+    (question,) = resolver.plan(lambda tp: 1, 3, 3, coordinator_known=True)
+    settled = resolver.answered(question.token, answer, 4)
+    assert settled.resets == []
+    assert (position.phase, position.offset) == (before, -1)
+    assert resolver.plan(lambda tp: 1, 5, 5, coordinator_known=True) == []
+    (again,) = resolver.plan(lambda tp: 1, 104, 104, coordinator_known=True)
+    resolver.answered(again.token, {P0: OffsetAnswer(0, 7, 0)}, 105)
+    assert (position.phase, position.offset) == (Phase.FETCHING, 7)

@@ -264,6 +264,20 @@ def test_the_disk_fails_at_the_nth_append(durability: str, tmp_path: Any):
             return  # a broken log may make the end unclean
 
 
+def test_a_full_disk_is_said_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture):
+    """Clients try again in silence: whoever looks at the broker has to be told why."""
+    with Cluster() as cluster:
+        cluster.create_topic("full")
+        cluster.faults.fail_disk("append", "ENOSPC", path="full-0/*.log", times=3)
+        with Producer(bootstrap_servers=cluster.bootstrap, retry_backoff_ms=10) as producer:
+            assert producer.send("full", b"1").result(20).offset == 0
+    said = [r.getMessage() for r in caplog.records if "full-0" in r.getMessage()]
+    assert len(said) == 2
+    assert "No space left on device; clients are told KAFKA_STORAGE_ERROR" in said[0]
+    assert "free some space, and it goes on" in said[0]
+    assert "can be written again" in said[1]
+
+
 def test_a_broker_without_faults_does_not_pass_the_gate():
     with Cluster(request_log=0) as cluster, Admin(bootstrap_servers=cluster.bootstrap) as admin:
         assert not cluster.broker.call(lambda: cluster.broker.commons.gate.watching)

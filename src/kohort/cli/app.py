@@ -107,8 +107,7 @@ class LazyGroup(click.Group):
         """
         try:
             result = super().invoke(ctx)
-            if sys.stdout:  # None: it was closed before we began
-                sys.stdout.flush()
+            sys.stdout.flush()
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
@@ -162,7 +161,18 @@ def app(debug: bool) -> None:
 
 def run(command: click.Command) -> None:
     """Run a command as the process: errors become one line and an exit code."""
+    _have_streams()
     sys.exit(invoke(command, None))
+
+
+def _have_streams() -> None:
+    """Where we were begun with a standard stream closed, `/dev/null` takes its place.
+
+    Else whatever is opened next would get its number, and be written to in its stead.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def invoke(command: click.Command, args: list[str] | None, **options: Any) -> int:

@@ -6,11 +6,12 @@ Rules:
   or a kill swallows is read again by the next member.
 - Ctrl-C ends the poll, commits what was written, and leaves the group; a second one ends at once.
 
-Shell: signals, clock.
+Shell: signals, clock, whether the reader of a pipe is there.
 """
 
 from __future__ import annotations
 
+import select
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -240,11 +241,23 @@ def _read(
         most = consumer.config.max_poll_records
         records = consumer.poll(wait_s, max_records=most if left is None else min(most, left))
         if not records:
+            if _has_left(out):
+                raise BrokenPipeError
             continue
         out.write(b"".join(map(form, records)))
         out.flush()
         reading.count += len(records)
         quiet_since = time.monotonic()
+
+
+def _has_left(out: IO[bytes]) -> bool:
+    """Whether the reader of our output is gone, who would else be noticed with the next record."""
+    poller = select.poll()
+    try:
+        poller.register(out, 0)
+    except OSError:  # no file, in tests
+        return False
+    return any(events & select.POLLERR for _, events in poller.poll(0))
 
 
 def _at_end(consumer: Consumer, ends: Mapping[TopicPartition, int]) -> bool:

@@ -198,7 +198,7 @@ class TlsTransport:
                 if not self._feed():
                     return False
             except ssl.SSLEOFError:
-                raise ConnectionResetError("it was closed in the middle of it") from None
+                raise ConnectionResetError(_CLOSED) from None
             except ssl.SSLError as error:
                 self.refusal = error
                 with suppress(OSError):  # the alert that says why
@@ -453,6 +453,12 @@ class TlsConnection(Connection):
         """As `Connection.close`."""
         super().close(error)
         self._tls = None
+
+
+_CLOSED: Final = (
+    "it was closed in the middle of it; does the other side speak TLS on this port? check "
+    "security_protocol on both sides"
+)
 
 
 def _reason(error: ssl.SSLError) -> str:

@@ -338,6 +338,8 @@ class App:
     ) -> Ended:
         """Handle records until `stop`, SIGTERM or Ctrl-C; then end cleanly, and tell how.
 
+        What was begun has the time of `drain` to end; a second signal gives it up at once.
+
         Args:
             signals: False leaves signal handlers alone.
             on_trouble: told in words when something outside is wrong that may pass (no broker
@@ -423,11 +425,15 @@ class App:
         finally:
             self._trouble = ""
 
-    def stop(self) -> None:
-        """End `run` soon and cleanly. Any thread; before `run` it keeps it from beginning."""
+    def stop(self, *, at_once: bool = False) -> None:
+        """End `run` soon and cleanly. Any thread; before `run` it keeps it from beginning.
+
+        Args:
+            at_once: do not wait for the handlers that are at work: their records are given up.
+        """
         self._stopped = True
         if self._runner is not None:
-            self._runner.stop()
+            self._runner.stop(at_once=at_once)
 
     def resume(self, topic: str, partition: int) -> None:
         """Try the record again that stopped this partition (`on_failure="stop_partition"`)."""
@@ -511,10 +517,19 @@ class App:
         return pools
 
     def _signals(self) -> contextlib.AbstractContextManager[None]:
-        """SIGTERM and SIGINT stop the app, on the main thread; elsewhere nothing is changed."""
+        """SIGTERM and SIGINT stop the app, on the main thread; elsewhere nothing is changed.
+
+        The second one may come while the first is being heard: it is counted before all else.
+        """
         if threading.current_thread() is not threading.main_thread():
             return contextlib.nullcontext()
-        return handled(lambda _: self.stop())
+        heard: list[int] = []
+
+        def hear(number: int) -> None:
+            heard.append(number)
+            self.stop(at_once=self._stopped or len(heard) > 1)
+
+        return handled(hear)
 
 
 def _checked_client(given: Mapping[str, Any], group: str) -> dict[str, Any]:

@@ -130,7 +130,7 @@ class ExactRunner(Runner):
         """Put through what is settled, as long as there is time."""
         until_ms = self.now_ms() + self.timing.drain_ms
         mine = set(keys)
-        while (now_ms := self.now_ms()) < until_ms:
+        while not self._hurried and (now_ms := self.now_ms()) < until_ms:
             if self._in_hand is None:
                 if not self.exact.owes(mine):
                     break

@@ -6,7 +6,8 @@ Rules (retry reference C2):
 - Polling never stops while partitions are ours: what may not be read is paused or bounded instead.
 - Revoked: begin nothing more, let what is in flight end within `drain_ms`, commit, then give up.
   Lost: drop everything, commit nothing.
-- The end of the program is a revocation of everything, and says that it was on purpose.
+- The end of the program is a revocation of everything, and says that it was on purpose. What is in
+  flight has `drain_ms` for it, once; whoever asks again is not made to wait.
 
 Shell: threads, the clock.
 """
@@ -48,6 +49,8 @@ SHORT_LIST_S = 0.05
 """What takes longer is heard of at once: the next list may take as long."""
 LOOK_FOR_GAPS_MS = 100
 LOOK_FOR_TROUBLE_MS = 1_000
+LAST_WAIT_S = 0.5
+"""For workers that have nothing to do, or are cancelled, to end."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,11 @@ class Resumed:
     """Somebody says that a stopped partition may go on."""
 
     key: tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Hurried:
+    """Nobody wants to wait any more."""
 
 
 class Start(NamedTuple):
@@ -138,7 +146,7 @@ class Runner(RebalanceListener):
         self._commit_due_ms = 0
         self._gaps_due_ms = 0
         self._progress_ms = 0
-        self._stopping = self._is_over = False
+        self._stopping = self._hurried = self._is_over = False
         self.trouble = ""
         """What of the cluster cannot be had at present, in words."""
         self.on_trouble: Callable[[str], None] | None = None
@@ -162,9 +170,13 @@ class Runner(RebalanceListener):
         """What the gatekeeper reports."""
         self.tell(Opened(ends))
 
-    def stop(self) -> None:
-        """End the run soon. Any thread, and from a signal handler."""
+    def stop(self, *, at_once: bool = False) -> None:
+        """End the run soon, or without waiting for what is in flight. Any thread, and from a signal
+        handler."""
         self._stopping = True
+        if at_once:
+            self._hurried = True
+            self._inbox.put(Hurried())
         self.consumer.nudge()
 
     def resume(self, key: tuple[str, int]) -> None:
@@ -231,8 +243,8 @@ class Runner(RebalanceListener):
             self._is_over = True
             if gatekeeper is not None:
                 gatekeeper.stop()
-            for pool in self.pools:
-                pool.stop(self.timing.drain_ms / 1_000)
+            for pool in self.pools:  # what is in flight has had its time
+                pool.stop(LAST_WAIT_S)
 
     def _turn(self) -> None:
         """Once around: poll, take in, hand out, publish, commit."""
@@ -335,7 +347,7 @@ class Runner(RebalanceListener):
             self._limit(said.ends)
         elif isinstance(said, Scanned):
             self.engine.scanned(said, now_ms)
-        else:
+        elif not isinstance(said, Hurried):  # that one only had to be heard
             self._hear_of(said, now_ms)
 
     def _hear_of(self, said: object, now_ms: int) -> None:
@@ -478,6 +490,8 @@ class Runner(RebalanceListener):
         self.engine.given_up(keys)
         until_ms = self.now_ms() + self.timing.drain_ms
         while self.engine.in_flight_of(keys) and (left_ms := until_ms - self.now_ms()) > 0:
+            if self._hurried:
+                break
             self._publish()
             try:
                 self._inbox_first(left_ms)
@@ -488,9 +502,10 @@ class Runner(RebalanceListener):
         self._commit_last(keys)
         self._remove(keys)
         if left:
+            waited_s = 0.0 if self._hurried else self.timing.drain_ms / 1_000
             log.warning(
-                "%d records were still being worked on after %g s and are done again by whoever "
-                "owns their partitions next", left, self.timing.drain_ms / 1_000,
+                "%d %s still being worked on after %g s and done again by whoever owns the "
+                "partition next", left, "record was" if left == 1 else "records were", waited_s,
             )  # fmt: skip
         return left
 

@@ -14,6 +14,8 @@ The clock is the caller's: `now_ms` is wall time, as it stands in records.
 
 from __future__ import annotations
 
+import errno
+import logging
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -32,7 +34,10 @@ from kohort.records import BatchHeader, Chunk, stamp
 if TYPE_CHECKING:
     from kohort.broker._lane import Run
 
+log = logging.getLogger("kohort.broker")
+
 EPOCHS_FILE = "leader-epoch-checkpoint"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _SNAPSHOTS_KEPT = 2
 _MAX_DELTA = 0x7FFFFFFF
 """Of an offset from its segment's first: those in index files are of four bytes."""
@@ -103,6 +108,8 @@ class PartitionLog:
         self.epochs = epochs
         self.leader_epoch = leader_epoch
         self.offline: str | None = None
+        self._refusing = False
+        """The last write failed, which has been said."""
         """Why nothing can be appended or read any more, or None."""
         self.high = self.end
         self._ending: deque[Completed] = deque()
@@ -304,7 +311,16 @@ class PartitionLog:
                     self.active.file.truncate(cut)
             except OSError as second:
                 self.fail(f"{what}; and what was half written could not be cut off: {second}")
+            if not self._refusing:
+                self._refusing = True
+                log.error(
+                    "cannot write %s; clients are told KAFKA_STORAGE_ERROR, and try again%s", what,
+                    ": free some space, and it goes on" if error.errno in _FULL else "",
+                )  # fmt: skip
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, what) from error
+        if self._refusing:
+            self._refusing = False
+            log.warning("%s can be written again", self.active.file.path)
 
     def _begin_epoch(self) -> None:
         if self.epochs.begin(self.leader_epoch, self.active.next_offset):

@@ -1,0 +1,103 @@
+"""How an app ends while a handler is at work: `drain` is waited for once, unless one hurries."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from kohort.processing.app import App, Ended
+from kohort.processing.pools import ThreadPool
+
+from .conftest import PATIENCE_S
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = """
+import os, sys, threading
+from kohort import App
+
+class Heard(App):
+    def stop(self, **how):
+        os.write(1, b"heard\\n")
+        super().stop(**how)
+
+app = Heard("hurried", bootstrap_servers=sys.argv[1], drain="10m")
+@app.handler(sys.argv[2])
+def work(record):
+    print("begun", flush=True)
+    threading.Event().wait(600)
+print(app.run())
+"""
+
+
+def held_up(program: App, topic: str) -> tuple[threading.Thread, list[Ended], threading.Event]:
+    """The app at work on a record whose handler waits for the event."""
+    begun, go_on, ended = threading.Event(), threading.Event(), list[Ended]()
+
+    @program.handler(topic)
+    def handle(record: object) -> None:
+        begun.set()
+        go_on.wait(PATIENCE_S)
+
+    thread = threading.Thread(target=lambda: ended.append(program.run()), daemon=True)
+    thread.start()
+    assert begun.wait(PATIENCE_S)
+    return thread, ended, go_on
+
+
+def test_drain_is_the_time_of_the_whole_end(topic, produce, app, monkeypatch) -> None:
+    """Workers that had it already are not waited for again."""
+    produce(1)
+    waited: list[float] = []
+    stop = ThreadPool.stop
+    monkeypatch.setattr(
+        ThreadPool, "stop", lambda pool, limit_s: (waited.append(limit_s), stop(pool, limit_s))[1]
+    )
+    program = app(drain="200ms")
+    thread, ended, go_on = held_up(program, topic)
+    program.stop()
+    thread.join(PATIENCE_S)
+    go_on.set()
+    assert [end.given_up for end in ended] == [1]
+    assert waited == [0.5]
+
+
+@pytest.mark.parametrize("way", [{}, {"exactly_once": "kafka"}], ids=["least", "exactly"])
+def test_whoever_hurries_is_not_made_to_wait(topic, produce, app, way) -> None:
+    produce(1)
+    program = app(drain="10m", **way)
+    thread, ended, go_on = held_up(program, topic)
+    program.stop()
+    program.stop(at_once=True)
+    thread.join(PATIENCE_S)
+    go_on.set()
+    assert [end.given_up for end in ended] == [1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_gives_up_what_is_at_work(cluster, topic, produce, number) -> None:
+    """Else only `kill -9` ends a program whose handler hangs, and the group waits for a session."""
+    produce(1)
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, cluster.bootstrap, topic], text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        for _ in range(2):
+            process.send_signal(number)
+            assert process.stdout.readline() == "heard\n"
+        out, said = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+        process.communicate()
+    assert out.endswith("1 given up\n"), said
+    assert process.returncode == 0
+    assert "1 record was still being worked on after 0 s" in said
