@@ -411,6 +411,31 @@ def test_a_full_batch_grows_while_others_wait_in_line():
     assert [batch.count for batch in queue.closed] == [1]  # nobody waits: as small as asked for
 
 
+def test_while_others_wait_a_batch_begins_as_large_as_the_last_one_became():
+    """ADR 0013: a partition that needed 3,200 bytes does not go there by steps again and again."""
+    side = idempotent(batch_size=200, linger_ms=1_000, max_request_size=3_250, buffer_memory=20_000)
+    queue = side.accumulator.queue("t", 0)
+
+    def next_one() -> int:
+        """The size with which the batch behind the open one begins."""
+        closed = len(queue.closed)
+        while len(queue.closed) == closed:
+            assert side.add(b"x" * 50) is not None
+        assert queue.open is not None
+        return queue.open.builder.max_bytes
+
+    assert next_one() == 200, "the first was small"
+    assert next_one() == queue.open.reserved_bytes == 3_200
+    assert [next_one() for _ in range(6)] == [3_200] * 4 + [200] * 2, "memory becomes short"
+    assert side.accumulator.memory_bytes <= 20_000
+    while plans := side.plan(2_000):
+        for plan in plans:
+            side.ok(plan)
+    side.add(b"x" * 100)
+    assert queue.open.reserved_bytes == 200, "nobody waits"
+    assert side.accumulator.memory_bytes == 200
+
+
 def test_batches_grow_neither_past_the_memory_nor_past_what_a_broker_takes():
     side = idempotent(batch_size=200, linger_ms=1_000, buffer_memory=1_000)
     while side.add(b"x" * 50) is not None:

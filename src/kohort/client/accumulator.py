@@ -5,7 +5,8 @@ Rules:
   in line behind the earlier ones. Order within a partition is the order of `append`.
 - An open batch is closed by `linger_ms`, by a flush, or when memory is short.
 - A full batch that would only stand in line, because others have not been sent yet, goes on growing
-  instead: large batches cost client and broker a fraction of many small ones (ADR 0013).
+  instead: large batches cost client and broker a fraction of many small ones (ADR 0013). While they
+  wait, a partition's next batch begins with the size that its last one made use of.
 - A batch may be leased to one caller, who fills its builder without the producer's lock. It may be
   closed meanwhile, and then keeps its place in line; it is not sent, and its builder is nobody
   else's, before it was given back.
@@ -74,7 +75,7 @@ class PartitionQueue(Slot):
 
     __slots__ = (
         "bump", "closed", "identity", "in_flight", "next_sequence", "open", "ordinals",
-        "partition", "topic",
+        "partition", "topic", "usual_bytes",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int) -> None:
@@ -91,6 +92,8 @@ class PartitionQueue(Slot):
         self.bump = False
         """True when the broker does not expect `next_sequence`: the next epoch begins anew."""
         self.ordinals = 0
+        self.usual_bytes = 0
+        """The size that its last batch grew to and made use of."""
 
     @property
     def busy(self) -> bool:
@@ -215,6 +218,10 @@ class Accumulator:
         builder = self.new_builder()
         batch = Batch(queue, builder, now_ms, now_ms + self._delivery_ms)
         batch.reserved_bytes = self._batch_bytes
+        if self.ready:
+            larger = min(queue.usual_bytes, self._grown_bytes_max)
+            if larger > self._batch_bytes and self.memory_bytes + larger <= self._memory_max:
+                builder.max_bytes = batch.reserved_bytes = larger
         self.memory_bytes += batch.reserved_bytes
         queue.open = batch
         queue.builder, queue.delivery = builder, batch.delivery
@@ -276,6 +283,8 @@ class Accumulator:
         builder = batch.builder
         assert builder is not None
         batch.count = len(builder)
+        used = builder.size * _GROWTH > builder.max_bytes
+        batch.queue.usual_bytes = builder.max_bytes if used else 0
         unused = batch.reserved_bytes - builder.size
         if not batch.leased and builder.max_bytes > self._batch_bytes and unused > 0:
             batch.reserved_bytes -= unused
