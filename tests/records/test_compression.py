@@ -9,10 +9,13 @@ from typing import Any
 
 import cramjam
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kohort.errors import ConfigError, CorruptRecordError
-from kohort.records import Compression, compress, decompress
+from kohort.errors import ConfigError, CorruptRecordError, UsageError
+from kohort.records import KERNEL, Compression, compress, compression, decompress
 from kohort.records.compression import compress_bound, compress_into
+from kohort.records.implementation import lz4_blocks
 
 CODECS = [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD]
 SOUND = random.Random(3)
@@ -173,3 +176,47 @@ def test_lz4_is_a_frame_that_others_read() -> None:
     for data in SAMPLES.values():
         assert frame.decompress(bytes(compress(Compression.LZ4, data))) == data
         assert bytes(cramjam.lz4.decompress(bytes(compress(Compression.LZ4, data)))) == data
+
+
+LZ4_FRAME = bytes.fromhex("04224d18604082")
+PIECES = st.lists(
+    st.one_of(
+        st.binary(max_size=40),
+        st.sampled_from([bytes(range(14)), b"a", b"word ", bytes(300), b"ab" * 40]),
+        st.integers(0, 70_000).map(bytes),
+        st.integers(0, 70_000).map(random.Random(5).randbytes),
+    ),
+    max_size=60,
+)
+
+
+@given(PIECES, st.randoms(use_true_random=False))
+def test_lz4_blocks_are_read_by_the_library_and_stay_in_their_room(
+    pieces: list[bytes], rng: random.Random
+) -> None:
+    """Whatever the data: the kernel's blocks and the library's say the same to every reader."""
+    data = b"".join(pieces + rng.choices(pieces, k=30) if pieces else pieces)
+    room = compress_bound(Compression.LZ4, len(data)) - len(LZ4_FRAME)
+    for pack in (lz4_blocks, compression.lz4_blocks):
+        out = bytearray(b"\x55" * (room + 64))
+        taken = pack(data, memoryview(out)[:room])
+        assert out[room:] == b"\x55" * 64
+        frame = LZ4_FRAME + out[:taken]
+        assert bytes(decompress(Compression.LZ4, frame)) == data
+        assert bytes(cramjam.lz4.decompress(frame)) == data
+
+
+def test_lz4_of_the_kernel_packs_as_well_as_the_library() -> None:
+    words = [SOUND.randbytes(6).hex().encode() for _ in range(400)]
+    samples = [b" ".join(SOUND.choices(words, k=20_000)), SAMPLES["text"], SAMPLES["mixed"]]
+    for data in samples:
+        out = memoryview(bytearray(compress_bound(Compression.LZ4, len(data))))
+        assert lz4_blocks(data, out) <= 1.02 * compression.lz4_blocks(data, out) + 64
+
+
+@pytest.mark.skipif(KERNEL == "python", reason="the library has errors of its own")
+def test_lz4_refuses_a_room_that_may_be_too_small() -> None:
+    with pytest.raises(UsageError, match="lz4 needs"):
+        lz4_blocks(bytes(100), memoryview(bytearray(110)))
+    with pytest.raises(BufferError):
+        lz4_blocks(bytes(100), memoryview(bytes(1_000)))

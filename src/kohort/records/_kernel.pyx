@@ -9,12 +9,13 @@ Rules:
   None of them can stand in a reference cycle, so they are kept from the garbage collector's lists.
 - The interpreter's lock is let go only for work longer than taking it back may cost.
 
-`_decode.pxi` holds the way in, `_encode.pxi` the way out, `_lend.pxi` that to Arrow.
+`_decode.pxi` holds the way in, `_encode.pxi` and `_lz4.pxi` the way out, `_lend.pxi` that to Arrow.
 """
 
 cimport cython
 from cpython.buffer cimport (
-    PyBUF_READ, PyBUF_SIMPLE, PyBUF_WRITE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer,
+    PyBUF_READ, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBUF_WRITE, PyBuffer_FillInfo, PyBuffer_Release,
+    PyObject_GetBuffer,
 )
 from cpython.bytes cimport PyBytes_AsString, PyBytes_FromStringAndSize, PyBytes_Size
 from cpython.memoryview cimport PyMemoryView_FromMemory
@@ -326,3 +327,4 @@ cdef object crc_of(object data, uint32_t crc, int path):
 include "_decode.pxi"
 include "_encode.pxi"
 include "_lend.pxi"
+include "_lz4.pxi"

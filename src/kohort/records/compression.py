@@ -8,7 +8,8 @@ Rules:
 - Levels are explicit. cramjam's own default for lz4 is seven times slower than level 1 for a tenth
   less size. lz4 blocks never depend on each other, which Kafka's Java client refuses to read.
 - Where a codec can, it writes into the caller's memory with the interpreter's lock let go, so that
-  several threads compress side by side. cramjam's lz4 frames hold the lock; its blocks do not.
+  several threads compress side by side. cramjam's lz4 frames hold the lock, and its blocks take it
+  back one by one; where there is a kernel it packs all of them at once (ADR 0017).
 - Snappy is written in the framing of snappy-java, which Kafka's Java client uses, and read with it
   or raw, as librdkafka writes it. lz4 is the standard frame, as it is since message format 2.
 """
@@ -78,7 +79,7 @@ def compress_bound(codec: int, size: int) -> int:
     """Room for `compress_into` of `size` bytes, whatever they are."""
     if codec == Compression.LZ4:
         blocks = size // _LZ4_BLOCK_BYTES + 1
-        return len(_LZ4_HEADER) + size + 4 * blocks + 4 + _LZ4_BLOCK_BYTES // 255 + 16
+        return len(_LZ4_HEADER) + size + 4 * blocks + 4 + _LZ4_BLOCK_BYTES // 255 + 64
     if codec == Compression.SNAPPY:
         blocks = size // _XERIAL_BLOCK_BYTES + 1
         return len(_XERIAL_HEADER) + size + size // 6 + 36 * blocks
@@ -195,9 +196,17 @@ def _decompress_gzip(data: Readable, limit: int) -> bytes:
 
 def _compress_lz4(data: memoryview, out: memoryview) -> int:
     """A standard frame of blocks that are compressed to their place; the batch has the CRC."""
+    from kohort.records.implementation import lz4_blocks as pack  # which imports this module
+
+    start = len(_LZ4_HEADER)
+    out[:start] = _LZ4_HEADER
+    return start + pack(data, out[start:])
+
+
+def lz4_blocks(data: Readable, out: memoryview) -> int:
+    """The blocks of an lz4 frame by the library; how many bytes of `out` they take."""
     pack = _cramjam().lz4.compress_block_into
-    at = len(_LZ4_HEADER)
-    out[:at] = _LZ4_HEADER
+    data, at = memoryview(data), 0
     for start in range(0, len(data), _LZ4_BLOCK_BYTES):
         block = data[start : start + _LZ4_BLOCK_BYTES]
         size: int = pack(block, out[at + 4 :], store_size=False)

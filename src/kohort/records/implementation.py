@@ -25,8 +25,10 @@ if _compiled:
         check_records,
         crc32c,
         end_of_set,
+        lz4_blocks,
     )
 else:
+    from kohort.records.compression import lz4_blocks
     from kohort.records.layout import end_of_set
     from kohort.records.pure import (
         CRC_PATH,
@@ -53,4 +55,5 @@ __all__ = [
     "check_records",
     "crc32c",
     "end_of_set",
+    "lz4_blocks",
 ]
