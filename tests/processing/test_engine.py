@@ -14,6 +14,7 @@ from kohort.processing.engine_core import Limits
 from kohort.processing.partition import OnFailure
 from kohort.retry import headers as h
 from kohort.retry.classify import Permanent, Temporary
+from tests.processing import world as world_module
 from tests.processing.world import World, route
 
 MINUTE = 60_000
@@ -38,6 +39,37 @@ def test_the_default_sequence_each_attempt_exactly_when_due() -> None:
     assert (failed.key, failed.value, said.number) == (b"k", b"v", 6)
     assert said.disposition == "exhausted"
     assert all(offset == len(world.logs[key]) for key, (offset, _) in world.commits.items())
+
+
+def test_what_is_read_before_it_is_due_waits_out_the_rest(monkeypatch) -> None:
+    """D2: clocks differ by 700 ms, and the gate goes by the broker's: never early all the same."""
+    monkeypatch.setattr(world_module, "SKEW_MS", 1_000)
+    down = True
+
+    def dependency(record, attempt):
+        if down:
+            raise Temporary("down")
+
+    world = World([route(retries="5m")], dependency, partitions=1)
+    world.produce("orders", 0, b"k", b"v")
+    appended = world.now_ms
+    world.commit()  # what the crash guard waits for
+    world.now_ms += 700  # our clock; the broker's is behind it
+    world.poll()
+    items = world.engine.take("threads", 1, world.now_ms)
+    world.engine.finished(items, world.outcomes(items), world.now_ms)
+    world.now_ms = appended
+    world.publish()
+    world.commit()
+    down = False
+    for late_ms in (0, 699):
+        world.now_ms = appended + 5 * MINUTE + late_ms
+        world.settle()
+        assert [r.attempt for r in world.runs] == [0]
+    assert world.engine.tally.early["orders"] == 1
+    world.now_ms += 1
+    world.settle()
+    assert [(r.attempt, r.ok) for r in world.runs] == [(0, False), (1, True)]
 
 
 def test_a_permanent_failure_is_never_tried_again() -> None:
