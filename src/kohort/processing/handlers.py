@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
+from itertools import groupby
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, cast, overload
 
@@ -184,12 +185,39 @@ class Invoker:
         self.specs = dict(specs)
         """By source topic."""
         self._decoders = {s.topic: d for s in specs.values() if (d := _decoder(s)) is not None}
+        kinds = {spec.kind for spec in specs.values()} - {Kind.ASYNC}
+        self._mixed = Kind.SYNC in kinds and len(kinds) > 1
 
     def run(self, items: Sequence[Item]) -> list[Outcome] | None:
         """All of them, in order, on this thread; None when every one succeeded."""
-        spec = self.specs[items[0].partition.route.topic]
-        if spec.kind in (Kind.BATCH, Kind.ARROW):
-            return self._run_batches(items)
+        if self._mixed:
+            return self._run_mixed(items)
+        return self._run_batches(items) if self._in_batches(items[0]) else self._run_singly(items)
+
+    def _in_batches(self, item: Item) -> bool:
+        return self.specs[item.partition.route.topic].kind is not Kind.SYNC
+
+    def _run_mixed(self, items: Sequence[Item]) -> list[Outcome] | None:
+        """Records for handlers of one record and of batches: neighbours that are alike at once."""
+        found, failed = nothing_said(items), set[Hashable]()
+        for batches, neighbours in groupby(
+            range(len(items)), lambda at: self._in_batches(items[at])
+        ):
+            begun: list[int] = []
+            for index in neighbours:
+                if items[index].lane in failed:
+                    found[index] = NOT_BEGUN
+                else:
+                    begun.append(index)
+            chosen = [items[index] for index in begun]
+            run = self._run_batches if batches else self._run_singly
+            outcomes = (run(chosen) if chosen else None) or nothing_said(chosen)
+            for index, outcome in zip(begun, outcomes, strict=True):
+                found[index] = outcome
+                note_lane(items[index], outcome, failed)
+        return found if any(outcome is not None for outcome in found) else None
+
+    def _run_singly(self, items: Sequence[Item]) -> list[Outcome] | None:
         found: list[Outcome] | None = None
         failed: set[Hashable] = set()
         index = 0
