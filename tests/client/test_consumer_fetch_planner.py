@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 import pytest
 
 from kohort.client.fetch_planner import (
     AHEAD_SETS,
+    LOCAL_TIMES,
     QUICK_WAIT_MS,
     SPARE,
     FetchLimits,
@@ -238,6 +241,77 @@ def test_few_partitions_are_asked_for_more_each(count: int, least: int, each: in
     """An order costs the same however much it brings; with a size of the user's (0) it is kept."""
     world = World(count, limits=LIMITS._replace(order_least_bytes=least))
     assert {part.max_bytes for part in world.one().parts} == {each}
+
+
+class InFile:
+    """A record set that is not here yet."""
+
+    end_offset = 10
+
+    def __len__(self) -> int:
+        return 1000
+
+    def read(self, *, whole: bool = False) -> tuple[bytes, Self | None] | None:
+        return None
+
+
+def test_what_stays_in_the_brokers_files_may_be_more() -> None:
+    """ADR 0015: while a node's answers leave it there; with a size of the user's that is kept."""
+    for least, times in ((4 << 20, LOCAL_TIMES), (0, 1)):
+        world = World(1, limits=LIMITS._replace(order_least_bytes=least))
+        each = max(least, 1 << 20)
+        first = world.one()
+        assert first.max_bytes == each
+        there = FetchResult(world.tps[0], 0, 100, 100, 0, InFile())
+        world.planner.arrived(first.token, [there], 0)
+        order = world.one()
+        assert (order.max_bytes, order.parts[0].max_bytes) == (each * times, each * times)
+        world.answer(order, 0, data=batch(10))
+        world.read(0)
+        assert world.one().max_bytes == each, "they are sent again"
+
+
+def test_no_small_orders_while_there_is_much_to_read() -> None:
+    """F4: the reader comes back for more when there is room for an answer worth its costs."""
+    world = World(64, limits=LIMITS._replace(buffer_bytes=16 << 20))
+    half = batch(0, 1, bytes(500_000))
+    for n in range(3):
+        order = world.one()
+        assert order.max_bytes == 4 << 20
+        world.answer(order, *range(8 * n, 8 * n + 8), data=half)
+    order = world.one()
+    world.answer(order, 24, 25, data=half)
+    assert world.plan() == [], "3 MB are left"
+    world.read(0)
+    world.read(1)
+    assert world.plan() != []
+
+
+def test_an_order_names_no_more_than_may_find_room_in_its_answer() -> None:
+    """F1: the least recently served of those with records, and all that nothing is known of."""
+    world = World(101)
+    first = world.one()
+    assert len(first.parts) == 101
+    seen = [world.result(n, batch(0, 1, bytes(1_000_000))) for n in range(16)]
+    unread = [world.result(n, b"") for n in range(16, 100)]
+    world.planner.arrived(first.token, [*seen, *unread], 1)
+    second = world.one()
+    assert (len(second.parts), second.backlog) == (85, 84), "and of 100 nothing is known"
+    world.answer(second, *range(20, 24), now=2)
+    third = world.one()
+    assert third.backlog == 8
+    assert 100 in asked(third)
+    world.answer(third, *sorted(asked(third) - {100}), now=3)
+    assert world.one().backlog == 16, "there was room for all of them"
+
+
+def test_partitions_that_wait_for_records_do_not_hold_the_room_for_others() -> None:
+    """F4: a node with many partitions that are read up, and one with something to read."""
+    world = World(33, nodes=2, limits=LIMITS._replace(buffer_bytes=32 << 20))
+    for position in world.positions:
+        position.high_watermark = 0 if world.leaders[position.tp] else 100
+    busy, waiting = sorted(world.plan(), key=lambda order: order.node)
+    assert (busy.max_bytes, waiting.max_bytes) == (8 << 20, 1 << 20)
 
 
 def test_what_is_behind_unread_data_is_asked_for_ahead() -> None:

@@ -86,6 +86,65 @@ def test_columns_of_large_values_are_not_gathered_only_to_be_copied_together() -
     ]  # fmt: skip
 
 
+def test_columns_of_a_large_set_are_not_copied_to_go_with_a_small_one() -> None:
+    """The small one is handed out alone."""
+    reader, positions, _ = reading(batch(0, 2))
+    (other,) = positions.add([TopicPartition("t", 4)], 0)
+    positions.committed_found(other.tp, other.stamp, 0, -1, 0)
+    data = large(0)
+    positions.store_buffer(other, Fetched(data, 0, other.stamp), len(data))
+    reader.queue(other)
+    taken = [reader.take_columns(100, 100, {"value"}, 1 << 20) for _ in range(2)]
+    assert [[piece.partition for piece in pieces] for pieces in taken] == [[3], [4]]
+
+
+class Apart:
+    """Batches that are brought one by one."""
+
+    end_offset = 6
+
+    def __init__(self, *batches: bytes) -> None:
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return sum(map(len, self.batches))
+
+    def read(self, *, whole: bool = False) -> tuple[bytes, Apart | None]:
+        if whole:
+            return b"".join(self.batches), None
+        behind = self.batches[1:]
+        return self.batches[0], Apart(*behind) if behind else None
+
+
+@pytest.mark.parametrize("end", [None, 5])
+def test_a_set_that_comes_in_pieces(end: int | None) -> None:
+    """Spec 4.4: all of it counts until it has been read; a bound ends it in its midst (4.10)."""
+    parts = [bytes(batch(first, 2)) for first in (0, 2, 4)]
+    reader, positions, position = reading(b"")
+    position.end = end
+    positions.forget_buffer(position)
+    apart = Apart(*parts)
+    positions.store_buffer(position, Fetched(apart, 0, position.stamp), len(apart))
+    reader.queue(position)
+    whole = len(apart)
+    assert offsets(reader, 1) == [0]
+    assert positions.buffered_bytes == whole
+    assert offsets(reader, 1) == [1]
+    assert positions.buffered_bytes == whole - len(parts[0])
+    piece = reader.take_piece(1)
+    assert piece is not None
+    reader.end_piece(piece, dealt_with=False)
+    assert offsets(reader) == [2, 3, 4, 5][: None if end is None else -1]
+    assert (positions.buffered_bytes, position.buffer) == (0, None)
+    if end is not None:
+        position.end = 2
+        positions.seek(TP, 0, -1, 1)
+        positions.store_buffer(position, Fetched(Apart(*parts), 0, position.stamp), whole)
+        reader.queue(position)
+        assert offsets(reader) == [0, 1]
+        assert (positions.buffered_bytes, position.buffer) == (0, None)
+
+
 def large(first: int) -> bytes:
     builder = BatchBuilder()
     for n in (first, first + 1):

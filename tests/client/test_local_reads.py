@@ -22,7 +22,7 @@ from kohort.broker.apis.fetch import LOCAL_BYTES_MIN
 from kohort.client import local_reads
 from kohort.client.local_reads import COLD_MS, FILES_MAX, LocalDirectory, LocalReads, LocalRecords
 from kohort.errors import CorruptRecordError, DecodeError, ErrorCode
-from kohort.records import end_of_set
+from kohort.records import end_of_set, whole_batches
 from kohort.testing import Cluster
 from kohort.wire import decode_response, encode_request, local_files
 from kohort.wire.local_files import Place
@@ -173,6 +173,52 @@ def test_nothing_of_aborted_transactions(broker: Broker, reads: Reads) -> None:
     found = consume(broker.bootstrap, isolation_level="read_committed")
     assert found == [b"commit_transaction" + value for value in VALUES]
     assert True in reads.read
+
+
+def test_what_is_large_is_read_piece_by_piece(
+    broker: Broker, reads: Reads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ADR 0015: whole batches of a piece, then on behind them; a larger batch at once."""
+    monkeypatch.setattr(local_reads, "PIECE_BYTES", 50_000)
+    produce(broker.bootstrap)
+    assert consume(broker.bootstrap) == VALUES
+    assert len(reads.read) >= COUNT * 6_000 // 50_000
+    directory, place = directory_of(broker), place_of(fetched(broker, most=1 << 20))
+    pieces: list[bytes] = []
+    left: LocalRecords | None = LocalRecords(directory, place)
+    while left is not None:
+        assert left.end_offset == place.end_offset
+        found = left.read()
+        assert found is not None
+        pieces.append(bytes(found[0]))
+        left = found[1]
+        assert len(pieces[-1]) == whole_batches(pieces[-1]) <= 50_000
+    whole = LocalRecords(directory, place).read(whole=True)
+    assert whole is not None
+    assert (bytes(whole[0]), whole[1]) == (b"".join(pieces), None)
+    assert len(pieces) > 6
+    monkeypatch.setattr(local_reads, "PIECE_BYTES", 100)
+    assert consume(broker.bootstrap) == VALUES
+
+
+def test_a_file_that_goes_between_two_pieces(
+    broker: Broker, reads: Reads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is behind is fetched the ordinary way, from where reading stands (C13)."""
+    monkeypatch.setattr(local_reads, "PIECE_BYTES", 50_000)
+    produce(broker.bootstrap)
+    with Consumer(bootstrap_servers=broker.bootstrap) as consumer:
+        consumer.assign([TP])
+        consumer.seek_to_beginning()
+        found = [record.value for record in consumer.poll(10.0, max_records=5)]
+        assert reads.read == [True]
+        broken = local_reads.LocalDirectory._read
+        monkeypatch.setattr(local_reads.LocalDirectory, "_read", lambda *_: None)
+        while len(found) < COUNT:
+            found += [record.value for record in consumer.poll(10.0)]
+        monkeypatch.setattr(local_reads.LocalDirectory, "_read", broken)
+    assert found == VALUES
+    assert set(reads.read[1:]) == {False}
 
 
 def test_a_place_is_what_the_bytes_would_be(broker: Broker, tmp_path: Path) -> None:

@@ -109,6 +109,22 @@ def test_the_end_of_a_set_is_found_by_its_headers(impl: Any) -> None:
     assert end(bytes(far)) == -1
 
 
+def test_whole_batches_by_headers_alone(impl: Any) -> None:
+    """What a cut leaves whole; what is no batch ends them."""
+    whole = getattr(impl, "whole_batches", layout.whole_batches)
+    first, second = batch_of(impl, 0, VALUES), batch_of(impl, 3, VALUES * 3)
+    both = first + second
+    assert whole(b"") == 0
+    assert whole(both) == len(both)
+    for cut in range(1, len(second) + 1):
+        assert whole(both[:-cut]) == len(first)
+    assert whole(first[:-1]) == 0
+    for at, change in {8: b"\0\0\0\x30", 16: b"\1", 0: b"\xff"}.items():
+        broken = bytearray(both)
+        broken[len(first) + at : len(first) + at + len(change)] = change
+        assert whole(memoryview(broken)) == len(first), at
+
+
 def impl_end(impl: Any) -> Callable[[bytes], int]:
     """The twin's stands in `layout`, where the headers are."""
     return getattr(impl, "end_of_set", layout.end_of_set)

@@ -1,9 +1,12 @@
 """What to fetch next, from which node, and what to make of the answer.
 
 Rules:
-- One order a node holds all of the node's fetchable partitions. A partition for which an order is
-  under way is not asked for again (spec 4.3), and what is asked begins where its unread data ends,
-  so answers can neither interleave nor be read twice.
+- One order a node holds its fetchable partitions: all of which no records are known, and of those
+  with records as many as may find room in the answer, the ones served longest ago first. A
+  partition for which an order is under way is not asked for again (spec 4.3), and what is asked
+  begins where its unread data ends, so answers can neither interleave nor be read twice.
+- Each order costs both sides the same, so none goes out for little while the reader is busy: not
+  before there is room for a large answer (a quarter of the budget).
 - A partition with unread data is asked for ahead (ADR 0016) only where its log goes on, and while
   unread data and orders together are few (`AHEAD_SETS` of one partition): with many partitions the
   next order goes out while the last one is read, over others; with one or two it would have to
@@ -47,8 +50,11 @@ class Elsewhere(Protocol):
 
     def __len__(self) -> int: ...
 
-    def read(self) -> Records | None:
-        """The records; None: they have to be fetched again, the ordinary way."""
+    def read(self, *, whole: bool = False) -> tuple[Records, Elsewhere | None] | None:
+        """Whole batches from the beginning (`whole`: all), and what is behind them.
+
+        None: they have to be fetched again, the ordinary way.
+        """
         ...
 
 
@@ -59,6 +65,9 @@ SPARE = LANES
 QUICK_WAIT_MS = 20
 MIN_ORDER_BYTES = 16 * 1024
 AHEAD_SETS = 3
+LOCAL_TIMES = 4
+"""What stays in the broker's files until it is decoded (ADR 0015) may be so much more: it leaves no
+cache, and an answer costs the same Python on both sides however much it tells of."""
 
 
 class FetchLimits(NamedTuple):
@@ -75,14 +84,15 @@ class FetchLimits(NamedTuple):
     order_least_bytes: int = 0
     """Few partitions may bring more than `partition_max_bytes` each, as long as that is less."""
 
-    def part_bytes(self, partitions: int) -> int:
+    def part_bytes(self, partitions: int, *, local: bool = False) -> int:
         """The most of each partition in one answer, where so many are read."""
-        return max(self.partition_max_bytes, self.order_least_bytes // max(1, partitions))
+        most = max(self.partition_max_bytes, self.order_least_bytes // max(1, partitions))
+        return most * LOCAL_TIMES if local and self.order_least_bytes else most
 
-    @property
-    def order_bytes(self) -> int:
+    def order_bytes(self, *, local: bool = False) -> int:
         """The most of one order: others are to be on their way while it is read."""
-        return min(self.fetch_max_bytes, max(self.buffer_bytes // 4, self.part_bytes(1)))
+        most = max(self.buffer_bytes // 4, self.part_bytes(1, local=local))
+        return min(self.fetch_max_bytes, most)
 
 
 class FetchPart(NamedTuple):
@@ -106,6 +116,8 @@ class FetchOrder(NamedTuple):
     max_wait_ms: int
     idle: bool = False
     """All of it had been read up, so that it is probably waiting."""
+    backlog: int = 0
+    """How many of them are known to have records."""
 
 
 class FetchResult(NamedTuple):
@@ -125,8 +137,8 @@ class FetchResult(NamedTuple):
 class Fetched:
     """A partition's unread record set; `offset` is where reading it begins.
 
-    `chunk` (a cursor over it) and `held` (records that an iteration did not hand out) belong to the
-    reader.
+    `chunk` (a cursor over it), `held` (records that an iteration did not hand out) and `rest` (what
+    is behind `records` and not here yet) belong to the reader.
     """
 
     records: RecordSet
@@ -135,6 +147,7 @@ class Fetched:
     aborted: tuple[tuple[int, int], ...] = ()
     chunk: Any = None
     held: list[Any] = field(default_factory=list[Any])
+    rest: Elsewhere | None = None
     size: int = 0
 
 
@@ -157,6 +170,10 @@ class FetchPlanner:
     needs_metadata: bool = False
     _next_token: int = 0
     _reserved: int = 0
+    _local: set[int] = field(default_factory=set[int])
+    """Nodes whose last answer with records has left some of them in its files."""
+    _fits: dict[int, int] = field(default_factory=dict[int, int])
+    """By node: of how many partitions with records to ask; none: of all."""
 
     # -- asking --------------------------------------------------------------------------------
 
@@ -164,7 +181,7 @@ class FetchPlanner:
         self, leader_of: Callable[[TopicPartition], int | None], now_ms: int
     ) -> list[FetchOrder]:
         """Every order that may go out now."""
-        if self.parked:
+        if self.parked or not self._worth_while():
             return []
         wanted, unread = self._fetchable(leader_of, now_ms)
         if not wanted:
@@ -179,6 +196,17 @@ class FetchPlanner:
                 if order is not None:
                     orders.append(order)
         return orders
+
+    def _worth_while(self) -> bool:
+        """Whether there is room for a large order; a reader that is busy need not get small ones.
+
+        It comes back when it has read more, or all; what nobody reads (paused) is not waited for.
+        """
+        limits = self.limits
+        room = limits.buffer_bytes - self.positions.buffered_bytes - self._reserved
+        if room >= min(limits.order_bytes(), limits.buffer_bytes // 4):
+            return True
+        return not self.under_way and not any(p.buffer and not p.paused for p in self.positions)
 
     def _lane(self, node: int, found: Sequence[Position], *, hurry: bool, idle: bool) -> int | None:
         """The connection for an order, if one is free for such a one."""
@@ -197,8 +225,9 @@ class FetchPlanner:
         """Partitions to ask for by node, and the nodes some of whose partitions are unread."""
         wanted: dict[int, list[Position]] = {}
         unread: set[int] = set()
-        part_bytes = self.limits.part_bytes(len(self.positions))
-        ahead = AHEAD_SETS * self.limits.part_bytes(1)
+        local = bool(self._local)
+        part_bytes = self.limits.part_bytes(len(self.positions), local=local)
+        ahead = AHEAD_SETS * self.limits.part_bytes(1, local=local)
         ahead -= self.positions.buffered_bytes + self._reserved
         for position in self.positions:
             if position.phase is not Phase.FETCHING or position.paused:
@@ -246,14 +275,18 @@ class FetchPlanner:
     ) -> FetchOrder | None:
         limits = self.limits
         room = limits.buffer_bytes - self.positions.buffered_bytes - self._reserved
-        part_bytes = limits.part_bytes(len(self.positions))
-        most = min(limits.order_bytes, part_bytes * len(found), room)
+        local = node in self._local
+        part_bytes = limits.part_bytes(len(self.positions), local=local)
+        most = min(limits.order_bytes(local=local), part_bytes * len(found), room)
         least = min(MIN_ORDER_BYTES, part_bytes)
         if most < least:
             if not self._starved():
                 return None
             most = least
+        if idle:  # it will hardly bring much, and must not hold the room for others
+            most = min(most, limits.part_bytes(1))
         found.sort(key=lambda position: position.last_fetch_ms)
+        found, backlog = self._chosen(node, found)
         self._next_token += 1
         token = self._next_token
         parts: list[FetchPart] = []
@@ -269,10 +302,25 @@ class FetchPlanner:
                 )
             )
         wait = min(QUICK_WAIT_MS, limits.max_wait_ms) if hurry else limits.max_wait_ms
-        order = FetchOrder(token, node, lane, tuple(parts), most, wait, idle)
+        order = FetchOrder(token, node, lane, tuple(parts), most, wait, idle, backlog)
         self.under_way[token] = order
         self._reserved += most
         return order
+
+    def _chosen(self, node: int, found: list[Position]) -> tuple[list[Position], int]:
+        """Those to ask for: of the ones known to have records only twice what an answer holds.
+
+        The others would cost both sides as much and get nothing; they are the next ones' first.
+        """
+        chosen: list[Position] = []
+        backlog, most = 0, self._fits.get(node, len(found))
+        for position in found:
+            if position.high_watermark > UNKNOWN and not self._read_up(position):
+                if backlog == most:
+                    continue
+                backlog += 1
+            chosen.append(position)
+        return chosen, backlog
 
     def _starved(self) -> bool:
         """True when nothing is under way and only paused partitions have something to read."""
@@ -300,9 +348,25 @@ class FetchPlanner:
             else:
                 self._accepted(position, part, result, arrival.ready, now_ms)
         self._settle(order)
+        self._learn(order, results)
         if not arrival.ready and order.max_wait_ms < self.limits.max_wait_ms:
             self.parked = any(p.buffer is not None and not p.paused for p in self.positions)
         return arrival._replace(stale_metadata=stale)
+
+    def _learn(self, order: FetchOrder, results: Sequence[FetchResult]) -> None:
+        """Whether this node's records can be read from its files, and how many an answer holds."""
+        brought = [result.records for result in results if len(result.records)]
+        if not brought:
+            return
+        node, fits = order.node, self._fits.get(order.node)
+        if all(isinstance(records, Records) for records in brought):
+            self._local.discard(node)
+        else:
+            self._local.add(node)
+        if len(brought) < order.backlog:
+            self._fits[node] = 2 * len(brought)
+        elif fits is not None and order.backlog == fits:
+            self._fits[node] = 2 * fits
 
     def failed(self, token: int, now_ms: int) -> None:
         """No answer (connection lost, timed out): ask again after a back-off."""

@@ -135,7 +135,7 @@ class FetchReader:
         rows = size = 0
         self._end_piece()
         while rows < enough and size < ENOUGH_COLUMN_BYTES:
-            found = self._head()
+            found = self._head(with_copies=not out)
             if found is None:
                 break
             position, fetched = found
@@ -221,10 +221,15 @@ class FetchReader:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _head(self) -> tuple[Position, Fetched] | None:
-        """The partition to read from next, with its records here."""
+    def _head(self, *, with_copies: bool = True) -> tuple[Position, Fetched] | None:
+        """The partition to read from next, with its records here.
+
+        Without copies: None, if it has much, because it would be copied to go with others.
+        """
         while (found := self._first()) is not None:
             position, fetched = found
+            if not with_copies and fetched.size >= ENOUGH_COLUMN_BYTES:
+                return None
             if fetched.chunk is not None or self._brought(position, fetched):
                 return found
         return None
@@ -234,9 +239,10 @@ class FetchReader:
         records = fetched.records
         if isinstance(records, Records):
             return True
-        data = records.read()
-        if data is not None:
-            fetched.records = data
+        # Who begins in the middle cannot tell where an aborted transaction has ended.
+        found = records.read(whole=bool(fetched.aborted))
+        if found is not None:
+            fetched.records, fetched.rest = found
             return True
         with self._lock:
             if position.buffer is fetched:
@@ -290,7 +296,15 @@ class FetchReader:
         self._touched.append(position)
         if fetched.held:
             return
+        rest = fetched.rest
         if fetched.chunk is None or fetched.chunk.exhausted:
+            if rest is not None and (position.end is None or offset < position.end):
+                self._drained_bytes += len(fetched.records)
+                self._count(position, 0, len(fetched.records))
+                fetched.records, fetched.rest, fetched.chunk = rest, None, None
+                fetched.offset = offset
+                self._positions.resize_buffer(position, len(rest))
+                return
             if position.in_flight is None:  # else the next order goes out when this one comes
                 self._drained_bytes += max(1, len(fetched.records))
                 self._drained_sets += 1
@@ -301,7 +315,8 @@ class FetchReader:
                 position.queued = False
                 self.queue(position)  # what was fetched ahead has its turn after the others
         else:
-            self._positions.resize_buffer(position, fetched.chunk.bytes)
+            left = 0 if rest is None else len(rest)
+            self._positions.resize_buffer(position, fetched.chunk.bytes + left)
 
     def _damaged(self, position: Position, error: CorruptRecordError) -> CorruptRecordError:
         """Stop the partition at the damage; the caller may seek past it (F6)."""

@@ -42,6 +42,7 @@ from kohort.records.implementation import (
     Record,
     crc32c,
     end_of_set,
+    whole_batches,
 )
 from kohort.records.layout import (
     BatchHeader,
@@ -78,4 +79,5 @@ __all__ = [
     "read_batch_header",
     "stamp",
     "validate_record_set",
+    "whole_batches",
 ]

@@ -39,6 +39,25 @@ cdef int64_t end_of_batches(const uint8_t *batch, Py_ssize_t left) noexcept nogi
     return after
 
 
+def whole_batches(data):
+    """How many bytes the whole batches at the beginning take, by headers alone."""
+    cdef Py_buffer view
+    cdef const uint8_t *start
+    cdef Py_ssize_t at = 0
+    cdef int32_t length
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    start = <const uint8_t *> view.buf
+    while view.len - at >= PREFIX + 5:
+        length = <int32_t> be32(start + at + 8)
+        if start[at + 16] != 2 or length < HEADER - PREFIX or length > view.len - at - PREFIX:
+            break
+        if be64(start + at) < 0:
+            break
+        at += length + PREFIX
+    PyBuffer_Release(&view)
+    return at
+
+
 @cython.final
 cdef class Chunk:
     """A cursor over one partition's fetched record set. The contract is `pure.Chunk`'s."""

@@ -26,10 +26,11 @@ if _compiled:
         crc32c,
         end_of_set,
         lz4_blocks,
+        whole_batches,
     )
 else:
     from kohort.records.compression import lz4_blocks
-    from kohort.records.layout import end_of_set
+    from kohort.records.layout import end_of_set, whole_batches
     from kohort.records.pure import (
         CRC_PATH,
         BatchBuilder,
@@ -56,4 +57,5 @@ __all__ = [
     "crc32c",
     "end_of_set",
     "lz4_blocks",
+    "whole_batches",
 ]

@@ -203,6 +203,17 @@ def end_of_set(data: Readable) -> int:
     return after
 
 
+def whole_batches(data: Readable) -> int:
+    """How many bytes the whole batches at the beginning take, by headers alone."""
+    after = 0
+    try:
+        for header in iter_batches(data):
+            after = header.position + header.size
+    except CorruptRecordError:
+        pass  # up to what is no batch
+    return after
+
+
 # What can be wrong with one record; the kernel and its twin name a fault by its index.
 RECORD_FAULTS = (
     "",
