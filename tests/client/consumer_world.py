@@ -33,6 +33,9 @@ class World:
             for n in numbers:
                 producer.send(topic, b"%d" % n, partition=n % partitions, timestamp_ms=n)
 
+    def producer(self) -> Producer:
+        return Producer(bootstrap_servers=self.cluster.bootstrap)
+
     def group(self) -> str:
         return f"g-{next(_numbers)}"
 

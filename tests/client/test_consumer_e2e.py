@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -190,6 +191,25 @@ def test_arrow_and_records_agree(world: World) -> None:
 
 
 # -- positions -----------------------------------------------------------------------------------
+
+
+def test_what_arrow_lacks_is_said_before_a_row_is_taken(world: World, monkeypatch) -> None:
+    """Else the rows of the refused call would count as handed out."""
+    topic = world.topic(1, records=30)
+    consumer = world.consumer()
+    consumer.assign([(topic, 0)])
+    seen = take(consumer, 5)
+    with pytest.raises(UsageError, match="no column 'valeu'; choose from topic, partition, offset"):
+        consumer.poll_arrow(5, columns=["key", "valeu"])
+    with monkeypatch.context() as patched, world.producer() as producer:
+        patched.setitem(sys.modules, "pyarrow", None)
+        with pytest.raises(UsageError, match=r"poll_arrow\(\) needs pyarrow.*'kohort\[arrow\]'"):
+            consumer.poll_arrow(5)
+        with pytest.raises(UsageError, match=r"produce_arrow\(\) needs pyarrow"):
+            producer.produce_arrow(topic, None)
+    with world.producer() as producer, pytest.raises(UsageError, match=r"not a builtins\.list"):
+        producer.produce_arrow(topic, [1])
+    assert seen + take(consumer, 25) == values(range(30))
 
 
 def test_seeking(world: World) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import pytest
 
@@ -16,7 +17,7 @@ from kohort import AsyncConsumer, TopicPartition
 from kohort.errors import ForkedError, WakeupError
 from tests.clusters import Cluster
 
-from .consumer_world import Listener, World, values
+from .consumer_world import PATIENCE_S, Listener, World, values
 
 RECORDS, MOST_WAITS = 30, 60
 FACES = ["Consumer", "AsyncConsumer", "Producer", "AsyncProducer", "Admin"]
@@ -64,8 +65,10 @@ def test_a_wakeup_at_every_wait_of_a_thread(world: World, protocol: str) -> None
         consumer = world.consumer(group_id=group, group_protocol=protocol)
         bell = consumer._bell = CutBell(consumer, cut)
         listener, seen = Listener(), list[bytes]()
+        until_s = time.monotonic() + PATIENCE_S
         again(consumer.subscribe, [topic], listener)
         while len(seen) < RECORDS:
+            assert time.monotonic() < until_s, f"{len(seen)} records, cut at wait {cut}"
             seen += [r.value for r in again(consumer.poll, 5, max_records=11)]
             again(consumer.commit)
         assert seen == values(range(RECORDS)), cut
@@ -110,11 +113,15 @@ def test_a_cancel_at_every_wait_of_a_task(world: World) -> None:
                     try:
                         return await task
                     except asyncio.CancelledError:
-                        continue
+                        mine = asyncio.current_task()
+                        if mine is None or mine.cancelling():
+                            raise  # it is the test that ends
 
             seen: list[bytes] = []
+            until_s = time.monotonic() + PATIENCE_S
             await again(consumer.subscribe, [topic])
             while len(seen) < RECORDS:
+                assert time.monotonic() < until_s, f"{len(seen)} records, cut at wait {cut}"
                 seen += [r.value for r in await again(consumer.poll, 5, max_records=11)]
                 await again(consumer.commit)
             assert seen == values(range(RECORDS)), cut

@@ -7,7 +7,30 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from kohort.records import Columns
+from kohort.errors import UsageError
+from kohort.records import COLUMN_NAMES, Columns
+
+_ALL = frozenset(COLUMN_NAMES)
+
+
+def require_pyarrow(call: str) -> None:
+    """Raise UsageError where pyarrow is not installed, before anything is taken or sent."""
+    try:
+        import pyarrow  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"{call} needs pyarrow, which is not installed: pip install 'kohort[arrow]'"
+        ) from error
+
+
+def checked(columns: Collection[str]) -> frozenset[str]:
+    """The names of columns. Raises UsageError for one that there is not."""
+    names = frozenset((columns,) if isinstance(columns, str) else columns)
+    if unknown := names - _ALL:
+        raise UsageError(
+            f"there is no column {min(unknown)!r}; choose from {', '.join(COLUMN_NAMES)}"
+        )
+    return names
 
 
 def record_batch(pieces: Sequence[Columns], names: Collection[str]) -> Any:

@@ -55,6 +55,12 @@ def _by_column(data: Any, partition: int | None) -> Iterator[tuple[int | None, A
     """Record batches with the partition that was asked for, by argument or column."""
     import pyarrow as pa
 
+    if not isinstance(data, pa.RecordBatch | pa.Table):
+        kind = f"{type(data).__module__}.{type(data).__qualname__}"
+        raise UsageError(
+            f"produce_arrow takes a pyarrow.RecordBatch or pyarrow.Table, not a {kind}; "
+            "pa.Table.from_pylist and from_pandas make one"
+        )
     names = set(data.schema.names)
     unknown = names.difference(_KNOWN)
     if unknown or not names & {"value", "key"}:

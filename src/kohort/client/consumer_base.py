@@ -356,9 +356,10 @@ class ConsumerBase(Observed):
         return lambda: take(most)
 
     def _take_batch(self, max_rows: int, columns: Collection[str]) -> Callable[[], Any]:
-        from kohort.client.arrow_batches import record_batch  # pyarrow is an extra
+        from kohort.client.arrow_batches import checked, record_batch, require_pyarrow
 
-        names = frozenset(columns)
+        require_pyarrow("poll_arrow()")  # before any row is taken
+        names = checked(columns)
         reader, max_bytes = self._core.reader, self._core.planner.limits.partition_max_bytes
         enough = min(max_rows, ENOUGH_ROWS)
 
@@ -369,9 +370,9 @@ class ConsumerBase(Observed):
         return take
 
     def _empty_batch(self, columns: Collection[str]) -> Any:
-        from kohort.client.arrow_batches import empty_batch  # pyarrow is an extra
+        from kohort.client.arrow_batches import checked, empty_batch
 
-        return empty_batch(columns)
+        return empty_batch(checked(columns))
 
     def _closed_already(self) -> CloseReport | None:
         """The report of a close that has nothing (more) to do; None when there is something."""

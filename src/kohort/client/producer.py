@@ -135,7 +135,10 @@ class Producer(Front, Transacting, _Begun):
         `partition` (when `partition` is not given). Returns and raises as `send_many` does, and
         UsageError for columns of other names or types.
         """
-        from kohort.client.arrow_rows import pieces  # pyarrow is an extra
+        from kohort.client.arrow_batches import require_pyarrow
+
+        require_pyarrow("produce_arrow()")
+        from kohort.client.arrow_rows import pieces
 
         core, count = self._core, self._partition_count(topic)
 

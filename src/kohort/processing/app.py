@@ -38,6 +38,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from kohort.client.arrow_batches import require_pyarrow
 from kohort.client.config import ConsumerConfig
 from kohort.client.consumer import Consumer
 from kohort.client.producer import Producer
@@ -281,6 +282,8 @@ class App:
             return Kind.ASYNC
         if batch and arrow:
             raise ConfigError("batch=True or arrow=True, not both")
+        if arrow:
+            require_pyarrow(f"the handler of {topic!r} (arrow=True)")
         return Kind.ARROW if arrow else Kind.BATCH if batch else Kind.SYNC
 
     def setup(self, function: Function) -> Function:
