@@ -176,19 +176,24 @@ class HostileWorld:
         return "; ".join(names)
 
     def prove_sound(self) -> None:
-        """What stands in the logs is whole: every batch in its place, with its checksum."""
+        """No partition was taken away, and what stands in the logs is whole: every batch in its
+        place, with its checksum."""
         for partition in self.harness.commons.topics.partitions():
             opened = partition.log
+            assert partition.offline is None, f"{partition.key}: {partition.offline}"
             if opened is None or opened.closed:
                 continue
-            after = 0
+            after, times = 0, list[int]()
             for header, batch in opened.batches(opened.log_start_offset):
                 check_batch(batch, BatchHeader(batch, 0))
                 thin = partition.topic.config.compact
                 assert header.base_offset == after or (thin or not after)
                 assert header.record_count == header.last_offset_delta + 1 or thin, partition.key
                 after = header.last_offset + 1
+                times.append(header.max_timestamp)
             assert after <= opened.end.offset, partition.key
+            for time_ms in self.random.sample(times, min(len(times), 20)):
+                opened.offset_for_time(time_ms, opened.end)  # raises for a damaged log alone
 
     def _mend(self, value: Any, facts: schema.Struct, version: int) -> None:
         """Put plausible things where they belong."""

@@ -33,7 +33,7 @@ CLASSIC, CONSUMER = "usual", "usual-848"
 SUBSCRIPTION = b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff"
 LARGE = 17_000
 """A frame of so many bytes comes in memory that may be written to, as from a connection."""
-CRC_AT, CRC_FROM = 17, 21
+CRC_AT, CRC_FROM, HEADER = 17, 21, 61
 NUMBERS = {
     0: ">q", 8: ">i", 12: ">i", 16: ">b", 21: ">h", 23: ">i", 27: ">q", 35: ">q", 43: ">q",
     51: ">h", 53: ">i", 57: ">i",
@@ -42,9 +42,12 @@ NUMBERS = {
 
 
 def renumbered(batch: bytes, pick: random.Random) -> bytes:
-    """A batch whose header says something else, and whose checksum agrees."""
+    """A batch whose header or records say something else, and whose checksum agrees."""
     new = bytearray(batch)
-    for _ in range(pick.choice((1, 1, 2))):
+    if pick.random() < 0.3 and len(batch) > HEADER:
+        for _ in range(pick.choice((1, 5))):
+            new[pick.randrange(HEADER, len(batch))] = pick.randrange(256)
+    for _ in range(pick.choice((0, 1, 1, 2))):
         at = pick.choice(list(NUMBERS))
         bits = struct.calcsize(NUMBERS[at]) * 8
         most = 2 ** (bits - 1) - 1

@@ -29,6 +29,7 @@ from kohort.broker.log.segment import Segment
 from kohort.broker.log.txn_index import AbortedTransaction, marker_of
 from kohort.errors import CorruptRecordError
 from kohort.records import BatchHeader, Chunk, TimestampType, compress, crc32c, decompress
+from kohort.records.batch import check_batch
 from kohort.records.layout import CRC_START, HEADER_BYTES
 
 KEY_BYTES_MAX = 64 << 20
@@ -138,7 +139,7 @@ def _map_keys(sealed: list[Segment], kept: Kept, ended: _Ended) -> Iterator[None
     for segment in sealed:
         for count, (header, batch) in enumerate(segment.batches(), 1):
             if not header.is_control and not ended.is_aborted(header):
-                for offset, key, _ in _records(header, batch):
+                for offset, key, _ in _records(header, batch) or ():
                     if key is not None:
                         if key not in kept.last_offsets:
                             used += len(key) + _KEY_OVERHEAD_BYTES
@@ -253,7 +254,9 @@ def filtered(
     header: BatchHeader, batch: Buffer, stays: Stays, *, keep_empty: bool
 ) -> Buffer | None:
     """The batch with the records that stay, or None when none does (unless `keep_empty`)."""
-    records = list(_records(header, batch))
+    records = _records(header, batch)
+    if records is None:
+        return batch
     kept = [
         i
         for i, (offset, key, tombstone) in enumerate(records)
@@ -271,12 +274,22 @@ def _none(offset: int, key: bytes | None, tombstone: bool, batch_ms: int) -> boo
     return False
 
 
-def _records(header: BatchHeader, batch: Buffer) -> Iterator[tuple[int, bytes | None, bool]]:
-    """`(offset, key, is a tombstone)` of every record."""
-    chunk = Chunk("", 0, batch, header.base_offset, check_crc=False)
-    while not chunk.exhausted:
-        for record in chunk.next_records(1_000):
-            yield record.offset, record.key, record.value is None
+def _records(header: BatchHeader, batch: Buffer) -> list[tuple[int, bytes | None, bool]] | None:
+    """`(offset, key, is a tombstone)` of every record.
+
+    None: a client sent what nobody can read, as into a topic that is compacted only since. It
+    stays. Raises CorruptRecordError for what is damaged here.
+    """
+    found: list[tuple[int, bytes | None, bool]] = []
+    try:
+        chunk = Chunk("", 0, batch, header.base_offset, check_crc=False)
+        while not chunk.exhausted:
+            for record in chunk.next_records(1_000):
+                found.append((record.offset, record.key, record.value is None))
+    except CorruptRecordError:
+        check_batch(batch, BatchHeader(batch, 0))
+        return None
+    return found
 
 
 def _rebuilt(header: BatchHeader, batch: Buffer, kept: list[int]) -> Buffer:

@@ -27,9 +27,10 @@ from kohort.broker.log.producers import Completed, Producers
 from kohort.broker.log.segment import SNAPSHOT_SUFFIX, IndexMemory, Segment, file_name
 from kohort.broker.log.txn_index import AbortedTransaction, Marker, marker_of
 from kohort.broker.topic_settings import TopicConfig
-from kohort.errors import BrokerError, ErrorCode, StorageError
+from kohort.errors import BrokerError, CorruptRecordError, ErrorCode, StorageError
 from kohort.lean import quick
 from kohort.records import BatchHeader, Chunk, stamp
+from kohort.records.batch import check_batch
 
 if TYPE_CHECKING:
     from kohort.broker._lane import Run
@@ -583,8 +584,17 @@ def first_at_time(
 
 
 def times_of(batch: Buffer, from_offset: int) -> Iterator[tuple[int, int]]:
-    """`(offset, timestamp)` of a batch's records from an offset on."""
-    chunk = Chunk("", 0, batch, from_offset)
-    while not chunk.exhausted:
-        for record in chunk.next_records(1_000):
-            yield record.offset, record.timestamp
+    """`(offset, timestamp)` of a batch's records from an offset on.
+
+    Batches are stored unopened: what a client sent that nobody can read counts as one record at
+    the batch's latest time. Raises CorruptRecordError for what is damaged here.
+    """
+    try:
+        chunk = Chunk("", 0, batch, from_offset)
+        while not chunk.exhausted:
+            for record in chunk.next_records(1_000):
+                yield record.offset, record.timestamp
+    except CorruptRecordError:
+        header = BatchHeader(batch, 0)
+        check_batch(batch, header)
+        yield max(header.base_offset, from_offset), header.max_timestamp
