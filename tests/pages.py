@@ -250,8 +250,13 @@ def kinds_of_blocks(page: Path) -> set[str]:
 
 def check(page: Path, directory: Path, cluster: Cluster, kind: str = "console") -> None:
     """Play the page's blocks of a kind, and compare; or write the page anew."""
+    compare(page, Shell(directory, cluster), kind)
+
+
+def compare(page: Path, shell: Shell, kind: str) -> None:
+    """As `check`, in a shell that is there."""
     text = page.read_text()
-    found = replayed(text, Shell(directory, cluster), kind)
+    found = replayed(text, shell, kind)
     if os.environ.get("KOHORT_WRITE_DOCS"):
         page.write_text(found)
     else:

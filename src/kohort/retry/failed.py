@@ -1,8 +1,9 @@
 """The failed topic, read through the ledger: what is really failed, why, and since when.
 
 Rules (spec 5.6, 6.3):
-- A copy whose ledger row does not name its very place is inert: an orphan of an attempt that was
-  killed, or a duplicate. It is shown only on request, and marked.
+- A copy counts when its record's newest ledger row names its very place. Else it is inert: an
+  orphan of an attempt that was killed, a duplicate, or of a round that a redrive has followed. It
+  is shown only on request, and marked.
 - Reading is bounded by the ends at the start, joins no group and commits nothing.
 - A stub (its value was too large to copy) says so; its value is still at the origin.
 """
@@ -16,7 +17,7 @@ from kohort.client.config import ConsumerConfig
 from kohort.client.types import TopicPartition
 from kohort.records import Record
 from kohort.retry.headers import Header, HeaderFault, Origin, RetryHeaders, parse
-from kohort.retry.ledger import Place, RowState, backs_failed
+from kohort.retry.ledger import Place, backs_failed, newest
 from kohort.retry.policy import RetryTopics
 from kohort.retry.reading import pages_to_end
 from kohort.retry.store import Store
@@ -24,7 +25,7 @@ from kohort.retry.store import Store
 
 @dataclass(frozen=True, slots=True)
 class FailedCopy:
-    """One copy in the failed topic. `backed`: its ledger row names this very place."""
+    """One copy in the failed topic. `backed`: its record has failed, with this very copy."""
 
     place: Place
     origin: Origin
@@ -88,14 +89,9 @@ class FailedCopies:
         for record, retry in parsed:
             place = Place(record.topic, record.partition, record.offset)
             rows = states.get(retry.origin.retry_id, ())
-            backed = backs_failed(place, _row_of(rows, retry))
+            backed = backs_failed(place, newest(rows))
             if backed or inert:
                 yield FailedCopy(
                     place, retry.origin, retry, record.key, record.value, record.headers,
                     record.timestamp, backed,
                 )  # fmt: skip
-
-
-def _row_of(rows: Sequence[RowState], retry: RetryHeaders) -> RowState | None:
-    wanted = (retry.redrive_count, retry.number)
-    return next((r for r in rows if (r.redrive_count, r.number) == wanted), None)

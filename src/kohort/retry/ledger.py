@@ -121,25 +121,30 @@ class Verdict(StrEnum):
     INERT = "inert"
 
 
+def newest(rows: Sequence[RowState]) -> RowState | None:
+    """The row that tells what has become of a record; None where it has none."""
+    return max(rows, key=lambda r: (r.redrive_count, r.number), default=None)
+
+
 def gate(attempt: Attempt, rows: Sequence[RowState]) -> Verdict:
     """May this copy be run? `rows` are all rows of its record, in any order."""
-    newest = max(rows, key=lambda r: (r.redrive_count, r.number), default=None)
-    if newest is None:
+    last = newest(rows)
+    if last is None:
         return Verdict.INERT
-    same = (newest.redrive_count, newest.number) == (attempt.redrive_count, attempt.number)
-    here = newest.place == Place(*attempt.position)
-    if same and here and newest.status is Status.SCHEDULED:
+    same = (last.redrive_count, last.number) == (attempt.redrive_count, attempt.number)
+    here = last.place == Place(*attempt.position)
+    if same and here and last.status is Status.SCHEDULED:
         return Verdict.RUN
     if attempt.number == 0:  # a redriven copy in the entry topic
-        redrivable = newest.status is Status.FAILED and newest.redrive_count < attempt.redrive_count
+        redrivable = last.status is Status.FAILED and last.redrive_count < attempt.redrive_count
         return Verdict.RUN if redrivable else Verdict.INERT
     return Verdict.INERT
 
 
 def owed_elsewhere(rows: Sequence[RowState]) -> bool:
     """Whether some copy of the record is still to be run."""
-    newest = max(rows, key=lambda r: (r.redrive_count, r.number), default=None)
-    return newest is not None and newest.status is Status.SCHEDULED
+    last = newest(rows)
+    return last is not None and last.status is Status.SCHEDULED
 
 
 def backs_failed(place: Place, row: RowState | None) -> bool:

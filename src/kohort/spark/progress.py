@@ -42,7 +42,7 @@ class Progress:
         inputs: records in the source topics.
         done: records that have been handled for the first time at least.
         in_tiers: failed records that wait for another try.
-        failed: records in the failed topic.
+        failed: records that have failed, and that no redrive has sent back since.
         retries: attempts that were scheduled so far.
         next_offsets: the fence of every partition, tiers included.
     """
@@ -88,8 +88,8 @@ def _counts(store: Store, name: str) -> dict[str, int]:
     rows = store.query(
         "SELECT coalesce(sum(CASE WHEN status = 'scheduled' THEN 1 ELSE 0 END), 0), "
         "coalesce(sum(CASE WHEN retry_number > 0 THEN 1 ELSE 0 END), 0), "
-        "coalesce(sum(CASE WHEN status = 'failed' THEN 1 ELSE 0 END), 0) "
-        "FROM kohort_ledger WHERE pipeline = ?",
+        "coalesce(sum(CASE WHEN status = 'failed' "
+        f"AND {_NEWEST} THEN 1 ELSE 0 END), 0) FROM kohort_ledger l WHERE pipeline = ?",
         (name,),
     )
     scheduled, retries, failed = rows[0]
@@ -107,7 +107,7 @@ class TopicReconciliation:
         both: inputs that are loaded and failed.
         missing: inputs that are neither loaded, nor failed, nor in a tier.
         strangers: rows that name an input which the topic does not hold.
-        failed_copies: copies in the failed topic that their ledger row backs.
+        failed_copies: copies in the failed topic that the ledger backs.
     """
 
     topic: str

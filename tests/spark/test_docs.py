@@ -1,0 +1,61 @@
+"""docs/pipelines.md is true: its files and commands are run in order, and print what it shows.
+
+What needs a Spark session runs in this process, on the one that all tests here share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import runpy
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kohort.cli.app import app, invoke
+from tests.pages import ROOT, Shell, compare, kinds_of_blocks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+PAGE = ROOT / "docs" / "pipelines.md"
+
+
+class InSession(Shell):
+    """Runs pipelines, and programs that ask for a session, in this process."""
+
+    def run(self, command: str) -> str:
+        words = shlex.split(command)
+        if words[:3] == ["kohort", "pipeline", "run"]:
+            return self.said_by(lambda: invoke(app, words[1:]))
+        if words[0] == "python" and words[1].endswith(".py"):
+            return self.said_by(lambda: runpy.run_path(str(self.directory / words[1])))
+        return super().run(command)
+
+    def said_by(self, call: Callable[[], object]) -> str:
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            call()
+        return said.getvalue()
+
+
+def test_every_block_is_a_file_or_is_run() -> None:
+    assert kinds_of_blocks(PAGE) == {"console spark", "mermaid"}
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+def test_the_page_of_pipelines_is_true(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kohort.testing import Cluster
+
+    with Cluster() as cluster:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("KOHORT_BOOTSTRAP_SERVERS", cluster.bootstrap)
+        compare(PAGE, InSession(tmp_path, cluster), "console spark")
