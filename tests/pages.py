@@ -232,6 +232,12 @@ def _block(lines: Iterator[str], run: Callable[[str], str]) -> list[str]:
     raise AssertionError("a block without an end")
 
 
+def blocks_of(page: Path, language: str) -> list[str]:
+    """What stands in the page's blocks of a language, in order."""
+    found = rf"^```{language}\n(.*?)^```$"
+    return re.findall(found, page.read_text(), re.MULTILINE | re.DOTALL)
+
+
 def kinds_of_blocks(page: Path) -> set[str]:
     """The languages of the blocks that neither make a file nor say why they are not run."""
     kinds, note = set[str](), ""

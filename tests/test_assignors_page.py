@@ -11,14 +11,11 @@ import pytest
 
 from kohort.cli.app import app, invoke
 from kohort.group.assignors import BUILT_IN, SERVER_SIDE
+from tests.pages import blocks_of
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "assignors.md"
 TEXT = PAGE.read_text()
 MODULE = "my_assignors"
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
@@ -35,9 +32,9 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_the_code_runs_as_it_is_shown(example: str) -> None:
     """Choosing, the random assignor (spec 3.2), its test, and its use on both sides."""
-    assert example in blocks("python")
+    assert example in blocks_of(PAGE, "python")
     names: dict[str, Any] = {}
-    for code in blocks("python"):
+    for code in blocks_of(PAGE, "python"):
         exec(compile(code, str(PAGE), "exec"), names)
 
 
@@ -45,7 +42,7 @@ def test_the_command_prints_what_stands_there(
     example: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`kohort group plan` with the worked example."""
-    for block in blocks("console"):
+    for block in blocks_of(PAGE, "console"):
         command, _, shown = block.partition("\n")
         assert invoke(app, command.removeprefix("$ kohort ").split()) == 0
         assert capsys.readouterr().out.strip() == shown.strip()

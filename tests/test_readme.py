@@ -15,6 +15,7 @@ import pytest
 
 from kohort import Producer
 from kohort.testing import Cluster
+from tests.pages import blocks_of
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -23,10 +24,6 @@ TIMEOUT_S = 60
 CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 """As in a terminal: what a script starts in its background (`make test &`) ignores Ctrl-C, and so
 would all that it starts."""
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
 
 
 def environment(cluster: Cluster) -> dict[str, str]:
@@ -40,7 +37,7 @@ def environment(cluster: Cluster) -> dict[str, str]:
 
 def test_the_first_lines_of_code_consume_as_they_stand() -> None:
     """Only the address is another one. The group has then committed what was printed."""
-    first = blocks("python")[0]
+    first = blocks_of(README, "python")[0]
     assert len(first.splitlines()) <= 10
     with Cluster() as cluster:
         cluster.create_topic("orders")
@@ -97,7 +94,7 @@ def test_the_app_bills_and_fails_as_it_says() -> None:
         with Producer(bootstrap_servers=cluster.bootstrap) as producer:
             producer.send("payments", b'{"amount": -1}')
             producer.send("payments", b'{"amount": 5}')
-        code = blocks("python")[1].replace("localhost:9092", cluster.bootstrap)
+        code = blocks_of(README, "python")[1].replace("localhost:9092", cluster.bootstrap)
         process = subprocess.Popen(
             [sys.executable, "-c", code],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(cluster),
@@ -118,7 +115,7 @@ def test_the_app_bills_and_fails_as_it_says() -> None:
 
 def test_its_commands_work_in_their_order(tmp_path: Path) -> None:
     """`kohort broker run` is the cluster here; the others are run as they stand."""
-    commands = [line[2:] for block in blocks("console") for line in block.splitlines()]
+    commands = [line[2:] for block in blocks_of(README, "console") for line in block.splitlines()]
     assert commands[0].startswith("kohort broker run ")
     tool = tmp_path / "kohort"
     tool.write_text(f'#!/bin/sh\nexec {sys.executable} -m kohort "$@"\n')

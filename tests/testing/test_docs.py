@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -11,18 +10,15 @@ import sys
 from pathlib import Path
 
 import kohort
+from tests.pages import blocks_of
 from tests.testing.verifiable_run import ENV, KOHORT
 
 ROOT = Path(kohort.__file__).parents[2]
 PAGE = ROOT / "docs" / "testing.md"
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-
-
 def test_its_python_blocks_are_tests_that_pass(tmp_path: Path):
-    files = blocks("python")
+    files = blocks_of(PAGE, "python")
     assert len(files) >= 9
     for number, code in enumerate(files):
         assert "def test_" in code
@@ -38,7 +34,7 @@ def test_its_python_blocks_are_tests_that_pass(tmp_path: Path):
 
 def test_its_commands_work_in_their_order(tmp_path: Path):
     """The broker takes free ports here; everything else is run as it stands."""
-    commands = [line[2:] for block in blocks("console") for line in block.splitlines()]
+    commands = [line[2:] for block in blocks_of(PAGE, "console") for line in block.splitlines()]
     run, export, *rest = commands
     assert run.startswith("kohort broker run ")
     tool = tmp_path / "kohort"
