@@ -190,8 +190,8 @@ class ConsumerConfig(ClientConfig):
     """The most data of one answer."""
     max_partition_fetch_bytes: int | None = None
     """The most data of one partition in one answer, and of the pieces decoded. None: 1 MiB as in
-    Kafka, and up to 4 MiB in one answer where fewer than four partitions are read; four times that
-    where it stays in the broker's files until it is decoded (`local_reads`)."""
+    Kafka, up to 4 MiB in one answer where fewer than four partitions are read, and of pieces; four
+    times that in an answer where it stays in the broker's files until then (`local_reads`)."""
     fetch_buffer_bytes: int = 64 << 20
     """Data fetched and not yet handed out, paused partitions' too; beyond it fetching stops."""
     watchdog_ms: int = 0

@@ -360,7 +360,7 @@ class ConsumerBase(Observed):
 
         require_pyarrow("poll_arrow()")  # before any row is taken
         names = checked(columns)
-        reader, max_bytes = self._core.reader, self._core.planner.limits.partition_max_bytes
+        reader, max_bytes = self._core.reader, self._core.planner.limits.part_bytes(1)
         enough = min(max_rows, ENOUGH_ROWS)
 
         def take() -> Any:

@@ -33,8 +33,8 @@ COLD_MS: Final = 1_000
 FILES_MAX: Final = 128
 DIRECTORIES_MAX: Final = 64
 """Of brokers, and of starts of them, that one consumer remembers."""
-PIECE_BYTES: Final = 1 << 20
-"""What is read at once: about half of a processor's own cache, and little beside its costs."""
+PIECE_BYTES: Final = 4 << 20
+"""What is read at once; less costs more Python, and more is not hotter when it is decoded."""
 _NO_WAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 _FILE_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
