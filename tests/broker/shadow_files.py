@@ -4,7 +4,8 @@ Rules of this disk, which are worse than most real ones:
 - Bytes are safe after the file's own `sync`, names after `sync_dir` of their directory.
 - Of unsynced bytes a crash keeps none, a prefix, a random choice of 512-byte sectors, only the size
   (zeros), or all; of unsynced names it keeps a prefix of the directory's changes.
-- `fail_at` raises `Crash` in the n-th call that changes anything, half way through it.
+- `fail_at` raises `Crash` in the n-th call that changes anything, half way through it; `error_at`
+  raises `error` there, after a part of what was to be written.
 """
 
 from __future__ import annotations
@@ -112,15 +113,13 @@ class ShadowFiles:
     def touch(self, size: int) -> int | None:
         """Count a changing call; how much of it happens when it is the one that fails."""
         self.calls += 1
-        if self.calls == self.error_at:
-            raise self.error
-        if self.calls == self.fail_at:
+        if self.calls in (self.error_at, self.fail_at):
             return self.rng.randrange(size + 1)
         return None
 
     def check(self, half: int | None) -> None:
         if half is not None:
-            raise Crash
+            raise Crash if self.calls == self.fail_at else self.error
 
     def _changed(self, *names: tuple[str, Inode | None]) -> None:
         """One change of a directory, which happens as a whole or not at all."""

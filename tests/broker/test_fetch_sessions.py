@@ -84,6 +84,20 @@ def test_only_what_changed_is_answered() -> None:
     assert world.fetch({1: 1}, (first.session_id, 4)).responses == []
 
 
+def test_a_log_that_begins_later_is_told_of_without_records() -> None:
+    """To who stands at its end, too: nothing of it is new but where it starts."""
+    world = World()
+    world.produce(1)
+    session = world.fetch({0: 0, 1: 1}).session_id
+    assert world.fetch(session=(session, 1)).responses == []
+    partition = world.commons.topics.partition("t", 1)
+    assert partition is not None
+    assert partition.log is not None
+    partition.log.delete_before(1)
+    told = answered(world.fetch(session=(session, 2)))
+    assert {index: p.log_start_offset for index, p in told.items()} == {1: 1}
+
+
 def test_partitions_come_and_go() -> None:
     world = World()
     session = world.fetch({0: 0}).session_id

@@ -201,9 +201,10 @@ class ShardHost(ABC, Generic[S]):
             self._arm()
 
     def _at_rest(self) -> bool:
-        """Whether all that is known is durable."""
+        """Whether all that is known is durable; of a shard that is not loaded nothing is known, and
+        what it answers rests on nothing (its partition may be offline, and never flushed again)."""
         opened = self.partition.log
-        return not (
+        return not self.loaded or not (
             self._held
             or self._batch
             or (opened is not None and opened.segments[-1].next_offset > opened.high.offset)
