@@ -13,7 +13,7 @@ from kohort.processing.dispatch import Order
 from kohort.processing.engine_core import Limits
 from kohort.processing.partition import OnFailure
 from kohort.retry import headers as h
-from kohort.retry.classify import Permanent, Temporary
+from kohort.retry.classify import Permanent, RetryAfter, Temporary
 from tests.processing import world as world_module
 from tests.processing.world import World, route
 
@@ -82,6 +82,21 @@ def test_a_permanent_failure_is_never_tried_again() -> None:
     world.produce("orders", 1, None, b"v")
     world.run_out()
     assert len(world.runs) == 1
+    assert len(world.failed()) == 1
+
+
+def test_retry_after_waits_for_the_first_later_delay_that_is_long_enough() -> None:
+    """A2: 20 min asked of the first try: the third retry's 30; past all of them the longest."""
+
+    def busy(record, attempt):
+        raise RetryAfter({0: "20m", 3: "2h"}.get(attempt, "1m"), "busy")
+
+    world = World([route()], busy)
+    start = world.now_ms
+    world.produce("orders", 0, b"k", b"v")
+    world.run_out()
+    assert [r.attempt for r in world.runs] == [0, 3, 6]
+    assert [(at - start) / MINUTE for at in world.times(ORIGIN)] == [0, 30, 90]
     assert len(world.failed()) == 1
 
 
@@ -202,9 +217,11 @@ def test_publication_ladder_for_copies_that_are_too_large() -> None:
     assert world.commits["orders", 0][0] == 1
 
 
-def test_a_copy_that_cannot_be_published_is_never_passed() -> None:
+@pytest.mark.parametrize("unfit", [False, True], ids=["for now", "as a stub, too"])
+def test_a_copy_that_cannot_be_published_is_never_passed(unfit: bool) -> None:
+    """A2: also at the end of the ladder."""
     up = False
-    world = World([route()], always_down, refuse=lambda topic, size: None if up else False)
+    world = World([route()], always_down, refuse=lambda topic, size: None if up else unfit)
     world.produce("orders", 0, b"k", b"v")
     world.settle()
     assert world.commits["orders", 0][0] == 0
