@@ -58,6 +58,7 @@ class ExactRunner(Runner):
         self._in_hand_of: GroupMetadata | None = None
         self._left_behind: GroupMetadata | None = None
         self._again_ms = 0
+        self._nobody_commits = False
         self._untold: dict[TopicPartition, OffsetAndMetadata] = {}
         self.transactor.start(self.tell)
         try:
@@ -94,6 +95,7 @@ class ExactRunner(Runner):
         elif isinstance(said, Verdict):
             self._ended(said, now_ms)
         elif isinstance(said, Broken):
+            self._nobody_commits = True
             raise said.error
         else:
             super()._hear_of(said, now_ms)
@@ -128,6 +130,8 @@ class ExactRunner(Runner):
 
     def _commit_last(self, keys: Sequence[TopicPartition]) -> None:
         """Put through what is settled, as long as there is time."""
+        if self._nobody_commits or self._is_over:
+            return
         until_ms = self.now_ms() + self.timing.drain_ms
         mine = set(keys)
         while not self._hurried and (now_ms := self.now_ms()) < until_ms:

@@ -7,7 +7,8 @@ Rules (retry reference C2):
 - Revoked: begin nothing more, let what is in flight end within `drain_ms`, commit, then give up.
   Lost: drop everything, commit nothing.
 - The end of the program is a revocation of everything, and says that it was on purpose. What is in
-  flight has `drain_ms` for it, once; whoever asks again is not made to wait.
+  flight has `drain_ms` for it, once; whoever asks again is not made to wait. An end by an error is
+  one, too, but waits for nothing that is in flight, and hears of no second error.
 
 Shell: threads, the clock.
 """
@@ -146,7 +147,7 @@ class Runner(RebalanceListener):
         self._commit_due_ms = 0
         self._gaps_due_ms = 0
         self._progress_ms = 0
-        self._stopping = self._hurried = self._is_over = False
+        self._stopping = self._hurried = self._is_over = self._is_broken = False
         self.trouble = ""
         """What of the cluster cannot be had at present, in words."""
         self.on_trouble: Callable[[str], None] | None = None
@@ -239,6 +240,11 @@ class Runner(RebalanceListener):
             while not self._stopping:
                 self._turn()
             self._end()
+        except Exception:  # whatever it is: what is done is committed before it is told
+            self._is_broken = True
+            with suppress(KohortError):  # the first one is what is told
+                self._end()
+            raise
         finally:
             self._is_over = True
             if gatekeeper is not None:
@@ -310,6 +316,8 @@ class Runner(RebalanceListener):
     def _hear(self, now_ms: int) -> None:
         """Everything that others have said meanwhile."""
         while heard := self._said():
+            if self._is_broken:
+                heard = [x for x in heard if not (isinstance(x, Finished) and x.error is not None)]
             self._give_more(heard, now_ms)
             for said in heard:
                 self._take_note(said, now_ms)
@@ -488,7 +496,8 @@ class Runner(RebalanceListener):
         keys = list(partitions)
         self.engine.draining(keys)
         self.engine.given_up(keys)
-        until_ms = self.now_ms() + self.timing.drain_ms
+        drain_ms = 0 if self._is_broken else self.timing.drain_ms
+        until_ms = self.now_ms() + drain_ms
         while self.engine.in_flight_of(keys) and (left_ms := until_ms - self.now_ms()) > 0:
             if self._hurried:
                 break
@@ -502,7 +511,7 @@ class Runner(RebalanceListener):
         self._commit_last(keys)
         self._remove(keys)
         if left:
-            waited_s = 0.0 if self._hurried else self.timing.drain_ms / 1_000
+            waited_s = 0.0 if self._hurried else drain_ms / 1_000
             log.warning(
                 "%d %s still being worked on after %g s and done again by whoever owns the "
                 "partition next", left, "record was" if left == 1 else "records were", waited_s,
