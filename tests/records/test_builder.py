@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from array import array
 from typing import Any
 
@@ -219,6 +220,57 @@ def test_chosen_rows_of_columns_are_those_rows(impl: Any) -> None:
         builder.extend_columns(0, None, column, stop=2, rows=array("i", [1]), of=50)
     with pytest.raises(UsageError, match="are needed"):
         builder.extend_columns(0, None, column, stop=1, rows=array("i", [1]), of=51)
+
+
+def with_nulls(words: list[bytes | None]) -> BinaryColumn:
+    """A column of these, nothing behind its last byte."""
+    bits = bytearray((len(words) + 7) // 8)
+    for row, word in enumerate(words):
+        bits[row >> 3] |= (word is not None) << (row & 7)
+    offsets, data = column(*(word or b"" for word in words))[1:3]
+    return BinaryColumn(bytes(bits), offsets, data, words.count(None))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_rows_of_columns_are_those_that_are_appended_one_by_one(impl: Any, seed: int) -> None:
+    """Usual rows have a loop of their own: others between them, limits and sums are the same."""
+    chance = random.Random(seed)
+    sizes = [0, 1, 31, 32, 33, 63, 64, 127, 128, 255, 256, 257, 1_000, 8_191, 8_192, 300_000]
+
+    def word() -> bytes | None:
+        if chance.random() < 0.05:
+            return None
+        few = chance.random() < 0.97
+        return chance.randbytes(chance.randrange(130) if few else chance.choice(sizes))
+
+    count = 1_000
+    values = [word() for _ in range(count)]
+    keys = [word() for _ in range(count)] if seed % 3 else [None] * count
+    spread = chance.choice([0, 50, 10_000, 1 << 22, 1 << 62])
+    times = [chance.randint(-spread, spread) for _ in range(count)]
+    rows = chance.sample(range(count), count) if seed & 1 else list(range(count))
+    builder, plain = (impl.BatchBuilder(0, 400_000) for _ in range(2))
+    key_column = with_nulls(keys) if seed % 3 else None
+    value_column, at = with_nulls(values), 0
+    while at < count:
+        added = builder.extend_columns(
+            array("q", times).tobytes() if spread else 7,
+            key_column,
+            value_column,
+            start=at,
+            stop=count,
+            rows=array("i", rows) if seed & 1 else None,
+            of=count,
+        )
+        assert added
+        for row in rows[at : at + added]:
+            assert plain.append(times[row] if spread else 7, keys[row], values[row]) >= 0
+        assert (builder.size, builder.max_timestamp) == (plain.size, plain.max_timestamp)
+        at += added
+        if at < count:
+            row = rows[at]
+            assert plain.append(times[row] if spread else 7, keys[row], values[row]) == -1
+        assert bytes(builder.take()) == bytes(plain.take())
 
 
 def test_the_crc_of_records_that_were_summed_as_they_were_written(impl: Any) -> None:

@@ -218,9 +218,11 @@ cdef class BatchBuilder:
         self._make_ready()
         with nogil:
             while row < stop and status == 0:
-                status = reader.add(&self.draft, row)
-                if status == 0:
-                    row += 1
+                row = reader.add_usual(&self.draft, row, stop)
+                if row < stop:
+                    status = reader.add(&self.draft, row)
+                    if status == 0:
+                        row += 1
         if status == 2:
             raise UsageError(f"row {row} of a column has offsets outside the column's data")
         if status:
@@ -407,144 +409,3 @@ def check_lengths(Py_ssize_t rows, *columns):
     for column in columns:
         if column is not None and len(column) != rows:
             raise UsageError(f"{rows} values, but {len(column)} rows in another column")
-
-
-cdef struct Strings:
-    # A BinaryColumn, held open.
-    const uint8_t *bits
-    const int32_t *offsets
-    const uint8_t *data
-    Py_ssize_t data_size
-    Py_ssize_t first
-    bint present
-
-
-cdef inline int string_at(const Strings *column, Py_ssize_t row, Field *field) noexcept nogil:
-    """The bytes of one row; 2 when its offsets lie outside the data."""
-    cdef int64_t start, end
-    field.data = NULL
-    field.size = -1
-    if not column.present:
-        return 0
-    row += column.first
-    if column.bits != NULL and not column.bits[row >> 3] >> (row & 7) & 1:
-        return 0
-    start = column.offsets[row]
-    end = column.offsets[row + 1]
-    if start < 0 or end < start or end > column.data_size:
-        return 2
-    field.data = column.data + start
-    field.size = end - start
-    return 0
-
-
-@cython.final
-cdef class ColumnReader:
-    """Columns to encode from; every buffer is held, and long enough for the rows asked for."""
-
-    cdef list held
-    cdef Py_ssize_t held_size  # of the last one
-    cdef const int32_t *rows  # which to take, if not all; of so many
-    cdef Py_ssize_t of
-    cdef const int64_t *timestamps
-    cdef int64_t timestamp
-    cdef Strings key
-    cdef Strings value
-    cdef const int32_t *lists
-    cdef Py_ssize_t lists_first
-    cdef Py_ssize_t header_rows
-    cdef Strings header_key
-    cdef Strings header_value
-
-    def __init__(
-        self, timestamps, key, value, headers, Py_ssize_t start, Py_ssize_t stop, rows,
-        Py_ssize_t of,
-    ):
-        self.held = []
-        if start < 0 or stop < start or of < 0:
-            raise UsageError(f"rows {start} to {stop} are no range")
-        if rows is not None:
-            self.rows = <const int32_t *> self._hold(rows, stop * 4)
-            self.of = stop = of
-        if isinstance(timestamps, int):
-            self.timestamp = timestamps
-        else:
-            self.timestamps = <const int64_t *> self._hold(timestamps, stop * 8)
-        self._strings(&self.key, key, stop)
-        self._strings(&self.value, value, stop)
-        if headers is not None:
-            self.lists_first = headers.first
-            if headers.first < 0:
-                raise UsageError("a column begins before its buffers")
-            least = (headers.first + stop + 1) * 4
-            self.lists = <const int32_t *> self._hold(headers.offsets, least)
-            self.header_rows = self.lists[headers.first + stop]
-            if self.header_rows < 0:
-                raise UsageError("a column of headers has negative offsets")
-            self._strings(&self.header_key, headers.keys, self.header_rows)
-            self._strings(&self.header_value, headers.values, self.header_rows)
-
-    cdef const uint8_t *_hold(self, data, Py_ssize_t least) except? NULL:
-        """Keeps a buffer of at least `least` bytes open."""
-        cdef Source source = Source(data)
-        if source.view.len < least:
-            raise UsageError(f"a buffer has {source.view.len} bytes where {least} are needed")
-        self.held.append(source)
-        self.held_size = source.view.len
-        return <const uint8_t *> source.view.buf
-
-    cdef int _strings(self, Strings *out, column, Py_ssize_t rows) except -1:
-        cdef Py_ssize_t end
-        memset(out, 0, sizeof(Strings))
-        if column is None:
-            return 0
-        if column.first < 0:
-            raise UsageError("a column begins before its buffers")
-        end = column.first + rows
-        out.present = True
-        out.first = column.first
-        if column.validity is not None:
-            out.bits = <const uint8_t *> self._hold(column.validity, (end + 7) // 8)
-        least = (end + 1) * 4 if rows else 0
-        out.offsets = <const int32_t *> self._hold(column.offsets, least)
-        out.data = self._hold(column.data, 0)
-        out.data_size = self.held_size
-        return 0
-
-    cdef int add(self, Draft *draft, Py_ssize_t row) noexcept nogil:
-        """Appends one row: 0 done, 1 full, 2 bad offsets, -1 no memory."""
-        cdef Field key, value
-        cdef int64_t count = 0
-        cdef int fault
-        if self.rows != NULL:
-            row = self.rows[row]
-            if row < 0 or row >= self.of:
-                return 2
-        fault = string_at(&self.key, row, &key) | string_at(&self.value, row, &value)
-        if fault:
-            return fault
-        draft.scratch.size = 0
-        if self.lists != NULL:
-            count = self._scratch(draft, row)
-            if count < 0:
-                return <int> -count
-        return add_record(
-            draft, self.timestamps[row] if self.timestamps != NULL else self.timestamp,
-            key, value, count,
-        )
-
-    cdef int64_t _scratch(self, Draft *draft, Py_ssize_t row) noexcept nogil:
-        """Encodes the headers of one row; their number, or a fault negated."""
-        cdef Field name, value
-        cdef Py_ssize_t at = self.lists[self.lists_first + row]
-        cdef Py_ssize_t end = self.lists[self.lists_first + row + 1]
-        cdef int64_t count = end - at
-        if at < 0 or end < at or end > self.header_rows:
-            return -2
-        while at < end:
-            if string_at(&self.header_key, at, &name) or string_at(&self.header_value, at, &value):
-                return -2
-            if name.size < 0 or add_header(&draft.scratch, name, value):
-                return -2
-            at += 1
-        return count

@@ -9,7 +9,8 @@ Rules:
   None of them can stand in a reference cycle, so they are kept from the garbage collector's lists.
 - The interpreter's lock is let go only for work longer than taking it back may cost.
 
-`_decode.pxi` holds the way in, `_encode.pxi` and `_lz4.pxi` the way out, `_lend.pxi` that to Arrow.
+`_decode.pxi` holds the way in, `_encode.pxi`, `_from_columns.pxi` and `_lz4.pxi` the way out,
+`_lend.pxi` that to Arrow.
 """
 
 cimport cython
@@ -326,5 +327,6 @@ cdef object crc_of(object data, uint32_t crc, int path):
 
 include "_decode.pxi"
 include "_encode.pxi"
+include "_from_columns.pxi"
 include "_lend.pxi"
 include "_lz4.pxi"

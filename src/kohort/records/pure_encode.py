@@ -1,4 +1,4 @@
-"""Encoding record batches in pure Python: the specification of `_encode.pxi`.
+"""Encoding record batches in pure Python: the specification of `_encode.pxi`, `_from_columns.pxi`.
 
 Rules:
 - The base timestamp of a batch is its first record's; later ones may be smaller (negative deltas).
