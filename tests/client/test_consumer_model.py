@@ -16,6 +16,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from kohort.client.fetch_planner import (
     AHEAD_SETS,
+    Fetched,
     FetchLimits,
     FetchOrder,
     FetchPlanner,
@@ -26,7 +27,7 @@ from kohort.client.positions import Phase, Positions
 from kohort.client.reset_policy import ResetPolicy
 from kohort.client.types import TopicPartition
 from kohort.errors import ErrorCode
-from kohort.records import BatchBuilder, stamp
+from kohort.records import BatchBuilder, iter_batches, stamp
 
 PARTITIONS = 3
 TPS = [TopicPartition("t", n) for n in range(PARTITIONS)]
@@ -68,6 +69,25 @@ class Log:
 
     def visible_from(self, offset: int) -> int | None:
         return next((at for at in self.offsets if at >= offset), None)
+
+
+class InFile:
+    """A record set that comes batch by batch when it is read (ADR 0015), or is gone then."""
+
+    def __init__(self, log: Log, data: bytes, gone: bool) -> None:
+        self.log, self.data, self.gone = log, data, gone
+        self.end_offset = log.end_of(data)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def read(self, *, whole: bool = False) -> tuple[bytes, InFile | None] | None:
+        if self.gone:
+            return None
+        (size,) = [h.size for h in iter_batches(self.data)][:1]
+        if whole or size == len(self.data):
+            return self.data, None
+        return self.data[:size], InFile(self.log, self.data[size:], size % 3 == 0)
 
 
 class Reading(RuleBasedStateMachine):
@@ -176,31 +196,51 @@ class Reading(RuleBasedStateMachine):
             for part in order.parts:
                 position = self.positions.get(part.tp)
                 unread = [s for s in (position.buffer, *position.behind) if s is not None]
-                ends = [position.offset, *(self.log.end_of(bytes(s.records)) for s in unread)]
+                ends = [position.offset, *map(self.end_of, unread)]
                 assert part.offset == ends[-1], "unread data is asked for again (spec 4.3)"
                 assert [s.offset for s in unread[1:]] == ends[1:-1], "there is a gap"
                 assert len(unread) < AHEAD_SETS
         return orders
+
+    def end_of(self, unread: Fetched) -> int:
+        last = unread.rest or unread.records
+        return last.end_offset if isinstance(last, InFile) else self.log.end_of(bytes(last))
 
     @rule(
         orders=orders,
         batches=st.integers(0, 5),
         errors=st.lists(st.sampled_from([0, 0, 0, *ERRORS]), min_size=3, max_size=3),
         leave_out=st.integers(0, 5),
+        there=st.sampled_from([None, None, False, True]),
     )
     def arrive(
-        self, orders: list[FetchOrder], batches: int, errors: list[int], leave_out: int
+        self,
+        orders: list[FetchOrder],
+        batches: int,
+        errors: list[int],
+        leave_out: int,
+        there: bool | None,
     ) -> None:
-        self.answer(orders, batches, errors, leave_out)
+        self.answer(orders, batches, errors, leave_out, there)
 
     def answer(
-        self, orders: list[FetchOrder], batches: int, errors: list[int], leave_out: int
+        self,
+        orders: list[FetchOrder],
+        batches: int,
+        errors: list[int],
+        leave_out: int,
+        there: bool | None = None,
     ) -> None:
-        """In any order, at any time, perhaps twice."""
+        """In any order, at any time, perhaps twice; `there`: in files, which may be gone."""
+
+        def records(offset: int) -> bytes | InFile:
+            data = self.log.read(offset, batches)
+            return data if there is None or not data else InFile(self.log, data, there)
+
         for order in orders:
             results = [
                 FetchResult(part.tp, code, 10**6, 10**6, 0,
-                            b"" if code else self.log.read(part.offset, batches))
+                            b"" if code else records(part.offset))
                 for number, (part, code) in enumerate(zip(order.parts, errors, strict=False))
                 if number != leave_out
             ]  # fmt: skip
@@ -247,6 +287,28 @@ class Reading(RuleBasedStateMachine):
         for position in self.positions:
             if position.phase is Phase.FETCHING:
                 self.reader.queue(position)
+
+    def teardown(self) -> None:
+        """GL5: reading goes on to the end wherever it stood, past partitions that stay paused."""
+        if not hasattr(self, "log"):
+            return
+        self.read_up()
+        for n in range(PARTITIONS):
+            self.pause(n, False)
+        self.read_up()
+
+    def read_up(self) -> None:
+        left: list[TopicPartition] = []
+        for _ in range(100):
+            self.validate()
+            self.plan()
+            self.answer(list(self.planner.under_way.values()), 2, [0, 0, 0], 5)
+            self.take(12)
+            reading = [p.tp for p in self.positions if not p.paused]
+            left = [tp for tp in reading if self.log.visible_from(self.expected[tp]) is not None]
+            if not left:
+                return
+        raise AssertionError(f"reading of {left} has stopped")
 
     # -- always ----------------------------------------------------------------------------------
 
