@@ -417,6 +417,26 @@ def test_partitions_that_come_while_the_consumer_is_being_closed_are_left_alone(
     assert not runner.engine.partitions
 
 
+def test_of_what_is_lost_nothing_is_committed_and_nobody_waits_for_it() -> None:
+    """Spec 1.5: others may own it already; what workers still do of it is not listened to."""
+
+    class Lost:
+        def commit(self, offsets):
+            raise AssertionError("committed")
+
+    engine = Engine([route()], crash_guard=False)
+    started(engine)
+    engine.polled(TP, records(0, 1), 2, 0)
+    runner = shell.Runner(engine, Lost(), [])
+    items = engine.take("threads", 1, 0)
+    engine.finished(items, None, 0)
+    held = engine.take("threads", 1, 0)
+    runner.on_partitions_lost([TopicPartition(*TP)])
+    assert not engine.partitions
+    engine.finished(held, None, 0)
+    assert not engine.commits()
+
+
 def test_a_commits_answer_ends_the_poll_that_it_comes_in() -> None:
     """C7: records wait for their first commit (crash-loop guard). They began up to 1 s after it,
     when the poll had nothing else to return for.

@@ -306,6 +306,36 @@ def test_a_stuck_head_is_evicted() -> None:
     assert engine.outstanding == 0
 
 
+@pytest.mark.parametrize("on_failure", [OnFailure.HOLD_KEY, OnFailure.STOP_PARTITION])
+def test_a_stuck_head_stays_where_order_is_kept(on_failure: OnFailure) -> None:
+    """C2, head of line: what is behind it in its key must not be done before it."""
+    limits = Limits(head_timeout_ms=60_000)
+    kept = route(on_failure=on_failure)
+    world = World([kept], lambda r, a: None, partitions=1, limits=limits, crash_guard=False)
+    for n in range(100):
+        world.produce("orders", 0, b"%d" % n, b"%d" % n)
+    engine = world.engine
+    world.scan()
+    world.poll(100)
+    stuck = engine.take("threads", 1, world.now_ms)
+    while items := engine.take("threads", 10, world.now_ms):
+        engine.finished(items, None, world.now_ms)
+    for _ in range(3):
+        engine.tick(world.now_ms)
+        world.now_ms += 60_000
+    assert not engine.publications()
+    assert engine.commits()["orders", 0].offset == stuck[0].offset
+
+
+def test_what_is_read_of_a_partition_that_is_going_is_not_begun() -> None:
+    world = World([route()], lambda r, a: None, partitions=1, crash_guard=False)
+    world.produce("orders", 0, b"k", b"v")
+    world.engine.draining([("orders", 0)])
+    world.poll()
+    assert not world.engine.ready("threads")
+    assert world.engine.idle
+
+
 def test_caps_stop_reading_and_half_resumes() -> None:
     """PC#832: back-pressure stops reading; what is outstanding is bounded."""
     world = World([route()], lambda r, a: None, partitions=1, limits=Limits(records=100))

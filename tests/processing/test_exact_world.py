@@ -157,6 +157,25 @@ def test_who_was_left_behind_changes_nothing(mode, tmp_path) -> None:
     check(world)
 
 
+def test_a_copy_that_the_ledger_does_not_owe_is_never_run(tmp_path) -> None:
+    """E2, ledger gate: nor does the handler see it, whose calls elsewhere nobody could undo."""
+
+    def down_once(record, attempt):
+        if not attempt:
+            raise Temporary("down")
+
+    url = f"sqlite:///{tmp_path}/owed.db"
+    world = ExactWorld([route()], down_once, partitions=1, url=url)
+    world.produce("orders", 0, b"k", b"v")
+    world.settle()
+    (copy,) = world.logs["orders.billing.retry.5m", 0]
+    world.append(copy.topic, 0, copy.key, copy.value, copy.headers)
+    world.run_out()
+    assert [run.attempt for run in world.runs] == [0, 1]
+    assert world.results() == {"v": 1}
+    world.close()
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_record_that_cannot_be_stored_stops_nobody(mode, tmp_path) -> None:
     """A2, publish failure ladder: smaller copies; and who is refused waits alone."""

@@ -284,6 +284,17 @@ def test_cancelled_it_begins_anew(cluster) -> None:
         assert "redrive.r1" not in {group.group_id for group in admin.list_groups()}
 
 
+def test_what_it_sent_and_failed_again_is_not_sent_by_the_same_id(cluster) -> None:
+    """R9: not even when its progress is forgotten, which sends the first copies once more."""
+    failures = Failures(cluster, 6)
+    assert failures.redrive().run().sent == 6
+    failures.run_app(6)  # all fail again
+    failures.redrive().cancel()
+    preview = failures.redrive().preview()
+    assert (preview.sent, preview.again) == (6, 6)
+    assert failures.redrive("r2").preview().sent == 12
+
+
 def test_edited_or_left_out(cluster) -> None:
     failures = Failures(cluster)
 
