@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import kohort
+from kohort.cli import main
 from kohort.testing import Cluster
 
 from .conftest import Run
@@ -250,3 +251,16 @@ def test_a_verifiable_producer_that_reaches_nobody_ends_when_it_is_asked() -> No
         told = [json.loads(line)["name"] for line in process.stdout]
         assert process.wait(20) == 128 + signal.SIGTERM
     assert told == ["producer_send_error", "shutdown_complete", "tool_data"]
+
+
+def test_an_interrupt_before_the_command_begins_shows_no_traceback(monkeypatch, capsys) -> None:
+    """Ctrl-C while modules are still imported: as later, one word and exit code 130."""
+
+    def interrupted(command: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kohort.cli.app.run", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"

@@ -8,6 +8,7 @@ again. Whatever k, each record comes once and in order, and what was committed i
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 
@@ -17,7 +18,7 @@ from kohort import AsyncConsumer, TopicPartition
 from kohort.errors import ForkedError, WakeupError
 from tests.clusters import Cluster
 
-from .consumer_world import PATIENCE_S, Listener, World, values
+from .consumer_world import PATIENCE_S, Listener, World, take, values
 
 RECORDS, MOST_WAITS = 30, 60
 FACES = ["Consumer", "AsyncConsumer", "Producer", "AsyncProducer", "Admin"]
@@ -143,8 +144,6 @@ def test_a_cancel_at_every_wait_of_a_task(world: World) -> None:
 )
 def test_every_face_refuses_to_work_in_the_child_of_a_fork(world: World, face: str) -> None:
     """C14: sockets do not survive a fork; the child is told, at once, and the parent goes on."""
-    import os
-
     import kohort
 
     topic = world.topic(1, records=1)
@@ -188,6 +187,34 @@ def test_every_face_refuses_to_work_in_the_child_of_a_fork(world: World, face: s
     closed = client.close()
     if closed is not None and asyncio.iscoroutine(closed):
         asyncio.run(_awaited(closed))
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("way", ["poll", "iterate", "poll_arrow"])
+def test_the_child_of_a_fork_is_handed_nothing_that_the_parent_has_fetched(
+    world: World, way: str
+) -> None:
+    """C14: what lies ready in memory is copied by a fork; it stays the parent's."""
+    topic = world.topic(1, records=RECORDS)
+    consumer = world.consumer()
+    consumer.assign([(topic, 0)])
+    seen = take(consumer, 5)
+    ways = {
+        "poll": lambda: consumer.poll(0.1),
+        "iterate": lambda: next(iter(consumer)),
+        "poll_arrow": lambda: consumer.poll_arrow(0.1),
+    }
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            ways[way]()
+        except ForkedError:
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert seen + take(consumer, RECORDS - 5) == values(range(RECORDS))
 
 
 async def _awaited(what):

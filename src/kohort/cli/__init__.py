@@ -4,7 +4,17 @@ from __future__ import annotations
 
 
 def main() -> None:
-    """The entry point of the `kohort` script."""
-    from kohort.cli.app import app, run
+    """The entry point of the `kohort` script. Ctrl-C while it is still being imported, too."""
+    try:
+        from kohort.cli.app import app, run
 
-    run(app)
+        run(app)
+    except KeyboardInterrupt:
+        raise SystemExit(_interrupted()) from None
+
+
+def _interrupted() -> int:
+    import sys
+
+    sys.stderr.write("interrupted\n")
+    return 130
