@@ -15,7 +15,7 @@ import pytest
 from tests.postgres import PostgresServer
 
 from .exact_world import ExactWorld
-from .test_exact_world import PLACES, a_life, check, make
+from .test_exact_world import PLACES, a_life, check, killed_there, left_behind, make
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(300)]
 
@@ -44,30 +44,13 @@ def world(database: str, tmp_path: Path) -> Iterator[ExactWorld]:
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_kill_anywhere_changes_nothing(world: ExactWorld, place: str, batch: int) -> None:
     """E2, the kill table: at each step of the first, the second and a later transaction."""
-    for _ in range(batch):
-        for _ in range(20):
-            world.step()
-        world.trouble.kill_at = [place]
-        world.commit()
-    world.trouble.kill_at = [place]
-    world.run_out()
+    killed_there(world, place, batch)
     assert world.lives > 2
-    check(world)
 
 
 def test_who_was_left_behind_changes_nothing(world: ExactWorld) -> None:
     """E2, "zombie": its transaction is refused as a whole, whenever it comes."""
-    for _ in range(10):
-        world.step()
-    world.leave_behind()
-    before = (world.results(), world.failures())
-    world.zombie_acts()
-    assert (world.results(), world.failures()) == before
-    world.step()
-    world.commit()
-    world.zombie_acts()
-    world.run_out()
-    check(world)
+    left_behind(world)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -121,13 +121,8 @@ def check(world: ExactWorld) -> None:
         assert not world.ask("SELECT * FROM kohort_ledger WHERE status = 'scheduled'")
 
 
-@pytest.mark.parametrize(
-    ("mode", "place"), [(mode, place) for mode in MODES for place in PLACES[mode]]
-)
-@pytest.mark.parametrize("batch", [1, 2, 4])
-def test_a_kill_anywhere_changes_nothing(mode, place, batch, tmp_path) -> None:
-    """E2, the kill table: at each step of the first, the second and a later transaction."""
-    world = make(mode, tmp_path)
+def killed_there(world: ExactWorld, place: str, batch: int) -> None:
+    """A kill at this place of the batch-th transaction, and at the next of whoever follows."""
     for _ in range(batch):
         for _ in range(20):
             world.step()
@@ -139,10 +134,8 @@ def test_a_kill_anywhere_changes_nothing(mode, place, batch, tmp_path) -> None:
     check(world)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_who_was_left_behind_changes_nothing(mode, tmp_path) -> None:
-    """E2, "zombie": its transaction is refused as a whole, whenever it comes."""
-    world = make(mode, tmp_path)
+def left_behind(world: ExactWorld) -> None:
+    """A process that its group has left behind goes on, before and after its successor does."""
     for _ in range(10):
         world.step()
     world.leave_behind()
@@ -155,6 +148,21 @@ def test_who_was_left_behind_changes_nothing(mode, tmp_path) -> None:
     world.zombie_acts()
     world.run_out()
     check(world)
+
+
+@pytest.mark.parametrize(
+    ("mode", "place"), [(mode, place) for mode in MODES for place in PLACES[mode]]
+)
+@pytest.mark.parametrize("batch", [1, 2, 4])
+def test_a_kill_anywhere_changes_nothing(mode, place, batch, tmp_path) -> None:
+    """E2, the kill table: at each step of the first, the second and a later transaction."""
+    killed_there(make(mode, tmp_path), place, batch)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_who_was_left_behind_changes_nothing(mode, tmp_path) -> None:
+    """E2, "zombie": its transaction is refused as a whole, whenever it comes."""
+    left_behind(make(mode, tmp_path))
 
 
 def test_a_copy_that_the_ledger_does_not_owe_is_never_run(tmp_path) -> None:

@@ -31,7 +31,7 @@ from tests.processing.soak_program import HEALTHY_KEYS, KEYS, TOPICS
 
 LIFE_S = float(os.environ.get("KOHORT_APP_SOAK_S", "60"))
 SEED = int(os.environ.get("KOHORT_SOAK_SEED", "1"))
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 PARTITIONS, PROCESSES, GROUP = 4, 3, "soak"
 ROUTES = {t: RetryTopics(t, GROUP, RetryPolicy.parse("1s 1s 2s")) for t in TOPICS.values()}
 BROKER = {"group_initial_rebalance_delay_ms": 100}
