@@ -13,6 +13,7 @@ Rules:
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import signal
@@ -266,4 +267,6 @@ def compare(page: Path, shell: Shell, kind: str) -> None:
     if os.environ.get("KOHORT_WRITE_DOCS"):
         page.write_text(found)
     else:
-        assert same(found).splitlines() == same(text).splitlines()
+        wanted, got = same(text).splitlines(), same(found).splitlines()
+        differs = difflib.unified_diff(wanted, got, "the page", "what was printed", lineterm="")
+        assert wanted == got, "\n".join(differs)

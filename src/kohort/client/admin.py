@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 from kohort.client.admin_acls import AdminAcls
-from kohort.client.admin_calls import raise_failed
+from kohort.client.admin_calls import raise_failed, several
 from kohort.client.admin_cluster import AdminCluster
 from kohort.client.admin_groups import AdminGroups
 from kohort.client.admin_types import (
@@ -103,7 +103,9 @@ class Admin(AdminGroups, AdminCluster, AdminAcls, AdminUsers):
 
         Raises BrokerError (TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, ...) when one was refused.
         """
-        wanted = [NewTopic(t) if isinstance(t, str) else t for t in topics]
+        wanted = [
+            NewTopic(t) if isinstance(t, str) else t for t in several(topics, "create_topics")
+        ]
         deadline_ms = self._deadline(timeout_s)
         request = CreateTopicsRequest(
             topics=[_creatable(topic) for topic in wanted],
@@ -125,7 +127,7 @@ class Admin(AdminGroups, AdminCluster, AdminAcls, AdminUsers):
 
     def delete_topics(self, names: Iterable[str], *, timeout_s: float | None = None) -> None:
         """Delete topics with their records. Raises BrokerError when one was refused."""
-        wanted, deadline_ms = list(names), self._deadline(timeout_s)
+        wanted, deadline_ms = several(names, "delete_topics"), self._deadline(timeout_s)
         wait_ms = self.config.request_timeout_ms
 
         def build(version: int) -> Message:
@@ -188,7 +190,7 @@ class Admin(AdminGroups, AdminCluster, AdminAcls, AdminUsers):
         self, names: Iterable[str], *, timeout_s: float | None = None
     ) -> dict[str, TopicDescription]:
         """Topics with their partitions. Raises BrokerError when one does not exist."""
-        wanted, deadline_ms = list(names), self._deadline(timeout_s)
+        wanted, deadline_ms = several(names, "describe_topics"), self._deadline(timeout_s)
         if not wanted:
             return {}
         try:
@@ -353,10 +355,7 @@ class Admin(AdminGroups, AdminCluster, AdminAcls, AdminUsers):
         """
         isolation = int(isolation_level == "read_committed")
         deadline_ms = self._deadline(timeout_s)
-        times = {
-            TopicPartition(*tp): spec if isinstance(spec, int) else _TIMESTAMPS[spec]
-            for tp, spec in wanted.items()
-        }
+        times = {TopicPartition(*tp): _timestamp(spec) for tp, spec in wanted.items()}
         found: dict[TopicPartition, OffsetAndTimestamp] = {}
 
         def attempt() -> None:
@@ -386,6 +385,15 @@ class Admin(AdminGroups, AdminCluster, AdminAcls, AdminUsers):
         metadata = self._refresh(self._deadline(timeout_s))
         nodes = tuple(sorted(metadata.nodes.values(), key=lambda node: node.node_id))
         return ClusterDescription(metadata.cluster_id, metadata.controller_id, nodes)
+
+
+def _timestamp(spec: OffsetSpec) -> int:
+    """A time, or the number that stands for a name. Raises UsageError for another name."""
+    if isinstance(spec, int):
+        return spec
+    if spec not in _TIMESTAMPS:
+        raise UsageError(f"offset {spec!r}: a time in milliseconds, or {', '.join(_TIMESTAMPS)}")
+    return _TIMESTAMPS[spec]
 
 
 def _creatable(topic: NewTopic) -> CreatableTopic:

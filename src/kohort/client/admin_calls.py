@@ -45,6 +45,13 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
 
+def several(given: Iterable[T], call: str) -> list[T]:
+    """The objects that a call names. Raises UsageError for one text: its letters would be names."""
+    if isinstance(given, str):
+        raise UsageError(f"{call}() takes a list; write {call}([{given!r}])")
+    return list(given)
+
+
 def end_admin(cluster: ClusterClient) -> End:
     """For `watch_over`: close the connections."""
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final, Literal
 
-from kohort.client.admin_calls import AdminCalls, raise_failed
+from kohort.client.admin_calls import AdminCalls, raise_failed, several
 from kohort.client.admin_types import (
     LogDirDescription,
     PartitionDescription,
@@ -193,7 +193,7 @@ class AdminCluster(AdminCalls):
         deadline_ms = self._deadline(timeout_s)
         return {
             name: self._until(deadline_ms, lambda name=name: self._transaction(name, deadline_ms))
-            for name in transactional_ids
+            for name in several(transactional_ids, "describe_transactions")
         }
 
     def _transaction(self, name: str, deadline_ms: int) -> TransactionDescription:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kohort.client.admin_calls import AdminCalls, raise_failed
+from kohort.client.admin_calls import AdminCalls, raise_failed, several
 from kohort.client.admin_types import GroupDescription, GroupListing
 from kohort.client.cluster import Versioned
 from kohort.client.group_descriptions import DEAD, classic_group, consumer_group, dead_group
@@ -84,8 +84,8 @@ class AdminGroups(AdminCalls):
         self, group_ids: Iterable[str], *, timeout_s: float | None = None
     ) -> dict[str, GroupDescription]:
         """Groups of both protocols with their members; one that does not exist is `Dead`."""
-        deadline_ms = self._deadline(timeout_s)
-        return {group_id: self._describe(group_id, deadline_ms) for group_id in group_ids}
+        wanted, deadline_ms = several(group_ids, "describe_groups"), self._deadline(timeout_s)
+        return {group_id: self._describe(group_id, deadline_ms) for group_id in wanted}
 
     def _describe(self, group_id: str, deadline_ms: int) -> GroupDescription:
         def attempt() -> GroupDescription:
@@ -156,7 +156,7 @@ class AdminGroups(AdminCalls):
         Raises GroupError (NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND) for the first that was refused.
         """
         deadline_ms = self._deadline(timeout_s)
-        for group_id in group_ids:
+        for group_id in several(group_ids, "delete_groups"):
 
             def check(answer: DeleteGroupsResponse, group_id: str = group_id) -> None:
                 for result in answer.results:

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from kohort.client.admin_calls import AdminCalls, raise_failed
+from kohort.client.admin_calls import AdminCalls, raise_failed, several
 from kohort.errors import BrokerError, ConfigError
 from kohort.sasl import SCRAM_SHA_256, SCRAM_SHA_512
 from kohort.wire.messages.alter_user_scram_credentials_request import (
@@ -49,7 +49,9 @@ class AdminUsers(AdminCalls):
         from kohort.sasl.scram import MECHANISM_IDS
 
         deadline_ms = self._deadline(timeout_s)
-        names = None if users is None else [UserName(name=user) for user in users]
+        names = (
+            None if users is None else [UserName(name=u) for u in several(users, "describe_users")]
+        )
         if names == []:
             return {}
         request = DescribeUserScramCredentialsRequest(users=names)

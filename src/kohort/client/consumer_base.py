@@ -16,7 +16,13 @@ from kohort.client.config import CONSUMER_PROTOCOL, ConsumerConfig
 from kohort.client.listener import RebalanceListener
 from kohort.client.observed import Observed
 from kohort.client.reset_policy import EARLIEST, LATEST
-from kohort.client.subscription import SubscriptionPattern, Topics, by_partitions, by_topics
+from kohort.client.subscription import (
+    SubscriptionPattern,
+    Topics,
+    as_partitions,
+    by_partitions,
+    by_topics,
+)
 from kohort.client.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from kohort.client.waiting import CloseReport
 from kohort.errors import ConcurrentUseError, ConfigError, KohortError, UsageError
@@ -141,7 +147,7 @@ class ConsumerBase(Observed):
     def _assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         self._calls.check()
         core = self._core
-        chosen = by_partitions([TopicPartition(*tp) for tp in partitions], core.subscription)
+        chosen = by_partitions(as_partitions(partitions), core.subscription)
         core.reader.acknowledge(core.loop.now_ms())
         gone = [tp for tp in core.positions.partitions if tp not in chosen.partitions]
         if gone and core.lane is not None and self.config.enable_auto_commit:
@@ -317,6 +323,8 @@ class ConsumerBase(Observed):
                     for p in self._core.positions
                     if p.known
                 }
+        if not isinstance(offsets, Mapping):
+            raise UsageError('commit() takes offsets by partition; write {("TOPIC", 0): 42}')
         whole: dict[TopicPartition, OffsetAndMetadata] = {}
         for tp, offset in offsets.items():
             value = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)

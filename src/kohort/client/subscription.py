@@ -96,6 +96,16 @@ def by_topics(topics: Topics, now: Subscription) -> Subscription:
     return Subscription(topics=names)
 
 
+def as_partitions(given: Iterable[TopicPartition | tuple[str, int]]) -> list[TopicPartition]:
+    """What `assign` was given, pair by pair. Raises UsageError for what is no pair."""
+    found: list[TopicPartition] = []
+    for each in (given,) if isinstance(given, str) else given:
+        if isinstance(each, str) or len(each) != 2:
+            raise UsageError(f'assign() takes partitions, not {each!r}; write [("TOPIC", 0)]')
+        found.append(TopicPartition(*each))
+    return found
+
+
 def by_partitions(tps: Iterable[TopicPartition], now: Subscription) -> Subscription:
     """A fixed choice of partitions; UsageError beside a subscription."""
     if now.by_group:

@@ -62,12 +62,17 @@ from kohort.processing.pools import Pool, ProcessPool, ThreadPool
 from kohort.processing.publishing import Publisher
 from kohort.processing.runner import Runner, Timing, wall_ms
 from kohort.processing.store_wait import until_there
-from kohort.retry.classify import Classifier
 from kohort.retry.cluster_port import ClusterPort
 from kohort.retry.handling import Decode, SetupStore, set_up
 from kohort.retry.policy import DEFAULT_RETRIES, RetryPolicy, RetryTopics
 from kohort.retry.preparing import ensure_topics, look_at_all, plan_all
-from kohort.retry.registering import check_handler, checked_topic, waits
+from kohort.retry.registering import (
+    check_handler,
+    checked_decode,
+    checked_topic,
+    classifier_of,
+    waits,
+)
 from kohort.retry.store import open_store
 from kohort.retry.topics import TopicState
 from kohort.signals import handled
@@ -240,6 +245,8 @@ class App:
         topic = checked_topic(topic, "app.handler")
 
         def register(function: Function) -> Function:
+            if max_batch < 1:
+                raise ConfigError(f"the handler of {topic!r}: max_batch={max_batch}; at least 1")
             kind = self._kind(topic, function, batch=batch, arrow=arrow)
             pool = _pool(topic, kind, workers, parse_duration_ms(timeout))
             if pool == "processes" and serde_of(decode) is not None:
@@ -260,8 +267,9 @@ class App:
             )
             rows = self.exactly.rows(topic, kind, function, table, tuple(key), origin)
             spec = HandlerSpec(
-                topic, function, kind, decode, Classifier(tuple(permanent), tuple(temporary)),
-                parse_duration_ms(timeout), max_batch, rows,
+                topic, function, kind, checked_decode(topic, decode, formats=True),
+                classifier_of(topic, permanent, temporary), parse_duration_ms(timeout),
+                max_batch, rows,
             )  # fmt: skip
             self._specs[topic], self._routes[topic] = spec, route
             return function

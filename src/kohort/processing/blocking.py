@@ -47,6 +47,8 @@ class Blocking:
     @classmethod
     def parse(cls, text: str) -> Blocking:
         """Delays parted by spaces or commas; `""` and `none` try nothing in place."""
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"blocking={text!r}: write the delays as a text, such as '200ms 1s'")
         words = text.replace(",", " ").split()
         if words in ([], ["none"]):
             return cls()

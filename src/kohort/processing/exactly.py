@@ -51,7 +51,7 @@ class Exactly:
             return cls()
         if text == KAFKA:
             return cls(kafka=True)
-        if "://" not in text:
+        if not isinstance(text, str) or "://" not in text:  # pyright: ignore
             raise ConfigError(
                 f'exactly_once={text!r}: write "kafka", "sqlite:///FILE.db" or '
                 '"postgresql://USER@HOST/DATABASE"'

@@ -75,6 +75,8 @@ class RetryPolicy:
     @classmethod
     def parse(cls, text: str) -> RetryPolicy:
         """A policy of delays parted by spaces or commas; `""` and `none` retry nothing."""
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"retries={text!r}: write the delays as a text, such as '5m 30m 1h'")
         words = text.replace(",", " ").split()
         if words == ["none"]:
             words = []

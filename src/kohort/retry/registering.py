@@ -9,10 +9,11 @@ Rules:
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn, cast
 
 from kohort.errors import ConfigError, UsageError
+from kohort.retry.classify import Classifier
 
 
 def checked_topic(topic: object, way: str) -> str:
@@ -59,6 +60,41 @@ def check_handler(
         signature.bind(*given)
     except TypeError as error:
         raise ConfigError(f"{who} is called with {call}, which it does not take: {error}") from None
+
+
+def checked_decode(topic: str, decode: Any, *, formats: bool) -> Any:
+    """`decode` of a handler. Raises ConfigError for what decodes nothing: each record would fail.
+
+    Args:
+        formats: whether a format of `kohort.serdes` will do.
+    """
+    named = decode is None or decode in ("json", "text")
+    if named or (not isinstance(decode, str) and callable(decode)):
+        return decode
+    if formats and hasattr(decode, "deserialize"):
+        return decode
+    also = ", a format of kohort.serdes" if formats else ""
+    raise ConfigError(
+        f"the handler of {topic!r}: decode={decode!r}; it is 'json', 'text', a function of the "
+        f"bytes{also}, or None"
+    )
+
+
+def classifier_of(topic: str, permanent: Any, temporary: Any) -> Classifier:
+    """What errors mean, by a handler's lists. Raises ConfigError for what is no exception class."""
+    return Classifier(
+        _classes(topic, "permanent", permanent), _classes(topic, "temporary", temporary)
+    )
+
+
+def _classes(topic: str, name: str, given: Any) -> tuple[type[BaseException], ...]:
+    several = isinstance(given, Iterable) and not isinstance(given, type)
+    found = tuple(cast("Iterable[Any]", given)) if several else (None,)
+    if not all(isinstance(each, type) and issubclass(each, BaseException) for each in found):
+        raise ConfigError(
+            f"the handler of {topic!r}: {name}={given!r}; a list of exception classes is wanted"
+        )
+    return cast("tuple[type[BaseException], ...]", found)
 
 
 def waits(function: object) -> bool:

@@ -36,10 +36,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kohort.config import parse_duration_ms
 from kohort.errors import ConfigError
-from kohort.retry.classify import Classifier
 from kohort.retry.handling import Decode, HandlerSpec, SetupStore, set_up
 from kohort.retry.policy import DEFAULT_RETRIES, RetryPolicy, RetryTopics
-from kohort.retry.registering import check_handler, checked_topic
+from kohort.retry.registering import (
+    check_handler,
+    checked_decode,
+    checked_topic,
+    classifier_of,
+)
 from kohort.retry.store import Store, open_store
 
 if TYPE_CHECKING:
@@ -173,8 +177,9 @@ class Pipeline:
             given = ["batch" if batch else "record", "store"]
             check_handler(topic, function, given, may_yield=not batch, may_wait=False)
             self._handlers[topic] = HandlerSpec(
-                topic, function, batch, table, tuple(key), origin, decode,
-                Classifier(tuple(permanent), tuple(temporary)),
+                topic, function, batch, table, tuple(key), origin,
+                checked_decode(topic, decode, formats=False),
+                classifier_of(topic, permanent, temporary),
             )  # fmt: skip
             return function
 

@@ -9,7 +9,6 @@ Rules (spec 6.3, README point 6):
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -98,7 +97,7 @@ def _counts(store: Store, name: str) -> dict[str, int]:
 
 @dataclass
 class TopicReconciliation:
-    """What became of the inputs of one source topic.
+    """What became of the inputs that a source topic still holds; what waits in tiers, of all.
 
     Attributes:
         loaded: distinct inputs with a row in the handler's table; None when the handler names no
@@ -164,13 +163,13 @@ def reconcile(pipeline: Pipeline) -> Reconciliation:
                 inputs=sum(ends[tp] - starts[tp] for tp in at),
                 handled=sum(max(0, fences.get(tp, starts[tp]) - starts[tp]) for tp in at),
                 loaded=None,
-                failed=_failed_by_reason(store, pipeline.name, spec.topic),
-                in_tiers=_in_state(store, pipeline.name, spec.topic, "scheduled"),
-                loaded_after_retry=_in_state(store, pipeline.name, spec.topic, "done"),
+                failed=_failed_by_reason(store, pipeline.name, spec.topic, starts),
+                in_tiers=_in_state(store, pipeline.name, spec.topic, "scheduled", {}),
+                loaded_after_retry=_in_state(store, pipeline.name, spec.topic, "done", starts),
             )
             if spec.table is not None and spec.origin is not None:
                 _count_rows(part, spec, store, pipeline.name, starts, ends)
-            part.failed_copies = _backed(pipeline, spec.topic, store, views)
+            part.failed_copies = _backed(pipeline, spec.topic, store, views, starts)
             found[spec.topic] = part
         return Reconciliation(found)
     finally:
@@ -199,58 +198,80 @@ def _count_rows(
 ) -> None:  # fmt: skip
     assert spec.table is not None, "rows are counted in a table"
     assert spec.origin is not None, "rows are counted by their origin"
-    table, p, o = quote(spec.table), quote(spec.origin[0]), quote(spec.origin[1])
+    p, o = quote(spec.origin[0]), quote(spec.origin[1])
+    held, below = _held(part.topic, starts, p, o)
+    table = f"{quote(spec.table)} WHERE {held}"
     distinct = f"(SELECT DISTINCT {p} AS p, {o} AS o FROM {table}) t"
     ((rows, loaded),) = store.query(
-        f"SELECT (SELECT count(*) FROM {table}), (SELECT count(*) FROM {distinct})"
+        f"SELECT (SELECT count(*) FROM {table}), (SELECT count(*) FROM {distinct})",
+        (*below, *below),
     )
     ((both,),) = store.query(
         f"SELECT count(*) FROM {distinct} JOIN kohort_ledger l ON l.origin_partition = t.p "
         "AND l.origin_offset = t.o WHERE l.pipeline = ? AND l.origin_topic = ? "
         f"AND l.status = 'failed' AND {_NEWEST}",
-        (name, part.topic),
+        (*below, name, part.topic),
     )
     strangers = 0
     for partition, count, low, high in store.query(
-        f"SELECT p, count(*), min(o), max(o) FROM {distinct} GROUP BY p"
+        f"SELECT p, count(*), min(o), max(o) FROM {distinct} GROUP BY p", below
     ):
         at = (part.topic, partition)
-        if at not in ends or low < starts[at] or high >= ends[at]:
+        if at not in ends or low < 0 or high >= ends[at]:
             strangers += int(count)
     part.loaded = int(loaded)
     part.duplicates = int(rows) - int(loaded)
     part.both = int(both)
     part.strangers = strangers
-    ended = int(loaded) + sum(part.failed.values()) - part.both + part.in_tiers
+    waiting = _in_state(store, name, part.topic, "scheduled", starts)
+    ended = int(loaded) + sum(part.failed.values()) - part.both + waiting
     part.missing = max(0, part.handled - ended)
 
 
-def _failed_by_reason(store: Store, name: str, topic: str) -> dict[str, int]:
+def _held(
+    topic: str, starts: Mapping[TopicPartition, int], partition: str, offset: str
+) -> tuple[str, tuple[int, ...]]:
+    """A condition in SQL, with its parameters: not of an input that retention has deleted."""
+    below = [(number, start) for (name, number), start in starts.items() if name == topic and start]
+    sql = " AND ".join(f"NOT ({partition} = ? AND {offset} < ?)" for _ in below) or "1 = 1"
+    return sql, tuple(value for pair in below for value in pair)
+
+
+def _failed_by_reason(
+    store: Store, name: str, topic: str, starts: Mapping[TopicPartition, int]
+) -> dict[str, int]:
+    held, below = _held(topic, starts, "origin_partition", "origin_offset")
     rows = store.query(
         "SELECT reason, count(*) FROM kohort_ledger l WHERE pipeline = ? AND origin_topic = ? "
-        f"AND status = 'failed' AND {_NEWEST} GROUP BY reason ORDER BY reason",
-        (name, topic),
+        f"AND {held} AND status = 'failed' AND {_NEWEST} GROUP BY reason ORDER BY reason",
+        (name, topic, *below),
     )
     return {str(reason): int(count) for reason, count in rows}
 
 
-def _in_state(store: Store, name: str, topic: str, status: str) -> int:
+def _in_state(
+    store: Store, name: str, topic: str, status: str, starts: Mapping[TopicPartition, int]
+) -> int:
+    held, below = _held(topic, starts, "origin_partition", "origin_offset")
     ((count,),) = store.query(
         "SELECT count(*) FROM kohort_ledger l WHERE pipeline = ? AND origin_topic = ? "
-        f"AND status = ? AND {_NEWEST}",
-        (name, topic, status),
+        f"AND {held} AND status = ? AND {_NEWEST}",
+        (name, topic, *below, status),
     )
     return int(count)
 
 
-def _backed(pipeline: Pipeline, topic: str, store: Store, views: Mapping[str, TopicView]) -> int:
+def _backed(
+    pipeline: Pipeline, topic: str, store: Store, views: Mapping[str, TopicView],
+    starts: Mapping[TopicPartition, int],
+) -> int:  # fmt: skip
     names = pipeline.topics[topic]
     if names.failed not in views:
         return 0
     count = views[names.failed].partitions
     copies = FailedCopies(pipeline.name, names, store, pipeline.client_config, count)
-    counted: Counter[bool] = Counter(c.backed and c.origin.topic == topic for c in copies.read())
-    return counted[True]
+    found = (c.origin for c in copies.read() if c.backed and c.origin.topic == topic)
+    return sum(origin.offset >= starts.get((topic, origin.partition), 0) for origin in found)
 
 
 def _partitions(names: Iterable[str], views: Mapping[str, Any]) -> list[TopicPartition]:
