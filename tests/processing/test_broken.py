@@ -10,7 +10,14 @@ from queue import SimpleQueue
 import pytest
 
 from kohort.client.types import OffsetAndMetadata, TopicPartition
-from kohort.errors import BrokerError, ErrorCode, KafkaTimeoutError, KohortError, UsageError
+from kohort.errors import (
+    BrokerError,
+    CommitFailedError,
+    ErrorCode,
+    KafkaTimeoutError,
+    KohortError,
+    UsageError,
+)
 from kohort.processing import runner as shell
 from kohort.processing.circuit import CircuitConfig
 from kohort.processing.dispatch import Item, Order
@@ -435,6 +442,65 @@ def test_of_what_is_lost_nothing_is_committed_and_nobody_waits_for_it() -> None:
     assert not engine.partitions
     engine.finished(held, None, 0)
     assert not engine.commits()
+
+
+def test_a_commit_that_is_refused_in_a_rebalance_ends_nobody() -> None:
+    """PC#857: what was done is done again by the next owner, and this one polls on."""
+
+    class Refusing:
+        def commit(self, offsets):
+            raise CommitFailedError(ErrorCode.ILLEGAL_GENERATION, "the group has gone on")
+
+    engine = Engine([route()], crash_guard=False)
+    started(engine)
+    engine.polled(TP, records(0), 1, 0)
+    engine.finished(engine.take("threads", 1, 0), None, 0)
+    runner = shell.Runner(engine, Refusing(), [])
+    runner.on_partitions_revoked([TopicPartition(*TP)])
+    assert not engine.partitions
+    started(engine)
+    engine.polled(TP, records(0), 1, 0)
+    assert engine.ready("threads") == 1
+
+
+def test_what_is_paused_follows_from_what_is_true_now() -> None:
+    """B4: no flag outlives a rebalance, and what is not assigned is never paused."""
+
+    class Flags:
+        def __init__(self):
+            self.paused_now = {TopicPartition("orders", 7)}  # from before, by whatever way
+
+        def paused(self):
+            return set(self.paused_now)
+
+        def assignment(self):
+            return {TopicPartition(*TP), TopicPartition("orders", 7)}
+
+        def pause(self, *tps):
+            self.paused_now |= set(tps)
+
+        def resume(self, *tps):
+            self.paused_now -= set(tps)
+
+    engine = Engine([route()], Limits(records=2), crash_guard=False)
+    started(engine)
+    runner = shell.Runner(engine, Flags(), [])
+    runner._pause(0)
+    assert runner.consumer.paused() == set()
+    engine.assigned(("orders", 1), 5, 0)  # and not among the consumer's any more
+    engine.polled(TP, records(0, 1, 2), 3, 0)
+    runner._pause(0)
+    assert runner.consumer.paused() == {TopicPartition(*TP)}
+    engine.finished(engine.take("threads", 3, 0), None, 0)
+    engine.tick(0)
+    runner._pause(0)
+    assert runner.consumer.paused() == set()
+
+
+def test_nobody_reads_the_failed_topic_by_itself() -> None:
+    """B6: what has failed for good is no input of the program that it failed in."""
+    made = route()
+    assert made.topics.failed not in Engine([made]).topics
 
 
 def test_a_commits_answer_ends_the_poll_that_it_comes_in() -> None:
