@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kohort import Admin, Consumer
+from kohort import Admin, Consumer, Producer
 from kohort.errors import UsageError
 from kohort.testing import Cluster
 
@@ -31,3 +31,11 @@ def test_what_is_no_partition() -> None:
                 consumer.assign(wrong)
         with pytest.raises(UsageError, match="commit\\(\\) takes offsets by partition"):
             consumer.commit([("orders", 0)])  # pyright: ignore
+
+
+@pytest.mark.parametrize("keys", [[b"k"], [b"k"] * 3])
+def test_keys_and_values_that_do_not_pair(keys: list[bytes]) -> None:
+    """Keys too many were passed over in silence; too few were an IndexError."""
+    said = f"2 values and {len(keys)} keys"
+    with Producer(bootstrap_servers="127.0.0.1:1") as to, pytest.raises(UsageError, match=said):
+        to.send_many("t", [b"a", b"b"], keys)

@@ -27,7 +27,7 @@ from kohort.client.future import Future
 from kohort.client.observed import Observed
 from kohort.client.partitioner import checked, rows_by
 from kohort.client.producer_transactions import AsyncTransacting, Transacting
-from kohort.errors import KafkaTimeoutError
+from kohort.errors import KafkaTimeoutError, UsageError
 from kohort.records import BatchBuilder
 
 if TYPE_CHECKING:
@@ -112,6 +112,8 @@ class Producer(Front, Transacting, _Begun):
         Records without keys fill one partition's batch after the other. Raises as `send` does; then
         the records before the one that failed have been sent.
         """
+        if keys is not None and len(keys) != len(values):
+            raise UsageError(f"send_many() was given {len(values)} values and {len(keys)} keys")
         when_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
         futures: list[RecordFuture] = []
         for number, rows in self._by_partition(topic, values, keys, partition):
