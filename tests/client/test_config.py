@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
+from kohort import Admin, Consumer, Producer
 from kohort.client.config import (
     AdminConfig,
     ClientConfig,
@@ -88,6 +91,42 @@ def test_a_bad_address_is_refused(text):
 def test_what_can_never_work_is_refused_and_named(config, values, named):
     with pytest.raises(ConfigError, match=named):
         config(**values)
+
+
+@pytest.mark.parametrize(
+    ("client", "config", "key", "owner"),
+    [
+        (Consumer, ConsumerConfig, "linger_ms", "producer"),
+        (Producer, ProducerConfig, "group_id", "consumer"),
+        (Admin, AdminConfig, "max_poll_records", "consumer"),
+    ],
+)
+def test_a_key_of_another_role_is_refused_however_it_is_given(client, config, key, owner):
+    """Nothing is started: no thread, no connection."""
+    before = threading.active_count()
+    for name in (key, key.replace("_", ".")):
+        with pytest.raises(ConfigError, match=f"is for a {owner}"):
+            config.from_mapping({name: 5})
+        with pytest.raises(ConfigError, match=f"is for a {owner}"):
+            client(**{name: 5})
+        with pytest.raises(ConfigError, match=f"is for a {owner}"):
+            client(config(client_id="one"), **{name: 5})
+    other = ConsumerConfig() if client is Producer else ProducerConfig()
+    with pytest.raises(ConfigError, match=rf"takes a {config.__name__}, not a \w+Config"):
+        client(other)
+    assert threading.active_count() == before
+
+
+def test_keywords_beside_an_object_are_read_as_those_without_one():
+    """Dotted or not, text or not; what the object says of other keys stays."""
+    one = ConsumerConfig(client_id="one", max_poll_records=7)
+    made = ConsumerConfig.settled(one, {"max.poll.records": "9", "session_timeout_ms": "1m"})
+    assert (made.client_id, made.max_poll_records, made.session_timeout_ms) == ("one", 9, 60_000)
+    with pytest.raises(ConfigError, match="did you mean 'max_poll_records'"):
+        ConsumerConfig.settled(one, {"max_pol_records": 9})
+    modern = ConsumerConfig(group_protocol="consumer", group_id="g")
+    assert ConsumerConfig.settled(modern, {"client.id": "two"}).client_id == "two"
+    assert ConsumerConfig.settled(one, {}) is one
 
 
 def test_an_unknown_key_names_the_nearest_one():

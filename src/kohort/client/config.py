@@ -93,7 +93,14 @@ class ClientConfig(SecurityConfig, Config):
                 f"settings are given by name: write **{{...}} before the dictionary, or give a "
                 f"{cls.__name__}; this is a {type(config).__name__}"
             )
-        return config.replace(**given) if given else config
+        given_as = type(config).__name__
+        if not isinstance(config, cls):  # a type checker sees it; whoever has none is told here
+            raise ConfigError(f"this client takes a {cls.__name__}, not a {given_as}")
+        if not given:
+            return config
+        held = {f.name: v for f in fields(config) if (v := getattr(config, f.name)) != f.default}
+        changed = {plain(key) for key in in_our_words(given, set(cls.field_names()))}
+        return cls.from_mapping({n: v for n, v in held.items() if n not in changed} | dict(given))
 
     @classmethod
     def unknown(cls, key: str, origin: str = "") -> ConfigError:
