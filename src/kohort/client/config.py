@@ -196,9 +196,9 @@ class ConsumerConfig(ClientConfig):
     fetch_max_bytes: int = 50 << 20
     """The most data of one answer."""
     max_partition_fetch_bytes: int | None = None
-    """The most data of one partition in one answer, and of the pieces decoded. None: 1 MiB as in
-    Kafka, up to 4 MiB in one answer where fewer than four partitions are read, and of pieces; four
-    times that in an answer where it stays in the broker's files until then (`local_reads`)."""
+    """The most data of one partition in one answer, and of the pieces decoded. None: 4 MiB (Kafka's
+    is 1 MiB); of fewer than four partitions up to 16 MiB in one answer where it stays in the
+    broker's files until it is decoded (`local_reads`)."""
     fetch_buffer_bytes: int = 64 << 20
     """Data fetched and not yet handed out, paused partitions' too; beyond it fetching stops."""
     watchdog_ms: int = 0

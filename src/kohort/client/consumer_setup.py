@@ -51,10 +51,10 @@ def member_id(uniform: Callable[[], float]) -> str:
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
 
-PARTITION_BYTES = 1 << 20
-"""Kafka's default."""
+PARTITION_BYTES = 4 << 20
+"""Kafka's default is a quarter of it; but a partition in an answer costs the same however much."""
 ORDER_LEAST_BYTES = 4 << 20
-"""What one answer may bring at least, because its costs hardly depend on its size."""
+"""What one answer may bring at least, where few partitions are read and leave it in files."""
 
 
 def fetch_limits(config: ConsumerConfig) -> FetchLimits:

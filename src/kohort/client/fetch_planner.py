@@ -86,8 +86,8 @@ class FetchLimits(NamedTuple):
 
     def part_bytes(self, partitions: int, *, local: bool = False) -> int:
         """The most of each partition in one answer, where so many are read."""
-        most = max(self.partition_max_bytes, self.order_least_bytes // max(1, partitions))
-        return most * LOCAL_TIMES if local and self.order_least_bytes else most
+        least = self.order_least_bytes * (LOCAL_TIMES if local else 1)
+        return max(self.partition_max_bytes, least // max(1, partitions))
 
     def order_bytes(self, *, local: bool = False) -> int:
         """The most of one order: others are to be on their way while it is read."""
