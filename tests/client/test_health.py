@@ -7,12 +7,13 @@ import re
 import pytest
 
 import kohort.client.cluster as cluster_module
+import kohort.client.health as health_module
 from kohort import Admin, Consumer, Producer, TopicPartition
 from kohort.client.health import Surroundings, examine, raise_stalled
 from kohort.client.missing_topics import missing_topic
 from kohort.client.positions import Phase, Position, Stamp
 from kohort.errors import ConsumerStalledError, KohortError
-from tests.clusters import Cluster
+from tests.clusters import APACHE, Cluster
 
 from .consumer_world import World, until
 
@@ -51,6 +52,9 @@ def around(**fields) -> Surroundings:
         ({}, {"reachable": lambda node: False}, "node 2, cannot be reached"),
         ({"retry_at_ms": 61_500}, {}, "made again in 500ms"),
         ({}, {"buffered_bytes": 100}, "byte budget is full"),
+        ({"in_flight": 1}, {}, "node 2 has not answered a fetch of it for up to 1m"),
+        ({"in_flight": 1, "moved_ms": 60_500}, {}, ""),
+        ({"in_flight": 1, "offset": 50}, {}, ""),
     ],
 )
 def test_every_reason(fields, surroundings, why: str) -> None:
@@ -70,6 +74,8 @@ def test_the_watchdog_names_partition_time_and_reason() -> None:
     silent = around(leader_of=lambda tp: None)
     with pytest.raises(ConsumerStalledError, match="orders-3 has not moved from offset 40 for 1m"):
         raise_stalled([position()], silent, 60_000)
+    with pytest.raises(ConsumerStalledError, match="lag unknown"):
+        raise_stalled([position(high_watermark=-1)], silent, 60_000)
     for quiet in (
         position(moved_ms=30_000), position(offset=50), position(paused=True), position(end=40),
         position(buffer=object()),
@@ -105,6 +111,22 @@ def test_the_watchdog_ends_a_silent_poll() -> None:
         consumer.seek((topic, 0), 2)
         with pytest.raises(ConsumerStalledError, match="has not moved from offset 2"):
             until(lambda: False, consumer)
+        world.close()
+
+
+@pytest.mark.skipif(APACHE, reason="tells the broker to be silent")
+def test_a_broker_that_hangs_is_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connections stand, so that nothing fails before the request's time is over."""
+    monkeypatch.setattr(health_module, "UNANSWERED_MS", 50)
+    with Cluster() as cluster:
+        world = World(cluster)
+        topic = world.topic(1, records=10)
+        consumer = world.consumer()
+        consumer.assign([(topic, 0)])
+        until(lambda: consumer.position((topic, 0)) == 10, consumer)
+        with cluster.faults.silence("Fetch"):
+            consumer.seek((topic, 0), 2)
+            until(lambda: "has not answered a fetch" in str(consumer.health()), consumer)
         world.close()
 
 

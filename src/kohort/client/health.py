@@ -18,6 +18,9 @@ from kohort.config import format_duration
 from kohort.errors import ConsumerStalledError
 from kohort.lean import dataclass
 
+UNANSWERED_MS = 5_000
+"""An order for what is known to be there is answered in milliseconds by a broker that is well."""
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionHealth:
@@ -122,7 +125,7 @@ def examine(position: Position, around: Surroundings) -> PartitionHealth:
         partition=position.tp,
         state=position.phase.value,
         since_ms=around.now_ms - position.entered_ms,
-        still_ms=around.now_ms - max(position.moved_ms, position.entered_ms),
+        still_ms=_still_ms(position, around),
         position=position.offset if position.offset >= 0 else None,
         lag=lag,
         lag_ms=lag_ms,
@@ -156,15 +159,27 @@ def _why(position: Position, around: Surroundings, lag: int | None) -> str:
         return f"{position.phase.value}; the last request failed, it is made again in {left}"
     if position.phase is not Phase.FETCHING:
         return position.phase.value
+    waited_ms = _still_ms(position, around)
+    if lag and position.in_flight is not None and waited_ms >= UNANSWERED_MS:
+        return f"node {leader} has not answered a fetch of it for up to {_rounded(waited_ms)}"
     if lag and around.buffered_bytes >= around.budget_bytes:
         return "the byte budget is full of what other partitions hold; poll(), or resume() those"
     return ""
 
 
+def _still_ms(position: Position, around: Surroundings) -> int:
+    """How long its position has not moved."""
+    return around.now_ms - max(position.moved_ms, position.entered_ms)
+
+
+def _rounded(ms: int) -> str:
+    return format_duration(ms // 1_000 * 1_000)
+
+
 def raise_stalled(positions: Iterable[Position], around: Surroundings, watchdog_ms: int) -> None:
     """Raise for the first partition that is alive and silent for too long."""
     for position in positions:
-        still_ms = around.now_ms - max(position.moved_ms, position.entered_ms)
+        still_ms = _still_ms(position, around)
         lag = position.lag(committed_only=around.committed_only)
         waits_for_caller = position.paused or position.buffer is not None
         bounded = position.end is not None and position.offset >= position.end
