@@ -67,7 +67,7 @@ func TestPing(t *testing.T) {
 @pytest.fixture
 def tools(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(TOOLS))
-    names = ("compat", "librdkafka_suite", "compat_run", "compat_go")
+    names = ("compat", "librdkafka_suite", "compat_run", "compat_go", "compat_setups")
     yield tuple(importlib.import_module(name) for name in names)
     for name in names:
         sys.modules.pop(name, None)
@@ -88,6 +88,15 @@ def test_how_tests_ended_is_read_from_the_log(tools: Any, tmp_path: Path) -> Non
         "0019_list_groups": "FAILED",
     }
     assert "fail_cnt == 10" in ends["0011_produce_batch"].why
+
+
+def test_the_broker_is_a_plain_one_but_where_a_test_wants_more(tools: Any, tmp_path: Path) -> None:
+    """With access control usual requests would not go by the lane (ADR 0014)."""
+    setups = tools[4]
+    assert setups.setup_of("0011", "default", tmp_path) == setups.Setup()
+    assert "acls=true" in setups.setup_of("0081", "default", tmp_path).broker
+    source = Path(tools[2].__file__).read_text()
+    assert "acls" not in source
 
 
 def test_only_tests_that_want_a_broker_are_chosen(tools: Any, tmp_path: Path) -> None:
