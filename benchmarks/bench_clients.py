@@ -15,6 +15,7 @@ are those of rates to confluent-kafka's in the same cell.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -68,6 +69,7 @@ def consume(bootstrap: str, case: Case, scale: float) -> Iterator[dict[str, Any]
 def produce(bootstrap: str, case: Case, scale: float) -> Iterator[dict[str, Any] | None]:
     """Let each client fill a topic of its own."""
     for name, (_, share) in PRODUCE.items():
+        os.sync()  # what the client before has left to be written is not this one's to wait for
         yield bench_produce.one(nullcontext(bootstrap), name, case, share * scale)
         delete(bootstrap, bench_produce.TOPIC)
 
