@@ -588,4 +588,4 @@ def test_who_sends_much_at_once_gives_way_to_the_network_thread(producer, topic,
     assert p._core.crowded
     assert pauses
     assert p._core.thread.call(lambda: p._core.crowded).wait(WAIT_S)
-    assert p._core.thread.call(lambda: p._core.crowded).result(WAIT_S) is False
+    assert p._core.thread.call(lambda: p._core.crowded).result(WAIT_S) == 0

@@ -122,6 +122,8 @@ class Accumulator:
         self.queues: dict[tuple[str, int], PartitionQueue] = {}
         self.memory_bytes = 0
         """Reserved by batches that are not done."""
+        self.opened_bytes = 0
+        """What the batch that was opened last began with."""
         self.full = False
         """True from a refusal until half of the memory is free."""
         self.ready: dict[PartitionQueue, None] = {}
@@ -223,6 +225,7 @@ class Accumulator:
             if larger > self._batch_bytes and self.memory_bytes + larger <= self._memory_max:
                 builder.max_bytes = batch.reserved_bytes = larger
         self.memory_bytes += batch.reserved_bytes
+        self.opened_bytes = batch.reserved_bytes
         queue.open = batch
         queue.builder, queue.delivery = builder, batch.delivery
         self._lingering.append(batch)

@@ -5,8 +5,9 @@ Rules:
   and returns its future; it waits only for memory (`buffer_memory`) and for the metadata of a topic
   seen for the first time, at most `max_block_ms`.
 - A thread that sends without a pause keeps the interpreter's lock for 5 ms at a time, and the
-  network thread needs it several times a request. So it gives way for a moment, a few times a
-  megabyte, once a quarter of `buffer_memory` is in use: else they work in turns, not side by side.
+  network thread needs it several times a request. So it gives way for a moment with each batch,
+  longer with a large one, once a quarter of `buffer_memory` is in use: else they work in turns, not
+  side by side, and it runs so far ahead that memory is never in a cache.
 - A failure that nobody has looked at through its future is raised by the next `flush` or `close`.
 
 Shell: the clock.
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 _GIVE_WAY_S = 0.00002
 """Long enough for another thread to take the interpreter's lock."""
+_GIVE_WAY_BYTE_S = 0.0002 / (1 << 20)
+"""A large batch is a longer way ahead: who is far ahead writes to memory that no cache holds."""
 
 
 class _Begun(Observed):
@@ -90,8 +93,8 @@ class Producer(Front, Transacting, _Begun):
         while True:
             result = self._core.add(topic, value, key, partition, timestamp_ms, headers)
             if not isinstance(result, Future):
-                if self._core.crowded:
-                    time.sleep(_GIVE_WAY_S)
+                if crowded := self._core.crowded:
+                    time.sleep(max(_GIVE_WAY_S, crowded * _GIVE_WAY_BYTE_S))
                 return result
             self._core.check_may_wait()
             deadline_ms = deadline_ms or self._core.monotonic_ms() + self.config.max_block_ms

@@ -272,10 +272,10 @@ class ProducerCore:
             raise self._cluster.refusal
 
     @property
-    def crowded(self) -> bool:
-        """True for a thread of a user's when much waits to be sent."""
+    def crowded(self) -> int:
+        """For a thread of a user's, when much waits to be sent: how large the last batch began."""
         much = self._accumulator.memory_bytes > self.config.buffer_memory // 4
-        return much and not self._loop.on_loop_thread
+        return self._accumulator.opened_bytes if much and not self._loop.on_loop_thread else 0
 
     def check_may_wait(self) -> None:
         """Raise UsageError on the network thread, which would wait for itself."""
