@@ -109,12 +109,18 @@ def test_what_the_consumer_says_counts_when_nothing_is_in_hand() -> None:
     found = reading(consumer, {("tier", 0): (8, 0), ("due", 0): (8, 2)})
     assert found["orders", 0] == Reading(3, None, "its leader is gone")
     assert found["full", 0].why == PAUSED
-    assert found["tier", 0] == Reading(8, 0, "")
+    assert found["tier", 0] == Reading(8, 0, "read up to its bound")
     assert found["due", 0] == Reading(8, 2, "its leader is gone")
     engine = Engine([route()])
     started(engine)
     assert at(engine, 1, found["orders", 0]).why == "its leader is gone"
     assert at(engine, 1, Reading(0, None, "its leader is gone")).moving
+    tier = (engine.partitions[TP].route.topics.entry, 0)
+    engine.assigned(tier, 1, 0, "")
+    held_up = (examine(engine.partitions[tier], 1, found[name, 0]) for name in ("tier", "due"))
+    assert [each.moving for each in held_up] == [True, False]
+    unknown = Reading(8, None, "read up to its bound")
+    assert examine(engine.partitions[tier], 1, unknown).moving, "nobody knows yet what is due"
 
 
 def test_of_a_running_app(cluster, topic, produce, app, start) -> None:

@@ -180,7 +180,7 @@ def existing_topics(admin: Admin, names: Iterable[str]) -> dict[str, TopicDescri
             hint = f" Did you mean {near!r}?" if near else ""
             raise BrokerError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"topic {name!r} does not exist{_or_hidden(admin)}, and nothing was created.{hint} "
+                f"topic {name!r} does not exist{_or_hidden(admin)}, and nothing was changed.{hint} "
                 f"`kohort topic list` shows those there are; `kohort topic create {name}` makes it",
             )
     return admin.describe_topics(wanted) if wanted else {}

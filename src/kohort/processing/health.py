@@ -143,7 +143,7 @@ def reading(consumer: ConsumerHealth, tiers: Tiers) -> dict[tuple[str, int], Rea
             found[key] = Reading(each.lag, None, why)
             continue
         unread, due = tiers[key]
-        found[key] = Reading(unread, due, why if due else "")
+        found[key] = Reading(unread, due, why)
     return found
 
 
@@ -153,7 +153,9 @@ def examine(partition: Partition, now_ms: int, read: Reading) -> AppPartitionHea
     if (present := partition.stands()) is not standing:
         standing, since_ms = present, now_ms
     delay_ms, head = partition.delay_ms, tracker.head
-    not_read = read.why if read.unread and not partition.outstanding else ""
+    # A tier is read up to what is due, by a bound that is ours: only what is due can be held up.
+    ready = read.unread if partition.is_source else read.due
+    not_read = read.why if ready and not partition.outstanding else ""
     return AppPartitionHealth(
         partition=partition.key,
         tier="" if delay_ms is None else format_duration(delay_ms) if delay_ms else REDRIVE,
