@@ -211,6 +211,23 @@ def test_a_lost_generation_is_lost_and_commits_nothing(code: int, kept: str) -> 
     assert d.request(JoinGroupRequest).member_id == kept
 
 
+@pytest.mark.parametrize("code", [E.ILLEGAL_GENERATION, E.UNKNOWN_MEMBER_ID])
+def test_a_generation_lost_before_its_partitions_are_given_up(code: int) -> None:
+    """Spec 1.5, C6: what the caller has not given up yet is lost, and it has to know that."""
+    d = Driver().stable()
+    d.later(3_000)
+    d.beat(E.REBALANCE_IN_PROGRESS)
+    given_up = d.only(Revoke)
+    assert (given_up.partitions, given_up.lost) == ({"t": (0, 1)}, False)
+    d.later(3_000)
+    d.beat(code)
+    step = d.only(Revoke)
+    assert (step.partitions, step.lost) == ({}, True)
+    assert d.call("revoked", given_up.token) == []
+    d.call("revoked", step.token)
+    assert d.request(JoinGroupRequest)
+
+
 @pytest.mark.parametrize("kind", ["range", COOP])
 @pytest.mark.parametrize("code", [E.ILLEGAL_GENERATION, E.UNKNOWN_MEMBER_ID])
 def test_a_generation_lost_in_the_middle_of_a_join(kind: str, code: int) -> None:

@@ -120,7 +120,7 @@ class ClassicMember(MemberCore):
 
     def _step_done(self, token: int) -> None:
         if token == self._step:
-            self._step = None
+            self._step, self._gives_up = None, False
             self._advance()
 
     def _coordinator_known(self) -> None:

@@ -81,6 +81,7 @@ class MemberCore(MemberBase[State, Event]):
         self.protocol: str | None = None
         self.is_leader = False
         self._step: int | None = None
+        self._gives_up = False  # a step that is open does
         # What the caller owns once it has run every step that was emitted, and since when.
         self._owned: Partitions = {}
         self._owned_generation = NO_GENERATION
@@ -139,11 +140,12 @@ class MemberCore(MemberBase[State, Event]):
     # -- giving up -----------------------------------------------------------------------------
 
     def _revoke(self, partitions: Partitions, lost: bool, reason: str) -> None:
-        if not partitions:
+        """With `lost`, also when only an open step gives something up: it must know that (C6)."""
+        if not partitions and not (lost and self._gives_up):
             return
         self._owned = subtract(self._owned, partitions)
         self._serial += 1
-        self._step = self._serial
+        self._step, self._gives_up = self._serial, True
         self._out.append(Revoke(self._serial, partitions, lost, reason))
 
     def _rejoin(self, reason: str) -> None:
