@@ -81,7 +81,7 @@ class MemberCore(MemberBase[State, Event]):
         self.protocol: str | None = None
         self.is_leader = False
         self._step: int | None = None
-        self._gives_up = False  # a step that is open does
+        self._gives_up = False  # a step that is open does, and does not know of a loss
         # What the caller owns once it has run every step that was emitted, and since when.
         self._owned: Partitions = {}
         self._owned_generation = NO_GENERATION
@@ -145,7 +145,7 @@ class MemberCore(MemberBase[State, Event]):
             return
         self._owned = subtract(self._owned, partitions)
         self._serial += 1
-        self._step, self._gives_up = self._serial, True
+        self._step, self._gives_up = self._serial, not lost
         self._out.append(Revoke(self._serial, partitions, lost, reason))
 
     def _rejoin(self, reason: str) -> None:
