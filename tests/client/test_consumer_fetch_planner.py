@@ -287,6 +287,18 @@ def test_no_small_orders_while_there_is_much_to_read() -> None:
     assert world.plan() != []
 
 
+def test_paused_data_and_a_long_poll_do_not_keep_others_waiting() -> None:
+    """Spec 4.2: what waits for records at one node says nothing of how busy the reader is."""
+    world = World(4, nodes=2, limits=LIMITS._replace(buffer_bytes=16 << 20))
+    for position in world.positions:
+        position.high_watermark = 0 if world.leaders[position.tp] else 100
+    busy, waiting = sorted(world.plan(), key=lambda order: order.node)
+    assert (busy.idle, waiting.idle) == (False, True)
+    world.answer(busy, 0, data=bytes(14 << 20))
+    world.positions.pause(world.tps[:1])
+    assert asked(world.one()) == {2}
+
+
 def test_an_order_names_no_more_than_may_find_room_in_its_answer() -> None:
     """F1: the least recently served of those with records, and all that nothing is known of."""
     world = World(101)

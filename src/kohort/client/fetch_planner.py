@@ -206,7 +206,9 @@ class FetchPlanner:
         room = limits.buffer_bytes - self.positions.buffered_bytes - self._reserved
         if room >= min(limits.order_bytes(), limits.buffer_bytes // 4):
             return True
-        return not self.under_way and not any(p.buffer and not p.paused for p in self.positions)
+        if not all(order.idle for order in self.under_way.values()):
+            return False
+        return not any(p.buffer and not p.paused for p in self.positions)
 
     def _lane(self, node: int, found: Sequence[Position], *, hurry: bool, idle: bool) -> int | None:
         """The connection for an order, if one is free for such a one."""
