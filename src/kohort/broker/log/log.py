@@ -109,9 +109,9 @@ class PartitionLog:
         self.epochs = epochs
         self.leader_epoch = leader_epoch
         self.offline: str | None = None
+        """Why nothing can be appended or read any more, or None."""
         self._refusing = False
         """The last write failed, which has been said."""
-        """Why nothing can be appended or read any more, or None."""
         self.high = self.end
         self._ending: deque[Completed] = deque()
         self._stable = self.high
