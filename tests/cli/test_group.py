@@ -183,3 +183,20 @@ def test_an_unknown_group_does_not_hide_the_others(
         ran = kohort("group", "lag", "neither", "nor")
         assert (ran.code, ran.out) == (1, "")
         assert kohort("group", "lag", "known", "absent", "--fail-above", "0").code == 4
+
+
+def test_a_group_without_members_is_deleted_with_its_offsets(
+    kohort: Run, cluster: Cluster, orders: str
+) -> None:
+    with member(cluster, "old", orders) as consumer:
+        consumer.commit()
+        refused = kohort("group", "delete", "old", "--execute")
+        assert refused.code == 1
+        assert "has members (1), which may still commit; stop them first" in refused.err
+    looked = kohort("group", "delete", "old")
+    assert looked.out == "would delete old: 2 committed offsets\n"
+    assert "nothing was changed" in looked.err
+    assert kohort("group", "delete", "old", "no-such", "--execute").code == 1
+    assert kohort("group", "lag", "old").code == 0, "all that were named, or none"
+    assert kohort("group", "delete", "old", "--execute").out == "deleted old: 2 committed offsets\n"
+    assert "no group 'old'" in kohort("group", "lag", "old").err

@@ -45,7 +45,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "group": (
         "kohort.cli.group",
         "group",
-        "List and describe groups; how far behind they are, and why they rebalanced.",
+        "List, describe, reset, delete groups; how far behind they are, why they rebalanced.",
     ),
     "acl": ("kohort.cli.acl", "acl", "Who may do what."),
     "app": ("kohort.cli.run_app", "app_group", "Run the handlers of an App written in Python."),

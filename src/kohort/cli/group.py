@@ -19,6 +19,7 @@ import click
 
 from kohort.cli.app import EXIT_CHECK_FAILED, EXIT_PARTIAL
 from kohort.cli.connect import Client, client_options, open_admin
+from kohort.cli.group_delete import delete
 from kohort.cli.group_look import known, settings, told
 from kohort.cli.group_plan import plan
 from kohort.cli.group_reset import reset
@@ -62,7 +63,7 @@ class Found:
 
 @click.group()
 def group() -> None:
-    """List and describe groups; how far behind they are, and why they rebalanced."""
+    """List, describe, reset, delete groups; how far behind they are, why they rebalanced."""
 
 
 @group.command(
@@ -341,6 +342,7 @@ def _coordinator(described: GroupDescription) -> str:
     return f"{node.host}:{node.port} ({node.node_id})"
 
 
+group.add_command(delete)
 group.add_command(plan)
 group.add_command(reset)
 group.add_command(timeline)

@@ -44,6 +44,16 @@ def known(admin: Admin, names: Iterable[str]) -> tuple[list[GroupDescription], l
     return there, missing
 
 
+def without_members(group: GroupDescription, who: str) -> None:
+    """Raise GroupError for a group with members; `who` says what these would do to the command."""
+    if group.members:
+        raise GroupError(
+            ErrorCode.NON_EMPTY_GROUP,
+            f"group {group.group_id!r} has members ({len(group.members)}), {who}; stop them first "
+            "(`kohort group describe` shows them)",
+        )
+
+
 def _no_group(name: str, listed: list[str]) -> GroupError:
     near = nearest(name, listed)
     hint = f" Did you mean {near!r}?" if near else ""

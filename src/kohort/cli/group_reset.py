@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kohort.cli.connect import Client, client_options, existing_topics, open_admin
-from kohort.cli.group_look import existing, settings
+from kohort.cli.group_look import existing, settings, without_members
 from kohort.cli.output import output_option, show
 from kohort.cli.positions import Start, parse_start
-from kohort.errors import ErrorCode, GroupError, UsageError
+from kohort.errors import UsageError
 
 if TYPE_CHECKING:
     from kohort.client.admin import Admin
@@ -60,12 +60,7 @@ def reset(
     start = parse_start(where, time.time_ns() // 1_000_000, "--to")
     with open_admin(settings(client)) as admin:
         (described,) = existing(admin, [group])
-        if described.members:
-            raise GroupError(
-                ErrorCode.NON_EMPTY_GROUP,
-                f"group {group!r} has members ({len(described.members)}), which would commit over "
-                "it; stop them first (`kohort group describe` shows them)",
-            )
+        without_members(described, "which would commit over it")
         held = admin.list_group_offsets(group)
         chosen = _chosen(admin, topics) if topics else sorted(held)
         targets = _targets(admin, start, chosen)
