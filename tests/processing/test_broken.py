@@ -244,6 +244,24 @@ def test_whoever_looks_at_the_depths_hears_what_is_so_now() -> None:
         gate.stop()
 
 
+def test_the_depths_count_from_where_whoever_asks_has_read() -> None:
+    """Records that were read since the gate was told last are neither unread nor held up."""
+
+    class Full(Port):
+        def latest(self, wanted):
+            return dict.fromkeys(wanted, 4)
+
+    at = ("orders.billing.retry.0s", 0)
+    gate = Gatekeeper({at[0]: 0}, 0, Full(), lambda: 1_000_000, lambda ends: None)
+    gate.watch({at: 2})
+    gate.start()
+    try:
+        assert gate.depths() == {at: (2, 2)}
+        assert gate.depths({at: 4}) == {at: (0, 0)}
+    finally:
+        gate.stop()
+
+
 def test_what_the_gate_asks_for_itself_makes_no_depth_young() -> None:
     """The entry topic is asked for each second: nobody who looked at a tier was told any news."""
     now, latest = [1_000_000], [0]

@@ -95,21 +95,23 @@ def test_an_open_circuit_and_a_refused_output() -> None:
 def test_what_the_consumer_says_counts_when_nothing_is_in_hand() -> None:
     """A tier that is read up to what is due is not held up; a partition without a leader is."""
 
-    def seen(topic: str, why: str, *, paused: bool = False) -> PartitionHealth:
+    def seen(topic: str, why: str, *, paused: bool = False, bound: bool = False):
         tp = TopicPartition(topic, 0)
-        return PartitionHealth(tp, "", 0, 0, 5, 3, None, 0, paused, why)
+        return PartitionHealth(tp, "", 0, 0, 5, 3, None, 0, paused, why, bound)
 
     partitions = (
         seen("orders", "its leader is gone"),
         seen("full", "paused; resume()", paused=True),
-        seen("tier", "read up to its bound"),
+        seen("tier", "read up to its bound", bound=True),
+        seen("opened", "read up to its bound", bound=True),
         seen("due", "its leader is gone"),
     )
     consumer = ConsumerHealth("stable", 0, "", 1, 0, 0, 1, partitions, ())
-    found = reading(consumer, {("tier", 0): (8, 0), ("due", 0): (8, 2)})
+    found = reading(consumer, {("tier", 0): (8, 0), ("opened", 0): (8, 1), ("due", 0): (8, 2)})
     assert found["orders", 0] == Reading(3, None, "its leader is gone")
     assert found["full", 0].why == PAUSED
-    assert found["tier", 0] == Reading(8, 0, "read up to its bound")
+    assert found["tier", 0] == Reading(8, 0, "")
+    assert found["opened", 0] == Reading(8, 1, ""), "the bound that is ours is moved at once"
     assert found["due", 0] == Reading(8, 2, "its leader is gone")
     engine = Engine([route()])
     started(engine)
@@ -119,7 +121,7 @@ def test_what_the_consumer_says_counts_when_nothing_is_in_hand() -> None:
     engine.assigned(tier, 1, 0, "")
     held_up = (examine(engine.partitions[tier], 1, found[name, 0]) for name in ("tier", "due"))
     assert [each.moving for each in held_up] == [True, False]
-    unknown = Reading(8, None, "read up to its bound")
+    unknown = Reading(8, None, "its leader is gone")
     assert examine(engine.partitions[tier], 1, unknown).moving, "nobody knows yet what is due"
 
 

@@ -35,6 +35,7 @@ class PartitionHealth:
         lag_ms: the age of the last record that was handed out, 0 at the end.
         buffered_bytes: fetched and not handed out.
         why: why it is not moving; "" when it is.
+        at_bound: it is read up to its bound (`limit`), and `why` says that.
     """
 
     partition: TopicPartition
@@ -47,6 +48,7 @@ class PartitionHealth:
     buffered_bytes: int
     paused: bool
     why: str
+    at_bound: bool = False
 
     @property
     def moving(self) -> bool:
@@ -132,7 +134,12 @@ def examine(position: Position, around: Surroundings) -> PartitionHealth:
         buffered_bytes=position.buffered_bytes,
         paused=position.paused,
         why=_why(position, around, lag),
+        at_bound=position.error is None and not position.paused and _at_bound(position),
     )
+
+
+def _at_bound(position: Position) -> bool:
+    return position.end is not None and position.known and position.offset >= position.end
 
 
 def _why(position: Position, around: Surroundings, lag: int | None) -> str:
@@ -141,7 +148,7 @@ def _why(position: Position, around: Surroundings, lag: int | None) -> str:
         return f"stopped: {position.error}"
     if position.paused:
         return "paused; resume() lets it go on"
-    if position.end is not None and position.known and position.offset >= position.end:
+    if _at_bound(position):
         return f"read up to its bound {position.end}; limit() sets another"
     if position.phase is Phase.AWAITING_OFFSET and around.has_group and around.coordinator is None:
         return f"{position.phase.value}; the group's coordinator is not known at present"
@@ -182,8 +189,7 @@ def raise_stalled(positions: Iterable[Position], around: Surroundings, watchdog_
         still_ms = _still_ms(position, around)
         lag = position.lag(committed_only=around.committed_only)
         waits_for_caller = position.paused or position.buffer is not None
-        bounded = position.end is not None and position.offset >= position.end
-        if still_ms < watchdog_ms or lag == 0 or waits_for_caller or bounded:
+        if still_ms < watchdog_ms or lag == 0 or waits_for_caller or _at_bound(position):
             continue
         if position.error is not None:
             continue  # poll raises that one itself

@@ -100,18 +100,24 @@ class Gatekeeper:
                 if at in self._starts:
                     self._starts[at] = position
 
-    def depths(self) -> dict[TopicPartition, tuple[int, int]]:
+    def depths(
+        self, positions: Mapping[TopicPartition, int] | None = None
+    ) -> dict[TopicPartition, tuple[int, int]]:
         """By partition: how many records are not read yet, and how many of these are due.
 
         As of a second ago at most, where the cluster answers within a quarter of one.
+
+        Args:
+            positions: how far they have been read, by who knows that better than `moved` told.
         """
+        read = positions or {}
         with self._changed:
             if self._starts and self._thread.is_alive():
                 self._look_again()
             starts = dict(self._starts)
         found: dict[TopicPartition, tuple[int, int]] = {}
-        for at, position in starts.items():
-            opened = self._gate.opened(at)
+        for at, start in starts.items():
+            position, opened = read.get(at, start), self._gate.opened(at)
             if opened is not None:
                 found[at] = max(0, opened.latest - position), max(0, opened.end - position)
         return found

@@ -133,12 +133,21 @@ class Reading:
     why: str = ""
 
 
+def positions_in(consumer: ConsumerHealth) -> dict[tuple[str, int], int]:
+    """Where every partition was read at the instant at which the consumer was looked at."""
+    return {
+        (each.partition.topic, each.partition.partition): each.position
+        for each in consumer.partitions
+        if each.position is not None
+    }
+
+
 def reading(consumer: ConsumerHealth, tiers: Tiers) -> dict[tuple[str, int], Reading]:
     """How far every partition is read; `tiers`: unread records and due ones of theirs."""
     found: dict[tuple[str, int], Reading] = {}
     for each in consumer.partitions:
         key = (each.partition.topic, each.partition.partition)
-        why = PAUSED if each.paused else each.why
+        why = PAUSED if each.paused else "" if each.at_bound else each.why  # the gate's bound
         if key not in tiers:
             found[key] = Reading(each.lag, None, why)
             continue
@@ -153,7 +162,7 @@ def examine(partition: Partition, now_ms: int, read: Reading) -> AppPartitionHea
     if (present := partition.stands()) is not standing:
         standing, since_ms = present, now_ms
     delay_ms, head = partition.delay_ms, tracker.head
-    # A tier is read up to what is due, by a bound that is ours: only what is due can be held up.
+    # A tier is read up to what is due: only that can be held up.
     ready = read.unread if partition.is_source else read.due
     not_read = read.why if ready and not partition.outstanding else ""
     return AppPartitionHealth(

@@ -35,7 +35,7 @@ from kohort.errors import (
 )
 from kohort.processing.engine import Engine
 from kohort.processing.gatekeeper import Gatekeeper
-from kohort.processing.health import AppHealth, Reading, Workers, examine, reading
+from kohort.processing.health import AppHealth, Reading, Workers, examine, positions_in, reading
 from kohort.processing.holding import Scanned
 from kohort.processing.pools import QUEUED_PER_WORKER, Finished, Pool, Portions
 from kohort.processing.publishing import Published, Publisher
@@ -189,9 +189,11 @@ class Runner(RebalanceListener):
         now_ms = self.now_ms()
         return {key: p.why_standing(now_ms) for key, p in list(self.engine.partitions.items())}
 
-    def tiers(self) -> dict[tuple[str, int], tuple[int, int]]:
+    def tiers(
+        self, positions: Mapping[tuple[str, int], int] | None = None
+    ) -> dict[tuple[str, int], tuple[int, int]]:
         """Of each partition of a tier: records not read yet, and those of them that are due."""
-        return {} if self._gatekeeper is None else self._gatekeeper.depths()
+        return {} if self._gatekeeper is None else self._gatekeeper.depths(positions)
 
     def oldest_failures(self) -> dict[str, int | None]:
         """When the oldest failure of each source topic that this member looks after failed."""
@@ -212,7 +214,7 @@ class Runner(RebalanceListener):
     def health(self, group: str) -> AppHealth:
         """What is known of every partition at this instant. Any thread."""
         consumer = self.consumer.health()
-        read, now_ms = reading(consumer, self.tiers()), self.now_ms()
+        read, now_ms = reading(consumer, self.tiers(positions_in(consumer))), self.now_ms()
         partitions = [
             examine(partition, now_ms, read.get(key, Reading()))
             for key, partition in sorted(dict(self.engine.partitions).items())
