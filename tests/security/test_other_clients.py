@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
 from collections.abc import Callable
 from typing import Any
@@ -117,6 +118,8 @@ def test_kafka_python(cluster: Cluster, certificates: Certificates, mechanism: s
     found = consumer.poll(timeout_ms=10_000)
     assert [record.value for records in found.values() for record in records] == [b"x"]
     consumer.close()
+    del producer, consumer
+    gc.collect()  # it forgets to close some of its sockets, which the next test would hear of
 
 
 def test_librdkafka_renews_its_login(start: Start) -> None:

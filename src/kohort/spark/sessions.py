@@ -128,7 +128,25 @@ def session(
     quiet = "OFF" if chosen in ("local", "test") else "ERROR"
     spark.sparkContext.setLogLevel(os.environ.get(LOG_VARIABLE, quiet))
     register(spark)
+    end_quietly(spark.sparkContext)
     return spark
+
+
+def end_quietly(context: Any) -> None:
+    """Let PySpark print no traceback when the JVM ends before its accumulator server does.
+
+    At the end of a program the two race, and the one that waits for updates reads an EOF.
+    """
+    server = getattr(context, "_accumulatorServer", None)
+    if server is None:
+        return
+    tell = server.handle_error
+
+    def handle_error(request: Any, address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], EOFError):
+            tell(request, address)
+
+    server.handle_error = handle_error
 
 
 def register(spark: SparkSession) -> None:
