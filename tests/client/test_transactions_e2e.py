@@ -305,3 +305,32 @@ def test_with_asyncio(cluster: Cluster) -> None:
         found = consumer.committed([T0])[T0]
         assert found is not None
         assert found.offset == 5
+
+
+def test_who_is_fenced_is_not_told_to_do_it_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Apache Kafka may name the old epoch first, and the fence only when the abort is tried."""
+    old = AbortableTransactionError("INVALID_PRODUCER_EPOCH")
+    fenced = FencedError(90, "another one has begun")
+
+    def refuse(error: Exception):
+        def refused() -> None:
+            raise error
+
+        return refused
+
+    with producer(cluster) as p:
+        with monkeypatch.context() as patched:
+            patched.setattr(p, "commit_transaction", refuse(old))
+            patched.setattr(p, "abort_transaction", refuse(fenced))
+            with pytest.raises(FencedError) as raised, p.transaction():
+                pass
+            assert raised.value.__cause__ is old
+        p.abort_transaction()
+        with monkeypatch.context() as patched:
+            patched.setattr(p, "abort_transaction", refuse(fenced))
+            with pytest.raises(ZeroDivisionError) as own, p.transaction():
+                _ = 1 // 0
+            assert "could not be aborted" in own.value.__notes__[0]
+        p.abort_transaction()

@@ -21,6 +21,7 @@ from kohort.processing.health import PAUSED, Reading, examine, reading
 from kohort.processing.outbox import Output
 from kohort.processing.partition import OnFailure
 from kohort.retry.classify import stated
+from tests.clusters import APACHE
 from tests.e2e.broker_process import ROOT
 
 from .test_broken import TP, records, started
@@ -167,6 +168,7 @@ def test_of_a_running_app(cluster, topic, produce, app, start) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(APACHE, reason="has the broker answer late")
 def test_to_connect_takes_its_time_and_is_no_trouble(cluster, topic, produce, app) -> None:
     """A broker that is busy as the app starts is not told of as one that cannot be reached."""
     program, told = app(), list[str]()

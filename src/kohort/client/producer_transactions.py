@@ -25,13 +25,30 @@ from typing import TYPE_CHECKING, Any
 from kohort.client.delivery import Delivery
 from kohort.client.future import Future
 from kohort.client.types import GroupMetadata, OffsetAndMetadata, TopicPartition
-from kohort.errors import AbortableTransactionError, KafkaTimeoutError, KohortError, UsageError
+from kohort.errors import (
+    AbortableTransactionError,
+    FencedError,
+    KafkaTimeoutError,
+    KohortError,
+    UsageError,
+)
 
 if TYPE_CHECKING:
     from kohort.client.producer_core import ProducerCore
     from kohort.client.transactional import Transactional
 
 Offsets = Mapping[TopicPartition, "OffsetAndMetadata | int"]
+
+
+def _note(cause: BaseException, error: KohortError) -> None:
+    """Say beside what went wrong that the transaction could not be aborted either.
+
+    Raises FencedError instead where that forbids what an AbortableTransactionError asks for: a
+    broker may tell a fenced producer of its old epoch first, and it can never do its work again.
+    """
+    if isinstance(error, FencedError) and isinstance(cause, AbortableTransactionError):
+        raise error from cause
+    cause.add_note(f"and the transaction could not be aborted: {error}")
 
 
 class Transacting:
@@ -99,7 +116,7 @@ class Transacting:
         """A transaction for the length of a `with` block: committed at its end, or aborted.
 
         An error inside aborts it and is raised. When the commit is refused, the transaction is
-        aborted and AbortableTransactionError raised: do its work again.
+        aborted and AbortableTransactionError raised: do its work again. FencedError: never again.
         """
         self.begin_transaction()
         try:
@@ -118,7 +135,7 @@ class Transacting:
             try:
                 self.abort_transaction()
             except KohortError as error:
-                cause.add_note(f"and the transaction could not be aborted: {error}")
+                _note(cause, error)
 
     def _abort_open(self, timeout_s: float | None) -> None:
         """Before the producer is closed: readers would wait for what nobody will end."""
@@ -199,7 +216,7 @@ class AsyncTransacting:
             try:
                 await self.abort_transaction()
             except KohortError as error:
-                cause.add_note(f"and the transaction could not be aborted: {error}")
+                _note(cause, error)
 
     async def _abort_open(self, timeout_s: float | None) -> None:
         """As `Producer._abort_open`."""
