@@ -14,6 +14,7 @@ Rules:
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import os
 import re
 import signal
@@ -24,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import ModuleType
 
 import kohort
 from kohort import Admin, Consumer
@@ -270,3 +272,13 @@ def compare(page: Path, shell: Shell, kind: str) -> None:
         wanted, got = same(text).splitlines(), same(found).splitlines()
         differs = difflib.unified_diff(wanted, got, "the page", "what was printed", lineterm="")
         assert wanted == got, "\n".join(differs)
+
+
+def tool(name: str) -> ModuleType:
+    """A program of `tools/`, as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

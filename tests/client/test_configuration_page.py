@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 from types import ModuleType
 
 import pytest
 
 from kohort import AdminConfig, ConsumerConfig, ProducerConfig
-from tests.pages import ROOT
+from tests.pages import tool
 
 
-@pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(
-        "write_configuration", ROOT / "tools" / "write_configuration.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture(scope="module", name="tool")
+def writer() -> ModuleType:
+    return tool("write_configuration")
 
 
 def test_the_page_is_up_to_date(tool: ModuleType) -> None:

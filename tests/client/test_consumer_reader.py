@@ -72,14 +72,19 @@ def test_damage_by_the_other_ways(take: Callable[[FetchReader], object]) -> None
     assert position.phase is Phase.FAILED
 
 
-def test_columns_of_large_values_are_not_gathered_only_to_be_copied_together() -> None:
-    """Rows enough for one call are few where values are large; the next call has the rest."""
-    reader, positions, _ = reading(large(0))
+def and_a_large_one(reader: FetchReader, positions: Positions) -> None:
+    """Partition 4 has two large records, behind what is there."""
     (other,) = positions.add([TopicPartition("t", 4)], 0)
     positions.committed_found(other.tp, other.stamp, 0, -1, 0)
     data = large(0)
     positions.store_buffer(other, Fetched(data, 0, other.stamp), len(data))
     reader.queue(other)
+
+
+def test_columns_of_large_values_are_not_gathered_only_to_be_copied_together() -> None:
+    """Rows enough for one call are few where values are large; the next call has the rest."""
+    reader, positions, _ = reading(large(0))
+    and_a_large_one(reader, positions)
     taken = [reader.take_columns(100, 100, {"value"}, 1 << 20) for _ in range(3)]
     assert [[(piece.partition, piece.rows) for piece in pieces] for pieces in taken] == [
         [(3, 2)], [(4, 2)], [],
@@ -89,11 +94,7 @@ def test_columns_of_large_values_are_not_gathered_only_to_be_copied_together() -
 def test_columns_of_a_large_set_are_not_copied_to_go_with_a_small_one() -> None:
     """The small one is handed out alone."""
     reader, positions, _ = reading(batch(0, 2))
-    (other,) = positions.add([TopicPartition("t", 4)], 0)
-    positions.committed_found(other.tp, other.stamp, 0, -1, 0)
-    data = large(0)
-    positions.store_buffer(other, Fetched(data, 0, other.stamp), len(data))
-    reader.queue(other)
+    and_a_large_one(reader, positions)
     taken = [reader.take_columns(100, 100, {"value"}, 1 << 20) for _ in range(2)]
     assert [[piece.partition for piece in pieces] for pieces in taken] == [[3], [4]]
 

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from importlib.metadata import version
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from tests.pages import ROOT, tool
+
 from .makes import PEERS
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
-@pytest.fixture(scope="module")
-def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(
-        "write_compatibility", ROOT / "tools" / "write_compatibility.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture(scope="module", name="tool")
+def writer() -> ModuleType:
+    return tool("write_compatibility")
 
 
 def test_the_page_is_up_to_date(tool: ModuleType) -> None:

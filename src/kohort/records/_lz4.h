@@ -14,21 +14,14 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "_crc32c.h" /* kh_load64 */
+
 #define KH_LZ4_BLOCK 65536u
 #define KH_LZ4_BITS 13
 #define KH_LZ4_TAIL 24     /* the format asks for 12 bytes from the last match's start on */
 #define KH_LZ4_LITERALS 5  /* so many bytes at the end are literals */
 #define KH_LZ4_LEAST 4     /* the shortest match */
 #define KH_LZ4_PATIENCE 64 /* misses before each longer step */
-
-static inline uint64_t kh_lz4_get(const uint8_t *p) {
-    uint64_t word;
-    memcpy(&word, p, 8);
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    word = __builtin_bswap64(word);
-#endif
-    return word;
-}
 
 /* The first five bytes of `word` to a place in the table. */
 static inline uint32_t kh_lz4_slot(uint64_t word) {
@@ -39,7 +32,7 @@ static inline uint32_t kh_lz4_slot(uint64_t word) {
 static inline size_t kh_lz4_same(const uint8_t *a, const uint8_t *b, const uint8_t *end) {
     const uint8_t *start = a;
     while (a + 8 <= end) {
-        uint64_t differ = kh_lz4_get(a) ^ kh_lz4_get(b);
+        uint64_t differ = kh_load64(a) ^ kh_load64(b);
         if (differ) return (size_t) (a - start) + (size_t) (__builtin_ctzll(differ) >> 3);
         a += 8;
         b += 8;
@@ -75,10 +68,10 @@ static size_t kh_lz4_block(const uint8_t *data, size_t size, uint8_t *out) {
 
     memset(seen, 0, sizeof(seen)); /* nothing was seen but the first byte, which nobody looks for */
     while (at < last) {
-        uint64_t word = kh_lz4_get(at);
+        uint64_t word = kh_load64(at);
         uint16_t *slot = &seen[kh_lz4_slot(word)];
         const uint8_t *match = data + *slot;
-        uint64_t differ = word ^ kh_lz4_get(match);
+        uint64_t differ = word ^ kh_load64(match);
         *slot = (uint16_t) (at - data);
         if ((uint32_t) differ) {
             at += misses++ / KH_LZ4_PATIENCE;
@@ -120,8 +113,8 @@ static size_t kh_lz4_block(const uint8_t *data, size_t size, uint8_t *out) {
         }
         *token = halves;
         /* What begins a little later may come again without what stood before it. */
-        seen[kh_lz4_slot(kh_lz4_get(at + 1))] = (uint16_t) (at + 1 - data);
-        seen[kh_lz4_slot(kh_lz4_get(at + 2))] = (uint16_t) (at + 2 - data);
+        seen[kh_lz4_slot(kh_load64(at + 1))] = (uint16_t) (at + 1 - data);
+        seen[kh_lz4_slot(kh_load64(at + 2))] = (uint16_t) (at + 2 - data);
         at = literals = next;
         misses = KH_LZ4_PATIENCE;
     }
