@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
+import threading
 
 import pytest
 
 import kohort.client.cluster as cluster_module
 import kohort.client.health as health_module
+import kohort.client.refusals as refusals_module
 from kohort import Admin, Consumer, Producer, TopicPartition
 from kohort.client.health import Surroundings, examine, raise_stalled
 from kohort.client.missing_topics import missing_topic
 from kohort.client.positions import Phase, Position, Stamp
-from kohort.errors import ConsumerStalledError, KohortError
+from kohort.client.refusals import Refusals
+from kohort.errors import ConsumerStalledError, ErrorCode, KohortError
+from kohort.metrics import RefusalEnded, Refused
+from kohort.testing.faults import SetFault
 from tests.clusters import APACHE, Cluster
 
-from .consumer_world import World, until
+from .consumer_world import PATIENCE_S, World, until
 
 TP = TopicPartition("orders", 3)
 
@@ -32,6 +37,7 @@ def around(**fields) -> Surroundings:
         "now_ms": 61_000, "wall_ms": 1_000_000, "polled_ms": 0, "committed_only": False,
         "budget_bytes": 100, "buffered_bytes": 0, "coordinator": 1, "has_group": True,
         "leader_of": lambda tp: 2, "reachable": lambda node: True,
+        "refusals": Refusals(),
     }  # fmt: skip
     return Surroundings(**{**usual, **fields})
 
@@ -198,3 +204,99 @@ def test_a_call_that_waits_for_a_cluster_that_is_down_says_so(
         client.send("t", b"v") if face is Producer else client.list_topics()
     assert "no broker could be reached: 127.0.0.1:1" in caplog.text
     client.close()
+
+
+@pytest.mark.parametrize("phase", [Phase.FETCHING, Phase.AWAITING_RESET, Phase.AWAITING_VALIDATION])
+def test_what_is_refused_says_so(phase: Phase) -> None:
+    """Also between two tries, when one is under way."""
+    refusals = Refusals()
+    refusals.note(TP, ErrorCode.KAFKA_STORAGE_ERROR, 49_000)
+    for fields in ({"retry_at_ms": 61_500}, {"in_flight": 1}, {}):
+        why = examine(position(phase=phase, **fields), around(refusals=refusals)).why
+        assert re.search("refused with KAFKA_STORAGE_ERROR for 12s .its broker cannot use its", why)
+    assert examine(position(phase=phase, paused=True), around(refusals=refusals)).paused
+
+
+def test_a_refusal_is_told_once_and_its_end_too() -> None:
+    refusals, storage = Refusals(), int(ErrorCode.KAFKA_STORAGE_ERROR)
+    for number in range(7):
+        refusals.note(("t", number), ErrorCode.NOT_LEADER_OR_FOLLOWER, 1_000)
+        refusals.note(("t", number), storage, 1_500)
+    refusals.note("group 'g'", ErrorCode.NOT_COORDINATOR, 2_000)
+    assert refusals.look(3_999) is None
+    told = refusals.look(4_000)
+    assert told is not None
+    (text,) = told.warnings
+    assert text.startswith("t-0, t-1, t-2, t-3, t-4 and 2 more: refused with KAFKA_STORAGE_ERROR")
+    assert told.events == [Refused(("t", number), storage, 3_000) for number in range(7)]
+    assert refusals.look(4_999) is None
+    told = refusals.look(5_000)
+    assert told is not None
+    assert told.warnings == ["group 'g': refused with NOT_COORDINATOR for 3s; it is tried on"]
+    refusals.note(("t", 0), storage, 9_000)
+    assert refusals.look(9_000) is None
+    refusals.served(("t", 0))
+    refusals.forget(("t", 1))
+    told = refusals.look(9_100)
+    assert told is not None
+    assert told.warnings == ["t-0: not refused any more"]
+    assert told.events == [RefusalEnded(("t", 0), storage, 8_100)]
+    refusals.note(("t", 8), storage, 9_200)
+    refusals.served(("t", 8))
+    assert refusals.look(20_000) is None  # what passed by itself was no trouble
+
+
+def storage_error(cluster: Cluster, api: str, **where) -> SetFault:
+    return cluster.faults.fail(api, "KAFKA_STORAGE_ERROR", times=100_000, **where)
+
+
+@pytest.mark.skipif(APACHE, reason="tells the broker to fail")
+@pytest.mark.parametrize("api", ["Fetch", "ListOffsets", "OffsetFetch", "JoinGroup"])
+def test_a_broker_that_refuses_for_ever_is_no_secret(
+    api: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """KAFKA_STORAGE_ERROR is retriable: it was tried on in silence for as long as it took."""
+    monkeypatch.setattr(refusals_module, "WARNED_MS", 50)
+    with Cluster(group_initial_rebalance_delay_ms=0) as cluster:
+        world = World(cluster)
+        topic, group = world.topic(2, records=10), world.group()
+        seen: list[Refused | RefusalEnded] = []
+        consumer = world.consumer(group_id=group)
+        consumer.events.subscribe(Refused, seen.append)
+        consumer.events.subscribe(RefusalEnded, seen.append)
+        coordinator = api in ("OffsetFetch", "JoinGroup")
+        name = f"group '{group}'" if api == "JoinGroup" else f"{topic}-1"
+        with storage_error(cluster, api, **{"group": group} if coordinator else {"topic": topic}):
+            consumer.subscribe([topic])
+            until(lambda: "refused with KAFKA_STORAGE_ERROR" in str(consumer.health()), consumer)
+            until(lambda: "refused with KAFKA_STORAGE_ERROR" in caplog.text, consumer)
+            assert name in caplog.text
+            assert {int(e.code) for e in seen} == {56}
+        until(lambda: [p.lag for p in consumer.health().partitions] == [0, 0], consumer)
+        until(lambda: "not refused any more" in caplog.text, consumer)
+        assert not consumer.health().stuck
+        assert consumer.health().concerns == ()
+        assert isinstance(seen[-1], RefusalEnded)
+        world.close()
+
+
+@pytest.mark.skipif(APACHE, reason="tells the broker to fail")
+@pytest.mark.parametrize("api", ["Produce", "InitProducerId"])
+def test_a_producer_that_is_refused_for_ever_says_so(
+    api: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(refusals_module, "WARNED_MS", 50)
+    told, over = threading.Event(), threading.Event()
+    what = "t-0" if api == "Produce" else "the producer id"
+    with Cluster() as cluster:
+        cluster.create_topic("t", partitions=1)
+        with Producer(bootstrap_servers=cluster.bootstrap, retry_backoff_ms=20) as producer:
+            producer.events.subscribe(Refused, lambda event: told.set())
+            producer.events.subscribe(RefusalEnded, lambda event: over.set())
+            with storage_error(cluster, api):
+                future = producer.send("t", b"v")
+                assert told.wait(PATIENCE_S)
+            assert future.result(PATIENCE_S).offset == 0
+            assert over.wait(PATIENCE_S)
+    assert f"{what}: refused with KAFKA_STORAGE_ERROR" in caplog.text
+    assert f"{what}: not refused any more" in caplog.text

@@ -7,6 +7,7 @@ what the broker has stored in the end is what was sent, in order, once (KIP-98).
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 
@@ -14,11 +15,12 @@ from kohort.client.accumulator import Accumulator
 from kohort.client.config import ProducerConfig
 from kohort.client.front_implementation import RecordFuture
 from kohort.client.produce import seal
-from kohort.client.sender import Answer, IdState, Sender
+from kohort.client.sender import PRODUCER_ID, Answer, IdState, Sender
 from kohort.errors import (
     BrokerError,
     ClosedError,
     ConnectionFailedError,
+    ErrorCode,
     KafkaTimeoutError,
     KohortError,
     RecordTooLargeError,
@@ -550,3 +552,46 @@ def test_a_full_batch_on_lease_grows_or_is_closed():
     assert side.accumulator.give_back(batch, 0)  # nothing more fitted
     assert batch.queue.open is None
     assert batch.count == 2
+
+
+def test_what_is_refused_again_and_again_is_known_until_it_is_stored():
+    """KAFKA_STORAGE_ERROR is retriable: it was tried on in silence until `delivery_timeout_ms`."""
+    side = idempotent(delivery_timeout_ms=1_000, request_timeout_ms=100)
+    side.add(b"a")
+    (plan,) = side.plan(5)
+    side.refuse(plan, ErrorCode.KAFKA_STORAGE_ERROR, 6)
+    side.end(side.sender.failed(side.plan(20)[0], ConnectionFailedError("cut"), 21))
+    refusal = side.sender.refusals.get(("t", 0))
+    assert refusal is not None
+    assert (refusal.code, refusal.since_ms) == (ErrorCode.KAFKA_STORAGE_ERROR, 6)
+    side.ok(side.plan(100)[0])
+    assert not side.sender.refusals
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("id", "has no leader"),
+        ("none", "given the producer its id$"),
+        ("refused", "NOT_AVAILABLE$"),
+    ],
+)
+def test_a_batch_that_was_never_sent_says_why(given, said):
+    side = idempotent() if given == "id" else Side()
+    side.add(b"a")
+    side.plan(5, leader=lambda topic, partition: -1)
+    if given == "refused":
+        side.sender.producer_id_missing(ErrorCode.COORDINATOR_NOT_AVAILABLE, 10)
+        assert side.sender.refusals.get(PRODUCER_ID) is not None
+    side.end(side.sender.expire(130_000))
+    (outcome,) = side.outcomes
+    assert isinstance(outcome.error, KafkaTimeoutError)
+    assert re.search(f"after 0 tries; .*{said}", str(outcome.error)), outcome.error
+
+
+def test_a_batch_that_expires_in_line_names_its_last_error():
+    side = idempotent(delivery_timeout_ms=1_000, request_timeout_ms=100)
+    side.add(b"a")
+    side.refuse(side.plan(5)[0], ErrorCode.KAFKA_STORAGE_ERROR, 6)
+    side.end(side.sender.expire(1_000))
+    assert "after 1 try; last error: KAFKA_STORAGE_ERROR (56)" in str(side.outcomes[0].error)

@@ -25,7 +25,7 @@ from typing import Final
 from kohort.client.config import ProducerConfig
 from kohort.client.delivery import Delivery
 from kohort.client.front_implementation import Slot
-from kohort.errors import RecordTooLargeError
+from kohort.errors import KohortError, RecordTooLargeError
 from kohort.records import BatchBuilder, Compression
 
 _BUILDERS_KEPT_MAX: Final = 64
@@ -42,7 +42,7 @@ class Batch:
     """Records of one partition that travel together."""
 
     __slots__ = (
-        "attempts", "builder", "count", "created_ms", "deadline_ms", "delivery", "leased",
+        "attempts", "builder", "count", "created_ms", "deadline_ms", "delivery", "error", "leased",
         "ordinal", "payload", "queue", "reserved_bytes", "retry_at_ms", "sequence", "stamp",
     )  # fmt: skip
 
@@ -62,6 +62,8 @@ class Batch:
         self.payload: bytes | bytearray | memoryview = b""
         """The batch as it goes over the wire; made when it is first sent."""
         self.attempts = 0
+        self.error: KohortError | None = None
+        """Why its last try came to nothing."""
         self.retry_at_ms = 0
         self.ordinal = 0
         """Its place among the batches of its partition."""

@@ -66,6 +66,8 @@ class ConsumerCalls:
         self._deaf = False
         self._polls = self._inside_ms = self._outside_ms = 0
         self._begun_ms = core.loop.now_ms()
+        self._warned_unreachable = False
+        self._cut_off_ms: int | None = None
 
     # -- polling ---------------------------------------------------------------------------------
 
@@ -128,21 +130,21 @@ class ConsumerCalls:
         waited_ms = core.loop.now_ms() - core.born_ms
         if waited_ms >= core.config.default_api_timeout_ms:
             raise core.cluster.unreachable()
-        if waited_ms >= UNREACHABLE_WARNING_MS and not core.warned_unreachable:
-            core.warned_unreachable = True
+        if waited_ms >= UNREACHABLE_WARNING_MS and not self._warned_unreachable:
+            self._warned_unreachable = True
             core.warn(f"{core.cluster.unreachable()}; it is tried on")
 
     def _warn_of_outage(self) -> None:
         """All brokers are gone: say so once, and that they are back. Reading goes on by itself."""
         core, now_ms = self.core, self.core.loop.now_ms()
         if not core.cluster.is_cut_off:
-            if core.warned_unreachable:
+            if self._warned_unreachable:
                 core.warn("the cluster can be reached again")
-            core.warned_unreachable, core.cut_off_ms = False, None
-        elif core.cut_off_ms is None:
-            core.cut_off_ms = now_ms
-        elif now_ms - core.cut_off_ms >= UNREACHABLE_WARNING_MS and not core.warned_unreachable:
-            core.warned_unreachable = True
+            self._warned_unreachable, self._cut_off_ms = False, None
+        elif self._cut_off_ms is None:
+            self._cut_off_ms = now_ms
+        elif now_ms - self._cut_off_ms >= UNREACHABLE_WARNING_MS and not self._warned_unreachable:
+            self._warned_unreachable = True
             core.warn(f"{core.cluster.unreachable()}; it is tried on")
 
     def after_take(self) -> None:

@@ -39,22 +39,18 @@ from kohort.client.consumer_steps import AssignStep, RevokeStep, Stage, Step
 from kohort.client.fetch_planner import FetchPlanner, FetchResult
 from kohort.client.fetch_reader import FetchReader
 from kohort.client.group_session import GroupSession
-from kohort.client.metadata import ALL, NO_LEADER, ClusterMetadata
-from kohort.client.missing_topics import MissingTopics
+from kohort.client.metadata import ALL, MAX_ASKED_TOPICS, NO_LEADER, ClusterMetadata
+from kohort.client.missing_topics import TOPIC_ERRORS, MissingTopics
 from kohort.client.offset_queries import OffsetQueries, OffsetQuery, QuerySend, TimeAnswer
 from kohort.client.offset_resolver import OffsetAnswer, OffsetResolver
 from kohort.client.positions import Phase, Positions
 from kohort.client.reset_policy import ResetPolicy
 from kohort.client.subscription import Subscription
 from kohort.client.types import OffsetAndMetadata, TopicPartition
-from kohort.errors import BrokerError, ErrorCode, KohortError
+from kohort.errors import BrokerError, KohortError
 from kohort.group.member_effects import Assign, Revoke
 from kohort.metrics.events import OffsetsCommitted
 from kohort.net import Timer
-
-TOPIC_ERRORS = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION})
-
-MAX_ASKED_TOPICS = 1_000
 
 
 class ConsumerCore:
@@ -76,8 +72,6 @@ class ConsumerCore:
         self.attention = False
         self.overdue = False
         self.born_ms = self.last_poll_ms = self.loop.now_ms()
-        self.warned_unreachable = False
-        self.cut_off_ms: int | None = None
         self.in_poll = False
         self.beats: int = 0
         """Counted up by an iteration with each record: cheaper than reading a clock."""
@@ -93,7 +87,7 @@ class ConsumerCore:
         self.session: GroupSession | None = None
         if config.group_id is not None:
             self.lane = CommitLane(config.group_id, config.retry_backoff_ms)
-            self.session = GroupSession(config, cluster, self)
+            self.session = GroupSession(config, cluster, self, self.positions.refusals)
         self.committed = CommittedQueries(config.group_id or "", config.retry_backoff_ms)
         self.exchange = Exchange(config, cluster, self)
         self._told: dict[object, Callable[[KohortError | None], None]] = {}
@@ -303,6 +297,7 @@ class ConsumerCore:
             wants_coordinator = not known and self._wants_coordinator()
             wants_metadata = self._wants_metadata()
             failed = self.positions.counts[Phase.FAILED] > 0
+            told = self.positions.refusals.look(now_ms)
         self._run_commits(commits)
         exchange, coordinator = self.exchange, None if session is None else session.coordinator
         asker = NOBODY if session is None else session.asker
@@ -326,6 +321,8 @@ class ConsumerCore:
             session.need_coordinator()
         if failed:
             self._attend()
+        if told is not None:
+            told.tell(self.warn, self.cluster.events)
         self._arm(now_ms)
 
     def _plan_commits(
@@ -593,6 +590,8 @@ class ConsumerCore:
     ) -> None:
         """An OffsetCommit was answered, or was not."""
         assert self.lane is not None, "only a group's lane commits"
+        if self.session is not None and not isinstance(answer, KohortError):
+            self.session.coordinator_said(*answer.values())
         with self.lock:
             effects = self.lane.answered(token, answer, self.loop.now_ms())
         self._run_commits(effects)

@@ -20,6 +20,7 @@ def health_of(core: ConsumerCore) -> ConsumerHealth:
     with core.lock:
         around = _surroundings(core, now_ms)
         partitions = tuple(examine(position, around) for position in core.positions)
+        concerns = _concerns(core, now_ms)
     return ConsumerHealth(
         group="" if member is None else member.state.value,
         group_since_ms=0 if member is None else now_ms - member.since_ms,
@@ -29,7 +30,7 @@ def health_of(core: ConsumerCore) -> ConsumerHealth:
         buffered_bytes=around.buffered_bytes,
         budget_bytes=around.budget_bytes,
         partitions=partitions,
-        concerns=_concerns(core),
+        concerns=concerns,
     )
 
 
@@ -40,8 +41,11 @@ def _last_rebalance(member: GroupMember) -> str:
     return f"joined, generation {member.generation}"
 
 
-def _concerns(core: ConsumerCore) -> tuple[str, ...]:
-    cluster, found = core.cluster, list(core.missing.concerns())
+def _concerns(core: ConsumerCore, now_ms: int) -> tuple[str, ...]:
+    cluster, found, session = core.cluster, list(core.missing.concerns()), core.session
+    refusal = None if session is None else core.positions.refusals.get(session.name)
+    if session is not None and refusal is not None:
+        found.append(f"{session.name}: refused with {refusal.text(now_ms)}, it is tried on")
     never = not cluster.metadata.version and cluster.metadata_error is not None
     if never or cluster.is_cut_off:
         found.append(str(cluster.unreachable()))
@@ -74,4 +78,5 @@ def _surroundings(core: ConsumerCore, now_ms: int) -> Surroundings:
         has_group=core.session is not None,
         leader_of=leader_of,
         reachable=core.cluster.can_reach,
+        refusals=core.positions.refusals,
     )

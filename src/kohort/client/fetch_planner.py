@@ -409,6 +409,7 @@ class FetchPlanner:
             position = self.positions.partitions.get(part.tp)
             if position is not None and position.in_flight == order.token:
                 position.in_flight = None
+                self.positions.refusals.served(part.tp)
 
     def _still_wanted(self, part: FetchPart, order: FetchOrder) -> Position | None:
         position = self.positions.current(part.tp, part.stamp)
@@ -428,6 +429,7 @@ class FetchPlanner:
         position.last_stable = result.last_stable
         position.log_start = max(position.log_start, result.log_start)
         position.retry_at_ms, position.last_fetch_ms = 0, now_ms
+        self.positions.refusals.served(part.tp)
         if result.preferred_replica >= 0:
             position.replica = result.preferred_replica
             position.replica_until_ms = now_ms + self.limits.replica_ms
@@ -466,6 +468,7 @@ class FetchPlanner:
         if error in FATAL_CODES:
             self.positions.fail(part.tp, part.stamp, _fatal(part, error), now_ms)
             return False
+        self.positions.refusals.note(part.tp, error, now_ms)
         if error in REPLICA_CODES:
             position.replica = None
         return error not in WAIT_CODES

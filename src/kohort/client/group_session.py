@@ -22,8 +22,9 @@ from kohort.client.consumer_setup import new_member
 from kohort.client.coordinator import coordinator_in, find_coordinator
 from kohort.client.metadata import ClusterMetadata
 from kohort.client.rebalance_watch import RebalanceWatch
+from kohort.client.refusals import Refusals
 from kohort.client.topic_names import TopicNames
-from kohort.errors import BrokerError, ErrorCode, KohortError
+from kohort.errors import RETRIABLE_CODES, BrokerError, ErrorCode, KohortError
 from kohort.group.member_effects import (
     Assign,
     Effect,
@@ -73,6 +74,7 @@ class GroupSession:
         config: ConsumerConfig,
         cluster: ClusterClient,
         owner: SessionOwner,
+        refusals: Refusals,
     ) -> None:
         assert config.group_id is not None, "a session needs a group"
         self.group_id = config.group_id
@@ -84,6 +86,9 @@ class GroupSession:
         self._loop = cluster.loop
         self._owner = owner
         self._watch = RebalanceWatch()
+        self.name = f"group {config.group_id!r}"
+        """What it is in `refusals`."""
+        self._refusals = refusals
         self._finding = False
         self._find_again_ms = 0
         self._hinted_ms = 0
@@ -139,6 +144,14 @@ class GroupSession:
             if self.coordinator is not None:
                 self._run(self.member.coordinator_found(self.coordinator, self._now()))
         return self.member
+
+    def coordinator_said(self, *codes: int) -> None:
+        """Codes of an answer: whether the coordinator serves this group."""
+        refused = [code for code in codes if code in RETRIABLE_CODES]
+        if refused:
+            self._refusals.note(self.name, refused[0], self._now())
+        else:
+            self._refusals.served(self.name)
 
     def unsubscribe(self) -> None:
         """Leave the group; the partitions are given up first, on the caller's thread."""
@@ -275,6 +288,8 @@ class GroupSession:
         self._owner.changed()
 
     def _answered(self, token: int, answer: Message | KohortError) -> None:
+        if (code := getattr(answer, "error_code", None)) is not None:
+            self.coordinator_said(code)
         if self.member is not None:
             self._run(self.member.answered(token, answer, self._now()))
 
@@ -302,8 +317,10 @@ class GroupSession:
 
     def _not_found(self, error: KohortError) -> None:
         self._find_again_ms = self._now() + self._config.retry_backoff_ms
-        if isinstance(error, BrokerError) and error.code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
-            self._owner.failed(error)
+        if isinstance(error, BrokerError):
+            self.coordinator_said(error.code)
+            if error.code == ErrorCode.GROUP_AUTHORIZATION_FAILED:
+                self._owner.failed(error)
         if self.member is not None:
             self._run(self.member.coordinator_not_found(error, self._now()))
         elif not self._cluster.is_closed:

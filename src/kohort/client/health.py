@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from kohort.client.positions import Phase, Position
+from kohort.client.refusals import Refusals
 from kohort.client.types import TopicPartition
 from kohort.config import format_duration
 from kohort.errors import ConsumerStalledError
@@ -116,6 +117,7 @@ class Surroundings:
     has_group: bool
     leader_of: Callable[[TopicPartition], int | None]
     reachable: Callable[[int], bool]
+    refusals: Refusals
 
 
 def examine(position: Position, around: Surroundings) -> PartitionHealth:
@@ -161,6 +163,9 @@ def _why(position: Position, around: Surroundings, lag: int | None) -> str:
         return "it has no leader at present; the cluster is asked again and again"
     if not around.reachable(leader):
         return f"its leader, node {leader}, cannot be reached at present"
+    refusal = around.refusals.get(position.tp)
+    if refusal is not None:
+        return f"{position.phase.value}; refused with {refusal.text(around.now_ms)}, it is tried on"
     if position.retry_at_ms > around.now_ms:
         left = format_duration(position.retry_at_ms - around.now_ms)
         return f"{position.phase.value}; the last request failed, it is made again in {left}"

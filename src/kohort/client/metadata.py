@@ -27,6 +27,8 @@ from kohort.wire.messages.metadata_response import (
 )
 
 NO_LEADER: Final = -1
+MAX_ASKED_TOPICS: Final = 1_000
+"""So many topics are watched because somebody asked for offsets of theirs."""
 _NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 

@@ -14,6 +14,10 @@ from typing import Final
 from kohort.client.metadata import ClusterMetadata
 from kohort.errors import ErrorCode
 
+TOPIC_ERRORS: Final = frozenset(
+    {ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION}
+)
+"""Only the caller can mend these."""
 _UNKNOWN: Final = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 

@@ -206,6 +206,7 @@ class OffsetResolver:
         now_ms: int,
     ) -> None:
         tp, stamp, positions = position.tp, asked.stamp, self.positions
+        positions.refusals.served(tp)
         if isinstance(question, LookUp):
             if answer.offset >= 0:
                 epoch = answer.leader_epoch
@@ -239,6 +240,7 @@ class OffsetResolver:
             self.positions.fail(position.tp, position.stamp, BrokerError(error, text), now_ms)
             return settled
         position.retry_at_ms = now_ms + self.backoff_ms
+        self.positions.refusals.note(position.tp, error, now_ms)
         if isinstance(question, LookUp):
             lost = settled.coordinator_lost or error in COORDINATOR_CODES
             return settled._replace(coordinator_lost=lost)
@@ -259,6 +261,8 @@ class OffsetResolver:
             self.positions.fail(position.tp, position.stamp, error, now_ms)
             return settled
         position.retry_at_ms = now_ms + self.backoff_ms
+        if isinstance(error, BrokerError):
+            self.positions.refusals.note(position.tp, error.code, now_ms)
         if isinstance(question, LookUp):
             gone = not isinstance(error, BrokerError) or error.code in COORDINATOR_CODES
             return settled._replace(coordinator_lost=settled.coordinator_lost or gone)

@@ -23,6 +23,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from kohort.client.refusals import Refusals
 from kohort.client.reset_policy import EARLIEST, LATEST, ResetPolicy
 from kohort.client.types import TopicPartition
 from kohort.errors import (
@@ -176,6 +177,7 @@ class Positions:
     buffered_bytes: int = 0
     counts: Counter[Phase] = field(default_factory=_none_yet)
     """How many partitions are in each phase, so that nobody has to look at all of them."""
+    refusals: Refusals = field(default_factory=Refusals)
 
     # -- membership of the set ---------------------------------------------------------------
 
@@ -218,6 +220,7 @@ class Positions:
         for position in removed:
             self.counts[position.phase] -= 1
             self._drop_buffer(position)
+            self.refusals.forget(position.tp)
             position.stamp = Stamp(-1, -1)
         return removed
 
@@ -323,6 +326,7 @@ class Positions:
         if position is not None:
             self._drop_buffer(position)
             self._enter(position, Event.FAIL, now_ms)
+            self.refusals.forget(tp)
             position.error = error
 
     def leader_moved(

@@ -430,6 +430,7 @@ class ProducerCore:
             if wants_id:
                 self._sender.id_state = IdState.ASKED
             leader_missing = self._sender.leader_missing
+            told = self._sender.refusals.look(now_ms)
             deadlines = (self._accumulator.next_linger_ms(), self._sender.next_deadline())
         if plans:
             self._outgoing.add(plans)
@@ -441,6 +442,8 @@ class ProducerCore:
             self.transactional.pump()
         if leader_missing:
             self._cluster.refresh_soon()
+        if told is not None:
+            told.tell(warner("producer"), self.events)
         self._arm(min((d for d in deadlines if d is not None), default=None))
 
     def _arm(self, deadline_ms: int | None) -> None:
@@ -502,10 +505,9 @@ class ProducerCore:
         if troubled:
             self._cluster.refresh_soon()
             ended = {outcome.batch for outcome in outcomes}
-            for batch in plan.batches:
-                if batch not in ended:
-                    queue = batch.queue
-                    self.events.emit(BatchRetried(queue.topic, queue.partition, batch.count))
+            for batch in (each for each in plan.batches if each not in ended):
+                name, number = batch.queue.topic, batch.queue.partition
+                self.events.emit(BatchRetried(name, number, batch.count, batch.error))
         self._complete(outcomes)
         self._drain()
 
@@ -550,18 +552,19 @@ class ProducerCore:
         )
 
     def _producer_id_answered(self, answer: Message | KohortError) -> None:
+        code = answer.error_code if isinstance(answer, InitProducerIdResponse) else 0
         with self.lock:
-            if isinstance(answer, InitProducerIdResponse) and not answer.error_code:
+            if isinstance(answer, InitProducerIdResponse) and not code:
                 self._sender.producer_id_given(answer.producer_id, answer.producer_epoch)
             else:
-                self._sender.id_state = IdState.WANTED
+                self._sender.producer_id_missing(code, self._loop.now_ms())
         if self._sender.id_state is IdState.HELD:
             self._drain()
             return
         error = answer if isinstance(answer, KohortError) else None
-        if isinstance(answer, InitProducerIdResponse):
+        if code:
             what = "asking for a producer id, which takes the right to write to some topic"
-            error = BrokerError(answer.error_code, f"{what} (or enable_idempotence=False)")
+            error = BrokerError(code, f"{what} (or enable_idempotence=False)")
         if error is None or error.retriable:
             wait_ms = self.config.retry_backoff_ms
             self._loop.call_at(self._loop.now_ms() + wait_ms, self._drain)

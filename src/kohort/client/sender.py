@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 
 from kohort.client.accumulator import NO_SEQUENCE, Accumulator, Batch, PartitionQueue
 from kohort.client.config import ProducerConfig
+from kohort.client.refusals import Refusals
 from kohort.client.splitting import split
 from kohort.errors import (
     BrokerError,
@@ -34,6 +35,8 @@ from kohort.errors import (
 
 SEQUENCE_MASK: Final = 0x7FFFFFFF
 _JITTER: Final = 0.2
+PRODUCER_ID: Final = "the producer id"
+"""What is refused (`refusals`) where no broker gives one."""
 
 
 class Outcome(NamedTuple):
@@ -91,6 +94,7 @@ class Sender:
         self.producer_epoch = -1
         self._next_ms: int | None = None
         self._gate: Callable[[str, int], bool] | None = None
+        self.refusals = Refusals()
         self.leader_missing = False
         """True when the last `plan` held batches back because their partition has no leader."""
 
@@ -230,6 +234,7 @@ class Sender:
 
     def _stored(self, batch: Batch, answer: Answer, outcomes: list[Outcome]) -> None:
         batch.queue.in_flight.remove(batch)
+        self.refusals.served((batch.queue.topic, batch.queue.partition))
         outcomes.append(Outcome(batch, None, answer.base_offset, answer.append_time_ms))
 
     def _refused(self, batch: Batch, answer: Answer, now_ms: int, outcomes: list[Outcome]) -> None:
@@ -268,11 +273,15 @@ class Sender:
         *,
         refused: bool = False,
     ) -> None:
+        batch.error = error
         if not error.retriable or batch.attempts > self._retries:
             self._give_up(batch, error, outcomes, refused=refused)
         elif now_ms >= batch.deadline_ms:
             self._give_up(batch, _too_late(batch, error), outcomes, refused=refused)
         else:
+            if isinstance(error, BrokerError):
+                where = (batch.queue.topic, batch.queue.partition)
+                self.refusals.note(where, error.code, now_ms)
             self._retry(batch, now_ms)
 
     def _retry(self, batch: Batch, now_ms: int) -> None:
@@ -310,13 +319,23 @@ class Sender:
 
     # -- time and identity
 
+    @property
+    def _held_back(self) -> str:
+        """Why a batch was never sent."""
+        if self.id_state in (IdState.UNUSED, IdState.HELD):
+            return "its partition has no leader, or its leader is behind with what came before"
+        refusal = self.refusals.get(PRODUCER_ID)
+        said = f": {ErrorCode.name_of(refusal.code)}" if refusal is not None else ""
+        return f"no broker has given the producer its id{said}"
+
     def expire(self, now_ms: int) -> list[Outcome]:
         """Give up what has waited longer than `delivery_timeout_ms`."""
         outcomes: list[Outcome] = []
         for queue in list(self._accumulator.ready):
             while queue.closed and queue.closed[0].deadline_ms <= now_ms:
                 batch = queue.closed.popleft()
-                self._give_up(batch, _too_late(batch, None), outcomes, refused=False)
+                cause = batch.error or self._held_back
+                self._give_up(batch, _too_late(batch, cause), outcomes, refused=False)
             if not queue.closed:
                 del self._accumulator.ready[queue]
         return outcomes
@@ -350,6 +369,13 @@ class Sender:
         """InitProducerId was answered."""
         self.producer_id, self.producer_epoch = producer_id, epoch
         self.id_state = IdState.HELD
+        self.refusals.served(PRODUCER_ID)
+
+    def producer_id_missing(self, code: int, now_ms: int) -> None:
+        """InitProducerId was refused with `code`, or (0) had no answer."""
+        self.id_state = IdState.WANTED
+        if code:
+            self.refusals.note(PRODUCER_ID, code, now_ms)
 
     def _identify(self, queue: PartitionQueue) -> None:
         """Give a partition at rest its identity, or the next epoch of it (KIP-360)."""
@@ -414,9 +440,10 @@ def _about(batch: Batch) -> str:
     return f" for {batch.queue.topic}-{batch.queue.partition}"
 
 
-def _too_late(batch: Batch, cause: KohortError | None) -> KafkaTimeoutError:
-    why = f"; last error: {cause}" if cause is not None else ""
+def _too_late(batch: Batch, cause: KohortError | str) -> KafkaTimeoutError:
+    tries = f"{batch.attempts} {'try' if batch.attempts == 1 else 'tries'}"
+    why = f"; {cause if isinstance(cause, str) else f'last error: {cause}'}"
     return KafkaTimeoutError(
         f"{_records(batch)}{_about(batch)} could not be stored within delivery_timeout_ms "
-        f"after {batch.attempts} {'try' if batch.attempts == 1 else 'tries'}{why}"
+        f"after {tries}{why}"
     )

@@ -27,6 +27,8 @@ from kohort.metrics.events import (
     ProduceSent,
     RebalanceBegun,
     RebalanceEnded,
+    RefusalEnded,
+    Refused,
     RequestDone,
 )
 from kohort.metrics.registry import (
@@ -57,6 +59,8 @@ __all__ = [
     "ProduceSent",
     "RebalanceBegun",
     "RebalanceEnded",
+    "RefusalEnded",
+    "Refused",
     "Registry",
     "RequestDone",
     "Sample",

@@ -9,7 +9,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from kohort.errors import KohortError
@@ -141,6 +141,8 @@ class BatchRetried(NamedTuple):
     topic: str
     partition: int
     records: int
+    error: KohortError | None
+    """Why the last try came to nothing; None where the broker said nothing about it."""
 
 
 class BatchFailed(NamedTuple):
@@ -150,6 +152,24 @@ class BatchFailed(NamedTuple):
     partition: int
     records: int
     error: KohortError
+
+
+class Refused(NamedTuple):
+    """The cluster refuses something again and again, and it is tried on (told once, after 3 s)."""
+
+    what: Hashable
+    """A partition as `TopicPartition` or (topic, partition), or `group NAME`."""
+    code: int
+    """Kafka's error code; `ErrorCode.name_of` names it."""
+    for_ms: int
+
+
+class RefusalEnded(NamedTuple):
+    """What a `Refused` has told of is over."""
+
+    what: Hashable
+    code: int
+    for_ms: int
 
 
 class Events:

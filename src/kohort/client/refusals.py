@@ -1,0 +1,127 @@
+"""What a cluster refuses again and again, so that trying on is not silent. Pure.
+
+Rules:
+- A refusal that may pass by itself is tried again for ever (a moved leader, a coordinator that
+  loads). When it does not pass, a disk that fails for example (KAFKA_STORAGE_ERROR), nothing else
+  tells: `health()` shows it at once, and after `WARNED_MS` it is said in the log and as an event,
+  once until it is over.
+- What is refused is a partition, or the group (its name in words).
+- Only answers count: who cannot be reached is a matter of `ClusterClient.unreachable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from kohort.config import format_duration
+from kohort.errors import ErrorCode
+from kohort.lean import dataclass
+from kohort.metrics.events import Events, RefusalEnded, Refused
+
+WARNED_MS: Final = 3_000
+"""A leader or coordinator that moves has done so by then."""
+_NAMED: Final = 5
+_CAUSES: Final[Mapping[int, str]] = {
+    ErrorCode.KAFKA_STORAGE_ERROR: "its broker cannot use its disk; see the broker's log",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "too few replicas are in sync for min.insync.replicas",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "does the topic still exist?",
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "the coordinator is still loading the group",
+    ErrorCode.UNSTABLE_OFFSET_COMMIT: "a transaction that committed its offset is still open",
+}
+
+
+@dataclass(slots=True)
+class Refusal:
+    """Since when (the core's milliseconds), and with which code last."""
+
+    code: int
+    since_ms: int
+    told: bool = False
+
+    def text(self, now_ms: int) -> str:
+        """In words."""
+        cause = _CAUSES.get(self.code)
+        name, for_ms = ErrorCode.name_of(self.code), format_duration(now_ms - self.since_ms)
+        return f"{name} for {for_ms}{f' ({cause})' if cause else ''}"
+
+
+class Told(NamedTuple):
+    """What is to be said now."""
+
+    warnings: list[str]
+    events: list[Refused | RefusalEnded]
+
+    def tell(self, warn: Callable[[str], None], events: Events) -> None:
+        """Say it."""
+        for text in self.warnings:
+            warn(text)
+        for event in self.events:
+            events.emit(event)
+
+
+class Refusals:
+    """Everything that one client is refused at present."""
+
+    def __init__(self) -> None:
+        self._by: dict[Hashable, Refusal] = {}
+        self._ended: dict[Hashable, Refusal] = {}
+        self._unsaid = False
+        """Whether some refusal has not been told yet: to look costs, and there may be thousands."""
+
+    def __bool__(self) -> bool:
+        return bool(self._by)
+
+    def get(self, what: Hashable) -> Refusal | None:
+        """The refusal of this, if it is refused at present."""
+        return self._by.get(what)
+
+    def note(self, what: Hashable, code: int, now_ms: int) -> None:
+        """It was refused (again)."""
+        known = self._by.get(what)
+        if known is None:
+            self._by[what] = Refusal(code, now_ms)
+            self._unsaid = True
+        else:
+            known.code = code
+
+    def served(self, what: Hashable) -> None:
+        """It is not refused any more."""
+        if self._by and (known := self._by.pop(what, None)) is not None and known.told:
+            self._ended[what] = known
+
+    def forget(self, what: Hashable) -> None:
+        """Nobody asks for it any more."""
+        self._by.pop(what, None)
+        self._ended.pop(what, None)
+
+    def look(self, now_ms: int) -> Told | None:
+        """What is new to say; None: nothing."""
+        late: dict[Hashable, Refusal] = {}
+        if self._unsaid:
+            waiting = {what: known for what, known in self._by.items() if not known.told}
+            late = {w: k for w, k in waiting.items() if now_ms - k.since_ms >= WARNED_MS}
+            self._unsaid = len(waiting) > len(late)
+        if not late and not self._ended:
+            return None
+        ended, self._ended = self._ended, {}
+        told = Told([], [])
+        for code in dict.fromkeys(known.code for known in late.values()):
+            some = {what: known for what, known in late.items() if known.code == code}
+            longest = min(some.values(), key=lambda known: known.since_ms).text(now_ms)
+            told.warnings.append(f"{_names(some)}: refused with {longest}; it is tried on")
+        for what, known in late.items():
+            known.told = True
+            told.events.append(Refused(what, known.code, now_ms - known.since_ms))
+        if ended:
+            told.warnings.append(f"{_names(ended)}: not refused any more")
+            told.events.extend(
+                RefusalEnded(w, k.code, now_ms - k.since_ms) for w, k in ended.items()
+            )
+        return told
+
+
+def _names(what: Iterable[Hashable]) -> str:
+    names = [f"{w[0]}-{w[1]}" if isinstance(w, tuple) else str(w) for w in what]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
