@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.clusters import Embedded as Cluster
+from tests.patience import PATIENCE_S, until
 
 from .test_server import Process, nothing_stays  # noqa: F401 (a fixture)
 
@@ -45,7 +45,7 @@ class Producing(threading.Thread):
                 producer.produce("t", b"%d" % self.sent, key=b"%d" % self.sent, callback=delivered)
                 self.sent += 1
             producer.poll(0)
-        self.left = producer.flush(30)
+        self.left = producer.flush(PATIENCE_S)
 
 
 class Consuming(threading.Thread):
@@ -87,14 +87,6 @@ class Consuming(threading.Thread):
         consumer.close()
 
 
-def wait_until(true: object, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    tick = threading.Event()
-    while not true():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        tick.wait(0.05)
-
-
 @pytest.mark.slow
 def test_kill_9_under_a_producer_and_a_group(tmp_path: Path) -> None:
     """Nothing acknowledged is lost or doubled, and nobody is thrown out of the group."""
@@ -107,23 +99,23 @@ def test_kill_9_under_a_producer_and_a_group(tmp_path: Path) -> None:
         thread.start()
     for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
         before = len(producing.acked)
-        wait_until(lambda before=before: len(producing.acked) > before + 500, 30)
+        until(lambda before=before: len(producing.acked) > before + 500)
         seen = sum(len(m.seen) for m in members)
-        wait_until(lambda seen=seen: sum(len(m.seen) for m in members) > seen + 100, 30)
+        until(lambda seen=seen: sum(len(m.seen) for m in members) > seen + 100)
         broker.end(number)
         broker = Process("fsync", tmp_path, port)
     producing.ending.set()
-    producing.join(40)
+    producing.join()
     rows = set[tuple[int, int, bytes]]()
 
     def all_seen() -> bool:
         rows.update(row for m in members for row in list(m.seen))
         return len(rows) >= producing.sent
 
-    wait_until(all_seen, 30)
+    until(all_seen)
     for member in members:
         member.ending.set()
-        member.join(20)
+        member.join()
     assert (producing.left, producing.failed) == (0, [])
     assert sorted(int(v) for _, _, v in rows) == list(range(producing.sent))
     assert sum(m.lost for m in members) == 0

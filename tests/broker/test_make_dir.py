@@ -16,6 +16,7 @@ from kohort.broker.flusher import Flusher
 from kohort.broker.log.files import MemoryFile, Names, Syncable
 from kohort.errors import ErrorCode
 from kohort.wire.messages.produce_response import ProduceResponse
+from tests.patience import PATIENCE_S
 
 from .harness import FakeEnv, Harness, batch_of
 from .shadow_files import Crash, ShadowFiles
@@ -139,7 +140,7 @@ def test_many_files_are_flushed_at_once_and_each_waiter_hears_of_its_own() -> No
 
     class File(MemoryFile):
         def sync(self) -> None:
-            meeting.wait(20)
+            meeting.wait(PATIENCE_S)
             if self.path == "3":
                 raise OSError(errno.EIO, "no")
 

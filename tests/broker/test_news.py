@@ -11,8 +11,9 @@ from kohort import Consumer
 from kohort.broker.calls import Ear
 from kohort.broker.news import MAX_REMEMBERED, News
 from tests.clusters import Embedded as Cluster
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 20.0
+SELDOM_MS = 1_000 * 5 * int(PATIENCE_S)
 ME, OTHER = ("me", "/h"), ("other", "/h")
 
 
@@ -73,8 +74,15 @@ def test_what_is_remembered_is_bounded() -> None:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Heartbeats as seldom as by default: 3 s in classic groups, 5 s in consumer groups."""
-    with Cluster(group_initial_rebalance_delay_ms=0) as cluster:
+    """Heartbeats so seldom that no machine is so slow that a change would wait for one."""
+    seldom = {
+        "group_max_session_timeout_ms": 12 * SELDOM_MS,
+        "group_consumer_heartbeat_interval_ms": SELDOM_MS,
+        "group_consumer_max_heartbeat_interval_ms": SELDOM_MS,
+        "group_consumer_session_timeout_ms": 3 * SELDOM_MS,
+        "group_consumer_max_session_timeout_ms": 3 * SELDOM_MS,
+    }
+    with Cluster(group_initial_rebalance_delay_ms=0, **seldom) as cluster:
         yield cluster
 
 
@@ -82,26 +90,28 @@ def cluster() -> Iterator[Cluster]:
 def test_a_change_is_settled_long_before_the_next_heartbeat(
     cluster: Cluster, protocol: str
 ) -> None:
-    """Issue 3: half a second with default settings; here with room for a busy machine."""
+    """Issue 3: half a second with default settings; here at all before the next heartbeat."""
     cluster.create_topic(protocol, partitions=4)
+
+    classic = {"heartbeat_interval_ms": SELDOM_MS, "session_timeout_ms": 3 * SELDOM_MS}
 
     def member() -> Consumer:
         made = Consumer(
-            bootstrap_servers=cluster.bootstrap, group_id=protocol, group_protocol=protocol
-        )
+            bootstrap_servers=cluster.bootstrap, group_id=protocol, group_protocol=protocol,
+            **(classic if protocol == "classic" else {}),
+        )  # fmt: skip
         made.subscribe([protocol])
         return made
 
-    def settled(*members: Consumer) -> float:
+    def settled(*members: Consumer) -> None:
         began = time.monotonic()
         while {len(m.assignment()) for m in members} != {4 // len(members)}:
             assert time.monotonic() - began < PATIENCE_S
             for m in members:
                 m.poll(0.005)
-        return time.monotonic() - began
 
     with member() as first:
         settled(first)
         with member() as second:
-            assert settled(first, second) < 2
-        assert settled(first) < 2
+            settled(first, second)
+        settled(first)

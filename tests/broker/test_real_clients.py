@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.clusters import Embedded as Cluster
+from tests.patience import PATIENCE_S
 
 # kafka-python reads its schemas through a deprecated call of the standard library.
 pytestmark = pytest.mark.filterwarnings("ignore:.* is deprecated. Use files.*:DeprecationWarning")
@@ -33,10 +34,10 @@ def by_confluent(bootstrap: str) -> list[bytes]:
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
     for value in VALUES:
         producer.produce("t", value, key=value)
-    assert producer.flush(20) == 0
+    assert producer.flush(PATIENCE_S) == 0
     config = {"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
     found: list[bytes] = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     consumer = Consumer(config)
     consumer.subscribe(["t"])
     while len(found) < COUNT and time.monotonic() < deadline:
@@ -58,7 +59,7 @@ def by_aiokafka(bootstrap: str) -> list[bytes]:
             "t", bootstrap_servers=bootstrap, group_id="g", auto_offset_reset="earliest"
         )
         found: list[bytes] = []
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         async with consumer:
             while len(found) < COUNT and time.monotonic() < deadline:
                 for messages in (await consumer.getmany(timeout_ms=500)).values():
@@ -75,7 +76,7 @@ def by_kafka_python(bootstrap: str) -> list[bytes]:
     producer = KafkaProducer(bootstrap_servers=bootstrap)
     for value in VALUES:
         producer.send("t", value, key=value)
-    producer.flush(20)
+    producer.flush(PATIENCE_S)
     producer.close()
     consumer = KafkaConsumer(
         "t",
@@ -85,7 +86,7 @@ def by_kafka_python(bootstrap: str) -> list[bytes]:
         enable_auto_commit=False,
     )
     found: list[bytes] = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while len(found) < COUNT and time.monotonic() < deadline:
         for messages in consumer.poll(500).values():
             found += [m.value for m in messages]
@@ -101,6 +102,6 @@ def test_produce_consume_commit(cluster: Cluster, client: Callable[[str], list[b
     assert sorted(client(cluster.bootstrap)) == sorted(VALUES)
     cluster.restart()  # what was committed is found by another client, after a restart
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "g"})
-    offsets = consumer.committed([TopicPartition("t", p) for p in range(3)], timeout=10)
+    offsets = consumer.committed([TopicPartition("t", p) for p in range(3)], timeout=PATIENCE_S)
     assert sum(o.offset for o in offsets) == COUNT
     consumer.close()

@@ -13,6 +13,7 @@ import kohort
 from kohort.broker.apis import APIS
 from kohort.wire import API_NAMES
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
+from tests.patience import PATIENCE_S
 
 from .harness import Harness
 
@@ -36,7 +37,7 @@ def modules_of_a_start(**config: Any) -> set[str]:
     ran = subprocess.run(
         [sys.executable, "-c", CODE, json.dumps(config)],
         env={**os.environ, "PYTHONPATH": str(Path(kohort.__file__).parent.parent)},
-        capture_output=True, text=True, check=True, timeout=60,
+        capture_output=True, text=True, check=True, timeout=PATIENCE_S,
     )  # fmt: skip
     return set(json.loads(ran.stdout))
 
@@ -78,7 +79,7 @@ def test_users_of_an_earlier_start_are_looked_at_without_a_login(tmp_path: Path)
     ran = subprocess.run(
         [sys.executable, "-m", "kohort", "broker", "run", "--port", "0", "--data-dir", tmp_path],
         env={**os.environ, "PYTHONPATH": str(Path(kohort.__file__).parent.parent)},
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert ran.returncode == 1
     assert "users.json" in ran.stderr

@@ -10,8 +10,7 @@ import pytest
 from kohort import Producer
 from kohort.processing.app import App
 from tests.clusters import Cluster
-
-PATIENCE_S = 30.0
+from tests.patience import PATIENCE_S as PATIENCE_S
 
 
 class Running:

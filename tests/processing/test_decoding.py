@@ -16,7 +16,7 @@ from kohort.retry.handling import UNANSWERED, decode_all
 from kohort.serdes import JsonSchemaSerde, SchemaRegistry, Serde, Serdes
 from tests.serdes.fake_registry import Registry, running
 
-from .conftest import Until
+from .conftest import PATIENCE_S, Until
 from .test_exact import read_committed, wait_for
 
 SCHEMA = {"type": "object"}
@@ -38,7 +38,7 @@ class Held(SchemaRegistry):
 
     def _call(self, path, body=None):
         self.asked_on.append(threading.current_thread())
-        assert self.go.wait(30)
+        assert self.go.wait(PATIENCE_S)
         return super()._call(path, body)
 
 
@@ -113,7 +113,7 @@ def test_a_registry_that_is_away_fails_no_record_for_good(fake, cluster, topic, 
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         producer.send(topic, b"not framed")
     fake.fail_with = 503
-    program: App = app(retries="50ms 50ms 50ms 50ms 50ms 200ms 200ms 1s 1s 1s")
+    program: App = app(retries="50ms 50ms 50ms 50ms 50ms 200ms 200ms 1s 10s 60s")
     done = Until(3)
     program.handler(topic, decode=JsonSchemaSerde(SchemaRegistry(fake.url)))(
         lambda record: done.count()

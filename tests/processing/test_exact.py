@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 from pathlib import Path
 
 import pytest
 
 from kohort import Consumer, Permanent, Temporary
 from kohort.processing.app import App, Ended
+from tests.patience import until
 
 RECORDS = 60
 
@@ -45,13 +45,8 @@ def settled(app: App) -> bool:
     return not app.status() or not any(app.status().values())
 
 
-def wait_for(condition, what: str, patience_s: float = 30.0) -> None:
-    pause = threading.Event()
-    for _ in range(int(patience_s / 0.05)):
-        if condition():
-            return
-        pause.wait(0.05)
-    raise AssertionError(what)
+def wait_for(condition, what: str) -> None:
+    until(condition, what)
 
 
 @pytest.mark.parametrize("workers", ["threads", "tasks"])
@@ -75,10 +70,12 @@ def test_outputs_and_offsets_in_one_transaction(
     running = start(running_app)
     wanted = good(range(RECORDS))
     wait_for(lambda: len(read_committed(cluster.bootstrap, out)) >= len(wanted), "outputs")
+    failed_topic, bad = running_app.topics[topic].failed, RECORDS - len(wanted)
+    wait_for(lambda: len(read_committed(cluster.bootstrap, failed_topic)) >= bad, "failures")
     running.stop()
     assert running.error is None
     assert sorted(int(r.value) for r in read_committed(cluster.bootstrap, out)) == wanted
-    failed = read_committed(cluster.bootstrap, running_app.topics[topic].failed)
+    failed = read_committed(cluster.bootstrap, failed_topic)
     assert sorted(int(r.value) for r in failed) == [n for n in range(RECORDS) if n % 10 == 9]
     with Consumer(bootstrap_servers=cluster.bootstrap, group_id=running_app.group) as consumer:
         tps = [(topic, number) for number in range(3)]

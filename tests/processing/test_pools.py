@@ -23,6 +23,7 @@ from kohort.processing.tasks import TaskPool
 from kohort.processing.wake_ups import wake_on_time
 from kohort.retry.classify import Classifier
 
+from .conftest import PATIENCE_S
 from .world import World, route
 
 
@@ -79,8 +80,8 @@ def test_tasks_are_woken_once_for_many_lists(monkeypatch) -> None:
     for items in lists:
         pool.submit(items)
     pool.start(report)
-    assert all_of_them.wait(30)
-    assert pool.stop(30)
+    assert all_of_them.wait(PATIENCE_S)
+    assert pool.stop(PATIENCE_S)
     assert sorted(map(id, lists)) == sorted(id(said.items) for said in done)
     assert wakes.count(pool._hand_out) == 1
 
