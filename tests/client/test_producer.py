@@ -17,6 +17,7 @@ from kohort.errors import (
     DeliveryFailedError,
     ForkedError,
     KafkaTimeoutError,
+    KohortError,
     RecordTooLargeError,
     UsageError,
 )
@@ -395,6 +396,46 @@ def test_the_async_face(broker, topic):
         with pytest.raises(BrokerError):
             await q.send("nowhere", b"v")
         await q.close()
+
+    asyncio.run(main())
+
+
+def test_the_async_face_sends_many_at_once(broker, topic):
+    """As the other face does: by key, by column, and waiting for room without blocking the loop."""
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        settings = {"batch_size": 300, "buffer_memory": 900, "linger_ms": 0}
+        async with AsyncProducer(bootstrap_servers=broker.address, **settings) as p:
+            beside = asyncio.create_task(others())
+            values, keys = [b"%d" % n for n in range(200)], [b"k%d" % (n % 7) for n in range(200)]
+            for future in await p.send_many("t", values, keys):
+                assert (await future).offset >= 0
+            table = pa.table({"value": values, "partition": [n % 2 for n in range(200)]})
+            futures = await p.produce_arrow("t", table)
+            assert len(futures) > 2
+            await p.flush()
+            assert turns > len(futures)
+            beside.cancel()
+            with pytest.raises(UsageError, match="1 values and 2 keys"):
+                await p.send_many("t", [b"v"], [b"a", b"b"])
+        stored = topic.values(0) + topic.values(1)
+        assert sorted(stored) == sorted(values * 2)
+        for number in (0, 1):
+            of_keys = [r for r in topic.stored[number] if r.key is not None]
+            assert {for_key(r.key, 2) for r in of_keys} == {number}
+            assert [int(r.value) for r in of_keys] == sorted(int(r.value) for r in of_keys)
+        nowhere = AsyncProducer(bootstrap_servers=broker.address, max_block_ms=300)
+        for call in (nowhere.send_many("no", [b"v"]), nowhere.produce_arrow("no", table)):
+            with pytest.raises(KohortError, match="topic 'no'"):
+                await call
+        await nowhere.close()
 
     asyncio.run(main())
 

@@ -16,26 +16,24 @@ Shell: the clock.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from kohort.client import bulk
 from kohort.client.config import ProducerConfig
 from kohort.client.delivery import Delivery
 from kohort.client.front import Headers
-from kohort.client.front_implementation import Front, RecordFuture, rows_by_key
+from kohort.client.front_implementation import Front, RecordFuture
 from kohort.client.future import Future
 from kohort.client.observed import Observed
-from kohort.client.partitioner import checked, rows_by
 from kohort.client.producer_transactions import AsyncTransacting, Transacting
-from kohort.errors import KafkaTimeoutError, UsageError
-from kohort.records import BatchBuilder
+from kohort.errors import KafkaTimeoutError
 
 if TYPE_CHECKING:
     from kohort.client.producer_core import ProducerCore
-    from kohort.records import BinaryColumn
-    from kohort.records.arrow import ArrowSource
 
+T = TypeVar("T")
 _GIVE_WAY_S = 0.00002
 """Long enough for another thread to take the interpreter's lock."""
 _GIVE_WAY_BYTE_S = 0.0002 / (1 << 20)
@@ -115,17 +113,9 @@ class Producer(Front, Transacting, _Begun):
         Records without keys fill one partition's batch after the other. Raises as `send` does; then
         the records before the one that failed have been sent.
         """
-        if keys is not None and len(keys) != len(values):
-            raise UsageError(f"send_many() was given {len(values)} values and {len(keys)} keys")
         when_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
-        futures: list[RecordFuture] = []
-        for number, rows in self._by_partition(topic, values, keys, partition):
-            some_values = values if rows is None else [values[row] for row in rows]
-            some_keys = keys if rows is None or keys is None else [keys[row] for row in rows]
-
-            extend = _extender(when_ms, some_keys, some_values)
-            futures += self._fill(topic, number, len(some_values), extend, when_ms)
-        return futures
+        steps = bulk.many(self._core, topic, values, keys, partition, when_ms)
+        return self._carried_out(steps, topic)
 
     def produce_arrow(
         self,
@@ -140,29 +130,8 @@ class Producer(Front, Transacting, _Begun):
         `partition` (when `partition` is not given). Returns and raises as `send_many` does, and
         UsageError for columns of other names or types.
         """
-        from kohort.client.arrow_batches import require_pyarrow
-
-        require_pyarrow("produce_arrow()")
-        from kohort.client.arrow_rows import pieces
-
-        core, count = self._core, self._partition_count(topic)
-
-        def choose(key: bytes) -> int:
-            return checked(topic, core.choose(topic, key, count), count)
-
-        def by_key(keys: BinaryColumn, rows: int) -> list[memoryview]:
-            if core.custom is not None:
-                return rows_by(keys, rows, count, choose)
-            return rows_by_key(keys, rows, count)
-
-        ignored = core.custom is None and core.chooses
         when_ms = time.time_ns() // 1_000_000
-        futures: list[RecordFuture] = []
-        for number, source, rows in pieces(data, partition, when_ms, None if ignored else by_key):
-            size = source.rows if rows is None else len(rows)
-            extend = _row_extender(source, rows)
-            futures += self._fill(topic, number, size, extend, when_ms)
-        return futures
+        return self._carried_out(bulk.arrow(self._core, topic, data, partition, when_ms), topic)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Send what has been gathered and wait until each record of before is stored or has failed.
@@ -174,13 +143,10 @@ class Producer(Front, Transacting, _Begun):
         pending = self._core.begin_flush()
         try:
             deadline = None if timeout_s is None else time.monotonic() + timeout_s
-            for left, delivery in enumerate(pending):
+            for done, delivery in enumerate(pending):
                 wait_s = None if deadline is None else deadline - time.monotonic()
                 if not delivery.wait(wait_s):
-                    raise KafkaTimeoutError(
-                        f"{len(pending) - left} of {len(pending)} batches had no outcome after "
-                        f"{timeout_s} s; they are still being sent"
-                    )
+                    raise _no_outcome(len(pending) - done, len(pending), timeout_s)
         finally:
             self._core.end_flush()
             self._core.called("flush", begun_ms)
@@ -227,53 +193,17 @@ class Producer(Front, Transacting, _Begun):
         self._watched.detach()
         thread.release()
 
-    def _fill(
-        self,
-        topic: str,
-        partition: int | None,
-        rows: int,
-        extend: Callable[[BatchBuilder, int], int],
-        timestamp_ms: int,
-    ) -> list[RecordFuture]:
-        """Fill batches with rows until none is left; one future a batch."""
-        futures: list[RecordFuture] = []
-        deadline_ms = self._core.monotonic_ms() + self.config.max_block_ms
-        done = 0
-        while done < rows:
-            filled = self._core.fill(topic, partition, _from_row(extend, done), timestamp_ms)
-            if isinstance(filled, Future):
-                if not filled.wait((deadline_ms - self._core.monotonic_ms()) / 1000):
-                    raise self._core.blocked_error(topic)
-                continue
-            futures.append(filled[0])
-            done += filled[1]
-            deadline_ms = self._core.monotonic_ms() + self.config.max_block_ms
-        return futures
-
-    def _by_partition(
-        self, topic: str, values: Sequence[Any], keys: Sequence[Any] | None, partition: int | None
-    ) -> Iterator[tuple[int | None, list[int] | None]]:
-        """(partition, rows) in the order of first sight; rows None for all."""
+    def _carried_out(self, steps: bulk.Filling[T], topic: str) -> T:
         core = self._core
-        if partition is not None or (core.custom is None and (keys is None or core.chooses)):
-            yield partition, None
-            return
-        count = self._partition_count(topic)
-        rows_of: dict[int | None, list[int]] = {}
-        for row in range(len(values)):
-            key = None if keys is None else keys[row]
-            rows_of.setdefault(core.choose(topic, key, count), []).append(row)
-        yield from rows_of.items()
-
-    def _partition_count(self, topic: str) -> int:
-        """How many partitions a topic has; waits for its metadata."""
-        deadline_ms = self._core.monotonic_ms() + self.config.max_block_ms
         while True:
-            found = self._core.partition_count(topic)
-            if isinstance(found, int):
-                return found
-            if not found.wait((deadline_ms - self._core.monotonic_ms()) / 1000):
-                raise self._core.blocked_error(topic)
+            try:
+                wanted = next(steps)
+            except StopIteration as done:
+                return done.value
+            if wanted is not None:
+                core.check_may_wait()
+                if not wanted.future.wait((wanted.deadline_ms - core.monotonic_ms()) / 1000):
+                    raise core.blocked_error(topic)
 
 
 class AsyncProducer(AsyncTransacting, _Begun):
@@ -303,16 +233,40 @@ class AsyncProducer(AsyncTransacting, _Begun):
             result = self._core.add(topic, value, key, partition, timestamp_ms, headers)
         return result
 
+    async def send_many(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> list[RecordFuture]:
+        """As `Producer.send_many`. Other tasks go on between two batches."""
+        when_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+        steps = bulk.many(self._core, topic, values, keys, partition, when_ms)
+        return await self._carried_out(steps, topic)
+
+    async def produce_arrow(
+        self,
+        topic: str,
+        data: Any,
+        partition: int | None = None,
+    ) -> list[RecordFuture]:
+        """As `Producer.produce_arrow`. Other tasks go on between two batches."""
+        when_ms = time.time_ns() // 1_000_000
+        steps = bulk.arrow(self._core, topic, data, partition, when_ms)
+        return await self._carried_out(steps, topic)
+
     async def flush(self, timeout_s: float | None = None) -> None:
         """As `Producer.flush`."""
         begun_ms = self._core.monotonic_ms()
         pending = self._core.begin_flush()
         try:
             deadline = None if timeout_s is None else time.monotonic() + timeout_s
-            for delivery in pending:
+            for done, delivery in enumerate(pending):
                 wait_s = None if deadline is None else deadline - time.monotonic()
                 if not await _in_time(_settled(delivery), wait_s):
-                    raise KafkaTimeoutError(f"records had no outcome after {timeout_s} s")
+                    raise _no_outcome(len(pending) - done, len(pending), timeout_s)
         finally:
             self._core.end_flush()
             self._core.called("flush", begun_ms)
@@ -342,6 +296,22 @@ class AsyncProducer(AsyncTransacting, _Begun):
         elif not self._core.closed:
             await self._shut_down()
 
+    async def _carried_out(self, steps: bulk.Filling[T], topic: str) -> T:
+        import asyncio  # only tasks need it, and they have it
+
+        core = self._core
+        while True:
+            try:
+                wanted = next(steps)
+            except StopIteration as done:
+                return done.value
+            if wanted is None:
+                await asyncio.sleep(0)
+            elif not await _in_time(
+                wanted.future, (wanted.deadline_ms - core.monotonic_ms()) / 1000
+            ):
+                raise core.blocked_error(topic)
+
     async def _shut_down(self) -> None:
         thread = self._core.thread
         if thread.alive:
@@ -351,22 +321,10 @@ class AsyncProducer(AsyncTransacting, _Begun):
         thread.release()
 
 
-def _extender(
-    when_ms: int, keys: Sequence[bytes | None] | None, values: Sequence[bytes | None]
-) -> Callable[[BatchBuilder, int], int]:
-    return lambda builder, start: builder.extend(when_ms, keys, values, start=start)
-
-
-def _row_extender(
-    source: ArrowSource, rows: memoryview | None
-) -> Callable[[BatchBuilder, int], int]:
-    return lambda builder, start: source.extend(builder, start, rows)
-
-
-def _from_row(
-    extend: Callable[[BatchBuilder, int], int], start: int
-) -> Callable[[BatchBuilder], int]:
-    return lambda builder: extend(builder, start)
+def _no_outcome(left: int, batches: int, timeout_s: float | None) -> KafkaTimeoutError:
+    return KafkaTimeoutError(
+        f"{left} of {batches} batches had no outcome after {timeout_s} s; they are still being sent"
+    )
 
 
 def _settled(delivery: Delivery) -> Future[None]:
