@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from kohort.client.admin import Admin as Admin
     from kohort.client.admin_types import NewTopic as NewTopic
+    from kohort.client.async_admin import AsyncAdmin as AsyncAdmin
     from kohort.client.async_consumer import AsyncConsumer as AsyncConsumer
     from kohort.client.config import AdminConfig as AdminConfig
     from kohort.client.config import ConsumerConfig as ConsumerConfig
@@ -45,6 +46,7 @@ _HOMES = {
     "App": "kohort.processing.app",
     "Assignor": "kohort.group.assignors",
     "AssignorError": "kohort.group.assignors",
+    "AsyncAdmin": "kohort.client.async_admin",
     "AsyncConsumer": "kohort.client.async_consumer",
     "AsyncProducer": "kohort.client.producer",
     "Consumer": "kohort.client.consumer",

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
-from kohort import Admin, NewTopic, OffsetAndMetadata, Producer, TopicPartition
+from kohort import (
+    Admin,
+    AsyncAdmin,
+    Consumer,
+    NewTopic,
+    OffsetAndMetadata,
+    Producer,
+    TopicPartition,
+)
 from kohort.errors import (
     BrokerError,
     ClosedError,
@@ -26,9 +38,32 @@ def cluster():
         yield cluster
 
 
+class Awaiting:
+    """An `AsyncAdmin` whose calls are waited for, so that tests need not know which face it is."""
+
+    def __init__(self, admin: AsyncAdmin, runner: asyncio.Runner) -> None:
+        self._admin, self._runner = admin, runner
+
+    def __getattr__(self, name: str):
+        call = getattr(self._admin, name)
+        return lambda *args, **given: self._runner.run(call(*args, **given))
+
+
+@pytest.fixture(params=["Admin", "AsyncAdmin"])
+def admin(request, cluster) -> Iterator[Admin | Awaiting]:
+    if request.param == "Admin":
+        with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            yield admin
+        return
+    with asyncio.Runner() as runner:
+        made = AsyncAdmin(bootstrap_servers=cluster.bootstrap)
+        yield Awaiting(made, runner)
+        runner.run(made.close())
+
+
 @pytest.fixture
 def topic(admin, request) -> str:
-    name = request.node.name
+    name = re.sub(r"\W", "-", request.node.name)
     admin.create_topics([NewTopic(name, partitions=2)])
     return name
 
@@ -166,6 +201,50 @@ def test_the_cluster_is_described(admin, cluster):
     (node,) = described.nodes
     assert f"{node.host}:{node.port}" == cluster.bootstrap
     assert described.cluster_id
+
+
+def test_where_a_group_goes_on_is_reset(admin, cluster, topic):
+    """To a name or a time, of all that is committed or of some; past all records: the end."""
+    fill(cluster, topic)
+    fill(cluster, topic, 4, partition=1)
+    p0, p1, group = TopicPartition(topic, 0), TopicPartition(topic, 1), f"g-{topic}"
+    admin.alter_group_offsets(group, {p0: 9, p1: 3})
+    assert admin.reset_group_offsets(group, "earliest", [p1]) == {p1: 0}
+    assert {tp: at.offset for tp, at in admin.list_group_offsets(group).items()} == {p0: 9, p1: 0}
+    assert admin.reset_group_offsets(group, 1_006) == {p0: 6, p1: 4}
+    assert {tp: at.offset for tp, at in admin.list_group_offsets(group).items()} == {p0: 6, p1: 4}
+    assert admin.reset_group_offsets("nobody", "latest") == {}
+    with Consumer(bootstrap_servers=cluster.bootstrap, group_id=group) as consumer:
+        consumer.subscribe([topic])
+        consumer.poll(10, max_records=1)
+        with pytest.raises(GroupError, match="does the group have members"):
+            admin.reset_group_offsets(group, "earliest")
+
+
+def test_admin_calls_of_tasks_run_side_by_side_and_closing_ends_them(cluster):
+    """No call blocks the loop; cancelling one stops the waiting, and `close` what is under way."""
+
+    async def main() -> None:
+        async with AsyncAdmin(bootstrap_servers=cluster.bootstrap) as admin:
+            both = [admin.create_topics([name]) for name in ("side", "by")]
+            assert [list(made) for made in await asyncio.gather(*both)] == [["side"], ["by"]]
+        silent = AsyncAdmin(bootstrap_servers="127.0.0.1:1", default_api_timeout_ms=120_000)
+        waiting = [asyncio.create_task(silent.describe_cluster()) for _ in range(2)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting[0]
+        await silent.close()
+        with pytest.raises(ClosedError):
+            await waiting[1]
+        with pytest.raises(ClosedError, match="make a new one"):
+            await silent.list_topics()
+        await silent.close()
+
+    started = time.monotonic()
+    asyncio.run(main())
+    assert time.monotonic() - started < 60
+    assert not [t for t in threading.enumerate() if t.name.startswith("kohort-admin")]
 
 
 def test_a_mutation_whose_answer_is_lost_is_not_repeated(broker):

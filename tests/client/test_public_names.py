@@ -15,6 +15,7 @@ NAMES = {
     "App",
     "Assignor",
     "AssignorError",
+    "AsyncAdmin",
     "AsyncConsumer",
     "AsyncProducer",
     "Consumer",

@@ -140,7 +140,7 @@ def test_a_cancel_at_every_wait_of_a_task(world: World) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize(
-    "face", ["Consumer", "AsyncConsumer", "Producer", "AsyncProducer", "Admin"]
+    "face", ["Consumer", "AsyncConsumer", "Producer", "AsyncProducer", "Admin", "AsyncAdmin"]
 )
 def test_every_face_refuses_to_work_in_the_child_of_a_fork(world: World, face: str) -> None:
     """C14: sockets do not survive a fork; the child is told, at once, and the parent goes on."""
@@ -165,6 +165,8 @@ def test_every_face_refuses_to_work_in_the_child_of_a_fork(world: World, face: s
         if face == "AsyncConsumer":
             await client.assign([(topic, 0)])
             await client.poll(0.1)
+        elif face == "AsyncAdmin":
+            await client.list_topics()
         else:
             await (await client.send(topic, b"1"))
 

@@ -193,6 +193,13 @@ cdef class Front:
         self.add_slowly = add_slowly
 
     def send(self, topic, value=None, key=None, partition=None, timestamp_ms=None, headers=()):
+        """Add a record to its batch; the future tells where it was stored, or why not.
+
+        `timestamp_ms` is now by default. Waits at most `max_block_ms` for memory or for the topic's
+        metadata, then raises KafkaTimeoutError, or BrokerError when the topic does not exist.
+        Raises RecordTooLargeError, UsageError (no such partition), ClosedError. When it raises,
+        nothing has been sent.
+        """
         cdef PyObject *route = PyDict_GetItemWithError(self.routes, topic)
         cdef TopicSlots slots
         cdef Slot slot

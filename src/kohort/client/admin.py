@@ -31,6 +31,7 @@ from kohort.client.admin_users import AdminUsers
 from kohort.client.cluster import ANY, Versioned
 from kohort.client.types import OffsetAndTimestamp, TopicPartition
 from kohort.errors import UnsupportedVersionError, UsageError
+from kohort.net import monotonic_ms
 from kohort.wire import Message
 from kohort.wire.messages.create_partitions_request import (
     CreatePartitionsRequest,
@@ -377,6 +378,36 @@ class Admin(AdminGroups, AdminCluster, AdminAcls, AdminUsers):
         self._checked({tp.topic for tp in times}, deadline_ms)
         self._until(deadline_ms, attempt)
         return found
+
+    def reset_group_offsets(
+        self,
+        group_id: str,
+        to: OffsetSpec,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> dict[TopicPartition, int]:
+        """Have a group go on at `to`; the offsets that are committed now.
+
+        Of these partitions (None: all with a committed offset). Where no record is as young as a
+        time, the group goes on at the end. Raises GroupError while the group has members.
+        """
+        deadline_ms = self._deadline(timeout_s)
+
+        def left_s() -> float:
+            return max(0, deadline_ms - monotonic_ms()) / 1000
+
+        if partitions is None:
+            chosen = list(self.list_group_offsets(group_id, timeout_s=left_s()))
+        else:
+            chosen = [TopicPartition(*tp) for tp in partitions]
+        found = self.list_offsets(dict.fromkeys(chosen, to), timeout_s=left_s())
+        none = [tp for tp, at in found.items() if at.offset < 0]
+        ends = self.list_offsets(dict.fromkeys(none, "latest"), timeout_s=left_s())
+        wanted = {tp: (ends.get(tp) or at).offset for tp, at in found.items()}
+        if wanted:
+            self.alter_group_offsets(group_id, wanted, timeout_s=left_s())
+        return wanted
 
     # -- the cluster
 
