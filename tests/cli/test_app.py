@@ -26,7 +26,7 @@ def bill(record):
         raise Permanent("bad")
     if record.value == b"slow":
         print("slow", flush=True)
-        threading.Event().wait(20)
+        threading.Event().wait(600)
     else:
         print(record.value.decode(), flush=True)
 """

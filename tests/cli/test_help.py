@@ -11,6 +11,7 @@ import click
 import pytest
 
 from kohort.cli.app import COMMANDS, app
+from tests.patience import PATIENCE_S
 
 from .conftest import Run
 
@@ -71,7 +72,7 @@ def test_help_imports_nothing_but_the_command_itself() -> None:
         "print(sorted(m for m in sys.modules if m.startswith('kohort.')))"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S
     )
     loaded = ran.stdout.splitlines()[-1]
     assert loaded == "['kohort.cli', 'kohort.cli.app', 'kohort.errors']"

@@ -17,11 +17,11 @@ import pytest
 import kohort
 from kohort.cli import main
 from kohort.testing import Cluster
+from tests.patience import PATIENCE_S
 
 from .conftest import Run
 
 SRC = str(Path(kohort.__file__).parent.parent)
-TIMEOUT_S = 60
 
 
 def start(cluster: Cluster | None, *args: str) -> subprocess.Popen[str]:
@@ -36,7 +36,7 @@ def start(cluster: Cluster | None, *args: str) -> subprocess.Popen[str]:
 
 
 def ended(process: subprocess.Popen[str], stdin: str = "") -> tuple[int, str, str]:
-    out, err = process.communicate(stdin, timeout=TIMEOUT_S)
+    out, err = process.communicate(stdin, timeout=PATIENCE_S)
     return process.returncode, out, err
 
 
@@ -90,7 +90,7 @@ def test_a_reader_that_leaves_is_no_error(cluster: Cluster) -> None:
         assert process.stderr is not None
         assert process.stdout.readline() == f"{0:0100d}\n"
         process.stdout.close()
-        assert process.wait(TIMEOUT_S) == 0
+        assert process.wait(PATIENCE_S) == 0
         assert process.stderr.read() == ""
     code, out, _ = ended(start(cluster, "group", "lag", "left", "-o", "csv"))
     assert code == 0
@@ -105,7 +105,7 @@ def test_a_reader_that_leaves_is_noticed_though_no_record_comes(cluster: Cluster
         assert process.stderr is not None
         assert process.stdout.readline() == "a\n"
         process.stdout.close()
-        assert process.wait(TIMEOUT_S) == 0
+        assert process.wait(PATIENCE_S) == 0
         assert process.stderr.read() == ""
 
 
@@ -117,7 +117,7 @@ def test_a_closed_stream_takes_nothing_and_gives_nothing(cluster: Cluster, close
     for command in ("topic list", "produce streams", "consume streams -e", "user set bob"):
         ran = subprocess.run(
             f"{sys.executable} -m kohort {command} {closed}", shell=True, env=env, text=True,
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S,
+            stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S,
         )  # fmt: skip
         assert ran.returncode == (2 if "user" in command else 0), ran.stderr
         assert "Traceback" not in ran.stderr
@@ -133,7 +133,7 @@ def test_an_output_that_takes_nothing_is_told(cluster: Cluster) -> None:
         for args in (("topic", "list"), ("group", "list", "-o", "json"), read):
             done = subprocess.run(
                 [sys.executable, "-m", "kohort", *args],
-                stdout=full, stderr=subprocess.PIPE, text=True, env=env, timeout=TIMEOUT_S,
+                stdout=full, stderr=subprocess.PIPE, text=True, env=env, timeout=PATIENCE_S,
             )  # fmt: skip
             assert done.returncode == 1
             said = "error: the output could not be written: No space left on device\n"
@@ -142,7 +142,7 @@ def test_an_output_that_takes_nothing_is_told(cluster: Cluster) -> None:
     assert sum(int(line.split(",")[5]) for line in out.splitlines()[1:]) == 2
     closed = subprocess.run(
         f"{sys.executable} -m kohort topic list >&-", shell=True, env=env,
-        stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S,
+        stderr=subprocess.PIPE, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert (closed.returncode, closed.stderr) == (0, "")
 
@@ -160,7 +160,7 @@ def test_a_signal_closes_a_consumer_cleanly(
         assert process.stderr is not None
         assert [process.stdout.readline() for _ in range(3)] == ["a\n", "b\n", "c\n"]
         process.send_signal(number)
-        assert process.wait(TIMEOUT_S) == code
+        assert process.wait(PATIENCE_S) == code
         said = process.stderr.read()
     assert said == f"interrupted: read 3 records, committed to group {group}\n"
     _, out, _ = ended(start(cluster, "group", "describe", group))
@@ -175,12 +175,12 @@ def test_a_broker_says_when_it_is_ready_and_stops_on_a_signal(tmp_path: Path) ->
         code, _, _ = ended(start(None, "produce", "kept", "-b", address), "a\n")
         assert code == 0
         process.send_signal(signal.SIGTERM)
-        assert process.wait(TIMEOUT_S) == 0
+        assert process.wait(PATIENCE_S) == 0
     with broker(*where) as (process, address):
         args = ("consume", "kept", "-b", address, "--from-beginning", "--until-end", "-f", "value")
         assert ended(start(None, *args)) == (0, "a\n", "")
         process.send_signal(signal.SIGINT)
-        assert process.wait(TIMEOUT_S) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_a_port_or_data_directory_in_use_is_named(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_a_verifiable_producer_that_reaches_nobody_ends_when_it_is_asked() -> No
         assert "is the broker running there?" in process.stderr.readline()
         process.send_signal(signal.SIGTERM)
         told = [json.loads(line)["name"] for line in process.stdout]
-        assert process.wait(20) == 128 + signal.SIGTERM
+        assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
     assert told == ["producer_send_error", "shutdown_complete", "tool_data"]
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from kohort import Consumer
 from kohort.client.waiting import CloseReport
+from kohort.records import Record
 
 from .conftest import Run
 
@@ -137,8 +139,30 @@ def test_where_to_start(kohort: Run) -> None:
     assert "has no partition 2; it has 2: 0 to 1" in ran.err
 
 
-def test_bounds(kohort: Run) -> None:
+class Silence:
+    """Time that passes only while no record comes that is there."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, there: int) -> None:
+        self.now_s, poll = 0.0, Consumer.poll
+        left = {}
+
+        def polled(consumer: Consumer, timeout: float, **more: int) -> Sequence[Record]:
+            found = poll(consumer, timeout, **more)
+            left[consumer] = left.get(consumer, there) - len(found)
+            if not found and not left[consumer]:
+                self.now_s += timeout
+            return found
+
+        monkeypatch.setattr(Consumer, "poll", polled)
+        monkeypatch.setattr("kohort.cli.consume.time", self)
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+def test_bounds(kohort: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     kohort("produce", "bounds", stdin=b"1\n2\n3\n")
+    Silence(monkeypatch, there=3)
     ran = kohort("consume", "bounds", "--from-beginning", "--max", "2")
     assert ids(ran.out) == [(0, 0), (0, 1)]
     ran = kohort("consume", "bounds", "--from-beginning", "--max", "5", "--timeout", "2s")

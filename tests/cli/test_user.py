@@ -15,6 +15,7 @@ from kohort.cli.broker import _add_users, _lines
 from kohort.errors import AuthenticationError
 from kohort.testing import Cluster
 from kohort.testing.certificates import Certificates
+from tests.patience import PATIENCE_S
 
 from .conftest import Run
 
@@ -89,7 +90,7 @@ def test_a_broker_with_users_from_file_and_environment(tmp_path: Path) -> None:
         ):
             admin.list_topics()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_a_comma_between_users_is_refused_with_the_form_they_have(

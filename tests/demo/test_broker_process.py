@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kohort.demo.broker_process import BrokerProcess
+from tests.patience import PATIENCE_S
 
 
 def test_a_broker_is_found_again_and_stopped(tmp_path: Path) -> None:
@@ -39,6 +40,6 @@ def test_a_broker_that_nobody_noted_is_replaced(tmp_path: Path, note: str | None
             broker = BrokerProcess(tmp_path)
             broker.ensure()
             broker.stop()
-            assert orphan.wait(10) == 0
+            assert orphan.wait(PATIENCE_S) == 0
         finally:
             orphan.kill()

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests.patience import PATIENCE_S
+
 from .makes import AIOKAFKA, CONFLUENT, KAFKA_PYTHON
 
-TIMEOUT_S = 20
+TIMEOUT_S = int(PATIENCE_S)
 
 
 class ConfluentAdmin:

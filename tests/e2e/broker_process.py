@@ -9,9 +9,9 @@ import threading
 from pathlib import Path
 
 from kohort.errors import KohortError
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
-READY_S = 30.0
 WRONG = ("Traceback", " ERROR ", " CRITICAL ", "closed the connection of")
 
 
@@ -41,7 +41,7 @@ class BrokerProcess:
                 cwd=ROOT, stdout=subprocess.PIPE, stderr=log,
             )  # fmt: skip
         assert self.process.stdout is not None
-        patience = threading.Timer(READY_S, self.process.kill)
+        patience = threading.Timer(PATIENCE_S, self.process.kill)
         patience.start()
         line = self.process.stdout.readline().decode()
         patience.cancel()
@@ -60,7 +60,7 @@ class BrokerProcess:
         if self.process is not None:
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(READY_S)
+                self.process.wait(PATIENCE_S)
             self.process.kill()
             self._gone()
 

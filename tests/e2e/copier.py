@@ -12,9 +12,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from tests.patience import PATIENCE_S
+
 from .makes import CONFLUENT, KOHORT
 
-WAIT_S, STUCK_S = 30, 10
+WAIT_S, STUCK_S = PATIENCE_S, 10
 
 
 def by_kohort(servers: str, name: str, stopping: threading.Event) -> None:

@@ -24,9 +24,9 @@ from typing import Any
 
 from kohort import Admin, Producer, TopicPartition
 from kohort.client.admin_types import GroupDescription
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 45.0
 SESSION_MS, HEARTBEAT_MS = 3_000, 300
 
 

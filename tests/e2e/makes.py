@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from tests.patience import PATIENCE_S as PATIENCE_S
+
 CONFLUENT, AIOKAFKA, KAFKA_PYTHON, KOHORT = "confluent-kafka", "aiokafka", "kafka-python", "kohort"
 MAKES = (CONFLUENT, AIOKAFKA, KAFKA_PYTHON, KOHORT)
 PEERS = MAKES[:3]
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-PATIENCE_S = 30.0
 _numbers = itertools.count()
 
 

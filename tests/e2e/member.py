@@ -24,6 +24,8 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from tests.patience import PATIENCE_S
+
 from .makes import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, KOHORT
 
 POLL_MS = 100
@@ -111,7 +113,7 @@ def run_confluent(me: Reporter, servers: str, group: str, topic: str, options: d
     )
 
     def assigned(_: Any, partitions: list[Any]) -> None:
-        me.assigned({tp.partition: tp.offset for tp in consumer.committed(partitions, 20)})
+        me.assigned({tp.partition: tp.offset for tp in consumer.committed(partitions, PATIENCE_S)})
 
     def revoked(_: Any, partitions: list[Any]) -> None:
         me.revoked(tp.partition for tp in partitions)
@@ -166,12 +168,15 @@ def run_kafka_python(me: Reporter, servers: str, group: str, topic: str, options
     consumer.subscribe([topic], listener=Listener())
     # When the topic's metadata comes after it has joined, it joins again, and forgets that second
     # join for ever if a poll's time is over meanwhile (3.0.12). So the first polls are long.
-    settled = time.monotonic() + SETTLE_S
+    settled: float | None = None
     while not me.stopping.is_set():
+        short = settled is not None and time.monotonic() > settled
         try:
-            polled = consumer.poll(POLL_MS if time.monotonic() > settled else SETTLE_S * 2_000)
+            polled = consumer.poll(POLL_MS if short else SETTLE_S * 2_000)
         except KafkaConnectionError:  # of a lookup while the broker is down; it is to poll again
             continue
+        if settled is None and consumer.assignment():
+            settled = time.monotonic() + SETTLE_S
         if fresh:
             me.assigned({tp.partition: consumer.committed(tp) or 0 for tp in fresh})
             fresh.clear()

@@ -22,6 +22,7 @@ from kohort.wire.messages.join_group_request import JoinGroupRequest
 from kohort.wire.messages.join_group_response import JoinGroupResponse
 from kohort.wire.messages.sync_group_response import SyncGroupResponse
 from tests.clusters import Embedded as Cluster
+from tests.patience import PATIENCE_S
 
 from .conftest import SESSIONS
 from .group_run import GroupRun
@@ -154,7 +155,7 @@ def test_the_coordinator_dies(nodes: Cluster, run: GroupRun, point: str) -> None
         before = nodes.coordinator_of(GROUP)
         run.start(CONFLUENT, JOINER)
         run.produce(20)
-        dead = tap.wait(30).node_id
+        dead = tap.wait(PATIENCE_S).node_id
         assert dead == before
         run.produce(20)
         run.await_stable()
@@ -248,7 +249,7 @@ def test_the_coordinator_of_a_consumer_group_dies(
         before = nodes.coordinator_of(GROUP)
         run.start(KOHORT, JOINER, PROTOCOL)
         run.produce(20)
-        assert tap.wait(30).node_id == before
+        assert tap.wait(PATIENCE_S).node_id == before
         run.produce(20)
         run.await_stable()
         run.await_consumed()
@@ -285,9 +286,9 @@ def test_members_that_come_before_the_load_is_done_are_told_to_wait(
         with nodes.hold_loading():
             nodes.kill_node(dead)
             with nodes.tap(Moment.ANSWERING, told_waiting.look) as everybody:
-                everybody.wait(20)
+                everybody.wait(PATIENCE_S)
         with nodes.tap(Moment.ANSWERING, told_later.look) as everybody:
-            everybody.wait(20)
+            everybody.wait(PATIENCE_S)
         run.produce(20)
         run.await_stable()
         run.await_consumed()

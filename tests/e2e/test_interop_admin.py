@@ -10,6 +10,7 @@ import pytest
 from kohort import Admin, Consumer, Producer, TopicPartition
 from kohort.errors import BrokerError
 from tests.clusters import APACHE, Cluster
+from tests.patience import PATIENCE_S
 
 from .admins import admin_of
 from .makes import CONFLUENT, PEERS, deadline, fresh
@@ -218,4 +219,4 @@ def test_access_control_that_is_off_says_so(cluster: Cluster) -> None:
     with admin_of(CONFLUENT, cluster.bootstrap) as admin:
         (future,) = admin._admin.create_acls([entry]).values()
         with pytest.raises(KafkaException, match="start it with acls=true"):
-            future.result(20)
+            future.result(PATIENCE_S)

@@ -12,6 +12,7 @@ from kohort import Consumer, Producer
 from kohort.broker.taps import Event, Moment
 from kohort.wire.messages.fetch_request import FetchRequest
 from tests.clusters import Embedded as Cluster
+from tests.patience import PATIENCE_S
 
 from .conftest import SESSIONS
 from .feeders import Feeder
@@ -100,7 +101,7 @@ def test_our_producer_and_consumers_over_every_partition(nodes: Cluster) -> None
                 for p in range(PARTITIONS):
                     futures.append(producer.send(topic, b"%d" % sent, partition=p))
                 sent += 1
-            producer.flush(30)
+            producer.flush(PATIENCE_S)
             acked.extend(future.result(0) for future in futures)
 
         send(50)
@@ -122,7 +123,7 @@ def test_our_producer_and_consumers_over_every_partition(nodes: Cluster) -> None
     for reader in readers:
         reader.ending.set()
     for reader in readers:
-        reader.join(20)
+        reader.join()
     assert {row for reader in readers for row in reader.rows} == everything
     assert len(acked) == len(set(acked)) == sent * PARTITIONS
 
@@ -144,18 +145,18 @@ def test_a_transaction_survives_the_death_of_its_coordinator(nodes: Cluster) -> 
             "log_level": 0,
         }
     )
-    producer.init_transactions(30)
+    producer.init_transactions(PATIENCE_S)
     committed = 0
     for round_, node in enumerate([*nodes.nodes, *nodes.nodes]):
         producer.begin_transaction()
         for p in range(PARTITIONS):
             producer.produce(topic, b"%d" % round_, partition=p)
-        assert producer.flush(30) == 0
+        assert producer.flush(PATIENCE_S) == 0
         nodes.kill_node(node)
         if round_ % 2:
-            producer.abort_transaction(30)
+            producer.abort_transaction(PATIENCE_S)
         else:
-            producer.commit_transaction(30)
+            producer.commit_transaction(PATIENCE_S)
             committed += 1
         nodes.restart_node(node)
     consumer = ConfluentConsumer(

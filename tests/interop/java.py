@@ -21,6 +21,7 @@ import pytest
 
 from kohort.errors import KohortError
 from kohort.wire import Message, decode_response, encode_request
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / "build" / "java"
@@ -156,7 +157,7 @@ class ApacheKafka:
         if process is not None:
             process.send_signal(number)
             try:
-                process.wait(20)
+                process.wait(PATIENCE_S)
             finally:
                 process.kill()
                 process.wait()
@@ -190,7 +191,7 @@ class ApacheKafka:
         """One request over a connection of its own."""
         used = message.STABLE_VERSION if version is None else version
         host, _, port = self.bootstrap.rpartition(":")
-        with socket.create_connection((host, int(port)), timeout=10) as connection:
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
             connection.sendall(b"".join(encode_request(message, used, 1, "kohort-testing")))
             with connection.makefile("rb") as stream:
                 frame = stream.read(int.from_bytes(stream.read(4), "big"))

@@ -9,6 +9,7 @@ import pytest
 from kohort import Admin, Consumer, Producer
 from tests.clusters import Embedded as Cluster
 from tests.e2e.makes import fresh
+from tests.patience import PATIENCE_S
 
 from .java import events, needs_java, tool, verifiable
 
@@ -199,7 +200,7 @@ def test_transactions_and_producers(at, cluster, topic) -> None:
     with Producer(bootstrap_servers=cluster.bootstrap, transactional_id=fresh("tx")) as producer:
         producer.init_transactions()
         producer.begin_transaction()
-        producer.send(topic, b"x", partition=0).result(10)
+        producer.send(topic, b"x", partition=0).result(PATIENCE_S)
         name = producer.config.transactional_id
         shown = tool(f"{TOOLS}.TransactionsCommand", *at, "list")
         assert any(name in line and "Ongoing" in line for line in shown.splitlines())
@@ -222,7 +223,7 @@ def test_verifiable_producer(at, cluster) -> None:
         "VerifiableProducer", [*at, "--topic", name, "--max-messages", "100", "--acks", "-1"]
     )
     said = list(events(process))
-    assert process.wait(20) == 0
+    assert process.wait(PATIENCE_S) == 0
     for pipe in (process.stdout, process.stderr):
         pipe.close()
     assert sum(event["name"] == "producer_send_success" for event in said) == 100

@@ -18,9 +18,9 @@ from kohort import Producer
 from kohort.testing.certificates import Certificates
 from tests.clusters import Cluster, Embedded
 from tests.e2e.makes import fresh
+from tests.patience import PATIENCE_S
 
 KCAT = shutil.which("kcat") or shutil.which("kafkacat")
-WAIT_S = 60
 pytestmark = pytest.mark.skipif(KCAT is None, reason="kcat is not installed (apt-get install kcat)")
 
 
@@ -34,7 +34,7 @@ def kcat(cluster: Cluster | Embedded, *arguments: str, given: str = "", fails: b
     """What it prints; on a failure that is expected, what it complains of."""
     done = subprocess.run(
         [str(KCAT), "-b", cluster.bootstrap, *arguments],
-        input=given, capture_output=True, text=True, timeout=WAIT_S,
+        input=given, capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert bool(done.returncode) is fails, done.stderr
     return done.stderr if fails else done.stdout
@@ -67,7 +67,7 @@ def test_null_and_empty(cluster: Cluster) -> None:
     cluster.create_topic(topic)
     kcat(cluster, "-P", "-t", topic, "-K:", "-Z", given="k:\n")
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
-        producer.send(topic, b"", key=b"").result(WAIT_S)
+        producer.send(topic, b"", key=b"").result(PATIENCE_S)
     assert [(r["key"], r["payload"]) for r in read(cluster, topic)] == [("k", None), ("", "")]
 
 
@@ -135,12 +135,12 @@ def test_transactions(cluster: Cluster) -> None:
 
     name = fresh("tx")
     with Producer(bootstrap_servers=cluster.bootstrap, transactional_id=name) as producer:
-        producer.init_transactions(WAIT_S)
+        producer.init_transactions(PATIENCE_S)
         producer.begin_transaction()
-        producer.send(topic, b"never").result(WAIT_S)
+        producer.send(topic, b"never").result(PATIENCE_S)
         assert seen("read_committed") == ["a", "b"]
         assert seen("read_uncommitted") == ["a", "b", "never"]
-        producer.abort_transaction(WAIT_S)
+        producer.abort_transaction(PATIENCE_S)
         with producer.transaction():
             producer.send(topic, b"c")
     assert seen("read_committed") == ["a", "b", "c"]

@@ -13,6 +13,7 @@ from kohort import Admin, Consumer, Producer
 from kohort.errors import AuthenticationError
 from kohort.testing import Cluster
 from kohort.testing.certificates import Certificates
+from tests.patience import PATIENCE_S
 
 from .java import ApacheKafka, free_port, needs_java, tool
 
@@ -123,10 +124,10 @@ def test_our_clients_at_apache_kafka(
     with Admin(**own) as admin:
         admin.create_topics([topic])
     with Producer(**own) as producer:
-        producer.send(topic, bytes(200_000)).result(20)
+        producer.send(topic, bytes(200_000)).result(PATIENCE_S)
     with Consumer(**own, group_id=topic, auto_offset_reset="earliest") as consumer:
         consumer.subscribe([topic])
-        records = consumer.poll(20)
+        records = consumer.poll(PATIENCE_S)
         assert [record.value for record in records] == [bytes(200_000)]
 
 
@@ -140,10 +141,10 @@ def test_our_client_renews_its_login_at_apache_kafka(kafka: SecuredKafka) -> Non
         consumer.subscribe(["renewed"])
         got = 0
         for _ in range(25):
-            producer.send("renewed", b"x").result(20)
+            producer.send("renewed", b"x").result(PATIENCE_S)
             got += len(consumer.poll(0.2))
         while got < 25:
-            got += len(consumer.poll(20))
+            got += len(consumer.poll(PATIENCE_S))
     assert got == 25
 
 

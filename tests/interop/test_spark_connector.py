@@ -21,6 +21,7 @@ import pytest
 from kohort import Admin, Producer, TopicPartition
 from tests.clusters import Embedded as Cluster
 from tests.java import skip_without
+from tests.patience import PATIENCE_S
 
 from .java import JARS
 
@@ -162,7 +163,7 @@ def test_batch_written_to_topics_of_its_rows(spark: Any, cluster: Cluster) -> No
     ours = new_topic(cluster, partitions=3)
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         futures = {k: producer.send(ours, b"", k.encode()) for k in keys}
-        placed = {k: future.result(30).partition for k, future in futures.items()}
+        placed = {k: future.result(PATIENCE_S).partition for k, future in futures.items()}
     assert {row[3].decode(): row[1] for row in found} == placed
 
 
@@ -290,7 +291,7 @@ def end_of(cluster: Cluster, topic: str) -> int:
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < end, "it does not come to be"
 

@@ -18,6 +18,7 @@ from kohort.errors import (
     KohortError,
     UsageError,
 )
+from kohort.processing import gatekeeper
 from kohort.processing import runner as shell
 from kohort.processing.circuit import CircuitConfig
 from kohort.processing.dispatch import Item, Order
@@ -36,6 +37,7 @@ from kohort.retry.asking import Stamped, TopicView
 from kohort.retry.classify import Failure, stated
 from kohort.retry.policy import RetryPolicy, RetryTopics
 from kohort.retry.preparing import ensure_topics
+from tests.patience import PATIENCE_S
 from tests.processing.world import World, route
 
 TP = ("orders", 0)
@@ -222,7 +224,13 @@ def test_an_idle_entry_topic_is_not_asked_for_without_a_pause() -> None:
     assert gate._ask({("orders.billing.retry.0s", 0): 0}) == 1_000
 
 
-def test_whoever_looks_at_the_depths_hears_what_is_so_now() -> None:
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever looks waits for the gate's thread, however late it comes to run."""
+    monkeypatch.setattr(gatekeeper, "DEPTH_WAIT_S", PATIENCE_S)
+
+
+def test_whoever_looks_at_the_depths_hears_what_is_so_now(patient: None) -> None:
     """They were up to half a minute old: what the gate had been told when it asked for itself."""
     now, latest = [1_000_000], [0]
 
@@ -244,7 +252,7 @@ def test_whoever_looks_at_the_depths_hears_what_is_so_now() -> None:
         gate.stop()
 
 
-def test_the_depths_count_from_where_whoever_asks_has_read() -> None:
+def test_the_depths_count_from_where_whoever_asks_has_read(patient: None) -> None:
     """Records that were read since the gate was told last are neither unread nor held up."""
 
     class Full(Port):
@@ -262,7 +270,7 @@ def test_the_depths_count_from_where_whoever_asks_has_read() -> None:
         gate.stop()
 
 
-def test_what_the_gate_asks_for_itself_makes_no_depth_young() -> None:
+def test_what_the_gate_asks_for_itself_makes_no_depth_young(patient: None) -> None:
     """The entry topic is asked for each second: nobody who looked at a tier was told any news."""
     now, latest = [1_000_000], [0]
 
@@ -285,7 +293,9 @@ def test_what_the_gate_asks_for_itself_makes_no_depth_young() -> None:
         gate.stop()
 
 
-def test_a_cluster_that_does_not_answer_leaves_the_last_depths() -> None:
+def test_a_cluster_that_does_not_answer_leaves_the_last_depths(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Whoever looks waits a quarter of a second, and not for ever."""
     now, away = [1_000_000], [False]
 
@@ -300,7 +310,9 @@ def test_a_cluster_that_does_not_answer_leaves_the_last_depths() -> None:
     gate.watch({at: 0})
     gate.start()
     try:
-        assert gate.depths() == {at: (3, 3)}
+        with monkeypatch.context() as patient:
+            patient.setattr(gatekeeper, "DEPTH_WAIT_S", PATIENCE_S)
+            assert gate.depths() == {at: (3, 3)}
         away[0] = True
         now[0] += 1_000
         assert gate.depths() == {at: (3, 3)}
@@ -375,8 +387,8 @@ def test_a_process_that_cannot_even_start_is_not_its_records_fault() -> None:
     engine.polled(TP, records(0), 1, 0)
     pool.start(said.put)
     pool.submit(engine.take("processes", 1, 0))
-    finished = said.get(timeout=30)
-    assert pool.stop(10)
+    finished = said.get(timeout=PATIENCE_S)
+    assert pool.stop(PATIENCE_S)
     assert isinstance(finished.error, UsageError)
     assert "__main__" in str(finished.error)
 

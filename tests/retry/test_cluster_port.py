@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 from kohort import Producer
 from kohort.retry.cluster_port import ClusterPort
 from tests.clusters import Cluster
+from tests.patience import until
 
 
 def test_settings_that_only_consumers_have() -> None:
@@ -29,8 +28,7 @@ def test_settings_that_only_consumers_have() -> None:
                 assert port.topics()["t"].partitions == 1
                 assert port.latest([("t", 0)]) == {("t", 0): 0}
                 producer.commit_transaction()
-            end = time.monotonic() + 20  # Apache Kafka answers before its marker stands
-            while port.latest([("t", 0)]) != {("t", 0): 2}:
-                assert time.monotonic() < end
+            # Apache Kafka answers before its marker stands
+            until(lambda: port.latest([("t", 0)]) == {("t", 0): 2})
         finally:
             port.close()

@@ -101,7 +101,7 @@ def job(cluster: Cluster, topic: Make, produce: Send, tmp_path: Path) -> Job:
 
 
 @e2e
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_each_input_is_loaded_once_or_failed_once(spark: SparkSession, job: Job) -> None:
     """Spec 5.1 to 5.4, 6.2, 6.3; issue 2: all kinds of failure, a late dependency, the books."""
     from kohort.spark import reconcile, retries_over_time
@@ -144,7 +144,7 @@ def test_each_input_is_loaded_once_or_failed_once(spark: SparkSession, job: Job)
 
 
 @e2e
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_crashes_and_lost_checkpoints_change_nothing(
     spark: SparkSession, cluster: Cluster, job: Job
 ) -> None:
@@ -175,7 +175,7 @@ def test_crashes_and_lost_checkpoints_change_nothing(
 
 
 @e2e
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_store_that_was_emptied_is_refused(spark: SparkSession, job: Job) -> None:
     """E2: a fence behind the checkpoint is loud, and the message says what to do."""
     from kohort.spark import PipelineFailedError

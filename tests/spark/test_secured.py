@@ -13,7 +13,7 @@ from kohort.testing.certificates import Certificates
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 def test_write_and_read_with_a_login(spark: SparkSession, tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from kohort.testing import Cluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 Make = Callable[..., str]
 Send = Callable[..., None]
@@ -91,7 +93,7 @@ def test_stream_resumes_and_publishes_its_progress(
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(2 * PATIENCE_S)
         assert query.exception() is None
 
     produce(name, *((n % 2, None, b"v") for n in range(100)))

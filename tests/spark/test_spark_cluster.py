@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING
 import pytest
 
 from tests.java import skip_without
+from tests.patience import PATIENCE_S
 from tests.spark.test_pipeline import Job
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def master(tmp_path: Path) -> Iterator[str]:
                 },
                 cwd=tmp_path, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             )  # fmt: skip
-            stack.callback(process.wait, 30)
+            stack.callback(process.wait, PATIENCE_S)
             stack.callback(process.terminate)
             assert process.stderr is not None
             stack.callback(process.stderr.close)
@@ -72,7 +73,7 @@ def _wait_for(lines: IO[str], pattern: str) -> str:
 
 @pytest.mark.spark
 @pytest.mark.nightly
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_a_master_url_is_all_that_changes(
     master: str, cluster: Cluster, topic: Callable[..., str], produce: Callable[..., None],
     tmp_path: Path,

@@ -94,7 +94,7 @@ class Tap:
         self._met.set()
         return self._verdict
 
-    def wait(self, timeout_s: float = 10.0) -> Event:
+    def wait(self, timeout_s: float = 60.0) -> Event:
         """The event, once it has come; from any thread. Raises KafkaTimeoutError, or what `matches`
         raised."""
         if not self._met.wait(timeout_s):

@@ -66,7 +66,7 @@ class SetFault:
         """How many requests it was carried out on so far."""
         return self._armed.hits
 
-    def wait(self, hits: int = 1, timeout_s: float = 10.0) -> None:
+    def wait(self, hits: int = 1, timeout_s: float = 60.0) -> None:
         """Return when it has been carried out `hits` times. Raises KafkaTimeoutError."""
         found = self._faults.notices.until(
             lambda: True if self._armed.hits >= hits else None, timeout_s
@@ -241,7 +241,7 @@ class Requests:
         api: Apis = None,
         *,
         count: int = 1,
-        timeout_s: float = 10.0,
+        timeout_s: float = 60.0,
         answered: bool = True,
         node: int | None = None,
         client_id: str | None = None,
