@@ -19,6 +19,9 @@ from kohort.retry.progress import Progress
 from kohort.retry.store import Store
 
 TOPIC, OUT = "in", "out"
+HUNG_MS = 5_000
+"""So long a process that hangs keeps its partitions and its transaction: longer than a busy machine
+lets one wait that does not hang, or nobody comes to an end."""
 
 
 def at(place: str, number: int) -> None:
@@ -65,10 +68,10 @@ def into_store(record):
 
 
 def main(servers: str, group: str, mode: str, place: str, number: str, instance: str = "") -> None:
-    exactly.TRANSACTION_TIMEOUT_MS = 2_000
+    exactly.TRANSACTION_TIMEOUT_MS = HUNG_MS
     if place != "-":
         at(place, int(number))
-    client = {"heartbeat_interval_ms": 100, "session_timeout_ms": 1_000, "max_poll_records": 20}
+    client = {"heartbeat_interval_ms": 100, "session_timeout_ms": HUNG_MS, "max_poll_records": 20}
     if instance:
         client["group_instance_id"] = instance
     app = App(

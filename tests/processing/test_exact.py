@@ -9,7 +9,7 @@ import pytest
 
 from kohort import Consumer, Permanent, Temporary
 from kohort.processing.app import App, Ended
-from tests.patience import until
+from tests.patience import PATIENCE_S, until
 
 RECORDS = 60
 
@@ -45,8 +45,8 @@ def settled(app: App) -> bool:
     return not app.status() or not any(app.status().values())
 
 
-def wait_for(condition, what: str) -> None:
-    until(condition, what)
+def wait_for(condition, what: str, patience_s: float = PATIENCE_S) -> None:
+    until(condition, what, patience_s)
 
 
 @pytest.mark.parametrize("workers", ["threads", "tasks"])
