@@ -15,6 +15,7 @@ import pytest
 
 from kohort.broker import Broker, BrokerConfig, server
 from kohort.broker.log.files import LogFile, MemoryFiles
+from tests.patience import PATIENCE_S
 
 from .harness import FakeEnv, Harness, batch_of
 from .shadow_files import ShadowFiles
@@ -139,7 +140,7 @@ def test_a_second_signal_ends_the_process_at_once(tmp_path: Path) -> None:
         for line in ("ready\n", "ending\n"):
             assert run.stdout.readline() == line
             run.send_signal(signal.SIGTERM)
-        assert run.wait(30) == -signal.SIGTERM
+        assert run.wait(PATIENCE_S) == -signal.SIGTERM
 
 
 def test_a_broker_wants_as_many_descriptors_as_its_limits_come_to(tmp_path: Path) -> None:
@@ -159,7 +160,7 @@ def test_a_broker_wants_as_many_descriptors_as_its_limits_come_to(tmp_path: Path
     for soft, hard, granted, files, said in ((64, 4_000, 676, 338, ""), (64, 80, 80, 40, "80 fil")):
         ran = subprocess.run(
             [sys.executable, "-c", code, tmp_path, str(soft), str(hard)],
-            capture_output=True, text=True, check=True, timeout=60,
+            capture_output=True, text=True, check=True, timeout=PATIENCE_S,
         )  # fmt: skip
         assert ran.stdout.split() == [str(granted), str(files)]
         assert said in ran.stderr

@@ -20,7 +20,7 @@ LAG_COLUMNS = [
 
 @contextmanager
 def member(cluster: Cluster, group: str, topic: str) -> Iterator[Consumer]:
-    """A member that has its partitions and has committed what it read."""
+    """A member that has its partitions and has read all that stands in them."""
     with Consumer(
         bootstrap_servers=cluster.bootstrap, group_id=group, client_id="till",
         auto_offset_reset="earliest",
@@ -28,8 +28,9 @@ def member(cluster: Cluster, group: str, topic: str) -> Iterator[Consumer]:
         consumer.subscribe([topic])
         while not consumer.assignment():
             consumer.poll(0.2)
-        for partition in consumer.assignment():
-            consumer.position(partition)  # a commit leaves out what is not known yet
+        ends = consumer.end_offsets(list(consumer.assignment()))
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            consumer.poll(0.2)
         yield consumer
 
 

@@ -47,12 +47,12 @@ def test_what_re2_refuses_is_refused_with_the_reason(pattern: str) -> None:
 
 
 def test_no_pattern_stops_the_broker() -> None:
-    began = time.perf_counter()
+    began = time.thread_time()
     name = "a" * 248 + "!"
     for pattern in ("(a+)+$", "(a|a)*b", "(a|aa)+$", "(.*)*x", "a{0,20}" * 6 + "b", "(a*)*(b*)*c"):
         assert not Regex(pattern).matches(name)
         assert not Regex(pattern).matches("a" * 249 + "-")
-    assert time.perf_counter() - began < 5
+    assert time.thread_time() - began < 5
 
 
 @pytest.mark.parametrize("seed", range(20))
