@@ -15,6 +15,7 @@ from kohort.client.config import AdminConfig, ConsumerConfig, ProducerConfig
 from kohort.client.foreign_keys import FOREIGN_KEYS
 from kohort.errors import ConfigError
 from kohort.testing import Cluster
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "migration.md").read_text()
@@ -37,7 +38,7 @@ def test_what_is_ours_runs_as_it_stands(cluster: Cluster, number: int) -> None:
     ran = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout

@@ -16,11 +16,12 @@ import pytest
 from kohort import Producer
 from kohort.testing import Cluster
 from tests.pages import blocks_of
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
-TIMEOUT_S = 60
+TIMEOUT_S = PATIENCE_S
 CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 """As in a terminal: what a script starts in its background (`make test &`) ignores Ctrl-C, and so
 would all that it starts."""

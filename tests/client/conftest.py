@@ -13,9 +13,10 @@ from kohort.client.config import ClientConfig
 from kohort.client.network import NetworkThread
 from kohort.errors import KohortError
 from tests.clusters import Cluster
+from tests.patience import PATIENCE_S
 
 from .consumer_world import World
-from .scripted import WAIT_S, ScriptedBroker, ScriptedCluster
+from .scripted import ScriptedBroker, ScriptedCluster
 
 
 class Client:
@@ -25,32 +26,32 @@ class Client:
         config = {"reconnect_backoff_ms": 5, "retry_backoff_ms": 5, **config}
         self.thread = thread
         self.config = ClientConfig(bootstrap_servers=addresses, **config)
-        self.cluster = thread.call(ClusterClient, thread.loop, self.config).result(WAIT_S)
+        self.cluster = thread.call(ClusterClient, thread.loop, self.config).result(PATIENCE_S)
 
     def start(self, *args, **kwargs) -> queue.SimpleQueue:
         answers: queue.SimpleQueue = queue.SimpleQueue()
         target, message = args
         self.thread.call(
             lambda: self.cluster.request(target, message, answers.put, **kwargs)
-        ).result(WAIT_S)
+        ).result(PATIENCE_S)
         return answers
 
     def ask(self, *args, **kwargs):
-        answer = self.start(*args, **kwargs).get(timeout=WAIT_S)
+        answer = self.start(*args, **kwargs).get(timeout=PATIENCE_S)
         if isinstance(answer, KohortError):
             raise answer
         return answer
 
     def refresh(self, **kwargs):
         answers: queue.SimpleQueue = queue.SimpleQueue()
-        self.thread.call(lambda: self.cluster.refresh(answers.put, **kwargs)).result(WAIT_S)
-        answer = answers.get(timeout=WAIT_S)
+        self.thread.call(lambda: self.cluster.refresh(answers.put, **kwargs)).result(PATIENCE_S)
+        answer = answers.get(timeout=PATIENCE_S)
         if isinstance(answer, KohortError):
             raise answer
         return answer
 
     def do(self, fn, *args):
-        return self.thread.call(fn, *args).result(WAIT_S)
+        return self.thread.call(fn, *args).result(PATIENCE_S)
 
     def close(self) -> None:
         if self.thread.alive:

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterable
 
 from kohort import Consumer, Producer, RebalanceListener, TopicPartition
-from tests.clusters import APACHE, Cluster
+from tests.clusters import Cluster
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 60.0 if APACHE else 20.0  # members of KIP-848 heartbeat every 5 s there
 _numbers = itertools.count()
 
 
@@ -54,7 +54,7 @@ class World:
 
     def close(self) -> None:
         for consumer in self.made:
-            consumer.close(5)
+            consumer.close(5)  # what is not done by then harms nobody: groups are of one test
 
 
 class Listener(RebalanceListener):

@@ -30,9 +30,9 @@ from kohort.wire.messages.metadata_response import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from tests.patience import PATIENCE_S
 
 CLOSE = object()
-WAIT_S = 10
 
 
 @dataclass
@@ -125,7 +125,7 @@ class ScriptedBroker:
     def wait_for(self, name: str) -> Any:
         """The next request of this class, in order of arrival."""
         while True:
-            request = self.arrived.get(timeout=WAIT_S)
+            request = self.arrived.get(timeout=PATIENCE_S)
             if type(request).__name__ == name:
                 return request
 
@@ -141,7 +141,8 @@ class ScriptedBroker:
     def stop(self) -> None:
         self.stopped = True
         self.loop.stop()
-        self.thread.join(WAIT_S)
+        self.thread.join(PATIENCE_S)
+        assert not self.thread.is_alive()
 
     def api_versions(self, request: Any, call: Call) -> ApiVersionsResponse:
         return ApiVersionsResponse(

@@ -8,6 +8,7 @@ from kohort import Admin, Consumer, NewTopic, Producer
 from kohort.acl import Acl, AclFilter, Operation, Pattern, Permission, Resource
 from kohort.errors import BrokerError, ErrorCode
 from kohort.testing import Cluster
+from tests.patience import PATIENCE_S
 
 NOBODY = "User:ANONYMOUS"
 
@@ -41,9 +42,9 @@ def test_a_client_is_told_what_it_may_not_do() -> None:
             admin.create_topics([NewTopic("orders")])
         assert told.value.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
         with Producer(bootstrap_servers=servers) as producer, pytest.raises(BrokerError) as told:
-            producer.send("orders", b"1").result(30)
+            producer.send("orders", b"1").result(PATIENCE_S)
         assert told.value.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
         with Consumer(bootstrap_servers=servers, group_id="g") as consumer:
             consumer.subscribe(["orders"])
             with pytest.raises(BrokerError, match="AUTHORIZATION_FAILED"):
-                consumer.poll(30.0)
+                consumer.poll(PATIENCE_S)

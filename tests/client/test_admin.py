@@ -28,6 +28,7 @@ from kohort.errors import (
 )
 from kohort.wire.messages.create_topics_response import CreatableTopicResult, CreateTopicsResponse
 from tests.clusters import Cluster
+from tests.patience import until
 
 from .scripted import CLOSE
 
@@ -76,9 +77,7 @@ def fill(cluster, topic: str, count: int = 10, partition: int = 0) -> None:
 
 def soon(check) -> None:
     """Apache Kafka's brokers learn of topics a little after the controller has answered."""
-    end = time.monotonic() + 10
-    while not check():
-        assert time.monotonic() < end
+    until(check)
 
 
 def test_topics_are_created_listed_described_extended_deleted(admin):

@@ -11,6 +11,7 @@ from kohort.wire.messages.describe_topic_partitions_request import (
     DescribeTopicPartitionsRequest,
 )
 from tests.clusters import Cluster
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,7 @@ def cluster():
 def test_log_directories(admin, cluster):
     admin.create_topics([NewTopic("disk", 2, 1)])
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
-        producer.send("disk", b"x" * 500, partition=1).result(10)
+        producer.send("disk", b"x" * 500, partition=1).result(PATIENCE_S)
     [node] = admin.describe_cluster().nodes
     found = admin.describe_log_dirs()
     assert list(found) == [node.node_id]
@@ -43,7 +44,7 @@ def test_producers_and_transactions(admin, cluster):
     with Producer(bootstrap_servers=cluster.bootstrap, transactional_id="app one") as producer:
         producer.init_transactions()
         producer.begin_transaction()
-        producer.send("tx", b"v").result(10)
+        producer.send("tx", b"v").result(PATIENCE_S)
         [seen] = admin.describe_producers([tp])[tp]
         described = admin.describe_transactions(["app one"])["app one"]
         assert (described.state, described.partitions) == ("Ongoing", (tp,))

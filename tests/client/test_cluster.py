@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import queue
 import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -25,16 +27,24 @@ from kohort.wire.messages.find_coordinator_request import FindCoordinatorRequest
 from kohort.wire.messages.find_coordinator_response import Coordinator, FindCoordinatorResponse
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
 from kohort.wire.messages.heartbeat_response import HeartbeatResponse
+from tests.patience import PATIENCE_S
 
-from .scripted import CLOSE, WAIT_S, ScriptedBroker
+from .scripted import CLOSE, ScriptedBroker
 
 BEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 
 
-def unused_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+@pytest.fixture
+def unused_port() -> Iterator[Callable[[], int]]:
+    """Ports at which nobody listens, and which nobody else gets meanwhile."""
+    with ExitStack() as bound:
+
+        def bind() -> int:
+            one = bound.enter_context(socket.socket())
+            one.bind(("127.0.0.1", 0))
+            return one.getsockname()[1]
+
+        yield bind
 
 
 def test_metadata_of_watched_topics_is_learned_and_nodes_take_over_from_bootstrap(broker, client):
@@ -114,12 +124,12 @@ def test_an_error_in_api_versions_is_reported_and_tried_again(broker, client):
     assert len(broker.connections) == 2
 
 
-def test_every_bootstrap_address_is_tried(broker, client):
+def test_every_bootstrap_address_is_tried(broker, client, unused_port):
     c = client(f"127.0.0.1:{unused_port()}", f"127.0.0.1:{unused_port()}", broker.address)
     assert 0 in c.refresh().nodes
 
 
-def test_when_nobody_answers_every_address_is_named(client):
+def test_when_nobody_answers_every_address_is_named(client, unused_port):
     ports = [unused_port(), unused_port()]
     c = client(*(f"127.0.0.1:{port}" for port in ports))
     with pytest.raises(ConnectionFailedError) as caught:
@@ -145,7 +155,7 @@ def test_answers_belong_to_their_requests_in_order(broker, client):
     )
     c = client(broker.address)
     waiting = [c.start(ANY, HeartbeatRequest(group_id="g", generation_id=n)) for n in range(200)]
-    assert [w.get(timeout=WAIT_S).throttle_time_ms for w in waiting] == list(range(200))
+    assert [w.get(timeout=PATIENCE_S).throttle_time_ms for w in waiting] == list(range(200))
 
 
 def test_lanes_have_connections_of_their_own(broker, client):
@@ -164,12 +174,17 @@ def test_a_request_without_answer_in_time_fails_and_takes_its_connection_along(b
     broker.answers["HeartbeatRequest"] = lambda r, call: None
     c = client(broker.address)
     c.refresh()
-    late = c.start(0, BEAT, timeout_ms=30)
-    behind = c.start(0, BEAT, timeout_ms=60_000)
-    error = late.get(timeout=WAIT_S)
+    late, behind = queue.SimpleQueue(), queue.SimpleQueue()
+
+    def ask() -> None:
+        c.cluster.request(0, BEAT, late.put, timeout_ms=30)
+        c.cluster.request(0, BEAT, behind.put, timeout_ms=600_000)
+
+    c.do(ask)  # in one turn, so that both are under way when the time of the first is over
+    error = late.get(timeout=PATIENCE_S)
     assert isinstance(error, KafkaTimeoutError)
     assert "HeartbeatRequest" in str(error)
-    assert isinstance(behind.get(timeout=WAIT_S), ConnectionFailedError)
+    assert isinstance(behind.get(timeout=PATIENCE_S), ConnectionFailedError)
     broker.answers["HeartbeatRequest"] = lambda r, call: HeartbeatResponse()
     assert c.ask(0, BEAT) == HeartbeatResponse()
 
@@ -177,7 +192,7 @@ def test_a_request_without_answer_in_time_fails_and_takes_its_connection_along(b
 def test_a_handshake_without_answer_is_given_up(brokers, client):
     silent, good = ScriptedBroker(brokers, 0), ScriptedBroker(brokers, 1)
     silent.answers["ApiVersionsRequest"] = lambda r, call: None
-    c = client(silent.address, request_timeout_ms=50)
+    c = client(silent.address, request_timeout_ms=300)
     with pytest.raises(KohortError):
         c.ask(ANY, BEAT)
     silent.answers["ApiVersionsRequest"] = silent.api_versions
@@ -190,7 +205,7 @@ def test_a_cut_while_a_request_is_under_way_fails_it_once_and_the_next_one_works
     c = client(broker.address)
     c.refresh()
     answers = c.start(0, BEAT)
-    assert isinstance(answers.get(timeout=WAIT_S), ConnectionFailedError)
+    assert isinstance(answers.get(timeout=PATIENCE_S), ConnectionFailedError)
     broker.answers["HeartbeatRequest"] = lambda r, call: HeartbeatResponse()
     assert c.ask(0, BEAT) == HeartbeatResponse()
     assert answers.empty()
@@ -313,7 +328,7 @@ def test_missing_topics_are_asked_for_again_by_themselves(broker, client):
     c.do(c.cluster.watch_topics, ["later"])
     broker.wait_for("MetadataRequest")
     broker.cluster.topics["later"] = {0: (0, 1)}
-    assert found.get(timeout=WAIT_S).leader("later", 0) == 0
+    assert found.get(timeout=PATIENCE_S).leader("later", 0) == 0
 
 
 def test_metadata_ages(broker, client):
@@ -340,7 +355,7 @@ def test_closing_fails_everything_under_way(broker, client):
     broker.wait_for("HeartbeatRequest")
     c.do(c.cluster.close)
     c.do(c.cluster.close)
-    assert isinstance(answers.get(timeout=WAIT_S), ClosedError)
+    assert isinstance(answers.get(timeout=PATIENCE_S), ClosedError)
     with pytest.raises(ClosedError):
         c.ask(0, BEAT)
     with pytest.raises(ClosedError):

@@ -11,8 +11,9 @@ import pytest
 from kohort import AsyncConsumer, RebalanceListener, TopicPartition
 from kohort.errors import ClosedError, ConcurrentUseError, WakeupError
 from tests.clusters import Cluster
+from tests.patience import PATIENCE_S
 
-from .consumer_world import PATIENCE_S, World, values
+from .consumer_world import World, values
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +173,7 @@ def test_other_calls(world: World) -> None:
             assert await reader.beginning_offsets([tp]) == {tp: 0}
             assert (await reader.offsets_for_times({tp: 4}))[tp].offset == 4
             reader.seek(tp, 6)
-            batch = await reader.poll_arrow(5, columns=["value"])
+            batch = await reader.poll_arrow(PATIENCE_S, columns=["value"])
             assert batch.column("value").to_pylist() == values(range(6, 10))
             assert (await reader.poll_arrow(0.01)).num_rows == 0
             told = asyncio.Event()
@@ -211,7 +212,7 @@ def test_wakeup_and_a_second_task(world: World) -> None:
 def test_a_blocked_event_loop_stays_a_member(world: World) -> None:
     """C12: heartbeats do not run on the event loop (aiokafka 847)."""
     topic = world.topic(1, records=2)
-    config = {"group_id": world.group(), "session_timeout_ms": 6_000}
+    config = {"group_id": world.group()}
 
     async def main() -> None:
         async with consumer(world, **config) as reader:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from kohort import Admin, Consumer, OffsetAndMetadata, RebalanceListener, TopicPartition
+from kohort.client import consumer_calls, consumer_exchange
 from kohort.client.positions import OffsetReset
 from kohort.errors import (
     BrokerError,
@@ -27,9 +28,11 @@ from kohort.errors import (
     UsageError,
     WakeupError,
 )
+from kohort.testing import VirtualClock
 from tests.clusters import APACHE, Cluster
+from tests.patience import PATIENCE_S
 
-from .consumer_world import PATIENCE_S, World, take, until, values
+from .consumer_world import World, take, until, values
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +73,21 @@ def test_empty_after_the_timeout(world: World) -> None:
     topic = world.topic(1)
     consumer = world.consumer()
     consumer.assign(parts(topic, 1))
+    asked, plain = list[float](), consumer._bell.wait
+
+    def wait(timeout_s: float) -> bool:
+        asked.append(timeout_s)
+        return plain(timeout_s)
+
+    consumer._bell = type("Bell", (), {"wait": staticmethod(wait), "ring": consumer._bell.ring})()
     started = time.monotonic()
     assert consumer.poll(0.05) == []
-    assert 0.04 < time.monotonic() - started < 2
+    assert time.monotonic() - started > 0.04
+    assert asked
+    assert max(asked) <= 0.05
+    asked.clear()
     assert consumer.poll(0) == []
+    assert not any(asked)
 
 
 def test_subscribe_and_assign_exclude_each_other(world: World) -> None:
@@ -147,10 +161,10 @@ def test_iteration_hands_out_one_by_one(world: World) -> None:
     assert consumer.committed(parts(topic, 1)) == {TopicPartition(topic, 0): OffsetAndMetadata(7)
                                                    ._replace(leader_epoch=0)}  # fmt: skip
     assert next(iter(consumer)).offset == 7
-    assert consumer.poll(1.0, max_records=2)[0].offset == 8
+    assert consumer.poll(PATIENCE_S, max_records=2)[0].offset == 8
     for record in consumer:
         assert record.offset == 10
-        assert consumer.poll(1.0, max_records=1)[0].offset == 11
+        assert consumer.poll(PATIENCE_S, max_records=1)[0].offset == 11
         break
     for record in consumer:
         assert record.offset == 12
@@ -186,7 +200,7 @@ def test_arrow_and_records_agree(world: World) -> None:
     assert consumer.poll_arrow(0.01, columns=["value"]).schema.names == ["value"]
     consumer.seek_to_beginning()
     record = next(iter(consumer))
-    rest = consumer.poll_arrow(1.0, columns=["offset", "partition"]).to_pylist()
+    rest = consumer.poll_arrow(PATIENCE_S, columns=["offset", "partition"]).to_pylist()
     assert {"partition": record.partition, "offset": 1} in rest
 
 
@@ -409,8 +423,8 @@ def test_close_commits_and_an_exception_does_not(world: World) -> None:
     def fail() -> None:
         with world.consumer(group_id=group) as consumer:
             consumer.subscribe([topic])
-            assert consumer.poll(10, max_records=5)[0].value == b"10"
-            assert consumer.poll(10, max_records=5)[0].value == b"15"
+            assert consumer.poll(PATIENCE_S, max_records=5)[0].value == b"10"
+            assert consumer.poll(PATIENCE_S, max_records=5)[0].value == b"15"
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -495,17 +509,19 @@ def test_closed_for_good(world: World) -> None:
     assert list(consumer) == []
 
 
-def test_close_is_bounded_without_a_broker(world: World) -> None:
+@pytest.mark.skipif(APACHE, reason="on a virtual clock")
+def test_close_is_bounded_without_a_broker() -> None:
     """C11: the report says what was not done."""
-    with Cluster(group_initial_rebalance_delay_ms=0) as cluster:
-        alone = World(cluster)
-        topic = alone.topic(1, records=5)
-        consumer = alone.consumer(group_id="g")
-        consumer.subscribe([topic])
-        take(consumer, 5)
-    started = time.monotonic()
-    report = consumer.close(0.3)
-    assert time.monotonic() - started < 5
+    with VirtualClock() as clock:
+        with Cluster(clock=clock, group_initial_rebalance_delay_ms=0) as cluster:
+            alone = World(cluster)
+            topic = alone.topic(1, records=5)
+            consumer = alone.consumer(group_id="g")
+            consumer.subscribe([topic])
+            take(consumer, 5)
+        started = clock.elapsed_s
+        report = consumer.close(0.3)
+        assert clock.elapsed_s - started == pytest.approx(0.3, abs=0.01)
     assert not report.committed
     assert report.problems
 
@@ -553,29 +569,30 @@ def test_bad_numbers_are_refused(world: World) -> None:
 
 def test_unreachable_brokers_are_named(world: World, caplog) -> None:
     """No broker has ever answered: polls and questions end, naming what was tried and why."""
-    closed = socket.create_server(("127.0.0.1", 0))
-    address = f"127.0.0.1:{closed.getsockname()[1]}"
-    closed.close()
-    consumer = Consumer(bootstrap_servers=address, default_api_timeout_ms=300)
-    consumer.assign(parts("t", 1))
-    with pytest.raises(ConnectionFailedError, match=address):
-        until(lambda: False, consumer)
-    with pytest.raises(KafkaTimeoutError):
-        consumer.position(("t", 0))
-    consumer.close(1)
+    with socket.socket() as unused:  # nobody listens, and nobody else gets the port
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        consumer = Consumer(bootstrap_servers=address, default_api_timeout_ms=300)
+        consumer.assign(parts("t", 1))
+        with pytest.raises(ConnectionFailedError, match=address):
+            until(lambda: False, consumer)
+        with pytest.raises(KafkaTimeoutError):
+            consumer.position(("t", 0))
+        consumer.close(1)
 
 
 def test_an_outage_is_said_once_and_its_end(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever waits for records learns that nobody answers, and when somebody does again."""
-    monkeypatch.setattr("kohort.client.consumer_calls.UNREACHABLE_WARNING_MS", 50)
     with Cluster(group_initial_rebalance_delay_ms=0) as cluster:
         own = World(cluster)
         topic = own.topic(1, records=1)
         consumer = own.consumer(group_id="g")
         consumer.subscribe([topic])
         take(consumer, 1)
+        # Not before: until it is connected first, a slow machine is an outage, too.
+        monkeypatch.setattr("kohort.client.consumer_calls.UNREACHABLE_WARNING_MS", 50)
 
         def said(text: str) -> bool:
             consumer.poll(0.05)
@@ -617,26 +634,27 @@ def test_default_listener_does_nothing(world: World) -> None:
 
 
 @pytest.mark.skipif(APACHE, reason="counts the sessions inside the embedded broker")
-def test_a_closed_consumer_leaves_no_fetch_session_behind(world: World, cluster: Cluster) -> None:
+def test_a_closed_consumer_leaves_no_fetch_session_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """KIP-227: a broker keeps a thousand; one of them is not to wait for its eviction. At the time
     of the close one connection waits in a long poll, and does not hold the word back.
     """
+    for module in (consumer_exchange, consumer_calls):  # far less than the long poll
+        monkeypatch.setattr(module, "SESSIONS_END_MS", 60_000)
+    with Cluster(group_initial_rebalance_delay_ms=0) as cluster:
+        broker, own = cluster.broker, World(cluster)
 
-    def sessions() -> int:
-        commons = cluster.broker.commons
-        return cluster.broker.call(lambda: sum(len(n.fetch_sessions) for n in commons.nodes))
+        def sessions() -> int:
+            nodes = broker.commons.nodes
+            return broker.call(lambda: sum(len(n.fetch_sessions) for n in nodes))
 
-    before = sessions()
-    topic = world.topic(2, records=10)
-    consumer = world.consumer(fetch_max_wait_ms=20_000)
-    consumer.assign(parts(topic, 2))
-    consumer.seek_to_beginning()
-    assert len(take(consumer, 10)) == 10
-    assert sessions() > before
-    began = time.monotonic()
-    consumer.close()
-    assert time.monotonic() - began < 10
-    assert sessions() == before
+        topic = own.topic(2, records=10)
+        consumer = own.consumer(fetch_max_wait_ms=200_000, request_timeout_ms=300_000)
+        consumer.assign(parts(topic, 2))
+        consumer.seek_to_beginning()
+        assert len(take(consumer, 10)) == 10
+        assert sessions() > 0
+        consumer.close(PATIENCE_S)
+        assert sessions() == 0
 
 
 def test_a_pause_within_an_iteration_holds_from_the_next_record_on(world: World) -> None:

@@ -11,8 +11,9 @@ import pytest
 from kohort import TopicPartition
 from kohort.errors import CommitFailedError, ConfigError, FencedError, UsageError
 from tests.clusters import Cluster
+from tests.patience import PATIENCE_S
 
-from .consumer_world import PATIENCE_S, Listener, World, shared, take, until, values
+from .consumer_world import Listener, World, shared, take, until, values
 
 BOTH = pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 

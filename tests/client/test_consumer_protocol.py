@@ -35,8 +35,8 @@ from kohort.wire.messages.offset_fetch_response import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
+from tests.patience import PATIENCE_S
 
-from .consumer_world import PATIENCE_S
 from .scripted import ScriptedBroker
 
 ID = b"\7" * 16

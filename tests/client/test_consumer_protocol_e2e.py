@@ -12,13 +12,12 @@ import pytest
 from kohort import Admin, AsyncConsumer, SubscriptionPattern, TopicPartition
 from kohort.errors import GroupError
 from tests.clusters import APACHE, Cluster
+from tests.patience import PATIENCE_S
 
-from .consumer_world import PATIENCE_S, Listener, World, shared, take, until, values
+from .consumer_world import Listener, World, shared, take, until, values
 
 CONSUMER = {"group_protocol": "consumer"}
 SETTINGS = {
-    "group_consumer_session_timeout_ms": 1_500,
-    "group_consumer_min_session_timeout_ms": 1_500,
     "group_consumer_heartbeat_interval_ms": 50,
     "group_consumer_min_heartbeat_interval_ms": 50,
     "group_initial_rebalance_delay_ms": 0,

@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka import Producer as TheirProducer
 
 from kohort import Consumer, TopicPartition
+from tests.patience import PATIENCE_S
 
 from .consumer_world import Listener, take
-from .scripted import WAIT_S
 
 TOPIC, PARTITIONS, RECORDS = "t", 4, 40
 EVERY = frozenset(TopicPartition(TOPIC, n) for n in range(PARTITIONS))
@@ -23,11 +23,11 @@ class Mock:
         self.owner = TheirProducer(
             {"bootstrap.servers": "ignored:1", "test.mock.num.brokers": 1, "log_level": 0}
         )
-        (broker,) = self.owner.list_topics(timeout=WAIT_S).brokers.values()
+        (broker,) = self.owner.list_topics(timeout=PATIENCE_S).brokers.values()
         self.bootstrap = f"{broker.host}:{broker.port}"
         for n in range(RECORDS):
             self.owner.produce(TOPIC, b"%d" % n, partition=n % PARTITIONS)
-        self.owner.flush(WAIT_S)
+        self.owner.flush(PATIENCE_S)
         self.made: list[Consumer] = []
 
     def consumer(self, **config: object) -> Consumer:
@@ -44,7 +44,7 @@ def mock() -> Iterator[Mock]:
     world = Mock()
     yield world
     for consumer in world.made:
-        consumer.close(5)
+        consumer.close(PATIENCE_S)
 
 
 def test_alone_it_reads_and_commits_everything(mock: Mock) -> None:

@@ -21,8 +21,8 @@ from kohort.client.producer import Producer
 from kohort.client.sender import ProducePlan
 from kohort.errors import DeliveryFailedError
 from kohort.testing import VirtualClock
+from tests.patience import PATIENCE_S, until
 
-from .scripted import WAIT_S
 from .test_producer import Topic
 
 SOUND = random.Random(5)
@@ -71,13 +71,19 @@ class Backwards(Packers):
     def __init__(self, post) -> None:
         super().__init__(post)
         self.jobs: queue.Queue = queue.Queue()
-        self.reordered = 0
+        self.given = self.reordered = 0
         self.held = threading.Event()
         self.held.set()
         threading.Thread(target=self.run, daemon=True).start()
 
     def submit(self, job, told) -> None:
         self.jobs.put((job, told))
+        self.given += 1
+
+    def let_go(self) -> None:
+        """Pack what was held, when there is something to be put into another order."""
+        until(lambda: self.given > 1, "a second job")
+        self.held.set()
 
     def stop(self, *, wait: bool) -> None:
         self.jobs.put(None)
@@ -86,7 +92,7 @@ class Backwards(Packers):
         ended = False
         while not ended:
             taken = [self.jobs.get()]
-            self.held.wait(WAIT_S)
+            self.held.wait(PATIENCE_S)
             while len(taken) < 3:
                 try:
                     taken.append(self.jobs.get(timeout=0.02))
@@ -121,12 +127,14 @@ def made(broker):
 @pytest.mark.parametrize("codec", ["lz4", "zstd", "snappy", "gzip"])
 def test_what_is_packed_in_another_order_is_stored_in_this_one(made, codec) -> None:
     producer, topic, packers = made(compression_type=codec, batch_size=40_000)
+    packers.held.clear()
     sent: dict[int, list[bytes]] = {0: [], 1: []}
     for n in range(4_000):
         value = b"%d " % n + NOISE[n % 400]
         producer.send("t", value, partition=n % 2)
         sent[n % 2].append(value)
-    producer.flush(WAIT_S)
+    packers.let_go()
+    producer.flush(PATIENCE_S)
     assert packers.reordered
     assert {p: [bytes(v) for v in topic.values(p)] for p in sent} == sent
 
@@ -135,10 +143,12 @@ def test_order_holds_when_requests_are_refused_as_well(made) -> None:
     """A retry goes alone and first, also when what is behind it is being packed."""
     producer, topic, packers = made(compression_type="lz4", batch_size=40_000)
     topic.codes = [0, 7, 0, 0, 7, 7, 0, 6]
+    packers.held.clear()
     sent = [b"%d " % n + NOISE[n % 400] for n in range(4_000)]
     for value in sent:
         producer.send("t", value, partition=0)
-    producer.flush(WAIT_S)
+    packers.let_go()
+    producer.flush(PATIENCE_S)
     assert packers.reordered
     assert [bytes(value) for value in topic.values(0)] == sent
 
@@ -146,19 +156,19 @@ def test_order_holds_when_requests_are_refused_as_well(made) -> None:
 def test_a_close_while_batches_are_packed_fails_them_and_nothing_else(made) -> None:
     """Each record fails once; a builder that is being packed serves nobody else."""
     producer, topic, packers = made(compression_type="zstd", batch_size=40_000)
-    producer.send("t", b"before", partition=0).result(WAIT_S)
+    producer.send("t", b"before", partition=0).result(PATIENCE_S)
     packers.held.clear()
     futures = [producer.send("t", NOISE[n % 400], partition=0) for n in range(1_000)]
     with pytest.raises((TimeoutError, DeliveryFailedError)):
         producer.close(0.05)
     packers.held.set()
-    assert all(future.error(WAIT_S) is not None for future in futures)
+    assert all(future.error(PATIENCE_S) is not None for future in futures)
     assert topic.values(0) == [b"before"]
 
 
 def test_what_cannot_be_packed_fails_with_the_reason(made, monkeypatch) -> None:
     producer, topic, _ = made(compression_type="lz4", batch_size=40_000)
-    producer.send("t", b"before", partition=0).result(WAIT_S)
+    producer.send("t", b"before", partition=0).result(PATIENCE_S)
 
     def broken(*args, **kwargs) -> None:
         raise MemoryError("planted")
@@ -167,17 +177,17 @@ def test_what_cannot_be_packed_fails_with_the_reason(made, monkeypatch) -> None:
         patch.setattr("kohort.client.departures.take", broken)
         future = producer.send("t", bytes(50_000), partition=0)
         producer._core.gather()
-        assert "planted" in str(future.error(WAIT_S))
+        assert "planted" in str(future.error(PATIENCE_S))
     producer._core.end_flush()
-    assert producer.send("t", b"after", partition=0).result(WAIT_S)
+    assert producer.send("t", b"after", partition=0).result(PATIENCE_S)
     assert [bytes(value) for value in topic.values(0)] == [b"before", b"after"]
 
 
 def test_small_requests_and_plain_ones_start_no_thread(made, broker) -> None:
     producer, topic, packers = made(compression_type="lz4", linger_ms=0)
-    producer.send("t", bytes(1_000), partition=0).result(WAIT_S)
+    producer.send("t", bytes(1_000), partition=0).result(PATIENCE_S)
     plain, _, unused = made(batch_size=100_000)
-    plain.send("t", bytes(90_000), partition=0).result(WAIT_S)
+    plain.send("t", bytes(90_000), partition=0).result(PATIENCE_S)
     assert packers.jobs.empty()
     assert unused.jobs.empty()
     assert len(topic.values(0)) == 2
@@ -189,7 +199,7 @@ def test_packers_start_with_the_first_job_and_end_with_their_thread() -> None:
     assert not packers._threads
     for n in range(10):
         packers.submit(lambda n=n: n, told.put)
-    assert sorted(told.get(timeout=WAIT_S) for _ in range(10)) == list(range(10))
+    assert sorted(told.get(timeout=PATIENCE_S) for _ in range(10)) == list(range(10))
     threads = list(packers._threads)
     assert len(threads) == 2
     packers.stop(wait=True)
@@ -198,7 +208,7 @@ def test_packers_start_with_the_first_job_and_end_with_their_thread() -> None:
 
 def test_virtual_time_has_no_packers() -> None:
     """Under a clock that tests move, all is done where it is asked for."""
-    with VirtualClock():
+    with VirtualClock():  # whose thread it is then
         thread = NetworkThread.shared()
         assert thread.packers() is None
         thread.release()

@@ -17,10 +17,12 @@ from kohort.client.positions import Phase, Position, Stamp
 from kohort.client.refusals import Refusals
 from kohort.errors import ConsumerStalledError, ErrorCode, KohortError
 from kohort.metrics import RefusalEnded, Refused
+from kohort.testing import VirtualClock
 from kohort.testing.faults import SetFault
-from tests.clusters import APACHE, Cluster
+from tests.clusters import APACHE, Cluster, Embedded
+from tests.patience import PATIENCE_S
 
-from .consumer_world import PATIENCE_S, World, until
+from .consumer_world import World, until
 
 TP = TopicPartition("orders", 3)
 
@@ -106,17 +108,24 @@ def test_a_consumer_shows_itself() -> None:
 
 
 def test_the_watchdog_ends_a_silent_poll() -> None:
-    with Cluster(group_initial_rebalance_delay_ms=0) as cluster:
+    with VirtualClock() as clock, Embedded(clock=clock) as cluster:
         world = World(cluster)
         topic = world.topic(1, records=10)
-        consumer = world.consumer(watchdog_ms=1_000)  # a busy broker is silent for less
+        consumer = world.consumer(watchdog_ms=30_000)
         consumer.assign([(topic, 0)])
         until(lambda: consumer.position((topic, 0)) == 10, consumer)
         consumer.poll(0.1)
         cluster.kill()
         consumer.seek((topic, 0), 2)
+        sought_s = clock.elapsed_s
+
+        def go_on() -> None:
+            while clock.elapsed_s < sought_s + 60:
+                consumer.poll(1)
+
         with pytest.raises(ConsumerStalledError, match="has not moved from offset 2"):
-            until(lambda: False, consumer)
+            go_on()
+        assert 30 <= clock.elapsed_s - sought_s < 32
         world.close()
 
 
@@ -147,12 +156,11 @@ def test_a_broker_that_is_down_is_a_concern() -> None:
         consumer = world.consumer(group_id=world.group())
         consumer.subscribe([topic])
         until(lambda: [p.lag for p in consumer.health().partitions] == [0], consumer)
-        assert consumer.health().concerns == ()
+        until(lambda: consumer.health().concerns == (), consumer)
         # Apache Kafka may still be making the group's topic when it is joined first
         assert re.match("joined, generation 1|coordinator lost", consumer.health().last_rebalance)
         cluster.kill()
-        until(lambda: len(consumer.health().concerns) == 1, consumer)
-        assert "no broker could be reached" in consumer.health().concerns[0]
+        until(lambda: "no broker could be reached" in "".join(consumer.health().concerns), consumer)
         world.close()
 
 
@@ -200,9 +208,9 @@ def test_a_call_that_waits_for_a_cluster_that_is_down_says_so(
     monkeypatch.setattr(cluster_module, "UNREACHABLE_WARNING_MS", 50)
     patience = {"max_block_ms": 700} if face is Producer else {"default_api_timeout_ms": 700}
     client = face(bootstrap_servers="127.0.0.1:1", request_timeout_ms=700, **patience)
-    with pytest.raises(KohortError):
-        client.send("t", b"v") if face is Producer else client.list_topics()
-    assert "no broker could be reached: 127.0.0.1:1" in caplog.text
+    while "no broker could be reached: 127.0.0.1:1" not in caplog.text:
+        with pytest.raises(KohortError):  # on a slow machine it may give up before its second try
+            client.send("t", b"v") if face is Producer else client.list_topics()
     client.close()
 
 

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,13 +25,14 @@ from kohort.client.completion import Completion
 from kohort.client.consumer_base import Gate
 from kohort.errors import ConcurrentUseError
 from tests.clusters import Cluster
+from tests.patience import PATIENCE_S
 
-from .consumer_world import PATIENCE_S, World
+from .consumer_world import World
 
 POINTS = int(os.environ.get("KOHORT_INTERRUPTS", "8"))
 """How many points of each program are tried; 300 of each were, once."""
-ENDS_S = 8.0
-"""Far more than any end takes, far less than the time-outs that a lost wait would last."""
+ENDS_S = 25.0
+"""Far more than any end takes, less than what a lost wait would last: 30 s and more."""
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,9 @@ class Interrupter:
         return event == "line" and line.lstrip().startswith(("with ", "async with "))
 
     def run(self, program: Callable[[], None]) -> bool:
-        """Whether it ended by the interrupt."""
+        """Whether it ended by the interrupt. What others left to be collected is no step of it."""
+        gc.collect()
+        gc.disable()
         try:
             sys.settrace(self)
             program()
@@ -69,6 +72,7 @@ class Interrupter:
             return True
         finally:
             sys.settrace(None)
+            gc.enable()
         return False
 
 
@@ -169,6 +173,7 @@ def in_another_thread(gate: Gate) -> BaseException | None:
 def test_no_wait_sleeps_so_long_that_a_signal_just_before_it_is_overlooked(monkeypatch) -> None:
     """A handler runs when the thread wakes: at most a second later, whatever it waits for."""
     asked: list[float] = []
+    real, here = threading.Lock, threading.get_ident()
 
     class Lock:
         def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
@@ -177,8 +182,11 @@ def test_no_wait_sleeps_so_long_that_a_signal_just_before_it_is_overlooked(monke
             asked.append(timeout)
             return False
 
+    def lock() -> Any:
+        return Lock() if threading.get_ident() == here else real()
+
     with monkeypatch.context() as patched:
-        patched.setattr("kohort.client.completion.threading.Lock", Lock)
+        patched.setattr("kohort.client.completion.threading", SimpleNamespace(Lock=lock))
         assert not Completion().wait(2.5)
     assert asked == [1.0, 1.0, 0.5]
     with Consumer(bootstrap_servers="127.0.0.1:1") as consumer:

@@ -16,8 +16,9 @@ from kohort import Admin, Producer
 from kohort.errors import AbortableTransactionError
 from tests.clusters import Cluster
 from tests.expelling import expel
+from tests.patience import PATIENCE_S
 
-from .consumer_world import PATIENCE_S, World, take, until
+from .consumer_world import World, take, until
 
 
 @pytest.fixture(scope="module")

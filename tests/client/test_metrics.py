@@ -20,6 +20,7 @@ from kohort.metrics import (
     RequestDone,
 )
 from tests.clusters import Cluster
+from tests.patience import PATIENCE_S
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
@@ -45,11 +46,10 @@ def value(metrics: dict[MetricName, float], name: str, **tags: str) -> float:
 
 def read_all(consumer: Consumer, count: int) -> None:
     seen = 0
-    for _ in range(200):
-        seen += len(consumer.poll(1.0))
-        if seen >= count:
-            return
-    raise AssertionError(f"{seen} of {count} records came")
+    while seen < count:
+        records = consumer.poll(PATIENCE_S)
+        assert records, f"{seen} of {count} records came"
+        seen += len(records)
 
 
 def test_a_producer_and_a_consumer_count_what_they_did(servers: str) -> None:
@@ -113,7 +113,7 @@ def test_series_of_a_partition_end_when_it_is_given_up(servers: str) -> None:
         Producer(bootstrap_servers=servers) as producer,
         Consumer(bootstrap_servers=servers, auto_offset_reset="earliest") as consumer,
     ):
-        producer.send("moved", b"1").result(30)
+        producer.send("moved", b"1").result(PATIENCE_S)
         consumer.assign([("moved", 0)])
         read_all(consumer, 1)
         assert any(("partition", "0") in metric.tags for metric in consumer.metrics())

@@ -6,8 +6,7 @@ import pytest
 from confluent_kafka import Producer as TheirProducer
 
 from kohort import Admin, Producer, TopicPartition
-
-from .scripted import WAIT_S
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -16,7 +15,7 @@ def mock():
     owner = TheirProducer(
         {"bootstrap.servers": "ignored:1", "test.mock.num.brokers": 3, "log_level": 0}
     )
-    brokers = owner.list_topics(timeout=WAIT_S).brokers.values()
+    brokers = owner.list_topics(timeout=PATIENCE_S).brokers.values()
     yield ",".join(f"{b.host}:{b.port}" for b in brokers)
     del owner
 
@@ -24,7 +23,7 @@ def mock():
 def test_records_and_offsets_over_three_brokers(mock):
     with Producer(bootstrap_servers=mock) as producer, Admin(bootstrap_servers=mock) as admin:
         futures = [producer.send("t", b"%d" % n, b"k%d" % n) for n in range(500)]
-        producer.flush(WAIT_S)
+        producer.flush(PATIENCE_S)
         counts: dict[int, int] = {}
         for future in futures:
             place = future.result()

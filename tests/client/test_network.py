@@ -12,6 +12,7 @@ from kohort.client.backoff import Backoff
 from kohort.client.future import Future
 from kohort.client.network import NetworkThread
 from kohort.errors import ClosedError, ForkedError, KafkaTimeoutError
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -26,9 +27,9 @@ def test_clients_share_one_thread_and_the_last_one_ends_it(monkeypatch):
     monkeypatch.setattr(NetworkThread, "_shared", None)
     first, second = NetworkThread.shared(), NetworkThread.shared()
     assert first is second
-    assert first.call(threading.current_thread).result(5).name == "kohort-network"
+    assert first.call(threading.current_thread).result(PATIENCE_S).name == "kohort-network"
     first.release()
-    assert second.call(lambda: 1).result(5) == 1
+    assert second.call(lambda: 1).result(PATIENCE_S) == 1
     second.release()
     with pytest.raises(ClosedError):
         second.call(lambda: 1)
@@ -39,12 +40,12 @@ def test_clients_share_one_thread_and_the_last_one_ends_it(monkeypatch):
 
 def test_a_call_brings_back_errors(thread):
     with pytest.raises(ZeroDivisionError):
-        thread.call(lambda: 1 // 0).result(5)
+        thread.call(lambda: 1 // 0).result(PATIENCE_S)
 
 
 def test_release_on_the_network_thread_itself_does_not_wait_for_itself():
     thread = NetworkThread.shared()
-    thread.call(thread.release).result(5)
+    thread.call(thread.release).result(PATIENCE_S)
 
 
 def test_a_future_that_does_not_come_times_out():
@@ -61,12 +62,14 @@ def test_many_threads_may_wait_and_callbacks_run_once():
     future: Future[int] = Future()
     seen: list[int] = []
     future.add_done_callback(lambda f: seen.append(f.result()))
-    waiters = [threading.Thread(target=lambda: seen.append(future.result(5))) for _ in range(4)]
+    waiters = [
+        threading.Thread(target=lambda: seen.append(future.result(PATIENCE_S))) for _ in range(4)
+    ]
     for waiter in waiters:
         waiter.start()
     future.set_result(1)
     for waiter in waiters:
-        waiter.join(5)
+        waiter.join(PATIENCE_S)
     future.add_done_callback(lambda f: seen.append(f.result()))
     assert seen == [1] * 6
 
@@ -107,13 +110,13 @@ def test_after_a_fork_old_clients_are_refused_and_new_ones_work(thread):
             thread.call(lambda: 1)
         except ForkedError:
             fresh = NetworkThread.shared()
-            code = 0 if fresh.call(lambda: 7).result(5) == 7 else 2
+            code = 0 if fresh.call(lambda: 7).result(PATIENCE_S) == 7 else 2
             fresh.release()
             thread.release()
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert thread.call(lambda: 1).result(5) == 1
+    assert thread.call(lambda: 1).result(PATIENCE_S) == 1
 
 
 def test_backoff_doubles_to_its_bound_and_is_spread():

@@ -12,8 +12,7 @@ from kohort import Admin, NewTopic, Producer, TopicPartition
 from kohort.client.front_implementation import for_key
 from kohort.errors import RecordTooLargeError
 from tests.clusters import Cluster
-
-WAIT_S = 20
+from tests.patience import PATIENCE_S
 
 
 def read_all(address: str, topic: str, expected: int) -> list:
@@ -31,7 +30,7 @@ def read_all(address: str, topic: str, expected: int) -> list:
     found: list = []
     try:
         while len(found) < expected:
-            messages = consumer.consume(min(5_000, expected - len(found)), WAIT_S)
+            messages = consumer.consume(min(5_000, expected - len(found)), PATIENCE_S)
             assert messages, f"only {len(found)} of {expected} records came"
             for message in messages:
                 assert message.error() is None, message.error()
@@ -77,15 +76,17 @@ def test_killing_the_broker_again_and_again_loses_and_doubles_nothing():
 
         thread = threading.Thread(target=produce)
         thread.start()
-        with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-            for _ in range(4):
+        try:
+            with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+                for _ in range(4):
+                    wait_for_growth(admin, 300)
+                    cluster.kill()
+                    cluster.start()
                 wait_for_growth(admin, 300)
-                cluster.kill()
-                cluster.start()
-            wait_for_growth(admin, 300)
-        stop.set()
-        thread.join(WAIT_S)
-        producer.close(WAIT_S)
+        finally:
+            stop.set()
+            thread.join(PATIENCE_S)
+        producer.close(PATIENCE_S)
         found = read_all(cluster.bootstrap, "t", sum(sent))
     for partition in range(2):
         values = [m.value() for m in found if m.partition() == partition]
@@ -107,12 +108,12 @@ def test_a_topic_that_grows_gets_records_in_its_new_partitions():
         Producer(bootstrap_servers=cluster.bootstrap, metadata_max_age_ms=20) as producer,
     ):
         admin.create_topics([NewTopic("t", 1)])
-        assert producer.send("t", b"v").result(WAIT_S).partition == 0
+        assert producer.send("t", b"v").result(PATIENCE_S).partition == 0
         admin.create_partitions({"t": 8})
         keys = [b"%d" % n for n in range(40)]
         grown = False
         while not grown:
-            places = [producer.send("t", b"v", key).result(WAIT_S).partition for key in keys]
+            places = [producer.send("t", b"v", key).result(PATIENCE_S).partition for key in keys]
             grown = places == [for_key(key, 8) for key in keys]
 
 
@@ -124,8 +125,8 @@ def test_batches_larger_than_the_topic_takes_are_split():
         with Producer(bootstrap_servers=cluster.bootstrap, linger_ms=100) as producer:
             futures = [producer.send("t", b"%03d" % n * 20) for n in range(300)]
             with pytest.raises(RecordTooLargeError):
-                producer.send("t", b"x" * 2_000).result(WAIT_S)
-            offsets = [future.result(WAIT_S).offset for future in futures]
+                producer.send("t", b"x" * 2_000).result(PATIENCE_S)
+            offsets = [future.result(PATIENCE_S).offset for future in futures]
         found = read_all(cluster.bootstrap, "t", 300)
     assert offsets == list(range(300))
     assert [m.value() for m in found] == [b"%03d" % n * 20 for n in range(300)]
@@ -149,6 +150,6 @@ def test_every_way_to_send_asks_the_same_partitioner(way, ignore):
             else:
                 table = pa.table({"key": keys, "value": values})
                 futures = producer.produce_arrow("t", table)
-            found = {future.result(20).partition for future in futures}
+            found = {future.result(PATIENCE_S).partition for future in futures}
     assert len(found) == 1
     assert ignore or found == {2}

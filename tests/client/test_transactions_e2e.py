@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -15,13 +16,14 @@ from kohort.errors import (
     BrokerError,
     ConfigError,
     FencedError,
+    KohortError,
     RecordTooLargeError,
     TransactionAbortedError,
     UsageError,
 )
 from tests.clusters import APACHE, Cluster
+from tests.patience import PATIENCE_S
 
-WAIT_S = 20
 T0 = TopicPartition("t", 0)
 PARTITIONS = {"t": 1, "out": 2}
 
@@ -40,7 +42,7 @@ def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 def producer(cluster: Cluster, name: str = "tx", **settings: object) -> Producer:
     made = Producer(bootstrap_servers=cluster.bootstrap, transactional_id=name, **settings)
-    made.init_transactions(WAIT_S)
+    made.init_transactions(PATIENCE_S)
     return made
 
 
@@ -62,7 +64,7 @@ def read(cluster: Cluster, topic: str = "t", *, committed: bool = True) -> list[
         ends = consumer.end_offsets(tps)
         found: list[bytes] = []
         while any(consumer.position(tp) < ends[tp] for tp in tps):
-            found += [record.value for record in consumer.poll(WAIT_S)]
+            found += [record.value for record in consumer.poll(PATIENCE_S)]
         return found
 
 
@@ -70,7 +72,7 @@ def shows(cluster: Cluster, wanted: list[bytes], topic: str = "t") -> bool:
     """Whether these are committed, partitions in any order. Apache Kafka answers the end of a
     transaction before its markers stand, so a reader may have to come back."""
     in_order = sorted if PARTITIONS[topic] > 1 else list
-    end = time.monotonic() + WAIT_S
+    end = time.monotonic() + PATIENCE_S
     while in_order(found := read(cluster, topic)) != in_order(wanted):
         assert time.monotonic() < end, f"{found} instead of {wanted}"
     return True
@@ -99,7 +101,7 @@ def test_records_that_were_not_sent_are_dropped_by_an_abort(cluster: Cluster) ->
         p.begin_transaction()
         future = p.send("t", b"a")
         p.abort_transaction()
-        assert isinstance(future.error(WAIT_S), TransactionAbortedError)
+        assert isinstance(future.error(PATIENCE_S), TransactionAbortedError)
         with p.transaction():
             p.send("t", b"b")
         p.flush()
@@ -136,7 +138,7 @@ def test_a_timeout_that_the_broker_does_not_allow(cluster: Cluster) -> None:
         bootstrap_servers=cluster.bootstrap, transactional_id="tx", transaction_timeout_ms=900_001
     )
     with pytest.raises(BrokerError, match="INVALID_TRANSACTION_TIMEOUT"):
-        made.init_transactions(WAIT_S)
+        made.init_transactions(PATIENCE_S)
     made.close()
 
 
@@ -146,7 +148,7 @@ def test_a_second_producer_fences_the_first(cluster: Cluster) -> None:
     old.send("t", b"old")
     old.flush()
     with producer(cluster) as new:
-        error = old.send("t", b"more").error(WAIT_S)
+        error = old.send("t", b"more").error(PATIENCE_S)
         assert isinstance(error, BrokerError)
         assert error.name == "INVALID_PRODUCER_EPOCH"
         with pytest.raises(AbortableTransactionError):
@@ -175,7 +177,7 @@ def test_consume_transform_produce(cluster: Cluster, protocol: str) -> None:
         consumer.subscribe(["t"])
         done, failed = 0, 0
         while done < 100:
-            records = consumer.poll(WAIT_S)
+            records = consumer.poll(PATIENCE_S)
             try:
                 with p.transaction():
                     for record in records:
@@ -200,7 +202,7 @@ def test_a_member_left_behind_cannot_commit_its_transaction(
     cluster: Cluster, protocol: str
 ) -> None:
     with Producer(bootstrap_servers=cluster.bootstrap) as plain:
-        plain.send("t", b"x").result(WAIT_S)
+        plain.send("t", b"x").result(PATIENCE_S)
     settings = {
         "bootstrap_servers": cluster.bootstrap, "group_id": "g", "enable_auto_commit": False,
         "auto_offset_reset": "earliest", "group_protocol": protocol,
@@ -208,7 +210,7 @@ def test_a_member_left_behind_cannot_commit_its_transaction(
     with producer(cluster) as p:
         with Consumer(**settings) as consumer:
             consumer.subscribe(["t"])
-            while not consumer.poll(WAIT_S):
+            while not consumer.poll(PATIENCE_S):
                 continue
             positions, who = consumer.positions(), consumer.group_metadata()
         p.begin_transaction()
@@ -226,7 +228,8 @@ def test_a_transaction_that_its_broker_gave_up(cluster: Cluster) -> None:
     with producer(cluster, transaction_timeout_ms=100) as p:
         p.begin_transaction()
         p.send("t", b"x")
-        p.flush()
+        with suppress(KohortError):  # a slow machine comes too late for this already
+            p.flush()
         with producer(cluster, "other") as other, other.transaction():
             other.send("t", b"y")
         with Consumer(
@@ -234,9 +237,9 @@ def test_a_transaction_that_its_broker_gave_up(cluster: Cluster) -> None:
         ) as consumer:
             consumer.assign([T0])
             consumer.seek_to_beginning()
-            seen = [r.value for r in consumer.poll(WAIT_S)]
+            seen = [r.value for r in consumer.poll(PATIENCE_S)]
         assert seen == [b"y"]
-        with pytest.raises((FencedError, BrokerError), match=r"FENCED|EPOCH|INVALID_TXN_STATE"):
+        with pytest.raises(KohortError, match=r"FENCED|EPOCH|INVALID_TXN_STATE"):
             p.commit_transaction()  # Apache Kafka says INVALID_TXN_STATE, the embedded one fences
 
 
@@ -260,7 +263,7 @@ async def fail_slowly(p: AsyncProducer) -> None:
 
 def send_more_and_commit(p: Producer) -> None:
     p.send_many("t", [b"x" * 1_000] * 2_000)  # which hears of it if the answer is fast
-    p.commit_transaction(WAIT_S)
+    p.commit_transaction(PATIENCE_S)
 
 
 def test_a_broken_transaction_is_told_at_once(cluster: Cluster) -> None:
@@ -271,8 +274,8 @@ def test_a_broken_transaction_is_told_at_once(cluster: Cluster) -> None:
         refused = p.send("small", b"x" * 2_000)
         with pytest.raises(AbortableTransactionError, match="too large"):
             send_more_and_commit(p)
-        assert isinstance(refused.error(WAIT_S), RecordTooLargeError)
-        p.abort_transaction(WAIT_S)
+        assert isinstance(refused.error(PATIENCE_S), RecordTooLargeError)
+        p.abort_transaction(PATIENCE_S)
         with p.transaction():
             p.send("t", b"z")
     assert shows(cluster, [b"z"])
@@ -282,7 +285,7 @@ def test_closing_aborts_what_is_open(cluster: Cluster) -> None:
     """Else those who read committed records would wait for it until its time is over."""
     p = producer(cluster)
     p.begin_transaction()
-    p.send("t", b"a").result(WAIT_S)
+    p.send("t", b"a").result(PATIENCE_S)
     p.close()
     with producer(cluster, "other") as other, other.transaction():
         other.send("t", b"b")
@@ -292,7 +295,7 @@ def test_closing_aborts_what_is_open(cluster: Cluster) -> None:
 def test_with_asyncio(cluster: Cluster) -> None:
     async def run() -> None:
         async with AsyncProducer(bootstrap_servers=cluster.bootstrap, transactional_id="tx") as p:
-            await p.init_transactions(WAIT_S)
+            await p.init_transactions(PATIENCE_S)
             async with p.transaction():
                 await p.send("t", b"a")
             with pytest.raises(ZeroDivisionError):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter, defaultdict
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -121,8 +122,7 @@ def test_3_into_a_database(cluster, topic, tmp_path) -> None:
     assert committed(cluster, "database") == 60
     fill(cluster, topic, 6, 60)
     consume_into_database.run(topic, "database", file, cluster.bootstrap, until=66)
-    rows = sqlite3.connect(file).execute("SELECT count(DISTINCT value) FROM orders").fetchone()
-    assert rows == (66,)
+    assert one_of(file, "SELECT count(DISTINCT value) FROM orders") == 66
 
 
 def test_4_to_the_end(cluster, topic) -> None:
@@ -131,8 +131,13 @@ def test_4_to_the_end(cluster, topic) -> None:
     assert sorted(values) == list(range(60))
 
 
+def one_of(file: str, query: str) -> int:
+    with closing(sqlite3.connect(file)) as base:
+        return base.execute(query).fetchone()[0]
+
+
 def total(file: str) -> int:
-    return sqlite3.connect(file).execute("SELECT sum(total) FROM sums").fetchone()[0]
+    return one_of(file, "SELECT sum(total) FROM sums")
 
 
 def test_5_exactly_once_over_a_rebalance(cluster, topic, tmp_path) -> None:

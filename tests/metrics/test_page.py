@@ -11,6 +11,7 @@ import pytest
 
 from kohort.testing import Cluster
 from tests.pages import ROOT, SERVERS, blocks_of
+from tests.patience import PATIENCE_S
 
 PAGE = ROOT / "docs" / "metrics.md"
 BEFORE = """
@@ -44,7 +45,8 @@ def test_its_blocks_run_and_are_scraped() -> None:
         code = code.replace(SERVERS, cluster.bootstrap)
         code = code.replace("start_http_server(9464)", "server, _ = start_http_server(0)")
         ran = subprocess.run(
-            [sys.executable, "-W", "error", "-c", code], text=True, capture_output=True, timeout=60,
+            [sys.executable, "-W", "error", "-c", code], text=True, capture_output=True,
+            timeout=PATIENCE_S,
             env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         )  # fmt: skip
     assert ran.returncode == 0, ran.stderr

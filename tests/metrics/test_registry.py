@@ -63,10 +63,10 @@ def test_tags_are_bounded_and_the_one_that_was_silent_the_longest_goes() -> None
 def test_many_more_tags_than_are_kept_cost_no_search_each() -> None:
     """A consumer of 5,000 partitions looks at the lag of each, again and again."""
     sensors = Registry().sensors(GROUP, VIEWS)
-    began = time.process_time()
+    began = time.thread_time()
     for number in range(30 * MAX_TAGS):
         sensors.of(of("a", topic=str(number)))
-    assert time.process_time() - began < 3
+    assert time.thread_time() - began < 3
 
 
 def test_what_is_forgotten_is_gone() -> None:

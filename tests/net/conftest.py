@@ -10,8 +10,7 @@ import pytest
 
 from kohort.errors import KohortError
 from kohort.net import Connection, Loop
-
-WAIT_S = 10
+from tests.patience import PATIENCE_S
 
 
 class LoopThread:
@@ -37,14 +36,14 @@ class LoopThread:
                 answer.put((None, error))
 
         self.loop.call_soon_threadsafe(run)
-        value, error = answer.get(timeout=WAIT_S)
+        value, error = answer.get(timeout=PATIENCE_S)
         if error is not None:
             raise error
         return value
 
     def stop(self) -> None:
         self.loop.stop()
-        self.thread.join(WAIT_S)
+        self.thread.join(PATIENCE_S)
         assert not self.thread.is_alive()
 
 
@@ -72,7 +71,7 @@ class Recorder:
         self.events.put(("drained", c))
 
     def next(self, kind: str):
-        got, value = self.events.get(timeout=WAIT_S)
+        got, value = self.events.get(timeout=PATIENCE_S)
         assert got == kind, (got, value)
         return value
 

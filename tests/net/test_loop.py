@@ -10,8 +10,9 @@ import pytest
 from kohort.errors import ClosedError, UsageError
 from kohort.net import Loop
 from kohort.net.poller import SelectorPoller
+from tests.patience import PATIENCE_S
 
-from .conftest import WAIT_S, LoopThread, Recorder
+from .conftest import LoopThread, Recorder
 
 
 class VirtualPoller:
@@ -106,7 +107,7 @@ def test_a_call_from_another_thread_wakes_a_sleeping_loop(make):
     seen: queue.SimpleQueue = queue.SimpleQueue()
     for n in range(100):
         thread.loop.call_soon_threadsafe(seen.put, n)
-        assert seen.get(timeout=WAIT_S) == n
+        assert seen.get(timeout=PATIENCE_S) == n
     assert thread.do(lambda: thread.loop.on_loop_thread)
     assert not thread.loop.on_loop_thread
     thread.stop()
@@ -131,7 +132,7 @@ def test_no_call_is_lost_between_many_threads():
         producer.start()
     for producer in producers:
         producer.join()
-    assert done.wait(WAIT_S)
+    assert done.wait(PATIENCE_S)
     thread.stop()
 
 
@@ -194,5 +195,5 @@ def test_stop_and_start_may_race():
         thread = threading.Thread(target=loop.run)
         thread.start()
         loop.stop()
-        thread.join(WAIT_S)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()

@@ -17,8 +17,9 @@ from kohort.errors import ClosedError, ConnectionFailedError
 from kohort.net import Connection
 from kohort.net.movers import Movers, parts_of
 from kohort.net.poller import WRITE
+from tests.patience import PATIENCE_S
 
-from .conftest import WAIT_S, LoopThread, Recorder
+from .conftest import LoopThread, Recorder
 
 LARGE = 1 << 20
 
@@ -56,7 +57,7 @@ class Served:
         listener = lt.do(
             lt.loop.listen, "127.0.0.1", 0, lambda c: self.handler, max_frame_bytes=1_000
         )
-        self.sock = socket.create_connection(("127.0.0.1", listener.port), timeout=WAIT_S)
+        self.sock = socket.create_connection(("127.0.0.1", listener.port), timeout=PATIENCE_S)
         self.c: Connection = self.handler.next("connected")
 
     def send(self, *payloads: bytes) -> None:
@@ -81,35 +82,37 @@ class Served:
         return bytes(data)
 
 
-def movers_alive() -> int:
-    return sum(t.name.startswith("kohort-mover") for t in threading.enumerate())
+def movers() -> set[threading.Thread]:
+    """All of this process; clusters of other tests may have some that are not ours."""
+    return {t for t in threading.enumerate() if t.name.startswith("kohort-mover")}
 
 
 @pytest.fixture
 def lt():
+    others = movers()
     thread = LoopThread(movers=2)
     yield thread
     thread.stop()
     assert thread.errors == []
-    assert movers_alive() == 0
+    assert movers() <= others
 
 
 @pytest.fixture
 def held(lt: LoopThread):
-    movers = Held()
-    lt.loop.movers = movers  # type: ignore[assignment]
-    return movers
+    held = Held()
+    lt.loop.movers = held  # type: ignore[assignment]
+    return held
 
 
 def test_who_sends_little_has_no_thread_for_it(lt):
-    one = Served(lt)
+    one, others = Served(lt), movers()
     with one.sock:
         one.send(bytes(200_000))
         assert len(one.frame()) == 200_000
-        assert movers_alive() == 0
+        assert movers() <= others
         one.send(bytes(LARGE))
         assert len(one.frame()) == LARGE
-        assert movers_alive() == 2
+        assert len(movers() - others) == 2
 
 
 @pytest.mark.parametrize(
@@ -137,11 +140,11 @@ def test_movers_keep_to_their_part_of_what_the_process_may_use(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {2, 3, 5})
     monkeypatch.setattr(os, "sched_setaffinity", place)
     told = []
-    movers = Movers(2, lambda fn, result: fn(result))
+    placing = Movers(2, lambda fn, result: fn(result))
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        movers.send(ours, [b"so", b"me"], told.append)
-        movers.stop()
+        placing.send(ours, [b"so", b"me"], told.append)
+        placing.stop()
         assert theirs.recv(10) == b"some"
     assert told == [4]
     assert sorted(placed, key=repr) == [(0, {2}), (0, {3, 5})]
@@ -207,7 +210,7 @@ def test_a_connection_closed_meanwhile_keeps_its_descriptor_until_its_call_has_e
         lt.do(held.make)
         assert stream.fileno() == -1
         assert lt.do(lambda: one.c.queued_bytes) == 0
-        reader.join(WAIT_S)
+        reader.join(PATIENCE_S)
         with pytest.raises((EOFError, ConnectionError)):
             assert [one.frame() for _ in range(3)] == []
     assert one.handler.quiet
@@ -223,7 +226,7 @@ def test_closing_meanwhile_gives_what_is_queued_its_last_chance(lt, held):
         reader = threading.Thread(target=lambda: reader_got.extend((one.frame(), one.frame())))
         reader.start()
         lt.do(held.make)
-        reader.join(WAIT_S)
+        reader.join(PATIENCE_S)
     assert [len(reader_got[0]), reader_got[1]] == [300_000, b"last words"]
 
 
@@ -263,12 +266,13 @@ def test_a_full_stream_is_tried_again_when_it_has_room(lt, held):
 
 
 def test_stopping_the_loop_ends_the_movers_first():
+    others = movers()
     thread = LoopThread(movers=2)
     clients = [Served(thread) for _ in range(4)]
     for client in clients:
         client.send(*[bytes(LARGE)] * 20)
     thread.stop()
-    assert movers_alive() == 0
+    assert movers() <= others
     for client in clients:
         assert isinstance(client.handler.next("closed"), ClosedError)
         assert client.handler.quiet

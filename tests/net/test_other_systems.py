@@ -12,8 +12,9 @@ import pytest
 from kohort.net import connection as connections
 from kohort.net import listener as listeners
 from kohort.net.poller import SelectorPoller
+from tests.patience import PATIENCE_S
 
-from .conftest import WAIT_S, LoopThread, Recorder
+from .conftest import LoopThread, Recorder
 
 
 class Tired(socket.socket):
@@ -39,7 +40,7 @@ def test_low_water_marks_are_set_only_where_the_buffer_grows_with_them(
     monkeypatch.setattr(connections, "_LOW_MARKS", False)
     server = Recorder()
     listener = lt.do(lt.loop.listen, "127.0.0.1", 0, lambda c: server, max_frame_bytes=8 << 20)
-    with socket.create_connection(("127.0.0.1", listener.port), timeout=WAIT_S) as sock:
+    with socket.create_connection(("127.0.0.1", listener.port), timeout=PATIENCE_S) as sock:
         stream = server.next("connected")
         payload = bytes(3 << 20)
         sock.sendall(struct.pack(">i", len(payload)) + payload[:100_000])
@@ -72,8 +73,8 @@ def test_who_has_gone_before_it_was_accepted_costs_nothing(monkeypatch: pytest.M
         )
         address = ("127.0.0.1", listener.port)
         with (
-            socket.create_connection(address, timeout=WAIT_S) as gone,
-            socket.create_connection(address, timeout=WAIT_S),
+            socket.create_connection(address, timeout=PATIENCE_S) as gone,
+            socket.create_connection(address, timeout=PATIENCE_S),
         ):
             server.next("connected")
             assert gone.recv(1) == b"", "let go of"
@@ -86,7 +87,7 @@ def test_who_has_gone_before_it_was_accepted_costs_nothing(monkeypatch: pytest.M
 def heard(recorder: Recorder, kind: str) -> Any:
     """The next event but for those of empty queues."""
     while True:
-        got, value = recorder.events.get(timeout=WAIT_S)
+        got, value = recorder.events.get(timeout=PATIENCE_S)
         if got != "drained":
             assert got == kind, (got, value)
             return value

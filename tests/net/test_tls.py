@@ -22,8 +22,9 @@ from kohort.net.tls import (
     server_context,
 )
 from kohort.testing.certificates import Certificates
+from tests.patience import PATIENCE_S
 
-from .conftest import WAIT_S, LoopThread, Recorder
+from .conftest import LoopThread, Recorder
 from .test_connection import framed
 
 
@@ -41,7 +42,7 @@ def serving(certificates: Certificates, **options: Any) -> TlsServer:
                 **options,
             )
         ),
-        handshake_ms=5_000,
+        handshake_ms=600_000,
     )
 
 
@@ -89,7 +90,7 @@ def test_frames_of_every_size_arrive_whole(pair: Pair, size: int) -> None:
         pair.lt.do(go, c)
         frames: list[memoryview] = []
         while len(frames) < 3:
-            kind, value = other.events.get(timeout=WAIT_S)
+            kind, value = other.events.get(timeout=PATIENCE_S)
             if kind == "frame":
                 frames.append(value)
         assert frames == [b"before", payload, b"after"]
@@ -123,7 +124,7 @@ def test_frames_decrypted_while_reading_is_paused_wait(lt: LoopThread, certifica
 
     lt.do(go)
     for n in range(100):
-        assert paused.wait(WAIT_S)
+        assert paused.wait(PATIENCE_S)
         paused.clear()
         assert pair.server.next("frame") == bytes([n]) * 30_000
         assert pair.server.quiet
@@ -235,9 +236,13 @@ def test_a_handshake_that_never_ends_is_cut(lt: LoopThread, certificates) -> Non
         lt.loop.listen, "127.0.0.1", 0, lambda c: handler, max_frame_bytes=100, tls=server
     )
     with socket.create_connection(("127.0.0.1", listener.port)) as sock:
-        sock.settimeout(WAIT_S)
-        sock.sendall(b"\x16\x03\x01")
-        assert sock.recv(1) == b""
+        sock.settimeout(PATIENCE_S)
+        try:
+            sock.sendall(b"\x16\x03\x01")
+            said = sock.recv(1)
+        except ConnectionError:  # it was cut before this was sent
+            said = b""
+        assert said == b""
     assert "handshake within 30 ms" in str(handler.next("closed"))
 
 
@@ -252,7 +257,7 @@ def test_a_stream_that_breaks_may_be_tried_again(lt: LoopThread, certificates) -
             )  # fmt: skip
             accepted, _ = server.accept()
             with accepted:
-                accepted.settimeout(WAIT_S)
+                accepted.settimeout(PATIENCE_S)
                 if shaken:
                     context = serving(certificates).context
                     secured = context.wrap_socket(accepted, server_side=True)
@@ -282,7 +287,7 @@ def test_the_standard_librarys_client_is_understood(lt: LoopThread, certificates
     context = ssl.create_default_context(cafile=certificates.ca_file)
     raw = socket.create_connection(("127.0.0.1", listener.port))
     with context.wrap_socket(raw, server_hostname="localhost") as sock:
-        sock.settimeout(WAIT_S)
+        sock.settimeout(PATIENCE_S)
         payload = b"".join(framed(bytes(range(256)) * 400))
         for at in range(0, len(payload), 7_001):
             sock.sendall(payload[at : at + 7_001])

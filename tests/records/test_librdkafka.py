@@ -22,6 +22,7 @@ from kohort.wire.messages.produce_request import (
     TopicProduceData,
 )
 from kohort.wire.messages.produce_response import ProduceResponse
+from tests.patience import PATIENCE_S
 
 FETCH_VERSION, PRODUCE_VERSION = 11, 8
 # The mock cluster of librdkafka speaks these; the default logger would write to stderr.
@@ -45,11 +46,13 @@ class Mock:
         self.producer = Producer(
             {**QUIET, "compression.type": codec.name.lower(), "linger.ms": 100}
         )
-        broker = next(iter(self.producer.list_topics(self.topic, timeout=10).brokers.values()))
+        broker = next(
+            iter(self.producer.list_topics(self.topic, timeout=PATIENCE_S).brokers.values())
+        )
         self.address = (broker.host, broker.port)
 
     def ask(self, message: Message, version: int, answer: type[Any]) -> Any:
-        with socket.create_connection(self.address, timeout=10) as connection:
+        with socket.create_connection(self.address, timeout=PATIENCE_S) as connection:
             connection.sendall(b"".join(encode_request(message, version, 1, "test")))
             stream = connection.makefile("rb")
             frame = stream.read(int.from_bytes(stream.read(4), "big"))
@@ -77,7 +80,7 @@ class Mock:
 def mock(request: pytest.FixtureRequest) -> Iterator[Mock]:
     cluster = Mock(request.param)
     yield cluster
-    cluster.producer.flush(5)
+    cluster.producer.flush(PATIENCE_S)
 
 
 def test_we_read_librdkafka(impl: Any, mock: Mock) -> None:
@@ -85,7 +88,7 @@ def test_we_read_librdkafka(impl: Any, mock: Mock) -> None:
         mock.producer.produce(
             mock.topic, partition=0, timestamp=timestamp, key=key, value=value, headers=headers
         )
-    assert mock.producer.flush(10) == 0
+    assert mock.producer.flush(PATIENCE_S) == 0
     got: list[Any] = []
     codecs: set[int] = set()
     for batch in mock.batches():
@@ -114,7 +117,7 @@ def test_librdkafka_reads_ours(mock: Mock) -> None:
     )
     try:
         consumer.assign([TopicPartition(mock.topic, 0, 0)])
-        messages = consumer.consume(len(ROWS), timeout=20)
+        messages = consumer.consume(len(ROWS), timeout=PATIENCE_S)
     finally:
         consumer.close()
     got = [(m.timestamp()[1], m.key(), m.value(), m.headers() or []) for m in messages]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import pytest
@@ -23,6 +24,7 @@ from kohort.wire.messages.sasl_authenticate_request import SaslAuthenticateReque
 from kohort.wire.messages.sasl_authenticate_response import SaslAuthenticateResponse
 from kohort.wire.messages.sasl_handshake_request import SaslHandshakeRequest
 from kohort.wire.messages.sasl_handshake_response import SaslHandshakeResponse
+from tests.patience import PATIENCE_S
 
 from .conftest import PASSWORD, USER
 
@@ -44,7 +46,9 @@ class Raw:
     """A connection that sends what it likes."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", cluster.broker.port), timeout=10)
+        self.socket = socket.create_connection(
+            ("127.0.0.1", cluster.broker.port), timeout=PATIENCE_S
+        )
         OPEN.append(self.socket)
 
     def ask(self, request: Message, kind: type[M], version: int | None = None) -> M:
@@ -225,12 +229,12 @@ def test_a_session_over_its_time_takes_only_a_login(start: Start) -> None:
     raw.socket.settimeout(0.01)
     with pytest.raises(TimeoutError):
         raw.socket.recv(1)  # nothing happens by itself
-    raw.socket.settimeout(10)
+    raw.socket.settimeout(PATIENCE_S)
     assert not raw.login(PlainClient(USER, PASSWORD)).error_code
     raw.socket.settimeout(0.01)
     with pytest.raises(TimeoutError):
         raw.socket.recv(1)
-    raw.socket.settimeout(10)
+    raw.socket.settimeout(PATIENCE_S)
     raw.socket.sendall(b"".join(encode_request(MetadataRequest(topics=[]), 12, 7, "raw")))
     assert raw.is_cut()
 
@@ -240,8 +244,13 @@ def test_a_client_that_says_nothing_is_sent_away(start: Start) -> None:
     raw = Raw(cluster)
     assert raw.is_cut()
     cluster.restart(authentication_timeout_ms=400)
-    known = Raw(cluster)
-    known.login(PlainClient(USER, PASSWORD))
+    while True:
+        known = Raw(cluster)
+        try:
+            known.login(PlainClient(USER, PASSWORD))
+        except (EOFError, ConnectionError):
+            continue  # the machine stood still; and so it is sent away as well
+        break
     known.socket.settimeout(0.5)
     with pytest.raises(TimeoutError):
         known.socket.recv(1)
@@ -281,7 +290,8 @@ def test_bytes_of_any_kind_cost_nobody_else_anything(connect: Callable[..., Raw]
     ):
         raw = connect()
         raw.socket.sendall(data)
-        raw.socket.shutdown(socket.SHUT_WR)
+        with suppress(OSError):  # it may have been cut already
+            raw.socket.shutdown(socket.SHUT_WR)
         assert raw.is_cut()
     assert not connect().login(PlainClient(USER, PASSWORD)).error_code
 

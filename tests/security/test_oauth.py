@@ -20,6 +20,7 @@ from kohort.errors import AuthenticationError, ConfigError, ConnectionFailedErro
 from kohort.sasl.oauthbearer import Token
 from kohort.sasl.tokens import TokenRules
 from kohort.testing import Cluster
+from tests.patience import PATIENCE_S
 
 Start = Callable[..., Cluster]
 UNSECURED = {
@@ -50,7 +51,7 @@ def test_a_provider_is_asked_once_for_all_connections(start: Start) -> None:
         return Token(unsecured("carol"), int(time.time() * 1_000) + 3_600_000, "carol")
 
     with Producer(**settings(cluster, provider)) as producer:
-        producer.send("t", b"x").result(10)
+        producer.send("t", b"x").result(PATIENCE_S)
     assert asked == ["kohort-token"]
     with Admin(**settings(cluster, lambda: unsecured("carol"))) as admin:
         admin.describe_cluster()
@@ -58,7 +59,8 @@ def test_a_provider_is_asked_once_for_all_connections(start: Start) -> None:
 
 def test_a_session_ends_with_its_token_and_is_renewed(start: Start) -> None:
     """KIP-368: with a fresh token, over the same connection."""
-    cluster = start("SASL_PLAINTEXT", **UNSECURED, sasl_oauthbearer_clock_skew_seconds=0)
+    # Tokens that expire on the way, on a machine that stands still, are taken all the same.
+    cluster = start("SASL_PLAINTEXT", **UNSECURED, sasl_oauthbearer_clock_skew_seconds=600)
     asked: list[int] = []
 
     def provider() -> Token:
@@ -66,10 +68,10 @@ def test_a_session_ends_with_its_token_and_is_renewed(start: Start) -> None:
         return Token(unsecured("carol", 0.8), int(time.time() * 1_000) + 800)
 
     with Producer(**settings(cluster, provider)) as producer:
-        end = time.monotonic() + 2
-        while time.monotonic() < end:
-            producer.send("t", b"x").result(10)
-    assert len(asked) >= 3
+        end = time.monotonic() + PATIENCE_S
+        while len(asked) < 3:
+            assert time.monotonic() < end
+            producer.send("t", b"x").result(PATIENCE_S)
 
 
 def test_a_token_that_is_refused(start: Start) -> None:
@@ -193,7 +195,7 @@ def test_an_issuer_that_refuses(
     """A redirect is not followed (CVE-2025-27817)."""
     issuer.answer = answer
     with pytest.raises(error) as caught:
-        fetch_token(issuer.url, "me", "hidden", None, None, 5_000, 0)
+        fetch_token(issuer.url, "me", "hidden", None, None, 100_000, 0)
     assert "hidden" not in str(caught.value)
     assert len(issuer.asked) == 1
 
@@ -278,7 +280,7 @@ def test_keys_are_read_again(issuer: Issuer) -> None:
     assert not try_second()
     assert len(issuer.asked) == 1
     now_s[0] = 61.0
-    end = time.monotonic() + 10
+    end = time.monotonic() + PATIENCE_S
     while not try_second():
         assert time.monotonic() < end
         now_s[0] += 61.0

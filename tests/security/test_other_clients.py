@@ -12,6 +12,7 @@ import pytest
 
 from kohort.testing import Cluster
 from kohort.testing.certificates import Certificates
+from tests.patience import PATIENCE_S, until
 
 from .conftest import PASSWORD, USER
 
@@ -39,11 +40,11 @@ def test_librdkafka(cluster: Cluster, certificates: Certificates, mechanism: str
     producer = confluent.Producer(own)
     failures: list[Any] = []
     producer.produce("t", b"x" * 200_000, on_delivery=lambda error, m: failures.append(error))
-    assert producer.flush(10) == 0
+    assert producer.flush(PATIENCE_S) == 0
     assert failures == [None]
     consumer = confluent.Consumer({**own, "group.id": "g", "auto.offset.reset": "earliest"})
     consumer.subscribe(["t"])
-    message = consumer.poll(10)
+    message = consumer.poll(PATIENCE_S)
     assert message is not None
     assert (message.error(), message.value()) == (None, b"x" * 200_000)
     consumer.close()
@@ -51,14 +52,14 @@ def test_librdkafka(cluster: Cluster, certificates: Certificates, mechanism: str
     salted = admin.UserScramCredentialUpsertion(
         "bob", admin.ScramCredentialInfo(admin.ScramMechanism.SCRAM_SHA_256, 4_096), b"secret"
     )
-    client.alter_user_scram_credentials([salted])["bob"].result(10)
-    found = client.describe_user_scram_credentials(["bob"])["bob"].result(10)
+    client.alter_user_scram_credentials([salted])["bob"].result(PATIENCE_S)
+    found = client.describe_user_scram_credentials(["bob"])["bob"].result(PATIENCE_S)
     assert [info.iterations for info in found.scram_credential_infos] == [4_096]
     logged = confluent.Producer(
         {**own, "sasl.username": "bob", "sasl.password": "secret",
          "sasl.mechanisms": "SCRAM-SHA-256"}
     )  # fmt: skip
-    assert "t" in logged.list_topics(timeout=10).topics
+    assert "t" in logged.list_topics(timeout=PATIENCE_S).topics
 
 
 def test_librdkafka_hears_of_a_wrong_password(cluster: Cluster, certificates: Certificates) -> None:
@@ -71,10 +72,7 @@ def test_librdkafka_hears_of_a_wrong_password(cluster: Cluster, certificates: Ce
             "sasl.username": USER, "sasl.password": "wrong", "error_cb": heard.append,
         }
     )  # fmt: skip
-    for _ in range(100):
-        client.poll(0.1)
-        if heard:
-            break
+    until(lambda: client.poll(0.1) or heard, "an error")
     assert heard[0].code() == confluent.KafkaError._AUTHENTICATION
 
 
@@ -95,7 +93,7 @@ def test_aiokafka(cluster: Cluster, certificates: Certificates, mechanism: str) 
         await producer.stop()
         consumer = aiokafka.AIOKafkaConsumer("t", **own, group_id="g", auto_offset_reset="earliest")
         await consumer.start()
-        record = await asyncio.wait_for(consumer.getone(), 10)
+        record = await asyncio.wait_for(consumer.getone(), PATIENCE_S)
         await consumer.stop()
         return record.value
 
@@ -112,10 +110,12 @@ def test_kafka_python(cluster: Cluster, certificates: Certificates, mechanism: s
         "sasl_plain_username": USER, "sasl_plain_password": PASSWORD,
     }  # fmt: skip
     producer = kafka.KafkaProducer(**own)
-    producer.send("t", b"x").get(10)
+    producer.send("t", b"x").get(PATIENCE_S)
     producer.close()
     consumer = kafka.KafkaConsumer("t", **own, group_id="g", auto_offset_reset="earliest")
-    found = consumer.poll(timeout_ms=10_000)
+    found: dict[Any, Any] = {}
+    while not found:
+        found = consumer.poll(timeout_ms=10_000)
     assert [record.value for records in found.values() for record in records] == [b"x"]
     consumer.close()
     del producer, consumer
@@ -135,7 +135,7 @@ def test_librdkafka_renews_its_login(start: Start) -> None:
     errors: list[Any] = []
     for _ in range(16):
         producer.produce("t", b"x", on_delivery=lambda error, m: errors.append(error))
-        producer.flush(10)
+        producer.flush(PATIENCE_S)
         producer.poll(0.1)
     assert errors == [None] * 16
 
@@ -152,4 +152,4 @@ def test_librdkafka_with_a_certificate(start: Start, certificates: Certificates)
             "ssl.key.location": mine,
         }
     )  # fmt: skip
-    assert client.list_topics(timeout=10).brokers
+    assert client.list_topics(timeout=PATIENCE_S).brokers

@@ -20,6 +20,7 @@ from kohort.client.config import ConsumerConfig
 from kohort.spark.options import parse_source
 from kohort.testing import Cluster
 from tests.pages import blocks_of
+from tests.patience import PATIENCE_S
 
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 JAVAS = {"ssl_truststore_location", "ssl_truststore_type", "ssl_keystore_location",
@@ -31,7 +32,7 @@ RUN, COMMANDS, RUN_TLS = blocks_of(PAGE, "sh")
 (PROPERTIES,) = blocks_of(PAGE, "properties")
 CLIENTS = blocks_of(PAGE, "python")
 TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
-TIMEOUT_S = 60
+TIMEOUT_S = PATIENCE_S
 
 
 @pytest.fixture

@@ -18,10 +18,12 @@ from kohort.errors import (
     BrokerError,
     ConfigError,
     ConnectionFailedError,
+    KafkaTimeoutError,
     KohortError,
 )
 from kohort.testing import Cluster
 from kohort.testing.certificates import Certificates
+from tests.patience import PATIENCE_S, until
 
 from .conftest import PASSWORD, USER, settings
 
@@ -36,10 +38,10 @@ COMBINATIONS = [
 
 def read(consumer: Consumer, count: int) -> list[bytes | None]:
     values: list[bytes | None] = []
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     while len(values) < count:
         assert time.monotonic() < deadline
-        values += [record.value for record in consumer.poll(5)]
+        values += [record.value for record in consumer.poll(PATIENCE_S)]
     return values
 
 
@@ -53,7 +55,7 @@ def test_every_role(
     with Admin(**own) as admin:
         admin.create_topics(["t"])
     with Producer(**own) as producer:
-        producer.send("t", b"plain").result(10)
+        producer.send("t", b"plain").result(PATIENCE_S)
     with Producer(**own, transactional_id="tx") as producer:
         producer.init_transactions()
         producer.begin_transaction()
@@ -69,7 +71,7 @@ def test_every_role(
             **own, group_id="s", group_protocol="consumer", auto_offset_reset="earliest"
         ) as consumer:
             await consumer.assign([TopicPartition("t", 0)])
-            records = await consumer.poll(10)
+            records = await consumer.poll(PATIENCE_S)
             return records[0].value
 
     assert asyncio.run(assigned()) == b"plain"
@@ -82,6 +84,7 @@ def test_what_a_broker_knows_of_who_asks(start: Start, certificates: Certificate
     def principal_of(cluster: Cluster, **own: Any) -> str:
         broker = cluster.broker
         peers = broker._endpoints[0].peers  # the one place where it stands
+        until(lambda: not broker.call(lambda: len(peers)), "the end of those who asked before")
         with Admin(**own) as admin:
             admin.describe_cluster()
             return broker.call(lambda: next(iter(peers)).principal)
@@ -109,7 +112,7 @@ def test_a_refused_login_is_final(start: Start, mechanism: str) -> None:
 
     def produced() -> None:
         with Producer(**own) as producer:
-            producer.send("t", b"x").result(10)
+            producer.send("t", b"x").result(PATIENCE_S)
 
     def asked() -> None:
         with Admin(**own) as admin:
@@ -118,18 +121,18 @@ def test_a_refused_login_is_final(start: Start, mechanism: str) -> None:
     def consumed() -> None:
         with Consumer(**own, group_id="g") as consumer:
             consumer.subscribe(["t"])
-            consumer.poll(10)
+            consumer.poll(PATIENCE_S)
 
     async def awaited() -> None:
         async with AsyncConsumer(**own) as consumer:
             await consumer.assign([TopicPartition("t", 0)])
-            await consumer.poll(10)
+            await consumer.poll(PATIENCE_S)
 
     for use in (produced, asked, consumed, lambda: asyncio.run(awaited())):
         begun = time.monotonic()
         with pytest.raises(AuthenticationError) as caught:
             use()
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 50, "less than any time-out: it is told at once"
         error = caught.value
         assert not error.retriable
         assert (error.mechanism, error.user) == (mechanism, USER)
@@ -158,7 +161,7 @@ def test_what_waits_fails_with_the_login(start: Start) -> None:
         with pytest.raises(KohortError):
             consumer.commit({TopicPartition("t", 0): 1})
         with pytest.raises(AuthenticationError):
-            consumer.poll(5)
+            consumer.poll(PATIENCE_S)
 
 
 def test_a_mechanism_that_is_not_enabled(start: Start) -> None:
@@ -173,11 +176,15 @@ def test_a_mechanism_that_is_not_enabled(start: Start) -> None:
 @pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
 def test_a_client_without_security_is_told_what_is_missing(start: Start, protocol: str) -> None:
     cluster = start(protocol)
-    with (
-        Admin(bootstrap_servers=cluster.bootstrap, default_api_timeout_ms=300) as admin,
-        pytest.raises(KohortError, match="security_protocol"),
-    ):
-        admin.list_topics()
+    with Admin(bootstrap_servers=cluster.bootstrap, default_api_timeout_ms=300) as admin:
+
+        def told() -> bool:
+            """On a slow machine the time may be over before the broker has refused anything."""
+            with pytest.raises(KohortError) as caught:
+                admin.list_topics()
+            return "security_protocol" in str(caught.value)
+
+        until(told, "the setting that is wrong")
 
 
 def test_a_client_that_wants_more_than_there_is(certificates: Certificates) -> None:
@@ -186,7 +193,7 @@ def test_a_client_that_wants_more_than_there_is(certificates: Certificates) -> N
         tls = {**certificates.client(), "bootstrap_servers": cluster.bootstrap}
         with (
             Admin(**tls, default_api_timeout_ms=500) as admin,
-            pytest.raises((AuthenticationError, ConnectionFailedError)),
+            pytest.raises((AuthenticationError, ConnectionFailedError, KafkaTimeoutError)),
         ):
             admin.list_topics()
         sasl = {
@@ -212,12 +219,12 @@ def test_connections_come_back_with_a_login(start: Start) -> None:
     cluster = start("SASL_PLAINTEXT")
     own = settings(cluster, None, "SCRAM-SHA-256")
     with Producer(**own) as producer:
-        producer.send("t", b"1").result(10)
+        producer.send("t", b"1").result(PATIENCE_S)
         cluster.restart()
-        producer.send("t", b"2").result(10)
+        producer.send("t", b"2").result(PATIENCE_S)
         cluster.restart(sasl_users=(f"{USER}:another",))
         with pytest.raises(AuthenticationError):
-            producer.send("t", b"3").result(10)
+            producer.send("t", b"3").result(PATIENCE_S)
 
 
 def test_a_login_that_ends_is_renewed_over_the_same_connection(start: Start) -> None:
@@ -229,18 +236,22 @@ def test_a_login_that_ends_is_renewed_over_the_same_connection(start: Start) -> 
         Consumer(**own, group_id="g", auto_offset_reset="earliest") as consumer,
     ):
         consumer.subscribe(["t"])
-        sent, got = 0, []
-        end = time.monotonic() + 0.7
-        while time.monotonic() < end:
-            producer.send("t", b"%d" % sent).result(10)
+        sent, got = 0, list[bytes | None]()
+
+        def renewed() -> bool:
+            """Every connection that there is has logged in twice, or more."""
+            opened = cluster.broker.call(lambda: len(cluster.broker._endpoints[0].peers))
+            handshakes = [e for e in cluster.requests if e.api == "SaslHandshake"]
+            return bool(got) and len(handshakes) >= 2 * opened
+
+        end = time.monotonic() + PATIENCE_S
+        while not renewed():
+            assert time.monotonic() < end
+            producer.send("t", b"%d" % sent).result(PATIENCE_S)
             sent += 1
             got += [record.value for record in consumer.poll(0.05)]
-        while len(got) < sent:
-            got += [record.value for record in consumer.poll(5)]
+        got += read(consumer, sent - len(got))
         assert got == [b"%d" % n for n in range(sent)]
-        opened = cluster.broker.call(lambda: len(cluster.broker._endpoints[0].peers))
-    handshakes = [e for e in cluster.requests if e.api == "SaslHandshake"]
-    assert len(handshakes) >= 2 * opened
 
 
 def test_users_of_the_admin_client(start: Start) -> None:
@@ -301,13 +312,13 @@ def test_the_child_of_a_fork_leaves_the_parents_stream_alone(
     """TLS would say goodbye on it when the child ends."""
     cluster = start("SASL_SSL")
     with Producer(**settings(cluster, certificates, "PLAIN")) as producer:
-        producer.send("t", b"before").result(10)
+        producer.send("t", b"before").result(PATIENCE_S)
         child = os.fork()
         if child == 0:
             os._exit(0)
         os.waitpid(child, 0)
         logins = len([e for e in cluster.requests if e.api == "SaslAuthenticate"])
-        producer.send("t", b"after").result(10)
+        producer.send("t", b"after").result(PATIENCE_S)
         assert len([e for e in cluster.requests if e.api == "SaslAuthenticate"]) == logins
 
 

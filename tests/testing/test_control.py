@@ -23,6 +23,7 @@ from kohort.errors import ConfigError
 from kohort.testing import Cluster
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
 from kohort.wire.messages.heartbeat_response import HeartbeatResponse
+from tests.patience import PATIENCE_S
 from tests.testing.verifiable_run import ENV, KOHORT
 
 
@@ -45,7 +46,7 @@ def control(cluster: Cluster) -> Iterator[Control]:
 def ask(
     control: Control, method: str, path: str, body: Any = None, **headers: str
 ) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", control.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", control.port, timeout=PATIENCE_S)
     sent = {"content-type": "application/json"} | {
         key.replace("_", "-"): value for key, value in headers.items()
     }
@@ -90,7 +91,7 @@ def test_a_request_is_waited_for(cluster: Cluster, control: Control):
     waiting = threading.Thread(target=lambda: answers.append(ask(control, "GET", path)))
     waiting.start()
     heartbeat(cluster)
-    waiting.join(10)
+    waiting.join(PATIENCE_S)
     assert answers[0][1]["requests"][0]["api"] == "Heartbeat"
 
 
@@ -139,7 +140,7 @@ def test_a_body_is_bounded(control: Control):
         f"POST /faults HTTP/1.1\r\nhost: 127.0.0.1:{control.port}\r\n"
         f"content-type: application/json\r\ncontent-length: {MAX_BODY_BYTES + 1}\r\n\r\n"
     )
-    with socket.create_connection(("127.0.0.1", control.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", control.port), timeout=PATIENCE_S) as connection:
         connection.sendall(head.encode())
         answer = b"".join(iter(lambda: connection.recv(4096), b""))
     assert b"400" in answer.splitlines()[0]
@@ -178,7 +179,9 @@ def test_it_listens_on_loopback_alone(control: Control):
 
 def test_connections_are_bounded(control: Control):
     """Who holds 32 connections open gets no further one."""
-    held = [socket.create_connection(("127.0.0.1", control.port), timeout=5) for _ in range(33)]
+    held = [
+        socket.create_connection(("127.0.0.1", control.port), timeout=PATIENCE_S) for _ in range(33)
+    ]
     try:
         assert held[-1].recv(1) == b""
     finally:
@@ -236,7 +239,7 @@ def test_a_wrong_port_is_explained(capsys: pytest.CaptureFixture[str]):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    assert invoke(app, ["faults", "list", "--control", port]) == 1
+        assert invoke(app, ["faults", "list", "--control", port]) == 1
     assert "kohort broker run --control" in capsys.readouterr().err
     assert invoke(app, ["faults", "list", "--control", f"example.com:{port}"]) == 2
     assert "this machine only" in capsys.readouterr().err
@@ -268,7 +271,7 @@ def test_the_broker_as_a_process():
             )  # fmt: skip
             assert ran.returncode == code, ran.stderr
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=20)
+        process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0
     finally:
         process.kill()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import kohort
 from tests.pages import blocks_of
+from tests.patience import PATIENCE_S
 from tests.testing.verifiable_run import ENV, KOHORT
 
 ROOT = Path(kohort.__file__).parents[2]
@@ -25,7 +26,7 @@ def test_its_python_blocks_are_tests_that_pass(tmp_path: Path):
         (tmp_path / f"test_block_{number}.py").write_text(code)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "kohort.testing.plugin", "-q", "--strict-markers"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=110,
+        cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S,
         env={**os.environ, **ENV, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )  # fmt: skip
     tests = sum(code.count("def test_") for code in files)
@@ -55,17 +56,19 @@ def test_its_commands_work_in_their_order(tmp_path: Path):
         env["PATH"] = f"{tmp_path}:{env['PATH']}"
         servers = broker.stdout.readline().split()[2]
         made = ["topic", "create", "orders", "--bootstrap", servers]
-        subprocess.run([*KOHORT, *made], env=env, check=True, capture_output=True, timeout=60)
+        subprocess.run(
+            [*KOHORT, *made], env=env, check=True, capture_output=True, timeout=PATIENCE_S
+        )
         for command in rest:
             if command.startswith("curl") and shutil.which("curl") is None:
                 continue
             ran = subprocess.run(
                 command.replace("9690", port), shell=True, capture_output=True, text=True, env=env,
-                timeout=60,
+                timeout=PATIENCE_S,
             )  # fmt: skip
             assert ran.returncode == 0, f"{command}\n{ran.stderr}"
         broker.send_signal(signal.SIGTERM)
-        broker.communicate(timeout=20)
+        broker.communicate(timeout=PATIENCE_S)
         assert broker.returncode == 0
     finally:
         broker.kill()

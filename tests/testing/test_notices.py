@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from kohort.broker.notices import Notices
+from tests.patience import PATIENCE_S
 
 
 def test_who_looks_does_not_hold_up_who_tells():
@@ -15,12 +16,12 @@ def test_who_looks_does_not_hold_up_who_tells():
     def look() -> int | None:
         teller = threading.Thread(target=notices.tell)
         teller.start()
-        teller.join(5)
+        teller.join(PATIENCE_S)
         assert not teller.is_alive(), "tell waits for who looks"
         looks.append(1)
         return len(looks) if len(looks) == 3 else None
 
-    assert notices.until(look, 10) == 3
+    assert notices.until(look, PATIENCE_S) == 3
 
 
 def test_time_is_over():

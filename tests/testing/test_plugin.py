@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import kohort
+from tests.patience import PATIENCE_S
 
 ROOT = Path(kohort.__file__).parents[2]
 ENV = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
@@ -21,7 +22,7 @@ def run(directory: Path, code: str, *options: str) -> subprocess.CompletedProces
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "kohort.testing.plugin", "-q", "--strict-markers",
          *options],
-        cwd=directory, env=ENV, capture_output=True, text=True, timeout=100,
+        cwd=directory, env=ENV, capture_output=True, text=True, timeout=PATIENCE_S,
     )  # fmt: skip
 
 
@@ -40,7 +41,7 @@ def test_the_fixtures(tmp_path: Path):
             topics.append(kafka_topic)
             kafka_faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER")
             with Producer(bootstrap_servers=kafka_cluster.bootstrap) as producer:
-                assert producer.send(kafka_topic, b"v").result(10).offset == 0
+                assert producer.send(kafka_topic, b"v").result(60).offset == 0
             assert kafka_cluster.requests.of("Produce", error="NOT_LEADER_OR_FOLLOWER")
             kafka_faults.fail("Metadata", "UNKNOWN_SERVER_ERROR", times=1000)
 
@@ -96,7 +97,7 @@ def test_a_defect_in_an_answering_function_fails_its_test(tmp_path: Path):
             kafka_cluster.create_topic("t")
             from kohort import Producer
             with Producer(bootstrap_servers=kafka_cluster.bootstrap) as producer:
-                producer.send("t", b"v").result(10)
+                producer.send("t", b"v").result(60)
 
         def test_next(kafka_cluster):
             assert not list(kafka_cluster.faults)

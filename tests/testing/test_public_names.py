@@ -9,6 +9,7 @@ import pytest
 
 import kohort.testing
 from kohort.testing import Cluster, History, VirtualClock
+from tests.patience import PATIENCE_S
 
 NAMES = {
     "Cluster",
@@ -70,6 +71,6 @@ def test_what_the_objects_offer():
 def test_importing_the_package_imports_no_broker():
     code = "import sys, kohort.testing; print([m for m in sys.modules if 'kohort.broker' in m])"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S
     )
     assert done.stdout.strip() == "[]"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kohort.testing import Cluster, History, Kind
+from tests.patience import PATIENCE_S
 from tests.testing.verifiable_run import ENV, KOHORT, Run
 
 # What Apache Kafka 4.3's tools print; tests/interop/test_verifiable_tools.py compares with them.
@@ -48,7 +49,7 @@ def cluster():
 def ran(cluster: Cluster, topic: str, tool: str, *options: str) -> list[dict[str, Any]]:
     done = subprocess.run(
         [*KOHORT, tool, "--bootstrap-server", cluster.bootstrap, "--topic", topic, *options],
-        capture_output=True, text=True, timeout=60, env=ENV, check=True,
+        capture_output=True, text=True, timeout=PATIENCE_S, env=ENV, check=True,
     )  # fmt: skip
     return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import kohort
 from kohort.testing import Cluster, History
+from tests.patience import PATIENCE_S
 
 KOHORT = [sys.executable, "-m", "kohort"]
 ENV = {"PYTHONPATH": str(Path(kohort.__file__).parent.parent), "PYTHONUNBUFFERED": "1"}
@@ -37,7 +38,7 @@ class Run:
         for process, thread in self.processes.values():
             process.kill()
             process.wait()
-            thread.join(10)
+            thread.join(PATIENCE_S)
             assert process.stdout is not None
             process.stdout.close()
 
@@ -65,7 +66,7 @@ class Run:
         process, thread = self.processes[name]
         process.kill()
         process.wait()
-        thread.join(10)
+        thread.join(PATIENCE_S)
         self.history.died(name)
 
     def stop(self, *names: str) -> None:
@@ -73,12 +74,12 @@ class Run:
         for name in names:
             self.processes[name][0].terminate()
         for name in names:
-            self.processes[name][0].wait(20)
-            self.processes[name][1].join(10)
+            self.processes[name][0].wait(PATIENCE_S)
+            self.processes[name][1].join(PATIENCE_S)
 
     def finished(self, name: str) -> int:
         """The exit code of a program that ends by itself."""
         process, thread = self.processes[name]
-        code = process.wait(30)
-        thread.join(10)
+        code = process.wait(PATIENCE_S)
+        thread.join(PATIENCE_S)
         return code

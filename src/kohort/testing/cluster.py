@@ -6,7 +6,8 @@
         cluster.kill_node(cluster.coordinator_of("g"))
 
 Rules:
-- The nodes listen on 127.0.0.1 on free ports, which they keep through `restart`.
+- The nodes listen on 127.0.0.1 on free ports, which they keep through `restart`; on Linux nobody
+  else gets one of them while its node is down.
 - With durability `memory` (the default) records outlive `stop`, `kill` and `restart`, and go with
   the `Cluster` object; with `fsync` or `os` they live in `data_dir`, by default a temporary
   directory.
@@ -37,6 +38,7 @@ from kohort.broker.taps import Event, Moment, Tap, Verdict
 from kohort.errors import BrokerError, ClosedError, ConnectionFailedError, UsageError
 from kohort.testing.clock import JumpingBroker, VirtualBroker, VirtualClock
 from kohort.testing.faults import ClusterFaults, Requests
+from kohort.testing.ports import keep_ports
 from kohort.wire import Message, decode_response, encode_request
 from kohort.wire.messages.create_topics_request import (
     CreatableTopic,
@@ -49,7 +51,7 @@ from kohort.wire.messages.delete_topics_response import DeleteTopicsResponse
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
-_ANSWER_S = 10.0
+_ANSWER_S = 60.0
 
 
 class Cluster:
@@ -129,6 +131,8 @@ class Cluster:
 
     def start(self) -> Cluster:
         """Start the broker; returns when it answers."""
+        if not self._ports:
+            self._ports = keep_ports(self, self.config.host, len(self.nodes))
         broker = self._new_broker()
         broker.start()
         self._ports = broker.ports
@@ -331,7 +335,7 @@ class Cluster:
         *,
         node: int | None = None,
     ) -> M:
-        """Send one request over a connection of its own and wait for the answer (10 s).
+        """Send one request over a connection of its own and wait for the answer (60 s).
 
         To `node`; None: to the first that can be reached.
         """
@@ -385,7 +389,7 @@ class Cluster:
             with contextlib.suppress(OSError):
                 return self._connect([node])
         host, _, port = self.address_of(nodes[-1]).rpartition(":")
-        return socket.create_connection((host, int(port)), timeout=10)
+        return socket.create_connection((host, int(port)), timeout=_ANSWER_S)
 
 
 def _receive(connection: socket.socket) -> bytes:

@@ -216,7 +216,7 @@ class History:
 
     # -- waiting
 
-    def wait(self, act: str, member: str = "", *, count: int = 1, timeout_s: float = 60.0) -> None:
+    def wait(self, act: str, member: str = "", *, count: int = 1, timeout_s: float = 120.0) -> None:
         """Return when an act (`assigned`, `committed`, …) was told `count` times, of a member or of
         all together. Raises KafkaTimeoutError."""
         wanted = Act(act)
@@ -226,7 +226,7 @@ class History:
             timeout_s,
         )
 
-    def wait_until_read(self, *, timeout_s: float = 60.0) -> None:
+    def wait_until_read(self, *, timeout_s: float = 120.0) -> None:
         """Return when every acknowledged record was read. Raises KafkaTimeoutError."""
         self._until(lambda: not self._unread(), "every acknowledged record read", timeout_s)
 
