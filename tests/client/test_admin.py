@@ -28,7 +28,7 @@ from kohort.errors import (
 )
 from kohort.wire.messages.create_topics_response import CreatableTopicResult, CreateTopicsResponse
 from tests.clusters import Cluster
-from tests.patience import until
+from tests.patience import PATIENCE_S, until
 
 from .scripted import CLOSE
 
@@ -215,7 +215,7 @@ def test_where_a_group_goes_on_is_reset(admin, cluster, topic):
     assert admin.reset_group_offsets("nobody", "latest") == {}
     with Consumer(bootstrap_servers=cluster.bootstrap, group_id=group) as consumer:
         consumer.subscribe([topic])
-        consumer.poll(10, max_records=1)
+        consumer.poll(PATIENCE_S, max_records=1)
         with pytest.raises(GroupError, match="does the group have members"):
             admin.reset_group_offsets(group, "earliest")
 
