@@ -108,6 +108,21 @@ def test_what_is_not_known_is_a_dash(kohort: Run, cluster: Cluster, orders: str)
         assert "is unknown" in ran.err
 
 
+def test_a_partition_that_its_leader_cannot_read_is_a_dash(
+    kohort: Run, cluster: Cluster, orders: str
+) -> None:
+    """One partition on a broken disk, or one leader that hangs, does not end the command."""
+    kohort("produce", orders, "-p", "1", stdin=b"a\n")
+    kohort("consume", orders, "-g", "offline", "--from-beginning", "--until-end")
+    error = "UNKNOWN_SERVER_ERROR"  # of KAFKA_STORAGE_ERROR it hopes for so long as LEADER_S
+    with cluster.faults.fail("ListOffsets", error, topic=orders, partition=0, times=1_000):
+        rows = kohort("group", "lag", "offline", "-o", "json").json["rows"]
+        assert [(r["partition"], r["lag"]) for r in rows] == [(0, None), (1, 0)]
+        assert kohort("group", "describe", "offline").code == 0
+        (_, first, second) = kohort("topic", "describe", orders, "-o", "csv").lines
+        assert (first.endswith(",,"), second.endswith(",,")) == (True, False)
+
+
 def test_offsets_of_a_deleted_topic_do_not_end_the_command(kohort: Run) -> None:
     kohort("topic", "create", "short-lived")
     kohort("produce", "short-lived", stdin=b"a\n")

@@ -38,7 +38,10 @@ def faults() -> None:
 )  # fmt: skip
 @click.option("--ms", type=click.IntRange(min=1), help="Of delay: how late answers leave.")
 @click.option("--handled", is_flag=True, help="Of fail and cut: the request is carried out first.")
-@click.option("--times", type=click.IntRange(min=1), help="Requests it meets; cut and silence: 1.")
+@click.option(
+    "--times", type=click.IntRange(min=1),
+    help="Requests it meets, cut and silence 1; of fail, how often each error is answered.",
+)  # fmt: skip
 @click.option("--skip", type=click.IntRange(min=0), default=0, help="Let so many through first.")
 @click.option("--node", type=int, help="Only at this node.")
 @click.option("--topic", help="Only about this topic; others are served as usual.")
@@ -65,7 +68,7 @@ def add(
     body: dict[str, Any] = {"then": kind, "api": list(apis)}
     body |= {key: value for key, value in narrowed.items() if value is not None}
     if kind == "fail":
-        body["errors"] = [*errors] * (times or 1)
+        body["errors"], body["times"] = [*errors], times and times * len(errors)
     else:
         body["times"] = times or (1 if kind in ONCE else None)
         if errors:
@@ -123,13 +126,13 @@ def limit(api: str, max_version: int, control: ControlPort) -> None:
 def list_faults(control: ControlPort, output: str) -> None:
     """List the faults that are set, used up or not."""
     rows: list[dict[str, Any]] = []
-    plain = ("id", "then", "api", "errors", "hits", "left")
+    plain = ("id", "then", "api", "errors", "hits", "left", "times")
     for fault in control.ask("GET", "/faults")["faults"]:
         about = [f"{key}={value}" for key, value in fault.items() if key not in plain]
         rows.append({**fault, "about": " ".join(about) or None})
         if output == "table":
             rows[-1]["errors"] = _counted(fault.get("errors", ())) or None
-    show(rows, [*plain, "about"], output)
+    show(rows, [*plain[:-1], "about"], output)
 
 
 def _counted(errors: Iterable[str]) -> str:

@@ -24,6 +24,7 @@ from kohort.cli.group_look import known, settings, told
 from kohort.cli.group_plan import plan
 from kohort.cli.group_reset import reset
 from kohort.cli.group_timeline import timeline
+from kohort.cli.log_ends import offsets, topics_there
 from kohort.cli.output import as_table, output_option, show
 from kohort.errors import KohortError
 
@@ -208,29 +209,14 @@ def _look(admin: Admin, described: GroupDescription) -> Found:
     committed = admin.list_group_offsets(described.group_id)
     owners = {tp: m for m in described.members for tp in m.assignment}
     partitions = sorted({*committed, *owners})
-    ends = _ends(admin, partitions)
+    topics = topics_there(admin, {tp.topic for tp in partitions})
+    ends = offsets(admin, topics.values(), "latest")
     return Found(
         described,
         tuple(
             _lag_row(described.group_id, tp, committed, ends, owners.get(tp)) for tp in partitions
         ),
     )
-
-
-def _ends(admin: Admin, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """The log's ends; partitions without a leader, or of a deleted topic, are left out."""
-    there = {t.name for t in admin.list_topics(include_internal=True)}
-    topics = sorted({tp.topic for tp in partitions} & there)
-    if not topics:
-        return {}
-    led = {
-        (name, p.partition)
-        for name, t in admin.describe_topics(topics).items()
-        for p in t.partitions
-        if p.leader >= 0
-    }
-    asked = [tp for tp in partitions if tp in led]
-    return {tp: at.offset for tp, at in admin.list_offsets(dict.fromkeys(asked, "latest")).items()}
 
 
 def _lag_row(

@@ -14,20 +14,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kohort.cli.connect import Client, client_options, existing_topics, open_admin
+from kohort.cli.log_ends import offsets
 from kohort.cli.output import as_table, output_option, show
 from kohort.config import nearest
 from kohort.errors import BrokerError, ConfigError, ErrorCode, UsageError
 
 if TYPE_CHECKING:
     from kohort.client.admin import Admin
-    from kohort.client.admin_types import OffsetSpec, TopicDescription
+    from kohort.client.admin_types import TopicDescription
+    from kohort.client.types import TopicPartition
 
 LIST_COLUMNS = ("topic", "partitions", "replicas", "internal")
 PARTITION_COLUMNS = (
     "topic", "partition", "leader", "replicas", "isr", "first_offset", "log_end_offset",
 )  # fmt: skip
 CONFIG_COLUMNS = ("name", "value", "source")
-Offsets = Mapping[tuple[str, int], int]
 
 
 @click.group()
@@ -80,7 +81,8 @@ def describe(topics: tuple[str, ...], output: str, client: Client) -> None:
     """
     with open_admin(_settings(client)) as admin:
         found = existing_topics(admin, topics)
-        firsts, ends = _offsets(admin, found.values(), "earliest", "latest")
+        firsts = offsets(admin, found.values(), "earliest")
+        ends = offsets(admin, found.values(), "latest")
         configs = {name: _own_configs(admin, name) for name in found}
     rows = [row for t in found.values() for row in _partition_rows(t, firsts, ends)]
     if output in ("csv", "jsonl"):
@@ -116,7 +118,13 @@ def _as_json(
     }
 
 
-def _partition_rows(t: TopicDescription, firsts: Offsets, ends: Offsets) -> list[dict[str, Any]]:
+def _partition_rows(
+    t: TopicDescription,
+    firsts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+) -> list[dict[str, Any]]:
+    from kohort.client.types import TopicPartition
+
     return [
         {
             "topic": t.name,
@@ -124,25 +132,11 @@ def _partition_rows(t: TopicDescription, firsts: Offsets, ends: Offsets) -> list
             "leader": p.leader if p.leader >= 0 else None,
             "replicas": list(p.replicas),
             "isr": list(p.isr),
-            "first_offset": firsts.get((t.name, p.partition)),
-            "log_end_offset": ends.get((t.name, p.partition)),
+            "first_offset": firsts.get(TopicPartition(t.name, p.partition)),
+            "log_end_offset": ends.get(TopicPartition(t.name, p.partition)),
         }
         for p in t.partitions
     ]
-
-
-def _offsets(
-    admin: Admin, topics: Iterable[TopicDescription], *specs: OffsetSpec
-) -> tuple[dict[tuple[str, int], int], ...]:
-    """For each spec the offsets of all partitions that have a leader to ask."""
-    from kohort.client.types import TopicPartition
-
-    led = [
-        TopicPartition(t.name, p.partition) for t in topics for p in t.partitions if p.leader >= 0
-    ]
-    asked: list[dict[TopicPartition, OffsetSpec]] = [dict.fromkeys(led, spec) for spec in specs]
-    answers = (admin.list_offsets(wanted) if led else {} for wanted in asked)
-    return tuple({tp: at.offset for tp, at in answer.items()} for answer in answers)
 
 
 def _own_configs(admin: Admin, name: str) -> dict[str, str | None]:
@@ -212,11 +206,12 @@ def delete(topics: tuple[str, ...], execute: bool, client: Client) -> None:
     """Delete topics with all their records. Only with --execute."""
     with open_admin(_settings(client)) as admin:
         found = existing_topics(admin, topics)
-        firsts, ends = _offsets(admin, found.values(), "earliest", "latest")
+        firsts = offsets(admin, found.values(), "earliest")
+        ends = offsets(admin, found.values(), "latest")
         if execute:
             admin.delete_topics(found)
     for t in found.values():
-        records = sum(ends[tp] - firsts[tp] for tp in ends if tp[0] == t.name)
+        records = sum(ends[tp] - firsts[tp] for tp in ends if tp[0] == t.name and tp in firsts)
         done = "deleted" if execute else "would delete"
         click.echo(f"{done} {t.name}: {_partitions(len(t.partitions))}, {records:,} records")
     if not execute:

@@ -30,7 +30,13 @@ from kohort.client.admin_types import (
 from kohort.client.admin_users import AdminUsers
 from kohort.client.cluster import ANY, Versioned
 from kohort.client.types import OffsetAndTimestamp, TopicPartition
-from kohort.errors import UnsupportedVersionError, UsageError
+from kohort.errors import (
+    BrokerError,
+    ConnectionFailedError,
+    KafkaTimeoutError,
+    UnsupportedVersionError,
+    UsageError,
+)
 from kohort.net import monotonic_ms
 from kohort.wire import Message
 from kohort.wire.messages.create_partitions_request import (
@@ -346,12 +352,14 @@ class Admin(AdminGroups, AdminCluster, AdminAcls, AdminUsers):
         wanted: Mapping[TopicPartition, OffsetSpec],
         *,
         isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
+        partial: bool = False,
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Offsets by time or by name, one request a leader.
 
         A partition without a record at or after the time has offset -1. With `read_committed`,
-        `latest` is the end of what such consumers may read. Raises UnsupportedVersionError where a
+        `latest` is the end of what such consumers may read. With `partial`, what no leader tells
+        within `timeout_s` is left out instead of raised. Raises UnsupportedVersionError where a
         broker does not know the name.
         """
         isolation = int(isolation_level == "read_committed")
@@ -375,8 +383,12 @@ class Admin(AdminGroups, AdminCluster, AdminAcls, AdminUsers):
                             found[tp] = OffsetAndTimestamp(p.offset, p.timestamp, p.leader_epoch)
             raise_failed("listing offsets of", failed)
 
-        self._checked({tp.topic for tp in times}, deadline_ms)
-        self._until(deadline_ms, attempt)
+        try:
+            self._checked({tp.topic for tp in times}, deadline_ms)
+            self._until(deadline_ms, attempt)
+        except (BrokerError, ConnectionFailedError, KafkaTimeoutError):
+            if not partial:
+                raise
         return found
 
     def reset_group_offsets(
