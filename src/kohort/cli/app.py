@@ -45,7 +45,12 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "group": (
         "kohort.cli.group",
         "group",
-        "List, describe, reset, delete groups; how far behind they are, why they rebalanced.",
+        "List, describe, reset, delete groups; how far behind, why they stand or rebalanced.",
+    ),
+    "transaction": (
+        "kohort.cli.transaction",
+        "transaction",
+        "Which transactions are open, which hang, and how one is ended by hand.",
     ),
     "acl": ("kohort.cli.acl", "acl", "Who may do what."),
     "app": ("kohort.cli.run_app", "app_group", "Run the handlers of an App written in Python."),

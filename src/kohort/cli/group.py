@@ -24,6 +24,7 @@ from kohort.cli.group_look import known, settings, told
 from kohort.cli.group_plan import plan
 from kohort.cli.group_reset import reset
 from kohort.cli.group_timeline import timeline
+from kohort.cli.group_why import why
 from kohort.cli.log_ends import offsets, topics_there
 from kohort.cli.output import as_table, output_option, show
 from kohort.errors import KohortError
@@ -64,7 +65,7 @@ class Found:
 
 @click.group()
 def group() -> None:
-    """List, describe, reset, delete groups; how far behind they are, why they rebalanced."""
+    """List, describe, reset, delete groups; how far behind, why they stand or rebalanced."""
 
 
 @group.command(
@@ -332,3 +333,4 @@ group.add_command(delete)
 group.add_command(plan)
 group.add_command(reset)
 group.add_command(timeline)
+group.add_command(why)

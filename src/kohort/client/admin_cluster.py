@@ -56,6 +56,12 @@ from kohort.wire.messages.elect_leaders_response import ElectLeadersResponse
 from kohort.wire.messages.find_coordinator_response import FindCoordinatorResponse
 from kohort.wire.messages.list_transactions_request import ListTransactionsRequest
 from kohort.wire.messages.list_transactions_response import ListTransactionsResponse
+from kohort.wire.messages.write_txn_markers_request import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+from kohort.wire.messages.write_txn_markers_response import WriteTxnMarkersResponse
 
 _EXACT, _DEFAULT = 0, 1
 _PREFERRED, _UNCLEAN = 0, 1
@@ -220,6 +226,43 @@ class AdminCluster(AdminCalls):
             tuple(TopicPartition(t.topic, p) for t in state.topics for p in t.partitions),
             found,
         )
+
+    def abort_transaction(
+        self,
+        partition: TopicPartition,
+        producer: ProducerDescription,
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        """End an open transaction in one partition, which its coordinator knows no more (KIP-664).
+
+        `producer` as `describe_producers` shows it, with the transaction's start offset. A
+        transaction that its coordinator still knows ends by itself, at its timeout; to end it
+        sooner call `init_transactions` with its transactional id. Raises UsageError where
+        `producer` has no open transaction, BrokerError (INVALID_PRODUCER_EPOCH, ...).
+        """
+        if producer.transaction_start_offset < 0:
+            raise UsageError(
+                f"producer {producer.producer_id} has no open transaction in {partition}"
+            )
+        deadline_ms = self._deadline(timeout_s)
+        tp = TopicPartition(*partition)
+        marker = WritableTxnMarker(
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            transaction_result=False,
+            topics=[WritableTxnMarkerTopic(name=tp.topic, partition_indexes=[tp.partition])],
+            coordinator_epoch=max(0, producer.coordinator_epoch),  # before its first marker: none
+        )
+        request = WriteTxnMarkersRequest(markers=[marker])
+
+        def attempt() -> None:
+            [node_id] = self._leaders([tp], deadline_ms)
+            answer = self._ask(WriteTxnMarkersResponse, node_id, request, deadline_ms)
+            [told] = [p for m in answer.markers for t in m.topics for p in t.partitions]
+            raise_failed("aborting the transaction in", {str(tp): (told.error_code, None)})
+
+        self._until(deadline_ms, attempt)
 
     # -- quotas
 

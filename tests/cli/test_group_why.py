@@ -1,0 +1,158 @@
+"""`kohort group why`: each thing that can be in a group's way is named, with what to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kohort import Producer
+from kohort.cli.group_reasons import Look, Seen, State, judge
+from kohort.cli.open_transactions import Open
+from kohort.client.admin_types import (
+    GroupDescription,
+    MemberDescription,
+    ProducerDescription,
+    TransactionListing,
+)
+from kohort.client.metadata import Node
+from kohort.client.types import TopicPartition
+from kohort.testing import Cluster
+
+from .conftest import Run
+from .test_group import member
+
+TP = TopicPartition("orders", 0)
+HERE = Node(1, "here", 9092, None)
+AT_7 = Seen(committed=7, first=0, stable=20, end=20, leader=1)
+MEMBER = MemberDescription("a-1", None, "a", "/h", ("orders",), (TP,))
+
+
+def group(*members: MemberDescription, state: str = "Stable") -> GroupDescription:
+    return GroupDescription("g", state, "consumer", "range", HERE, members)
+
+
+def why(
+    now: Seen, was: Seen | None = None, *, of: GroupDescription | None = None, held: str | None = ""
+) -> tuple[State, str]:
+    """What one partition does between two looks; `held`: by whom a transaction is open, if any."""
+    told = of or group(MEMBER)
+    listed = None if held is None else TransactionListing(held, 5, "Ongoing")
+    open_ones = [] if held == "" else [Open(TP, ProducerDescription(5, 0, 0, 0, -1, 7), listed)]
+    before, after = Look(0, told, {TP: was or now}), Look(10, told, {TP: now})
+    (finding,) = judge(before, after, open_ones, []).findings
+    return finding.state, finding.why
+
+
+def test_what_goes_on() -> None:
+    """Read to the end, and moving, need no words."""
+    assert why(replace(AT_7, committed=20)) == (State.READ, "")
+    assert why(AT_7, replace(AT_7, committed=3)) == (State.MOVES, "")
+    state, said = why(replace(AT_7, end=2_000), replace(AT_7, committed=3, end=20))
+    assert (state, "more is written than is done" in said) == (State.BEHIND, True)
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (
+            replace(AT_7, leader=None, end=None, down=(2,)),
+            "no leader: of its replicas, node 2 is down",
+        ),
+        (replace(AT_7, end=None), "node 1, does not answer"),
+        (replace(AT_7, exists=False), "does not exist"),
+        (replace(AT_7, first=9), "what it would read next is gone: offset 7"),
+        (replace(AT_7, end=3, stable=3), "behind the log's end, 3"),
+        (AT_7, "a (/h) has it and has committed nothing for 10 s: offset 7"),
+        (replace(AT_7, committed=None), "committed nothing for 10 s: its first record"),
+    ],
+)
+def test_what_stands(seen: Seen, said: str) -> None:
+    state, told = why(seen)
+    assert (state, said in told) == (State.STANDS, True), told
+
+
+def test_behind_an_open_transaction() -> None:
+    """Whoever reads committed records only waits for it; who is before it does not."""
+    held = replace(AT_7, stable=7)
+    assert "`kohort transaction abort pay`" in why(held, held="pay")[1]
+    assert "abort --partition orders:0 --producer-id 5`" in why(held, held=None)[1]
+    assert "a (/h) has it" in why(replace(AT_7, committed=3, stable=7), held="pay")[1]
+
+
+def test_nobody_has_it() -> None:
+    """No member, none that reads the topic, or one that is to get it (KIP-848)."""
+    elsewhere = replace(MEMBER, assignment=(), target=())
+    assert "the group has no members" in why(AT_7, of=group(state="Empty"))[1]
+    assert "no member reads orders" in why(AT_7, of=group(elsewhere))[1]
+    coming, giving = replace(elsewhere, target=(TP,)), replace(MEMBER, target=())
+    assert "a (/h) is to get it" in why(AT_7, of=group(coming))[1]
+    assert "is to give it up, and has not yet" in why(AT_7, of=group(giving))[1]
+
+
+def test_what_is_in_the_way_of_a_group() -> None:
+    """No members, a rebalance that does not end, one after the other."""
+    for told, rebalances, said in (
+        (group(state="Empty"), [], "nobody reads"),
+        (group(MEMBER, state="PreparingRebalance"), [], "does not end"),
+        (group(MEMBER), ["(left)"] * 6, "6 rebalances in the last minutes"),
+    ):
+        look = Look(0, told, {TP: AT_7})
+        verdict = judge(look, replace(look, at_s=5), [], rebalances)
+        assert (len(verdict.concerns), verdict.stands) == (1, True)
+        assert said in verdict.concerns[0]
+    read = Look(0, group(state="Empty"), {TP: replace(AT_7, committed=20)})
+    assert not judge(read, read, [], []).stands
+
+
+def test_a_hot_partition_is_named() -> None:
+    """Nearly all lag in one of several partitions that are read."""
+    all_of = [TopicPartition("orders", n) for n in range(4)]
+    reader = replace(MEMBER, assignment=tuple(all_of))
+    was = {tp: replace(AT_7, end=1_000 if tp == TP else 25) for tp in all_of}
+    now = {tp: replace(seen, committed=12) for tp, seen in was.items()}
+    found = judge(Look(0, group(reader), was), Look(5, group(reader), now), [], []).findings
+    assert ["a hot key" in one.why for one in found] == [True, False, False, False]
+
+
+def test_a_retry_tier_waits() -> None:
+    """What is not due is in nobody's way."""
+    tier = TopicPartition("orders.g.retry.5m", 0)
+    look = Look(0, group(replace(MEMBER, assignment=(tier,))), {tier: AT_7})
+    verdict = judge(look, replace(look, at_s=5), [], [])
+    assert (verdict.findings[0].state, verdict.stands) == (State.WAITS, False)
+
+
+def test_on_a_cluster(kohort: Run, cluster: Cluster) -> None:
+    """A member that commits nothing, then an open transaction, then all is read."""
+    kohort("topic", "create", "why")
+    with member(cluster, "waits", "why") as consumer:
+        consumer.commit()
+        kohort("produce", "why", stdin=b"a\n")
+        ran = kohort("group", "why", "waits", "--for", "1ms")
+        assert (ran.code, "till (/127.0.0.1) has it and has committed nothing" in ran.out) == (
+            3, True,
+        )  # fmt: skip
+        with Producer(bootstrap_servers=cluster.bootstrap, transactional_id="why") as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send("why", b"b").result(30)
+            while consumer.position(("why", 0)) < 1:
+                consumer.poll(0.2)
+            consumer.commit()
+            ran = kohort("group", "why", "waits", "--for", "1ms", "-o", "json")
+            assert (ran.code, ran.json["stands"], ran.json["lag"]) == (3, True, 1)
+            assert "'why' has a transaction open" in ran.json["partitions"][0]["why"]
+            producer.abort_transaction()
+        while consumer.position(("why", 0)) < cluster_end(kohort):
+            consumer.poll(0.2)
+        consumer.commit()
+    assert kohort("group", "why", "waits").code == 0
+    assert kohort("group", "why", "waits", "-o", "csv").lines[1].split(",")[3] == "read to its end"
+    assert kohort("group", "why", "wait").code == 1
+    assert kohort("group", "why", "waits", "--for", "0s").code == 1
+
+
+def cluster_end(kohort: Run) -> int:
+    (row,) = kohort("topic", "describe", "why", "-o", "json").json["topics"][0]["partitions"]
+    return row["log_end_offset"]
