@@ -280,5 +280,6 @@ def tool(name: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where its dataclasses look up their annotations
     spec.loader.exec_module(module)
     return module

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
-_spec = importlib.util.spec_from_file_location("run_mutants", ROOT / "tools" / "run_mutants.py")
-assert _spec is not None
-assert _spec.loader is not None
-run_mutants = importlib.util.module_from_spec(_spec)
-sys.modules[_spec.name] = run_mutants
-_spec.loader.exec_module(run_mutants)
+from tests.pages import ROOT, tool
+
+run_mutants = tool("run_mutants")
 MUTANTS = run_mutants.mutants([])
 
 
