@@ -110,6 +110,7 @@ class AsyncAdmin:
     describe_producers = _awaited(Admin.describe_producers)
     list_transactions = _awaited(Admin.list_transactions)
     describe_transactions = _awaited(Admin.describe_transactions)
+    abort_transaction = _awaited(Admin.abort_transaction)
 
     # -- access
     create_acls = _awaited(Admin.create_acls)
