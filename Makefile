@@ -10,6 +10,9 @@ KERNEL := $(wildcard src/kohort/*/*.pyx src/kohort/*/*/*.pyx src/kohort/*/*.pxi 
 PYTEST := $(BIN)/python -m pytest
 # one more than cores, because tests mostly wait
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(4, 1 + (os.cpu_count() or 1)))")
+# rewritten tests and compiled modules are kept: else each worker, both runs of `make test` and some
+# hundred processes that tests start make them anew (12 and 0.3 s of processor time each)
+export PYTHONDONTWRITEBYTECODE :=
 BESIDE := -n $(WORKERS) --dist=loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help

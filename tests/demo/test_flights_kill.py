@@ -22,7 +22,7 @@ LIMIT = 4_000
 RETRIES = "1s 1s 2s 2s 2s 4s"
 
 
-@pytest.mark.parametrize("kills", [0, 4])
+@pytest.mark.parametrize("kills", [pytest.param(0, marks=pytest.mark.nightly), 4])
 def test_the_books_balance(kills: int, tmp_path: Path) -> None:
     """Each flight once and only once, none in a tier, whoever is killed whenever."""
     report = run_with_kills(

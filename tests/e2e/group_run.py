@@ -42,8 +42,8 @@ class Member:
             "name": name, "make": make, "servers": run.servers, "group": run.group,
             "topic": run.topic,
             "options": {
-                "strategy": run.strategy, "session_ms": SESSION_MS, "heartbeat_ms": HEARTBEAT_MS,
-                "protocol": protocol,
+                "strategy": run.strategy, "protocol": protocol,
+                "session_ms": run.session_ms, "heartbeat_ms": HEARTBEAT_MS,
             },
         }  # fmt: skip
         self.errors = run.directory / f"{name}.stderr"
@@ -77,10 +77,11 @@ class GroupRun:
     """A topic, a group that reads it, and what is known of both."""
 
     def __init__(
-        self, servers: str, topic: str, group: str, strategy: str, partitions: int, directory: Path
-    ) -> None:
+        self, servers: str, topic: str, group: str, strategy: str, partitions: int,
+        directory: Path, session_ms: int = SESSION_MS,
+    ) -> None:  # fmt: skip
         self.servers, self.topic, self.group = servers, topic, group
-        self.strategy, self.directory = strategy, directory
+        self.strategy, self.directory, self.session_ms = strategy, directory, session_ms
         self.events: queue.SimpleQueue[tuple[Member, list[Any]]] = queue.SimpleQueue()
         self.members: dict[str, Member] = {}
         self.produced = dict.fromkeys(range(partitions), 0)

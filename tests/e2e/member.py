@@ -112,8 +112,18 @@ def run_confluent(me: Reporter, servers: str, group: str, topic: str, options: d
         }
     )
 
+    def committed(partitions: list[Any]) -> list[Any]:
+        """Asked again when librdkafka gave up its connection while the question waited in line."""
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return consumer.committed(partitions, PATIENCE_S)
+            except KafkaException:
+                if time.monotonic() > end:
+                    raise
+
     def assigned(_: Any, partitions: list[Any]) -> None:
-        me.assigned({tp.partition: tp.offset for tp in consumer.committed(partitions, PATIENCE_S)})
+        me.assigned({tp.partition: tp.offset for tp in committed(partitions)})
 
     def revoked(_: Any, partitions: list[Any]) -> None:
         me.revoked(tp.partition for tp in partitions)
