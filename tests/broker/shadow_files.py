@@ -145,9 +145,11 @@ class ShadowFiles:
         inode = self._live.get(path)
         return None if inode is None else bytes(inode.data)
 
-    def make_dir(self, path: str) -> None:
+    def make_dir(self, path: str) -> bool:
         self.check(self.touch(0))
+        made = path not in self._dirs
         self._dirs.add(path)
+        return made
 
     def rename(self, old: str, new: str) -> None:
         self.check(self.touch(0))

@@ -203,6 +203,34 @@ def test_a_damaged_epoch_file_is_read_again_from_the_log() -> None:
     assert partition.epoch_end(1) == (1, 4)
 
 
+@pytest.mark.parametrize("segments", [1, 3])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_of_one_epoch_has_no_file_of_epochs(segments: int, clean: bool) -> None:
+    """KIP-101: what its first batch says is known again, however it ended, and kept from the second
+    epoch on; also where that batch stands in a segment that is not read."""
+    disk, harness = filled(1)
+    partition = harness.node.topics.partition("t", 0)
+    assert partition is not None
+    assert partition.log is not None
+    for n in range(1, segments):
+        partition.log.roll()
+        assert harness.produce("t", batch_of([b"%d" % n])).base_offset == n
+    assert EPOCHS_FILE not in disk.list("t-0")
+    harness.commons.write_checkpoint()
+    if clean:
+        harness.commons.close()
+    again = Harness(disk, FakeEnv(), **CONFIG)
+    partition = again.node.topics.partition("t", 0)
+    assert partition is not None
+    assert partition.log is not None
+    assert partition.log.epochs.entries == [(0, 0)]
+    assert partition.epoch_end(0) == (0, segments)
+    assert again.produce("t", batch_of([b"more"])).base_offset == segments
+    later = [] if clean else [(1, segments)]  # a crash begins an epoch
+    assert partition.log.epochs.entries == [(0, 0), *later]
+    assert (EPOCHS_FILE in disk.list("t-0")) == bool(later)
+
+
 def test_a_full_disk_refuses_and_recovers() -> None:
     """L-f: what was half written is cut off; the partition goes on when there is room again."""
     disk, harness = filled(2)

@@ -87,7 +87,7 @@ def frame_of(message: Message, version: int, correlation_id: int = 1) -> bytes:
 def served(connections: int = 1, *, in_lane: bool = True, **config: Any) -> Served:
     harness = Harness(MemoryFiles(), **{**CONFIG, **config})
     for name, settings in TOPICS.items():
-        harness.commons.topics.create(name, 2, settings)
+        harness.commons.topics.create(name, 3, settings)  # the third has no log yet
     both = Served(harness, connections, in_lane=in_lane)
     both.turn([(0, frame_of(produce_request(name, batch_of([b"0"]), p), 11)) for name in TOPICS
                for p in (0, 1)])  # fmt: skip
@@ -124,7 +124,7 @@ class Client:
     def produce(self, version: int) -> ProduceRequest:
         pick = self.pick
         topic = pick.choice(("t", "t", "t", "u", "s", "a", "n", "absent", "__consumer_offsets"))
-        partition = pick.choice((0, 0, 1, 0, 2, -1))
+        partition = pick.choice((0, 0, 1, 0, 0, 2, 3, -1))
         values = [b"x" * pick.choice(self.sizes) for _ in range(pick.choice((1, 1, 3)))]
         stamp: dict[str, Any] = {}
         if pick.random() < 0.4:
@@ -211,6 +211,44 @@ def test_usual_requests_are_taken_and_share_a_write(monkeypatch: pytest.MonkeyPa
         one.turn([(at, frame_of(request, version)) for at in range(8)])
     assert writes == [8] * 5
     assert all(len(line.sent) == 5 for line in one.lines)
+
+
+def test_the_first_records_of_partitions_are_taken_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new log is made for them, under the leader epoch of then; only what it cannot have goes the
+    general way, and where it cannot be made they are told so."""
+    stamp: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    one = served(durability="os")
+    topic = one.harness.commons.topics.create("new", 6, {})
+    monkeypatch.setattr(Peer, "generally", lambda self, entry: pytest.fail("it left the lane"))
+    frames = [
+        frame_of(produce_request("new", batch_of([b"v"], **(stamp if p % 2 else {})), p), 11)
+        for p in range(4)
+    ]
+    one.turn([(0, frame) for frame in frames])
+    assert [(a.error_code, a.base_offset) for a in one.produced()] == [(0, 0)] * 4
+    assert [p.log is not None for p in topic.partitions] == [True] * 4 + [False] * 2
+    assert [topic.partitions[p].epoch_at(0) for p in range(4)] == [0] * 4
+
+    def full(partition: Partition) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(one.harness.commons, "open_log", full)
+    one.lines[0].sent.clear()
+    for p in (4, 5):
+        batch = batch_of([b"v"], **(stamp if p % 2 else {}))
+        one.turn([(0, frame_of(produce_request("new", batch, p), 11))])
+    codes = [answer.error_code for answer in one.produced()]
+    assert codes == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
+
+
+def test_a_batch_that_comes_twice_in_a_turn_is_stored_once() -> None:
+    """KIP-98: the second is checked against the first, though both wait for one write."""
+    one = served(2)
+    stamp: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    frame = frame_of(produce_request("t", batch_of([b"v"], **stamp)), 11)
+    one.turn([(0, frame), (1, frame)])
+    assert [one.produced(at)[0].base_offset for at in (0, 1)] == [1, 1]
+    assert one.harness.read_all("t") == [(0, b"0"), (1, b"v")]
 
 
 def test_a_large_batch_is_written_from_where_it_came() -> None:

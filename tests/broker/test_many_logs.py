@@ -35,7 +35,7 @@ def test_a_short_log_leaves_its_records_and_epochs_alone() -> None:
     """Reading 4 KB again is as fast as reading an index and a snapshot of them."""
     disk = ShadowFiles(random.Random(1))
     filled(3, disk).commons.close()
-    assert disk.list("t-0") == ["00000000000000000000.log", "leader-epoch-checkpoint"]
+    assert disk.list("t-0") == ["00000000000000000000.log"]
     again = Harness(disk, FakeEnv(), **OS)
     assert again.commons.directory.clean
     assert again.read_all("t", 2) == [(0, b"2")]

@@ -158,9 +158,9 @@ class Commons:
         Its names wait for the flusher together with those of all logs that are made in this turn,
         and before what is appended to it in this turn or later.
         """
-        self.files.make_dir(partition_dir(*partition.key))
+        fresh = self.files.make_dir(partition_dir(*partition.key))
         unsynced: list[Syncable] = []
-        opened = self._open(partition, unsynced)
+        opened = self._open(partition, unsynced, fresh=fresh)
         self.files.sync_all(unsynced)
         if self.durable:
             self._flush_names(partition, opened)
@@ -174,7 +174,9 @@ class Commons:
         for names in (Names(self.files, opened.directory), self._names):
             self.env.flush(names, flushed)
 
-    def _open(self, partition: Partition, unsynced: list[Syncable]) -> PartitionLog:
+    def _open(
+        self, partition: Partition, unsynced: list[Syncable], *, fresh: bool = False
+    ) -> PartitionLog:
         opened, recovered = open_log(
             self.files,
             Opening(
@@ -186,6 +188,7 @@ class Commons:
                 self.directory.log_starts.get(partition.key, 0),
                 self.env.wall_ms(),
                 partition.leader_epoch,
+                fresh,
             ),
         )
         unsynced += recovered

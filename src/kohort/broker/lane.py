@@ -17,6 +17,7 @@ Rules:
 from __future__ import annotations
 
 import os
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
@@ -91,6 +92,11 @@ class Lane:
         if all(entry.producer_id < 0 for entry in run.entries):
             self._append(partition, run)
             return
+        try:
+            producers = partition.open().producers  # made now, if these are its first records
+        except BrokerError as error:
+            _answer(partition, run, error)
+            return
         # A producer's batch is checked against its last one, which must have been appended.
         part = Run()
         writers: set[int] = set()
@@ -100,7 +106,7 @@ class Lane:
                 part = Run()
                 writers.clear()
             if entry.producer_id >= 0:
-                if partition.open().producers.check(entry) is not None:
+                if producers.check(entry) is not None:
                     self._append(partition, part)
                     part = Run()
                     writers.clear()
@@ -123,25 +129,26 @@ class Lane:
         if not 0 <= index < len(topic.partitions):
             return None
         partition = topic.partitions[index]
-        return partition if partition.log is not None and self._node.leads(partition) else None
+        return partition if self._node.leads(partition) else None
 
     def _append(self, partition: Partition, run: Run) -> None:
         if not run.entries:
             return
 
-        def done(result: Appended | BrokerError) -> None:
-            if isinstance(result, BrokerError):
-                _refuse(run, partition, result)
-            else:
-                run.answers(partition.start_offset)
-            for entry in run.entries:
-                entry.peer.answered(entry)
-
         try:
-            if not partition.append_run(run, done):
+            if not partition.append_run(run, partial(_answer, partition, run)):
                 _generally(run)
         except BrokerError as error:
-            done(error)
+            _answer(partition, run, error)
+
+
+def _answer(partition: Partition, run: Run, result: Appended | BrokerError) -> None:
+    if isinstance(result, BrokerError):
+        _refuse(run, partition, result)
+    else:
+        run.answers(partition.start_offset)
+    for entry in run.entries:
+        entry.peer.answered(entry)
 
 
 def _generally(run: Run) -> None:

@@ -83,8 +83,8 @@ class Files(Protocol):
         """The whole of a small file, or None when it is not there."""
         ...
 
-    def make_dir(self, path: str) -> None:
-        """Make a directory unless it is there. Durable after `sync_dir` of its parent."""
+    def make_dir(self, path: str) -> bool:
+        """Make a directory; False when it was there. Durable after `sync_dir` of its parent."""
         ...
 
     def rename(self, old: str, new: str) -> None:
@@ -231,8 +231,10 @@ class MemoryFiles:
         file = self._files.get(path)
         return None if file is None else bytes(file.read(0, file.size))
 
-    def make_dir(self, path: str) -> None:
+    def make_dir(self, path: str) -> bool:
+        made = path not in self._dirs
         self._dirs.add(path)
+        return made
 
     def rename(self, old: str, new: str) -> None:
         if old in self._files:

@@ -27,6 +27,7 @@ from kohort.broker.topic_settings import TopicConfig
 from kohort.errors import CorruptRecordError
 from kohort.lean import dataclass
 from kohort.records import BatchHeader
+from kohort.records.layout import HEADER_BYTES
 
 log = logging.getLogger("kohort.broker")
 
@@ -56,6 +57,8 @@ class Opening:
     now_ms: int = 0
     leader_epoch: int = 0
     """Known from the registry of topics; the log may know a later one."""
+    fresh: bool = False
+    """Its directory was made just now, and is empty."""
 
 
 def finish_swaps(files: Files, directory: str) -> list[str]:
@@ -88,7 +91,7 @@ def open_log(files: Files, opening: Opening) -> tuple[PartitionLog, list[LogFile
     Returns the files, too, that are to be synced before anybody is shown the log.
     """
     directory, config = opening.directory, opening.config
-    names = finish_swaps(files, directory)
+    names = [] if opening.fresh else finish_swaps(files, directory)
     bases = [int(m[1]) for m in map(_SEGMENT.fullmatch, names) if m]
     interval = config.index_interval_bytes
     if not bases:
@@ -150,6 +153,8 @@ class _Recovery:
 
     def run(self) -> None:
         suspects = self._trust()
+        if not self._epochs.entries and self.segments[0] not in suspects:
+            self._find_first_epoch()
         start = suspects[0].base_offset if suspects else self.segments[-1].next_offset
         self._restore_producers(start)
         for segment in suspects:
@@ -169,6 +174,16 @@ class _Recovery:
         if suspects or not opening.clean or not last.load_tail(self._names):
             suspects.append(last)
         return suspects
+
+    def _find_first_epoch(self) -> None:
+        """A log of one epoch has no file of epochs (`PartitionLog`): its first batch says which."""
+        first = self.segments[0]
+        try:
+            header = next(headers(first.file.read, 0, first.size, HEADER_BYTES), None)
+        except CorruptRecordError:
+            return  # its readers will be told
+        if header is not None:
+            self._epochs.begin(header.partition_leader_epoch, first.base_offset)
 
     def _restore_producers(self, upto: int) -> None:
         directory = self._opening.directory

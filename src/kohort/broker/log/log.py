@@ -255,7 +255,6 @@ class PartitionLog:
             self.offline
             or self.closed
             or config.log_append_time
-            or self.epochs.latest < self.leader_epoch
             or run.max_timestamp - now_ms > config.timestamp_after_max_ms
             or (0 <= run.base_timestamp < now_ms - config.timestamp_before_max_ms)
             or run.size > config.segment_bytes
@@ -263,6 +262,8 @@ class PartitionLog:
             or self._must_roll(run, now_ms)
         ):
             return None
+        if self.epochs.latest < self.leader_epoch:
+            self._begin_epoch()
         base_offset, position = segment.next_offset, segment.file.size
         written = run.stamped(base_offset, position, self.leader_epoch)
         self._guarded(segment.file.append, written, cut=position)
@@ -324,19 +325,17 @@ class PartitionLog:
             log.warning("%s can be written again", self.active.file.path)
 
     def _begin_epoch(self) -> None:
-        if self.epochs.begin(self.leader_epoch, self.active.next_offset):
-            self.write_epochs()
+        # Batches carry epochs, too, so they need not be durable; the first, not even written.
+        begun = self.epochs.begin(self.leader_epoch, self.active.next_offset)
+        if begun and (len(self.epochs.entries) > 1 or len(self.segments) > 1 or self.active.size):
+            path, data = f"{self.directory}/{EPOCHS_FILE}", self.epochs.encode()
+            self._guarded(lambda: replace_file(self._files, path, data, durable=False))
 
     def begin_leader_epoch(self, epoch: int) -> None:
         """What is appended from now on belongs to this epoch. Raises BrokerError."""
         if epoch > self.leader_epoch and not self.closed:
             self.leader_epoch = epoch
             self._begin_epoch()
-
-    def write_epochs(self) -> None:
-        """Write the leader epochs; batches carry them too, so they need not be durable."""
-        path = f"{self.directory}/{EPOCHS_FILE}"
-        self._guarded(lambda: replace_file(self._files, path, self.epochs.encode(), durable=False))
 
     def roll(self) -> None:
         """Seal the active segment and begin a new one at the end of the log."""
