@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -144,7 +145,8 @@ class Silence:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, there: int) -> None:
         self.now_s, poll = 0.0, Consumer.poll
-        left = {}
+        left: dict[Consumer, int] = {}
+        self.time_ns = time.time_ns
 
         def polled(consumer: Consumer, timeout: float, **more: int) -> Sequence[Record]:
             found = poll(consumer, timeout, **more)
