@@ -53,7 +53,7 @@ class Coordinating:
         self.broker = broker
         self.epoch = 1
         self.stale_at: str | None = None
-        """The request that finds the epoch gone on; it is refused once."""
+        """The request that finds the epoch gone on; it is refused until it comes with that."""
         broker.cluster.topics["t"] = {0: (0, 1)}
         broker.cluster.topic_ids["t"] = ID
         answers = broker.answers
@@ -93,7 +93,7 @@ class Coordinating:
         )  # fmt: skip
 
     def look_up(self, request: Any, call: Any) -> OffsetFetchResponse:
-        code = self._stale(LOOK_UP)
+        code = self._stale(LOOK_UP, request.groups[0].member_epoch)
         parts = [OffsetFetchResponsePartitions(partition_index=0, committed_offset=-1)]
         topics = [OffsetFetchResponseTopics(topic_id=ID, partitions=parts)]
         group = OffsetFetchResponseGroup(
@@ -102,18 +102,17 @@ class Coordinating:
         return OffsetFetchResponse(groups=[group])
 
     def commit(self, request: Any, call: Any) -> OffsetCommitResponse:
-        code = self._stale(COMMIT)
+        code = self._stale(COMMIT, request.generation_id_or_member_epoch)
         part = OffsetCommitResponsePartition(partition_index=0, error_code=code)
         topic = OffsetCommitResponseTopic(topic_id=ID, partitions=[part])
         return OffsetCommitResponse(topics=[topic])
 
-    def _stale(self, request: str) -> int:
+    def _stale(self, request: str, epoch: int) -> int:
         """The epoch goes on no sooner than now: no heartbeat can tell of it before."""
-        if self.stale_at != request:
-            return 0
-        self.stale_at = None
-        self.epoch += 1
-        return ErrorCode.STALE_MEMBER_EPOCH
+        if self.stale_at == request:
+            self.stale_at = None
+            self.epoch += 1
+        return ErrorCode.STALE_MEMBER_EPOCH if epoch < self.epoch else 0
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kohort.testing import Cluster, History, Kind
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 from tests.testing.verifiable_run import ENV, KOHORT, Run
 
 # What Apache Kafka 4.3's tools print; tests/interop/test_verifiable_tools.py compares with them.
@@ -34,10 +34,14 @@ FIELDS = {
 }  # fmt: skip
 
 
+KILLED_MS = 3_000
+"""How soon a killed member is missed; who lives has to be heard of within it."""
+
+
 @pytest.fixture(scope="module")
 def cluster():
     sessions = {
-        "group_consumer_session_timeout_ms": 1_000,
+        "group_consumer_session_timeout_ms": KILLED_MS,
         "group_consumer_min_session_timeout_ms": 500,
         "group_consumer_heartbeat_interval_ms": 300,
         "group_consumer_min_heartbeat_interval_ms": 100,
@@ -46,12 +50,24 @@ def cluster():
         yield running
 
 
-def ran(cluster: Cluster, topic: str, tool: str, *options: str) -> list[dict[str, Any]]:
-    done = subprocess.run(
+def ran(
+    cluster: Cluster,
+    topic: str,
+    tool: str,
+    *options: str,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> list[dict[str, Any]]:
+    with subprocess.Popen(
         [*KOHORT, tool, "--bootstrap-server", cluster.bootstrap, "--topic", topic, *options],
-        capture_output=True, text=True, timeout=PATIENCE_S, env=ENV, check=True,
-    )  # fmt: skip
-    return [json.loads(line) for line in done.stdout.splitlines()]
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENV,
+    ) as process:  # fmt: skip
+        try:
+            meanwhile()
+            out, error = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
+    assert not process.returncode, error
+    return [json.loads(line) for line in out.splitlines()]
 
 
 def test_events_have_kafkas_fields(cluster: Cluster, tmp_path: Path):
@@ -66,10 +82,17 @@ def test_events_have_kafkas_fields(cluster: Cluster, tmp_path: Path):
         "--message-create-time", "1000",
     )  # fmt: skip
     stored = [e for e in produced if e["name"] == "producer_send_success"]
-    cluster.faults.fail("OffsetCommit", "UNKNOWN_MEMBER_ID", group="fields")
+    fault = cluster.faults.fail("OffsetCommit", "UNKNOWN_MEMBER_ID", group="fields")
+
+    def expire() -> None:
+        """Who was told that it is no member waits for the one it was."""
+        joins = lambda: cluster.requests.of("JoinGroup", group="fields")  # noqa: E731
+        until(lambda: fault.hits and any(j.answered_ms is None for j in joins()), "a second join")
+        cluster.advance(61)
+
     consumed = ran(
         cluster, "fields", "verifiable-consumer", "--group-id", "fields", "--max-messages",
-        str(len(stored) + 1), "--verbose", "--session-timeout", "1000",
+        str(len(stored) + 1), "--verbose", "--session-timeout", "60000", meanwhile=expire,
     )  # fmt: skip
     events = produced + consumed
     for event in events:
@@ -129,7 +152,7 @@ def test_runs_with_trouble_have_a_good_history(
     """Killed members, moved and killed coordinators, cut connections: at least once holds."""
     name = f"{trouble.__name__}-{protocol}"
     cluster.create_topic(name, partitions=4)
-    session = ["--session-timeout", "1000"]
+    session = ["--session-timeout", str(30_000 if trouble is trouble_coordinator else KILLED_MS)]
     if protocol == "consumer":
         session = ["--group-protocol", "consumer"]
     if protocol == "cooperative":

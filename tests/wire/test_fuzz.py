@@ -99,12 +99,16 @@ def test_a_hostile_length_anywhere_costs_no_memory(name: str) -> None:
     version = cls.MAX_VERSION
     data = encode(Maker(2).message(cls, version), version)[:400]
     try_one(cls, version, data)  # the codec itself is made outside the measurement
-    tracemalloc.start()
-    try:
-        for at in range(0, len(data), 3):
-            for hostile in LENGTHS[:3]:
-                try_one(cls, version, data[:at] + hostile + data[at + len(hostile) :])
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 2_000_000
+
+    def peak() -> int:
+        tracemalloc.start()
+        try:
+            for at in range(0, len(data), 3):
+                for hostile in LENGTHS[:3]:
+                    try_one(cls, version, data[:at] + hostile + data[at + len(hostile) :])
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    # Another thread's memory counts, too; what a message costs is there every time.
+    assert any(peak() < 2_000_000 for _ in range(5))
