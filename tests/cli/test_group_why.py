@@ -63,8 +63,8 @@ def test_what_goes_on() -> None:
         (replace(AT_7, exists=False), "does not exist"),
         (replace(AT_7, first=9), "what it would read next is gone: offset 7"),
         (replace(AT_7, end=3, stable=3), "behind the log's end, 3"),
-        (AT_7, "a (/h) has it and has committed nothing for 10 s: offset 7"),
-        (replace(AT_7, committed=None), "committed nothing for 10 s: its first record"),
+        (AT_7, "a (/h) has it and has committed nothing for 10 s: its next record"),
+        (replace(AT_7, committed=None), "committed nothing for 10 s: its next record"),
     ],
 )
 def test_what_stands(seen: Seen, said: str) -> None:

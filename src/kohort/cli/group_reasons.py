@@ -184,7 +184,7 @@ class _Judged:
         target = () if owner.target is None else owner.target
         if owner.target is not None and tp not in target:
             return f"{_name(owner)} is to give it up, and has not yet"
-        return self._owned(tp, seen, owner)
+        return self._owned(owner)
 
     def _nobody(self, tp: TopicPartition) -> str:
         group = self._now.group
@@ -197,15 +197,12 @@ class _Judged:
             return "nobody has it until the rebalance ends"
         return f"nobody has it: no member reads {tp.topic}"
 
-    def _owned(self, tp: TopicPartition, seen: Seen, owner: MemberDescription) -> str:
-        at = f"offset {seen.committed:,}" if seen.committed is not None else "its first record"
-        offset = "earliest" if seen.committed is None else str(seen.committed)
+    def _owned(self, owner: MemberDescription) -> str:
         return (
-            f"{_name(owner)} has it and has committed nothing for {self.seconds:.0f} s: {at} is "
-            "slow, hangs or fails again and again there (or it commits more seldom than that). "
-            f"The record: `kohort consume {tp.topic} --partition {tp.partition} --offset {offset} "
-            "--max 1`; what the member does: `kill -USR1` its PID (`kohort app run`), or "
-            "`consumer.health()` in it"
+            f"{_name(owner)} has it and has committed nothing for {self.seconds:.0f} s: its next "
+            "record is slow, hangs or fails again and again there (or it commits more seldom than "
+            "that). The record: `kohort consume TOPIC --partition P --offset N --max 1`; what the "
+            "member does: `kill -USR1` its PID (`kohort app run`), or `consumer.health()` in it"
         )
 
 
