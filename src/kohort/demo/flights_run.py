@@ -156,7 +156,9 @@ class FlightsRun:
         """
         self.say("reading the year of flights")
         year = load_year(for_key, limit=self.settings.limit)
-        expected = len(year.flights) + len(year.weather) + len(year.late)
+        weather = len(year.weather) + len(year.late)
+        expected = len(year.flights) + weather
+        self.say(f"{len(year.flights):,} flights and {weather:,} hours of weather: {expected:,}")
         latest_ms = sum(RetryPolicy.parse(self.settings.retries).delays_ms) // 4
         feed = Feed(year, self._produced(), latest_ms)
         self.broker.watch(self._broker_gone)
