@@ -61,6 +61,18 @@ def format_duration(ms: int) -> str:
     return f"{ms}ms"
 
 
+def format_elapsed(ms: int) -> str:
+    """About how long something has lasted, for people: `250ms`, `5.4s`, `1m1s`, `2h30m`, `3d4h`."""
+    if ms < 1_000:
+        return f"{ms}ms"
+    if ms < 60_000:
+        return f"{ms // 100 / 10:g}s"
+    large, small = ("m", "s") if ms < 3_600_000 else ("h", "m") if ms < 86_400_000 else ("d", "h")
+    whole, rest = divmod(ms, _DURATION_UNITS_MS[large])
+    parts = rest // _DURATION_UNITS_MS[small]
+    return f"{whole}{large}{parts}{small}" if parts else f"{whole}{large}"
+
+
 def parse_size_bytes(text: str | int) -> int:
     """Bytes of `"64MiB"`, `"1MB"`, `"512"`; an int is bytes already."""
     if isinstance(text, int):

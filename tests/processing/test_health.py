@@ -78,7 +78,7 @@ def test_what_stands_still_says_why_and_since_when() -> None:
     found = at(engine, 61 * SECOND)
     assert (found.state, found.since_ms, found.moving) == ("stopped", 60_000, False)
     assert "mend the cause" in found.why
-    assert "orders-0: stopped for 1m, lag unknown, offset 0 unfinished for 61s" in str(found)
+    assert "orders-0: stopped for 1m, lag unknown, offset 0 unfinished for 1m1s" in str(found)
 
 
 def test_an_open_circuit_and_a_refused_output() -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from kohort.client.positions import Phase, Position
 from kohort.client.refusals import Refusals
 from kohort.client.types import TopicPartition
-from kohort.config import format_duration
+from kohort.config import format_elapsed
 from kohort.errors import ConsumerStalledError
 from kohort.lean import dataclass
 
@@ -89,10 +89,10 @@ class ConsumerHealth:
     def __str__(self) -> str:
         """A few lines for whoever is on call."""
         held = f"{self.buffered_bytes} of {self.budget_bytes} bytes held"
-        lines = [f"polled {format_duration(self.polled_ms)} ago, {held}"]
+        lines = [f"polled {format_elapsed(self.polled_ms)} ago, {held}"]
         if self.group:
             where = "no coordinator" if self.coordinator is None else f"node {self.coordinator}"
-            since = format_duration(self.group_since_ms)
+            since = format_elapsed(self.group_since_ms)
             lines.append(f"group: {self.group} for {since}, coordinator: {where}")
         lines += self.concerns
         for each in self.partitions:
@@ -157,7 +157,7 @@ def _why(position: Position, around: Surroundings, lag: int | None) -> str:
     if position.buffer is not None:
         idle_ms = around.polled_ms
         late = f"{position.buffered_bytes} bytes wait here; poll() was called last "
-        return f"{late}{format_duration(idle_ms)} ago" if idle_ms > 1_000 else ""
+        return f"{late}{format_elapsed(idle_ms)} ago" if idle_ms > 1_000 else ""
     leader = around.leader_of(position.tp)
     if leader is None:
         return "it has no leader at present; the cluster is asked again and again"
@@ -167,13 +167,13 @@ def _why(position: Position, around: Surroundings, lag: int | None) -> str:
     if refusal is not None:
         return f"{position.phase.value}; refused with {refusal.text(around.now_ms)}, it is tried on"
     if position.retry_at_ms > around.now_ms:
-        left = format_duration(position.retry_at_ms - around.now_ms)
+        left = format_elapsed(position.retry_at_ms - around.now_ms)
         return f"{position.phase.value}; the last request failed, it is made again in {left}"
     if position.phase is not Phase.FETCHING:
         return position.phase.value
     waited_ms = _still_ms(position, around)
     if lag and position.in_flight is not None and waited_ms >= UNANSWERED_MS:
-        return f"node {leader} has not answered a fetch of it for up to {_rounded(waited_ms)}"
+        return f"node {leader} has not answered a fetch of it for up to {format_elapsed(waited_ms)}"
     if lag and around.buffered_bytes >= around.budget_bytes:
         return "the byte budget is full of what other partitions hold; poll(), or resume() those"
     return ""
@@ -182,10 +182,6 @@ def _why(position: Position, around: Surroundings, lag: int | None) -> str:
 def _still_ms(position: Position, around: Surroundings) -> int:
     """How long its position has not moved."""
     return around.now_ms - max(position.moved_ms, position.entered_ms)
-
-
-def _rounded(ms: int) -> str:
-    return format_duration(ms // 1_000 * 1_000)
 
 
 def raise_stalled(positions: Iterable[Position], around: Surroundings, watchdog_ms: int) -> None:
@@ -201,6 +197,6 @@ def raise_stalled(positions: Iterable[Position], around: Surroundings, watchdog_
         why = _why(position, around, lag) or "no fetch of it is answered with records"
         raise ConsumerStalledError(
             f"{position.tp} has not moved from offset {position.offset} for "
-            f"{format_duration(still_ms)} (watchdog_ms={watchdog_ms}), lag "
+            f"{format_elapsed(still_ms)} (watchdog_ms={watchdog_ms}), lag "
             f"{'unknown' if lag is None else lag}: {why}"
         )

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from kohort.config import format_duration
+from kohort.config import format_elapsed
 from kohort.errors import ErrorCode
 from kohort.lean import dataclass
 from kohort.metrics.events import Events, RefusalEnded, Refused
@@ -42,7 +42,7 @@ class Refusal:
     def text(self, now_ms: int) -> str:
         """In words."""
         cause = _CAUSES.get(self.code)
-        name, for_ms = ErrorCode.name_of(self.code), format_duration(now_ms - self.since_ms)
+        name, for_ms = ErrorCode.name_of(self.code), format_elapsed(now_ms - self.since_ms)
         return f"{name} for {for_ms}{f' ({cause})' if cause else ''}"
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kohort.client.health import ConsumerHealth
-from kohort.config import format_duration
+from kohort.config import format_duration, format_elapsed
 from kohort.processing.partition import Partition
 
 REDRIVE: Final = "redrive"
@@ -62,11 +62,11 @@ class AppPartitionHealth:
 
     def __str__(self) -> str:
         lag = "unknown" if self.lag is None else f"{self.lag:,}"
-        said = [f"{self.state} for {format_duration(self.since_ms)}", f"lag {lag}"]
+        said = [f"{self.state} for {format_elapsed(self.since_ms)}", f"lag {lag}"]
         if self.due:
             said.append(f"{self.due:,} due")
         if self.oldest is not None:
-            said.append(f"offset {self.oldest} unfinished for {format_duration(self.oldest_ms)}")
+            said.append(f"offset {self.oldest} unfinished for {format_elapsed(self.oldest_ms)}")
         if self.why:
             said.append(self.why)
         return f"{self.partition[0]}-{self.partition[1]}: {', '.join(said)}"

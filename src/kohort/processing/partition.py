@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from kohort.config import format_duration
+from kohort.config import format_elapsed
 from kohort.processing.blocking import Blocking
 from kohort.processing.circuit import Circuit, CircuitConfig, CircuitState
 from kohort.processing.dispatch import Dispatcher, Item, Order
@@ -192,7 +192,7 @@ class Partition:
                 "mend the cause, it is tried again"
             )
         if self.circuit.state == "open":
-            left = format_duration(max(0, self.circuit.reopens_ms - now_ms))
+            left = format_elapsed(max(0, self.circuit.reopens_ms - now_ms))
             return f"too many records failed (circuit open); one is tried in {left}"
         if self.aside:
             return f"{len(self.aside)} records wait until offset {self.tracker.base} is done"
