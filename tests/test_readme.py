@@ -137,9 +137,21 @@ def test_links_lead_somewhere(page: Path) -> None:
     text = page.read_text()
     links = [link.split("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text)]
     wrong = [to for to in links if to and "://" not in to and not (page.parent / to).exists()]
+    wrong += [to for to in re.findall(r"\]\(([^)\s]*#[^)\s]+)\)", text) if not _reaches(page, to)]
     named = re.findall(r"`((?:docs|examples|tools|benchmarks|tests)/[\w./-]*)`", text)
     wrong += [name for name in named if not (ROOT / name).exists()]
     assert not wrong
+
+
+def _reaches(page: Path, link: str) -> bool:
+    """Whether the place in a page that a link names is there: a heading, or an `id`."""
+    name, _, place = link.partition("#")
+    if "://" in name or (name and not name.endswith(".md")):
+        return True
+    text = (page.parent / name if name else page).read_text()
+    heads = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
+    slugs = {re.sub(r"[^\w -]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+    return place in slugs | set(re.findall(r'id="([^"]+)"', text))
 
 
 def test_the_makes_targets_that_it_names_are_there() -> None:
