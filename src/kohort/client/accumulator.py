@@ -7,6 +7,9 @@ Rules:
 - A full batch that would only stand in line, because others have not been sent yet, goes on growing
   instead: large batches cost client and broker a fraction of many small ones (ADR 0013). While they
   wait, a partition's next batch begins with the size that its last one made use of.
+- What a codec packs well may grow past `max_request_size`, because brokers count what is packed.
+  How well it packs is known by topic from the batches before (`Packing`). One that turns out too
+  large for a request all the same is split before it leaves (`Sender.hold_back`).
 - A batch may be leased to one caller, who fills its builder without the producer's lock. It may be
   closed meanwhile, and then keeps its place in line; it is not sent, and its builder is nobody
   else's, before it was given back.
@@ -32,6 +35,10 @@ _BUILDERS_KEPT_MAX: Final = 64
 _GROWN_MAX: Final = 64
 """How many times `batch_size` a batch may become while it waits."""
 _GROWTH: Final = 4
+_PACKED_TIMES: Final = 2
+"""So many times as large as without a codec where records pack well."""
+_PACKED_PART: Final = 0.9
+"""That is when such a batch would be packed into so much of what one may have on its way."""
 NO_SEQUENCE: Final = -1
 
 Add = Callable[[BatchBuilder], int]
@@ -72,16 +79,37 @@ class Batch:
         """Producer id, epoch and sequence that the payload carries."""
 
 
+class Packing:
+    """How well a topic's records pack: the packed part of its batches, 1 until one was seen.
+
+    It is worse at once when a batch is, and better by a sixteenth of the way with each that is.
+    """
+
+    __slots__ = ("_seen", "part")
+
+    def __init__(self) -> None:
+        self.part = 1.0
+        self._seen = False
+
+    def saw(self, before: int, after: int) -> None:
+        """A batch of `before` bytes was packed into `after`."""
+        part = min(1.0, after / before)
+        self.part = max(part, self.part + (part - self.part) / 16) if self._seen else part
+        self._seen = True
+
+
 class PartitionQueue(Slot):
     """The batches of one partition, in order: in flight, closed, open."""
 
     __slots__ = (
         "bump", "closed", "identity", "in_flight", "next_sequence", "open", "ordinals",
-        "partition", "topic", "usual_bytes",
+        "packing", "partition", "topic", "usual_bytes",
     )  # fmt: skip
 
-    def __init__(self, topic: str, partition: int) -> None:
+    def __init__(self, topic: str, partition: int, packing: Packing) -> None:
         super().__init__()
+        self.packing = packing
+        """Its topic's."""
         self.topic = topic
         self.partition = partition
         self.open: Batch | None = None
@@ -112,7 +140,7 @@ class Accumulator:
         room = config.max_request_size - config.max_request_size // 64
         self._grown_bytes_max = min(_GROWN_MAX * config.batch_size, room)
         self.batch_bytes_max = config.max_request_size
-        """The most that any batch has."""
+        """The most that a batch has on its way, and that one of a single record has at all."""
         self._memory_max = config.buffer_memory
         self._linger_ms = config.linger_ms
         self._delivery_ms = config.delivery_timeout_ms
@@ -121,6 +149,7 @@ class Accumulator:
         self._level = config.compression_level
         self._builders: list[BatchBuilder] = []
         self._lingering: deque[Batch] = deque()
+        self._packings: dict[str, Packing] = {}
         self.queues: dict[tuple[str, int], PartitionQueue] = {}
         self.memory_bytes = 0
         """Reserved by batches that are not done."""
@@ -135,7 +164,8 @@ class Accumulator:
         """The queue of a partition, made if need be."""
         queue = self.queues.get((topic, partition))
         if queue is None:
-            queue = self.queues[topic, partition] = PartitionQueue(topic, partition)
+            packing = self._packings.setdefault(topic, Packing())
+            queue = self.queues[topic, partition] = PartitionQueue(topic, partition, packing)
         return queue
 
     def add(self, queue: PartitionQueue, add: Add, now_ms: int) -> tuple[Batch, int] | None:
@@ -153,7 +183,8 @@ class Accumulator:
         assert batch.builder is not None
         try:
             added = add(batch.builder)
-            self.check_size(batch.builder.size, queue)
+            if self.too_large(batch.builder):
+                self.check_size(batch.builder.size, queue)
         except BaseException:  # whatever is wrong with the record, an empty batch must not go out
             self._discard(batch)
             raise
@@ -200,7 +231,7 @@ class Accumulator:
         builder, queue = batch.builder, batch.queue
         if builder is None:  # given up meanwhile
             return True
-        if not len(builder) or builder.size > self.batch_bytes_max:
+        if not len(builder) or self.too_large(builder):
             self._discard(batch)
             return False
         self._account(batch)
@@ -223,7 +254,7 @@ class Accumulator:
         batch = Batch(queue, builder, now_ms, now_ms + self._delivery_ms)
         batch.reserved_bytes = self._batch_bytes
         if self.ready:
-            larger = min(queue.usual_bytes, self._grown_bytes_max)
+            larger = min(queue.usual_bytes, self._grown_max(queue))
             if larger > self._batch_bytes and self.memory_bytes + larger <= self._memory_max:
                 builder.max_bytes = batch.reserved_bytes = larger
         self.memory_bytes += batch.reserved_bytes
@@ -238,7 +269,7 @@ class Accumulator:
         builder = batch.builder
         assert builder is not None
         now = builder.max_bytes
-        larger = min(now * _GROWTH, self._grown_bytes_max)
+        larger = min(now * _GROWTH, self._grown_max(batch.queue))
         more = larger - batch.reserved_bytes
         short = self.full or self.memory_bytes + more > self._memory_max
         if not self.ready or larger <= now or more <= 0 or short:
@@ -247,6 +278,18 @@ class Accumulator:
         batch.reserved_bytes += more
         self.memory_bytes += more
         return True
+
+    def _grown_max(self, queue: PartitionQueue) -> int:
+        """How large a batch may become while it waits."""
+        packs = self.compresses and queue.packing.part * _PACKED_TIMES < _PACKED_PART
+        return self._grown_bytes_max * _PACKED_TIMES if packs else self._grown_bytes_max
+
+    def packed(self, batch: Batch, builder: BatchBuilder, before: int) -> None:
+        """A batch of `before` bytes has its payload, or none if that failed; `builder` is free."""
+        # Small ones pack less well and say little of large ones.
+        if self.compresses and batch.payload and before * _GROWTH > self._grown_bytes_max:
+            batch.queue.packing.saw(before, len(batch.payload))
+        self.keep(builder)
 
     def grow_no_more(self) -> None:
         """A broker takes no batches as large as these."""
@@ -258,7 +301,9 @@ class Accumulator:
             builder = self._builders.pop()
             builder.max_bytes = self._batch_bytes
             return builder
-        return BatchBuilder(self._compression, self._batch_bytes, level=self._level)
+        builder = BatchBuilder(self._compression, self._batch_bytes, level=self._level)
+        builder.alone_bytes = self.batch_bytes_max
+        return builder
 
     def _discard(self, batch: Batch) -> None:
         """Take back a batch that got no record."""
@@ -330,6 +375,10 @@ class Accumulator:
         if batch.builder.size > batch.reserved_bytes:
             self.memory_bytes += batch.builder.size - batch.reserved_bytes
             batch.reserved_bytes = batch.builder.size
+
+    def too_large(self, builder: BatchBuilder) -> bool:
+        """True when what was added is one record that no request could carry."""
+        return len(builder) == 1 and builder.size > self.batch_bytes_max
 
     def check_size(self, size: int, queue: PartitionQueue) -> None:
         if size > self.batch_bytes_max:

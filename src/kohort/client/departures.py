@@ -31,7 +31,7 @@ class Departure:
         self.ready = True
         self.error: KohortError | None = None
         """Why it could not be packed."""
-        self._parts: list[tuple[Batch, BatchBuilder, Stamp]] = []
+        self._parts: list[tuple[Batch, BatchBuilder, Stamp, int]] = []
         self._packed: list[Readable] = []
 
     def detach(self) -> None:
@@ -39,13 +39,14 @@ class Departure:
         self.ready = False
         for batch in self.plan.batches:
             if batch.builder is not None:
-                self._parts.append((batch, batch.builder, stamp_of(batch)))
+                builder = batch.builder
+                self._parts.append((batch, builder, stamp_of(batch), builder.size))
                 batch.builder = None
 
     def pack(self) -> Departure:
         """Build what was detached; on any thread, because nothing else holds it."""
         try:
-            for _, builder, stamp in self._parts:
+            for _, builder, stamp, _ in self._parts:
                 self._packed.append(take(builder, stamp, transactional=self.transactional))
         except KohortError as error:
             self.error = error
@@ -53,14 +54,17 @@ class Departure:
             self.error = KohortError(f"a batch could not be compressed: {error!r}")
         return self
 
-    def packed(self) -> list[BatchBuilder]:
-        """The batches have their payloads; returns the builders, which are free for others."""
-        for (batch, _, stamp), payload in zip(self._parts, self._packed, strict=False):
+    def packed(self) -> list[tuple[Batch, BatchBuilder, int]]:
+        """The batches have their payloads.
+
+        Returns them with their builders, which are free for others, and their sizes before.
+        """
+        for (batch, _, stamp, _), payload in zip(self._parts, self._packed, strict=False):
             batch.payload, batch.stamp = payload, stamp
-        builders = [builder for _, builder, _ in self._parts]
+        parts = [(batch, builder, size) for batch, builder, _, size in self._parts]
         self._parts, self._packed = [], []
         self.ready = True
-        return builders
+        return parts
 
 
 class Departures:

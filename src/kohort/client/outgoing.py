@@ -69,8 +69,8 @@ class Outgoing:
 
     def _packed(self, departure: Departure) -> None:
         """Told by a packer."""
-        for builder in departure.packed():
-            self._accumulator.keep(builder)
+        for batch, builder, before in departure.packed():
+            self._accumulator.packed(batch, builder, before)
         if not self._posted:
             self._next()
 
@@ -86,9 +86,10 @@ class Outgoing:
             if error is None:
                 for batch in departure.plan.batches:
                     builder = batch.builder
+                    before = 0 if builder is None else builder.size
                     if seal(batch, transactional=self._transactional) and builder is not None:
                         batch.builder = None
-                        self._accumulator.keep(builder)
+                        self._accumulator.packed(batch, builder, before)
         except KohortError as failed:
             error = failed
         self._send(departure.plan, error)

@@ -462,6 +462,11 @@ class ProducerCore:
             return
         tx = self.transactional
         now_ms = self._loop.now_ms()
+        with self.lock:
+            if self._sender.hold_back(plan, now_ms):
+                self._wake()
+        if not plan.batches:
+            return
         wait_ms = max(1, min(self.config.request_timeout_ms, plan.deadline_ms - now_ms))
         acks = int(self.config.acks)
         request = produce_request(
@@ -471,13 +476,12 @@ class ProducerCore:
             wait_ms,
             None if tx is None else tx.transactional_id,
         )
-        at_most = None if tx is None else tx.produce_at_most
         fresh = tuple(now_ms - b.created_ms for b in plan.batches if b.attempts == 1)
         records = sum(batch.count for batch in plan.batches)
         self.events.emit(ProduceSent(plan.node_id, records, fresh))
         self._cluster.request(
             plan.node_id,
-            Versioned(ProduceRequest, lambda _: request, at_most=at_most),
+            Versioned(ProduceRequest, lambda _: request, at_most=tx and tx.produce_at_most),
             lambda answer: self._answered(plan, answer),
             timeout_ms=wait_ms,
             lane="produce",

@@ -34,8 +34,12 @@ class Route(TopicSlots):
         def in_line(partition: int) -> int:
             return len(queues[partition].closed)
 
+        left = self.sticky
         self._chooser.move_on(full, in_line if self._adaptive else None)
         self.sticky = self._chooser.partition
+        if self.sticky != left:  # what came so fast there will come so fast here
+            usual = max(queues[left].usual_bytes, queues[self.sticky].usual_bytes)
+            queues[self.sticky].usual_bytes = usual
 
     def offer(self, available: list[int]) -> None:
         """The partitions that have a leader now."""

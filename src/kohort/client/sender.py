@@ -11,6 +11,9 @@ Rules (KIP-98, KIP-360, KIP-679):
 - Of a transactional producer, identities come from the coordinator alone: what is refused fails,
   and its transaction with it.
 - A batch of several records that is too large for the broker goes on as two, with its sequences.
+  So does one that was packed into more than a request may have, before it leaves.
+- Nothing leaves behind a batch of its partition that is back in line (it was split, or is tried
+  again): it goes back to its place there. So not even without idempotence does that reorder.
 - Every batch gets exactly one outcome, but one that was split has its halves'.
 """
 
@@ -182,6 +185,25 @@ class Sender:
         self._requests[node_id] = self._requests.get(node_id, 0) + 1
         return ProducePlan(node_id, batches, min(batch.deadline_ms for batch in batches))
 
+    def hold_back(self, plan: ProducePlan, now_ms: int) -> bool:
+        """Take out of a request whose turn has come what must not leave in it; True if any did."""
+        planned = len(plan.batches)
+        for batch in list(plan.batches):
+            queue = batch.queue
+            if batch not in queue.in_flight:
+                continue  # given up meanwhile: whoever did it has told its futures
+            if batch.count > 1 and len(batch.payload) > self._request_bytes_max:
+                plan.batches.remove(batch)
+                self._split(batch, now_ms)
+            elif queue.closed and queue.closed[0].ordinal < batch.ordinal:
+                plan.batches.remove(batch)
+                queue.in_flight.remove(batch)
+                batch.attempts -= 1
+                self._line_up(batch)
+        if not plan.batches:
+            self._requests[plan.node_id] -= 1
+        return len(plan.batches) < planned
+
     def next_deadline(self) -> int | None:
         """When `plan` or `expire` may have something new to do, as of the last `plan`."""
         return self._next_ms
@@ -248,6 +270,7 @@ class Sender:
             what = f"a newer producer of the same name has begun; nothing was stored{_about(batch)}"
             self._give_up(batch, FencedError(code, what), outcomes, refused=True)
         elif code in _TOO_LARGE and batch.count > 1:
+            self._accumulator.grow_no_more()
             self._split(batch, now_ms)
         elif code in _TOO_LARGE:
             said = f" ({answer.message})" if answer.message else ""
@@ -291,7 +314,7 @@ class Sender:
         self._line_up(batch)
 
     def _split(self, batch: Batch, now_ms: int) -> None:
-        """The broker takes no batch of this size: its halves go at once, as retries do."""
+        """A batch is too large: its halves go at once, as retries do."""
         batch.queue.in_flight.remove(batch)
         for half in split(self._accumulator, batch, SEQUENCE_MASK):
             half.retry_at_ms = now_ms

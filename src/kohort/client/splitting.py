@@ -1,4 +1,4 @@
-"""A batch that a broker refused as too large, as two. Pure.
+"""A batch that turned out too large for a request or for the broker, as two. Pure.
 
 Rules (as the Java client does it):
 - The records stay in their order and keep their timestamps; the two batches have the sequences that
@@ -9,15 +9,18 @@ Rules (as the Java client does it):
 
 from __future__ import annotations
 
+from typing import Final
+
 from kohort.client.accumulator import NO_SEQUENCE, Accumulator, Batch
 from kohort.records import Chunk, Record
 
+_NO_LIMIT: Final = 1 << 31
+
 
 def split(accumulator: Accumulator, batch: Batch, sequence_mask: int) -> tuple[Batch, Batch]:
-    """Two batches of the halves of a batch of several records that has been sent."""
+    """Two batches of the halves of a batch of several records that has its payload."""
     records = Chunk("", 0, batch.payload, 0, check_crc=False).next_records(batch.count)
     middle = len(records) // 2
-    accumulator.grow_no_more()
     queue = batch.queue
     for later in (*queue.closed, *queue.in_flight):
         later.ordinal += later.ordinal > batch.ordinal
@@ -38,7 +41,7 @@ def split(accumulator: Accumulator, batch: Batch, sequence_mask: int) -> tuple[B
 def _half(accumulator: Accumulator, batch: Batch, records: list[Record]) -> Batch:
     half = Batch(batch.queue, accumulator.new_builder(), batch.created_ms, batch.deadline_ms)
     assert half.builder is not None
-    half.builder.max_bytes = accumulator.batch_bytes_max  # the whole may have grown to that
+    half.builder.max_bytes = _NO_LIMIT  # what the whole may grow to is less by now, perhaps
     for record in records:
         taken = half.builder.append(record.timestamp, record.key, record.value, record.headers)
         assert taken >= 0, "half of a batch fits where the whole did"

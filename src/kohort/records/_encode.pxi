@@ -41,6 +41,8 @@ cdef struct Draft:
     int64_t base_timestamp
     int64_t max_timestamp
     size_t max_bytes
+    size_t alone_bytes
+    bint alone  # its one record is larger than that: nothing joins it
     size_t summed  # up to here `sum` reaches, from behind the header
     uint32_t sum
     bint sums  # false when they are compressed first
@@ -57,8 +59,11 @@ cdef int add_record(
     cdef uint64_t delta = zigzag(d.count)
     cdef size_t size = body_size(time, delta, key.size, value.size, headers, d.scratch.size)
     cdef size_t after = d.records.size + kh_width(zigzag(<int64_t> size)) + size
+    cdef bint large = after - d.records.size + HEADER > d.alone_bytes
     cdef uint8_t *p
-    if d.count and after > d.max_bytes or after > MOST_BYTES or d.count == 0x7FFFFFFF:
+    if d.count and (after > d.max_bytes or large or d.alone):
+        return 1
+    if after > MOST_BYTES or d.count == 0x7FFFFFFF:
         return 1
     if reserve(&d.records, after):
         return -1
@@ -73,6 +78,7 @@ cdef int add_record(
         memcpy(p, d.scratch.data, d.scratch.size)
     if d.count == 0:
         d.base_timestamp = d.max_timestamp = timestamp
+        d.alone = large
     elif timestamp > d.max_timestamp:
         d.max_timestamp = timestamp
     d.records.size = after
@@ -144,6 +150,7 @@ cdef class BatchBuilder:
         if level is not None:
             check_level(self.compression, level)
         self.max_bytes = max_bytes
+        self.alone_bytes = MOST_BYTES
         self.clear()
 
     def __dealloc__(self):
@@ -166,6 +173,14 @@ cdef class BatchBuilder:
         self.draft.max_bytes = min(max(size, HEADER), MOST_BYTES)
 
     @property
+    def alone_bytes(self):
+        return self.draft.alone_bytes
+
+    @alone_bytes.setter
+    def alone_bytes(self, size):
+        self.draft.alone_bytes = min(max(size, HEADER), MOST_BYTES)
+
+    @property
     def base_timestamp(self):
         return self.draft.base_timestamp
 
@@ -179,6 +194,7 @@ cdef class BatchBuilder:
         self.draft.records.size = self.draft.summed = HEADER
         self.draft.sum = 0
         self.draft.count = 0
+        self.draft.alone = False
         self.draft.base_timestamp = self.draft.max_timestamp = -1
 
     def append(self, int64_t timestamp, key, value, headers=()):

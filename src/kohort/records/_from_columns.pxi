@@ -183,7 +183,7 @@ cdef class ColumnReader:
         cdef Py_ssize_t at = row
         cdef size_t end = d.records.size, after, most
         cdef int64_t timestamp = self.timestamp
-        if self.lists != NULL or d.count == 0 or d.records.room < 2 * BLOCK:
+        if self.lists != NULL or d.count == 0 or d.alone or d.records.room < 2 * BLOCK:
             return row
         most = min(d.max_bytes, d.records.room - BLOCK)
         key.size = 0
@@ -211,7 +211,7 @@ cdef class ColumnReader:
                 + <size_t> key.size + <size_t> value.size
             )
             after = end + short_width(size << 1) + size
-            if after > most:
+            if after > most or after - end + HEADER > d.alone_bytes:
                 break
             p = put_short(d.records.data + end, size << 1)
             p[0] = 0

@@ -4,7 +4,8 @@ Rules:
 - The base timestamp of a batch is its first record's; later ones may be smaller (negative deltas).
 - Offset deltas are 0 to count - 1; varints are as short as they can be, as Kafka's clients write
   them, so that equal records give equal bytes.
-- The first record is always taken, whatever its size; later ones only within `max_bytes`.
+- The first record is always taken, whatever its size; later ones only within `max_bytes`. A record
+  that would make a batch of more than `alone_bytes` by itself shares its batch with no other.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class BatchBuilder:
     """Gathers the records of one batch.
 
     `compression` is a codec of `Compression`, `level` its level (None: the codec's default),
-    `max_bytes` the size before compression that no record may push the batch over.
+    `max_bytes` the size before compression that no record may push the batch over. `alone_bytes`
+    (no limit at first) is the largest batch that a record may make alone and still share one.
     """
 
     def __init__(
@@ -74,8 +76,10 @@ class BatchBuilder:
         if level is not None:
             check_level(self.compression, level)
         self.max_bytes = max_bytes
+        self.alone_bytes = MOST_BYTES
         self._records = bytearray()
         self._count = 0
+        self._alone = False
         self.base_timestamp = self.max_timestamp = -1
 
     def __len__(self) -> int:
@@ -92,6 +96,15 @@ class BatchBuilder:
         self._max_bytes = min(max(size, HEADER_BYTES), MOST_BYTES)
 
     @property
+    def alone_bytes(self) -> int:
+        """The largest batch that a record may make by itself and still share one with others."""
+        return self._alone_bytes
+
+    @alone_bytes.setter
+    def alone_bytes(self, size: int) -> None:
+        self._alone_bytes = min(max(size, HEADER_BYTES), MOST_BYTES)
+
+    @property
     def size(self) -> int:
         """Bytes of the batch so far, before compression, with its header."""
         return HEADER_BYTES + len(self._records)
@@ -100,6 +113,7 @@ class BatchBuilder:
         """Forgets all records; the builder may be used again."""
         self._records.clear()
         self._count = 0
+        self._alone = False
         self.base_timestamp = self.max_timestamp = -1
 
     def append(
@@ -128,12 +142,14 @@ class BatchBuilder:
         after = self.size + len(length) + len(body)
         if after > MOST_BYTES and not self._count:
             raise RecordTooLargeError("a record of more than 2 GB cannot be encoded")
-        if self._count and after > self.max_bytes:
+        large = HEADER_BYTES + len(length) + len(body) > self.alone_bytes
+        if self._count and (after > self.max_bytes or large or self._alone):
             return -1
         self._records += length
         self._records += body
         if not self._count:
             self.base_timestamp = self.max_timestamp = timestamp
+            self._alone = large
         self.max_timestamp = max(self.max_timestamp, timestamp)
         self._count += 1
         return self._count - 1
