@@ -295,7 +295,8 @@ class ProducerConfig(ClientConfig):
     """A batch waits so long for more records, unless it is full (KIP-1030)."""
     batch_size: int = 16_384
     """Bytes of one partition's batch before compression; up to 64 times as many (and
-    `max_request_size`) while batches wait to be sent."""
+    `max_request_size`) while batches wait to be sent, and twice that of a topic which a codec
+    packs into less than 45 %."""
     buffer_memory: int = 32 << 20
     """Bytes of records that wait or are under way; beyond it `send` blocks."""
     max_block_ms: int = 60_000
@@ -315,7 +316,7 @@ class ProducerConfig(ClientConfig):
     compression_lz4_level: int | None = None
     """1 to 12; None for the fast compressor (1)."""
     compression_zstd_level: int | None = None
-    """1 to 22; None for the codec's own default (3)."""
+    """1 to 22; None for the fastest (1). 3, Kafka's default, packs text up to a seventh smaller."""
     transactional_id: str | None = None
     """Records and offsets go in transactions; a new producer of this name fences the old one."""
     transaction_timeout_ms: int = 60_000
