@@ -18,8 +18,9 @@ from kohort.client.producer import Producer
 from kohort.client.sender import Answer
 from kohort.errors import ConnectionFailedError, RecordTooLargeError
 from kohort.records import KERNEL, BatchBuilder, BinaryColumn, pure
+from tests.patience import PATIENCE_S
 
-from .scripted import WAIT_S, Log, values_of
+from .scripted import Log, values_of
 from .test_producer import Topic
 from .test_sender import Side
 
@@ -227,10 +228,10 @@ def test_a_producer_splits_what_it_packed_too_large(broker):
     with Producer(
         bootstrap_servers=broker.address, compression_type="lz4", max_request_size=100_000
     ) as producer:
-        producer.send("t", b"before", partition=0).result(WAIT_S)
+        producer.send("t", b"before", partition=0).result(PATIENCE_S)
         accumulator = producer._core._accumulator
         accumulator.queue("t", 0).packing.part = 0.1
         futures = [producer.send("t", value, partition=0) for value in values]
-        producer.flush(WAIT_S)
-        assert [f.result(WAIT_S).offset for f in futures] == list(range(1, len(values) + 1))
+        producer.flush(PATIENCE_S)
+        assert [f.result(PATIENCE_S).offset for f in futures] == list(range(1, len(values) + 1))
     assert [bytes(value) for value in topic.values(0)] == [b"before", *values]

@@ -470,11 +470,7 @@ class ProducerCore:
         wait_ms = max(1, min(self.config.request_timeout_ms, plan.deadline_ms - now_ms))
         acks = int(self.config.acks)
         request = produce_request(
-            plan.batches,
-            self._cluster.metadata,
-            acks,
-            wait_ms,
-            None if tx is None else tx.transactional_id,
+            plan.batches, self._cluster.metadata, acks, wait_ms, tx and tx.transactional_id
         )
         fresh = tuple(now_ms - b.created_ms for b in plan.batches if b.attempts == 1)
         records = sum(batch.count for batch in plan.batches)
