@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 
 import pytest
@@ -77,6 +79,22 @@ def test_whoever_hurries_is_not_made_to_wait(topic, produce, app, way) -> None:
     thread.join(PATIENCE_S)
     go_on.set()
     assert [end.given_up for end in ended] == [1]
+
+
+def test_an_app_that_is_stopped_before_it_begins_leaves_nothing_open(topic, app) -> None:
+    """Its loop was left to the garbage collector, which complained in the midst of anything."""
+    program = app()
+
+    @program.handler(topic)
+    async def handle(record: object) -> None:
+        raise AssertionError
+
+    program.stop()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert program.run(signals=False).given_up == 0
+        gc.collect()
+    assert [str(each.message) for each in told if each.category is ResourceWarning] == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -67,7 +67,10 @@ def test_tasks_are_woken_once_for_many_lists(monkeypatch) -> None:
     spec = HandlerSpec("orders", handle, Kind.ASYNC, None, Classifier())
     pool = TaskPool(Invoker({"orders": spec}, None), 4)
     wakes: list[object] = []
-    wake = pool._loop.call_soon_threadsafe
+    pool.start(report)
+    assert pool._loop is not None
+    wake, busy = pool._loop.call_soon_threadsafe, threading.Event()
+    wake(busy.wait)
     monkeypatch.setattr(
         pool._loop, "call_soon_threadsafe", lambda f, *a: (wakes.append(f), wake(f, *a))
     )
@@ -79,7 +82,7 @@ def test_tasks_are_woken_once_for_many_lists(monkeypatch) -> None:
     lists = [world.engine.take("tasks", 1, world.now_ms) for _ in range(50)]
     for items in lists:
         pool.submit(items)
-    pool.start(report)
+    busy.set()
     assert all_of_them.wait(PATIENCE_S)
     assert pool.stop(PATIENCE_S)
     assert sorted(map(id, lists)) == sorted(id(said.items) for said in done)

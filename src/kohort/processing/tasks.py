@@ -98,7 +98,7 @@ class TaskPool:
     def __init__(self, invoker: Invoker, workers: int) -> None:
         self.workers = workers
         self._invoker = invoker
-        self._loop = new_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._inbox: asyncio.Queue[list[Item]] = asyncio.Queue()
         self._given: deque[list[Item]] = deque()
         """What was submitted and is not in the inbox yet; the loop is woken once for all of it."""
@@ -108,12 +108,16 @@ class TaskPool:
     def start(self, report: Report) -> None:
         """Start the loop; `report` is called on its thread."""
 
+        loop = self._loop = new_loop()  # only now: nobody closes that of a pool that never starts
+
         def run() -> None:
             wake_on_time()
-            asyncio.set_event_loop(self._loop)
-            with contextlib.suppress(asyncio.CancelledError):
-                self._loop.run_until_complete(self._main(report))
-            self._loop.close()
+            asyncio.set_event_loop(loop)
+            try:
+                with contextlib.suppress(asyncio.CancelledError):
+                    loop.run_until_complete(self._main(report))
+            finally:
+                loop.close()
 
         self._thread = threading.Thread(target=run, name="kohort-tasks", daemon=True)
         self._thread.start()
@@ -138,10 +142,12 @@ class TaskPool:
 
     def submit(self, items: list[Item]) -> None:
         """Give some task something to do."""
+        loop = self._loop
+        assert loop is not None, "submit() before start()"
         self._given.append(items)
         if not self._woken:
             self._woken = True
-            self._loop.call_soon_threadsafe(self._hand_out)
+            loop.call_soon_threadsafe(self._hand_out)
 
     def _hand_out(self) -> None:
         self._woken = False  # first: what is given from now on wakes the loop again
@@ -150,13 +156,14 @@ class TaskPool:
 
     def stop(self, timeout_s: float) -> bool:
         """Cancel the tasks and end the loop; False when that took too long."""
-        if self._thread is None:
+        loop = self._loop
+        if self._thread is None or loop is None:
             return True
         with contextlib.suppress(RuntimeError):  # it may have ended by itself
-            self._loop.call_soon_threadsafe(self._cancel)
+            loop.call_soon_threadsafe(self._cancel, loop)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def _cancel(self) -> None:
-        for task in asyncio.all_tasks(self._loop):
+    def _cancel(self, loop: asyncio.AbstractEventLoop) -> None:
+        for task in asyncio.all_tasks(loop):
             task.cancel()
