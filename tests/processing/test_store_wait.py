@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from itertools import pairwise
 
 import pytest
 
 from kohort.processing import app as shell
+from kohort.processing import exact_runner
 from kohort.processing.app import App
 from kohort.processing.store_wait import LONGEST_PAUSE_S, until_there
 from kohort.retry.store import Store, StoreBusyError
+from tests.patience import PATIENCE_S, until
 from tests.processing.conftest import Running, Until
 
 
@@ -115,6 +119,30 @@ def waiting_app(cluster, topic: str, url: str) -> App:
         f"group-{topic}", bootstrap_servers=cluster.bootstrap, retries="none", exactly_once=url,
         client={"heartbeat_interval_ms": 50},
     )  # fmt: skip
+
+
+def test_a_store_that_is_locked_is_told(cluster, topic, produce, tmp_path, monkeypatch) -> None:
+    """Somebody has a transaction open in it: all partitions were said to move, and nothing did."""
+    monkeypatch.setattr(exact_runner, "UNANSWERED_MS", 1)
+    path = tmp_path / "results.db"
+    app = waiting_app(cluster, topic, f"sqlite:///{path}")
+    done = Until(1)
+
+    @app.handler(topic)
+    def handle(record) -> None:
+        done.count()
+
+    produce(1)
+    running = Running(app)
+    try:
+        done.wait()
+        with closing(sqlite3.connect(path, isolation_level=None, timeout=PATIENCE_S)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            produce(1)
+            until(lambda: "the store is locked" in str(app.health()), "the trouble")
+        until(lambda: not app.troubles(), "its end")
+    finally:
+        running.stop()
 
 
 def test_an_app_begins_when_its_store_comes(cluster, topic, produce, tmp_path, monkeypatch) -> None:

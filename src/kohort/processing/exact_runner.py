@@ -33,6 +33,8 @@ log = logging.getLogger("kohort.processing")
 JUDGED_AT_ONCE = 500
 TELL_EVERY_MS = 1_000
 PAUSE_AFTER_ABORT_MS = 100
+UNANSWERED_MS = 5_000
+"""A transaction takes milliseconds; whoever has not ended one after so long is in trouble."""
 LEFT_BEHIND: Final = frozenset(
     {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
 )
@@ -44,6 +46,8 @@ class ExactRunner(Runner):
     transactor: Transactor
     tells_group = False
     """The store is the truth, and the group is told of it."""
+    _asked_ms: int | None = None
+    """Since when the transactor has been at something that others wait for."""
 
     @property
     def exact(self) -> ExactEngine:
@@ -66,6 +70,14 @@ class ExactRunner(Runner):
         finally:
             self.transactor.stop(self.timing.drain_ms / 1_000)
 
+    def troubles(self) -> list[str]:
+        """As `Runner.troubles`; a store that answers nothing, as a locked one, raises nothing."""
+        asked_ms, found = self._asked_ms, super().troubles()
+        if asked_ms is None or self.now_ms() - asked_ms < UNANSWERED_MS:
+            return found
+        who = "the store is locked or" if self.tells_group else "the cluster"
+        return [f"a transaction does not end: {who} does not answer", *found]
+
     def skew_ms(self) -> int | None:
         """As `Runner.skew_ms`."""
         return self.transactor.skew_ms
@@ -87,6 +99,7 @@ class ExactRunner(Runner):
         batch = self.exact.batch(now_ms)
         if batch is not None:
             self._in_hand, self._in_hand_of = batch, self.consumer.group_metadata()
+            self._asked_ms = now_ms
             self.transactor.submit(batch, self._in_hand_of)
 
     def _hear_of(self, said: object, now_ms: int) -> None:
@@ -101,7 +114,7 @@ class ExactRunner(Runner):
             super()._hear_of(said, now_ms)
 
     def _ended(self, verdict: Verdict, now_ms: int) -> None:
-        self._in_hand = None
+        self._in_hand = self._asked_ms = None
         self.trouble = ""
         if verdict.error is None:
             self.exact.through(verdict.batch, now_ms)
@@ -119,9 +132,11 @@ class ExactRunner(Runner):
 
     def _starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Start]:
         committed = super()._starts(partitions)
+        asked_ms, self._asked_ms = self._asked_ms, self.now_ms()
         found = self.transactor.take_over(
             {(tp.topic, tp.partition): start for tp, start in committed.items()}
         )
+        self._asked_ms = asked_ms
         starts = {tp: found[tp.topic, tp.partition] for tp in partitions}
         for tp, start in starts.items():
             if start.offset is not None and start.offset != committed[tp].offset:

@@ -78,7 +78,8 @@ class PostgresStore(Store):
             return ConstraintError(str(error))
         passes = getattr(error, "sqlstate", None) in PASSING
         if passes or isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
-            return StoreBusyError(f"PostgreSQL could not be used: {error}")
+            said = " ".join(str(error).split())  # psycopg's texts have lines
+            return StoreBusyError(f"PostgreSQL could not be used: {said}")
         return error
 
 
