@@ -35,7 +35,7 @@ from kohort.testing import Cluster
 ROOT = Path(__file__).parent.parent
 SRC = Path(kohort.__file__).parent.parent
 SERVERS = "localhost:9092"
-TIMEOUT_S = 300
+TIMEOUT_S = 600
 PAUSE_S = 0.1
 VARIES = [
     (re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "TIME"),

@@ -6,6 +6,7 @@ The full matrix of clients, codecs and faults is elsewhere; this is what must ne
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable, Iterator
 
@@ -15,10 +16,20 @@ from tests.clusters import Embedded as Cluster
 from tests.patience import PATIENCE_S
 
 # kafka-python reads its schemas through a deprecated call of the standard library.
-pytestmark = pytest.mark.filterwarnings("ignore:.* is deprecated. Use files.*:DeprecationWarning")
+# They leave sockets open, too, which are collected here: else another test would hear of them.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.* is deprecated. Use files.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
 
 COUNT = 300
 VALUES = [b"value %d" % i for i in range(COUNT)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left_to_others() -> Iterator[None]:
+    yield
+    gc.collect()
 
 
 @pytest.fixture

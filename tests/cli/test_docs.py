@@ -23,6 +23,7 @@ def test_every_block_is_run_or_says_why_not() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_page_of_the_command_line_is_true(tmp_path: Path) -> None:
     with Cluster() as cluster:
         check(PAGE, tmp_path, cluster)
@@ -30,7 +31,7 @@ def test_the_page_of_the_command_line_is_true(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spark
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_the_page_of_the_pipeline_commands_is_true(tmp_path: Path) -> None:
     skip_without()
     with Cluster() as cluster:

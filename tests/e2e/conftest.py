@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator
 
@@ -51,6 +52,13 @@ def watch() -> Iterator[Watch]:
     assert watch.unexpected() == []
 
 
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left_to_others() -> Iterator[None]:
+    """What kafka-python and aiokafka forget to close is collected here, and complains to nobody."""
+    yield
+    gc.collect()
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with Cluster(**SESSIONS) as cluster:
@@ -58,6 +66,8 @@ def cluster() -> Iterator[Cluster]:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """What peers warn of in their own code, or because we use an old call on purpose."""
+    """What peers warn of in their own code, or because we use an old call on purpose, and the
+    sockets that they leave open."""
+    item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
     for text in (".*_text is deprecated", "alter_configs has been deprecated"):
         item.add_marker(pytest.mark.filterwarnings(f"ignore:{text}:DeprecationWarning"))

@@ -17,7 +17,7 @@ def test_every_block_is_a_file_or_is_run() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_the_page_of_apps_is_true(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow", reason="a handler of the page takes Arrow")
     with Cluster() as cluster:
