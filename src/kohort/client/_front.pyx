@@ -214,11 +214,16 @@ cdef class Front:
             route == NULL or self.guard.held or (headers is not no_headers and headers)
             or (type(value) is not bytes and value is not None)
             or (type(key) is not bytes and key is not None)
+            or (type(partition) is not int and partition is not None)
+            or (type(timestamp_ms) is not int and timestamp_ms is not None)
         ):
             return self.add_slowly(topic, value, key, partition, timestamp_ms, headers)
         slots = <TopicSlots> <object> route
         if partition is not None:
-            number = partition
+            try:
+                number = partition
+            except OverflowError:
+                number = -1
             if number < 0 or number >= len(slots.slots):
                 return self.add_slowly(topic, value, key, partition, timestamp_ms, headers)
         elif self.chooses:
@@ -233,6 +238,8 @@ cdef class Front:
         if type(slot.builder) is not builder_type:  # None, mostly
             return self.add_slowly(topic, value, key, partition, timestamp_ms, headers)
         when_ms = now_ms() if timestamp_ms is None else <int64_t> timestamp_ms
+        if when_ms < 0:
+            return self.add_slowly(topic, value, key, partition, timestamp_ms, headers)
         index = append_plain(
             <PyObject *> slot.builder, when_ms, <PyObject *> key, <PyObject *> value
         )

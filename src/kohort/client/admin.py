@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
+from kohort.client import given
 from kohort.client.admin_acls import AdminAcls
-from kohort.client.admin_calls import raise_failed, several
+from kohort.client.admin_calls import raise_failed
 from kohort.client.admin_cluster import AdminCluster
 from kohort.client.admin_groups import AdminGroups
 from kohort.client.admin_types import (
@@ -110,9 +111,7 @@ class Admin(AdminGroups, AdminCluster, AdminAcls, AdminUsers):
 
         Raises BrokerError (TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, ...) when one was refused.
         """
-        wanted = [
-            NewTopic(t) if isinstance(t, str) else t for t in several(topics, "create_topics")
-        ]
+        wanted = [_new_topic(topic) for topic in given.several(topics, "create_topics")]
         deadline_ms = self._deadline(timeout_s)
         request = CreateTopicsRequest(
             topics=[_creatable(topic) for topic in wanted],
@@ -134,7 +133,7 @@ class Admin(AdminGroups, AdminCluster, AdminAcls, AdminUsers):
 
     def delete_topics(self, names: Iterable[str], *, timeout_s: float | None = None) -> None:
         """Delete topics with their records. Raises BrokerError when one was refused."""
-        wanted, deadline_ms = several(names, "delete_topics"), self._deadline(timeout_s)
+        wanted, deadline_ms = given.names(names, "delete_topics"), self._deadline(timeout_s)
         wait_ms = self.config.request_timeout_ms
 
         def build(version: int) -> Message:
@@ -163,6 +162,10 @@ class Admin(AdminGroups, AdminCluster, AdminAcls, AdminUsers):
 
         Records with keys go elsewhere afterwards: the partition depends on the count.
         """
+        given.mapping(counts, "create_partitions", '{"TOPIC": 6}')
+        for name, count in counts.items():
+            given.whole_number(count, f"create_partitions(): the partitions of {name!r}", 1)
+            given.name(name, "create_partitions(): the topic")
         deadline_ms = self._deadline(timeout_s)
         request = CreatePartitionsRequest(
             topics=[
@@ -197,7 +200,7 @@ class Admin(AdminGroups, AdminCluster, AdminAcls, AdminUsers):
         self, names: Iterable[str], *, timeout_s: float | None = None
     ) -> dict[str, TopicDescription]:
         """Topics with their partitions. Raises BrokerError when one does not exist."""
-        wanted, deadline_ms = several(names, "describe_topics"), self._deadline(timeout_s)
+        wanted, deadline_ms = given.names(names, "describe_topics"), self._deadline(timeout_s)
         if not wanted:
             return {}
         try:
@@ -237,6 +240,7 @@ class Admin(AdminGroups, AdminCluster, AdminAcls, AdminUsers):
         self, name: str, *, broker: bool = False, timeout_s: float | None = None
     ) -> dict[str, ConfigEntry]:
         """The configuration of a topic, or with `broker=True` of the broker with that id."""
+        given.name(name, "describe_configs(): the name")
         deadline_ms = self._deadline(timeout_s)
         resource = DescribeConfigsResource(
             resource_type=BROKER_RESOURCE if broker else TOPIC_RESOURCE,
@@ -277,6 +281,8 @@ class Admin(AdminGroups, AdminCluster, AdminAcls, AdminUsers):
         timeout_s: float | None = None,
     ) -> None:
         """Set some configuration values (None: back to the default); the others stay (KIP-339)."""
+        given.name(name, "alter_configs(): the name")
+        given.texts(changes, "alter_configs(): the changes")
         deadline_ms = self._deadline(timeout_s)
         configs = [
             AlterableConfig(
@@ -320,16 +326,21 @@ class Admin(AdminGroups, AdminCluster, AdminAcls, AdminUsers):
         """Delete the records before the given offsets (-1: all); the new first offsets."""
         deadline_ms = self._deadline(timeout_s)
         low: dict[TopicPartition, int] = {}
+        call = "delete_records"
+        firsts = {
+            tp: given.whole_number(offset, f"{call}(): the offset of {tp}", -1)
+            for tp, offset in given.by_partition(before, call, "offsets")
+        }
 
         def attempt() -> None:
-            left = [TopicPartition(*tp) for tp in before if tp not in low]
+            left = [tp for tp in firsts if tp not in low]
             requests: dict[int, Message | Versioned] = {}
             for node_id, tps in self._leaders(left, deadline_ms).items():
                 topics: dict[str, DeleteRecordsTopic] = {}
                 for tp in tps:
                     topic = topics.setdefault(tp.topic, DeleteRecordsTopic(name=tp.topic))
                     topic.partitions.append(
-                        DeleteRecordsPartition(partition_index=tp.partition, offset=before[tp])
+                        DeleteRecordsPartition(partition_index=tp.partition, offset=firsts[tp])
                     )
                 requests[node_id] = DeleteRecordsRequest(
                     topics=list(topics.values()), timeout_ms=self.config.request_timeout_ms
@@ -362,9 +373,12 @@ class Admin(AdminGroups, AdminCluster, AdminAcls, AdminUsers):
         within `timeout_s` is left out instead of raised. Raises UnsupportedVersionError where a
         broker does not know the name.
         """
+        levels = ("read_uncommitted", "read_committed")
+        given.choice(isolation_level, levels, "list_offsets(): isolation_level")
         isolation = int(isolation_level == "read_committed")
         deadline_ms = self._deadline(timeout_s)
-        times = {TopicPartition(*tp): _timestamp(spec) for tp, spec in wanted.items()}
+        places = given.by_partition(wanted, "list_offsets", "places")
+        times = {tp: _timestamp(spec) for tp, spec in places}
         found: dict[TopicPartition, OffsetAndTimestamp] = {}
 
         def attempt() -> None:
@@ -405,6 +419,8 @@ class Admin(AdminGroups, AdminCluster, AdminAcls, AdminUsers):
         time, the group goes on at the end. Raises GroupError while the group has members.
         """
         deadline_ms = self._deadline(timeout_s)
+        given.name(group_id, "reset_group_offsets(): the group")
+        _timestamp(to)
 
         def left_s() -> float:
             return max(0, deadline_ms - monotonic_ms()) / 1000
@@ -412,7 +428,7 @@ class Admin(AdminGroups, AdminCluster, AdminAcls, AdminUsers):
         if partitions is None:
             chosen = list(self.list_group_offsets(group_id, timeout_s=left_s()))
         else:
-            chosen = [TopicPartition(*tp) for tp in partitions]
+            chosen = given.partitions(partitions, "reset_group_offsets")
         found = self.list_offsets(dict.fromkeys(chosen, to), timeout_s=left_s())
         none = [tp for tp, at in found.items() if at.offset < 0]
         ends = self.list_offsets(dict.fromkeys(none, "latest"), timeout_s=left_s())
@@ -432,11 +448,21 @@ class Admin(AdminGroups, AdminCluster, AdminAcls, AdminUsers):
 
 def _timestamp(spec: OffsetSpec) -> int:
     """A time, or the number that stands for a name. Raises UsageError for another name."""
-    if isinstance(spec, int):
+    if isinstance(spec, int) and not isinstance(spec, bool) and spec < 1 << 63:
         return spec
-    if spec not in _TIMESTAMPS:
+    if not isinstance(spec, str) or spec not in _TIMESTAMPS:
         raise UsageError(f"offset {spec!r}: a time in milliseconds, or {', '.join(_TIMESTAMPS)}")
     return _TIMESTAMPS[spec]
+
+
+def _new_topic(topic: NewTopic | str) -> NewTopic:
+    if not isinstance(topic, NewTopic):
+        return NewTopic(given.name(topic, "create_topics() takes names or NewTopics; one of them"))
+    given.name(topic.name, "create_topics(): the name of a topic")
+    given.whole_number(topic.partitions, f"topic {topic.name!r}: its partitions", -1)
+    given.whole_number(topic.replication_factor, f"topic {topic.name!r}: its replicas", -1)
+    given.texts(topic.configs, f"the configs of topic {topic.name!r}")
+    return topic
 
 
 def _creatable(topic: NewTopic) -> CreatableTopic:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kohort.acl import Acl, AclFilter, Operation, Pattern, Permission, Resource
+from kohort.client import given
 from kohort.client.admin_calls import AdminCalls, raise_failed
 from kohort.client.cluster import ANY
 from kohort.errors import BrokerError
@@ -31,7 +32,9 @@ class AdminAcls(AdminCalls):
 
         Raises BrokerError (SECURITY_DISABLED, CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST).
         """
-        wanted, deadline_ms = list(acls), self._deadline(timeout_s)
+        wanted, deadline_ms = given.several(acls, "create_acls"), self._deadline(timeout_s)
+        for acl in wanted:
+            given.one_of(acl, Acl, "create_acls()")
         request = CreateAclsRequest(
             creations=[
                 AclCreation(
@@ -61,6 +64,7 @@ class AdminAcls(AdminCalls):
         self, wanted: AclFilter = EVERYTHING, *, timeout_s: float | None = None
     ) -> list[Acl]:
         """The entries that a filter meets; all of them without one. Raises BrokerError."""
+        given.one_of(wanted, AclFilter, "this call")
         deadline_ms = self._deadline(timeout_s)
         request = DescribeAclsRequest(**_fields(wanted))
 
@@ -87,6 +91,7 @@ class AdminAcls(AdminCalls):
 
     def delete_acls(self, wanted: AclFilter, *, timeout_s: float | None = None) -> list[Acl]:
         """Remove the entries that a filter meets; those that were. Raises BrokerError."""
+        given.one_of(wanted, AclFilter, "this call")
         deadline_ms = self._deadline(timeout_s)
         request = DeleteAclsRequest(filters=[DeleteAclsFilter(**_fields(wanted))])
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from kohort.client import given
 from kohort.client.abandoned import End, watch_over
 from kohort.client.backoff import Backoff
 from kohort.client.client_metrics import ClientMetrics
@@ -43,13 +44,6 @@ from kohort.wire.messages.find_coordinator_response import FindCoordinatorRespon
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
-
-
-def several(given: Iterable[T], call: str) -> list[T]:
-    """The objects that a call names. Raises UsageError for one text: its letters would be names."""
-    if isinstance(given, str):
-        raise UsageError(f"{call}() takes a list; write {call}([{given!r}])")
-    return list(given)
 
 
 def end_admin(cluster: ClusterClient) -> End:
@@ -110,8 +104,10 @@ class AdminCalls(Observed):
             )
 
     def _deadline(self, timeout_s: float | None) -> int:
-        wait_ms = self.config.default_api_timeout_ms if timeout_s is None else timeout_s * 1000
-        return monotonic_ms() + int(wait_ms)
+        wait_ms = self.config.default_api_timeout_ms
+        if timeout_s is not None:
+            wait_ms = round(given.seconds(timeout_s, "an admin call", "timeout_s") * 1000)
+        return monotonic_ms() + wait_ms
 
     def _start(
         self, target: int, message: Message | Versioned, deadline_ms: int

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final, Literal
 
-from kohort.client.admin_calls import AdminCalls, raise_failed, several
+from kohort.client import given
+from kohort.client.admin_calls import AdminCalls, raise_failed
 from kohort.client.admin_types import (
     LogDirDescription,
     PartitionDescription,
@@ -81,6 +82,9 @@ class AdminCluster(AdminCalls):
 
         Raises BrokerError when a broker refuses, UsageError for one that is not there.
         """
+        if brokers is not None:
+            brokers = given.several(brokers, "describe_log_dirs")
+            brokers = [given.whole_number(each, "the id of a broker") for each in brokers]
         deadline_ms = self._deadline(timeout_s)
         wanted = self._brokers(brokers, deadline_ms)
         request = DescribeLogDirsRequest(topics=None)
@@ -104,7 +108,7 @@ class AdminCluster(AdminCalls):
     ) -> dict[TopicPartition, list[ProducerDescription]]:
         """Who has produced to partitions with an id of its own, and whose transaction is open."""
         deadline_ms = self._deadline(timeout_s)
-        wanted = [TopicPartition(*tp) for tp in partitions]
+        wanted = given.partitions(partitions, "describe_producers")
         found: dict[TopicPartition, list[ProducerDescription]] = {}
 
         def attempt() -> None:
@@ -153,8 +157,14 @@ class AdminCluster(AdminCalls):
         `states`: Kafka's names (`Ongoing`, `Empty`, ...). `pattern`: a regular expression for the
         whole id (KIP-1152). Raises UnsupportedVersionError where a broker cannot filter so.
         """
-        deadline_ms = self._deadline(timeout_s)
-        state_filters, producer_filters = list(states), list(producer_ids)
+        call, deadline_ms = "list_transactions", self._deadline(timeout_s)
+        state_filters, producers = given.names(states, call), given.several(producer_ids, call)
+        producer_filters = [
+            given.whole_number(each, "a producer id", -(1 << 63)) for each in producers
+        ]
+        given.whole_number(longer_than_ms, f"{call}(): longer_than_ms", -1)
+        if pattern != "":
+            given.name(pattern, f"{call}(): the pattern")
 
         def build(version: int) -> Message:
             needed = _PATTERN_FROM if pattern else _DURATION_FROM if longer_than_ms >= 0 else 0
@@ -199,7 +209,7 @@ class AdminCluster(AdminCalls):
         deadline_ms = self._deadline(timeout_s)
         return {
             name: self._until(deadline_ms, lambda name=name: self._transaction(name, deadline_ms))
-            for name in several(transactional_ids, "describe_transactions")
+            for name in given.names(transactional_ids, "describe_transactions")
         }
 
     def _transaction(self, name: str, deadline_ms: int) -> TransactionDescription:
@@ -241,12 +251,13 @@ class AdminCluster(AdminCalls):
         sooner call `init_transactions` with its transactional id. Raises UsageError where
         `producer` has no open transaction, BrokerError (INVALID_PRODUCER_EPOCH, ...).
         """
+        tp = given.partition(partition, "abort_transaction")
+        given.one_of(producer, ProducerDescription, "abort_transaction()")
         if producer.transaction_start_offset < 0:
             raise UsageError(
                 f"producer {producer.producer_id} has no open transaction in {partition}"
             )
         deadline_ms = self._deadline(timeout_s)
-        tp = TopicPartition(*partition)
         marker = WritableTxnMarker(
             producer_id=producer.producer_id,
             producer_epoch=producer.producer_epoch,
@@ -278,6 +289,7 @@ class AdminCluster(AdminCalls):
         `filters`: kinds (`user`, `client-id`, `ip`) and names, None for the default of a kind;
         `strict` leaves out who is of further kinds, too.
         """
+        given.texts({} if filters is None else filters, "describe_quotas(): the filters")
         deadline_ms = self._deadline(timeout_s)
         request = DescribeClientQuotasRequest(
             components=[
@@ -313,6 +325,8 @@ class AdminCluster(AdminCalls):
 
         None takes a quota away. Raises BrokerError (INVALID_REQUEST, ...).
         """
+        given.texts(entity, "alter_quotas(): the entity")
+        given.numbers(changes, "alter_quotas(): the changes")
         deadline_ms = self._deadline(timeout_s)
         entry = altered.EntryData(
             entity=[
@@ -348,9 +362,11 @@ class AdminCluster(AdminCalls):
 
         A partition that is led so already is no fault. `unclean` may lose records.
         """
+        given.choice(kind, ("preferred", "unclean"), "elect_leaders(): kind")
         deadline_ms = self._deadline(timeout_s)
         topics: dict[str, elected.TopicPartitions] = {}
-        for tp in partitions or ():
+        chosen = None if partitions is None else given.partitions(partitions, "elect_leaders")
+        for tp in chosen or ():
             name, partition = tp
             topic = topics.setdefault(name, elected.TopicPartitions(topic=name))
             topic.partitions.append(partition)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kohort.client.admin_calls import AdminCalls, raise_failed, several
+from kohort.client import given
+from kohort.client.admin_calls import AdminCalls, raise_failed
 from kohort.client.admin_types import GroupDescription, GroupListing
 from kohort.client.cluster import Versioned
 from kohort.client.group_descriptions import DEAD, classic_group, consumer_group, dead_group
@@ -55,7 +56,7 @@ class AdminGroups(AdminCalls):
         self, *, states: Iterable[str] = (), timeout_s: float | None = None
     ) -> list[GroupListing]:
         """The groups of all brokers, by id; `states` (`Stable`, `Empty`, ...) picks some."""
-        deadline_ms, wanted = self._deadline(timeout_s), list(states)
+        deadline_ms, wanted = self._deadline(timeout_s), given.names(states, "list_groups")
 
         def build(version: int) -> Message:
             return ListGroupsRequest(states_filter=wanted if version >= _STATES_FROM else [])
@@ -84,7 +85,7 @@ class AdminGroups(AdminCalls):
         self, group_ids: Iterable[str], *, timeout_s: float | None = None
     ) -> dict[str, GroupDescription]:
         """Groups of both protocols with their members; one that does not exist is `Dead`."""
-        wanted, deadline_ms = several(group_ids, "describe_groups"), self._deadline(timeout_s)
+        wanted, deadline_ms = given.names(group_ids, "describe_groups"), self._deadline(timeout_s)
         return {group_id: self._describe(group_id, deadline_ms) for group_id in wanted}
 
     def _describe(self, group_id: str, deadline_ms: int) -> GroupDescription:
@@ -129,6 +130,8 @@ class AdminGroups(AdminCalls):
         None when the coordinator keeps no such history: only kohort's does, and it begins anew on
         each node that takes the group over. `client.group_timeline` reads what the log says.
         """
+        given.name(group_id, "group_timeline(): the group")
+        given.whole_number(last, "group_timeline(): last")
 
         def build(version: int) -> Message:
             request = DescribeGroupsRequest(groups=[group_id])
@@ -156,7 +159,7 @@ class AdminGroups(AdminCalls):
         Raises GroupError (NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND) for the first that was refused.
         """
         deadline_ms = self._deadline(timeout_s)
-        for group_id in several(group_ids, "delete_groups"):
+        for group_id in given.names(group_ids, "delete_groups"):
 
             def check(answer: DeleteGroupsResponse, group_id: str = group_id) -> None:
                 for result in answer.results:
@@ -175,7 +178,10 @@ class AdminGroups(AdminCalls):
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """The committed offsets of a group; partitions without one are left out."""
-        by_topic = None if partitions is None else _by_topic(partitions)
+        given.name(group_id, "list_group_offsets(): the group")
+        by_topic = None
+        if partitions is not None:
+            by_topic = _by_topic(given.partitions(partitions, "list_group_offsets"))
 
         def build(version: int) -> Message:
             if version >= _GROUPS_FROM:
@@ -226,8 +232,9 @@ class AdminGroups(AdminCalls):
     ) -> None:
         """Set committed offsets of a group that has no members (else GroupError)."""
         topics: dict[str, OffsetCommitRequestTopic] = {}
-        for (name, partition), offset in offsets.items():
-            place = OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+        given.name(group_id, "alter_group_offsets(): the group")
+        wanted = given.offsets(offsets, "alter_group_offsets")
+        for (name, partition), place in wanted.items():
             topic = topics.setdefault(name, OffsetCommitRequestTopic(name=name))
             topic.partitions.append(
                 OffsetCommitRequestPartition(
@@ -262,6 +269,8 @@ class AdminGroups(AdminCalls):
         timeout_s: float | None = None,
     ) -> None:
         """Forget committed offsets of topics to which no member subscribes (else GroupError)."""
+        given.name(group_id, "delete_group_offsets(): the group")
+        chosen = given.partitions(partitions, "delete_group_offsets")
         request = OffsetDeleteRequest(
             group_id=group_id,
             topics=[
@@ -269,7 +278,7 @@ class AdminGroups(AdminCalls):
                     name=name,
                     partitions=[OffsetDeleteRequestPartition(partition_index=n) for n in numbers],
                 )
-                for name, numbers in _by_topic(partitions).items()
+                for name, numbers in _by_topic(chosen).items()
             ],
         )
 

@@ -4,7 +4,7 @@
 # pyright: basic
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from kohort.errors import UsageError
@@ -25,7 +25,12 @@ def require_pyarrow(call: str) -> None:
 
 def checked(columns: Collection[str]) -> frozenset[str]:
     """The names of columns. Raises UsageError for one that there is not."""
-    names = frozenset((columns,) if isinstance(columns, str) else columns)
+    one = isinstance(columns, str)
+    if not one and not isinstance(columns, Iterable):
+        raise UsageError(f"poll_arrow(): columns are a list of names, not {columns!r}")
+    names = frozenset((columns,) if one else columns)
+    if any(not isinstance(each, str) for each in names):
+        raise UsageError(f"poll_arrow(): columns are a list of names, not {columns!r}")
     if unknown := names - _ALL:
         raise UsageError(
             f"there is no column {min(unknown)!r}; choose from {', '.join(COLUMN_NAMES)}"

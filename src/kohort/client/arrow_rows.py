@@ -51,8 +51,8 @@ def pieces(
             yield Piece(None, source, without)
 
 
-def _by_column(data: Any, partition: int | None) -> Iterator[tuple[int | None, Any]]:
-    """Record batches with the partition that was asked for, by argument or column."""
+def require_rows(data: Any) -> None:
+    """Raise UsageError for what has no columns, before anything is asked or sent."""
     import pyarrow as pa
 
     if not isinstance(data, pa.RecordBatch | pa.Table):
@@ -61,6 +61,12 @@ def _by_column(data: Any, partition: int | None) -> Iterator[tuple[int | None, A
             f"produce_arrow takes a pyarrow.RecordBatch or pyarrow.Table, not a {kind}; "
             "pa.Table.from_pylist and from_pandas make one"
         )
+
+
+def _by_column(data: Any, partition: int | None) -> Iterator[tuple[int | None, Any]]:
+    """Record batches with the partition that was asked for, by argument or column."""
+    import pyarrow as pa
+
     names = set(data.schema.names)
     unknown = names.difference(_KNOWN)
     if unknown or not names & {"value", "key"}:

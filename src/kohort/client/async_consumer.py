@@ -23,6 +23,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from kohort.client import given
 from kohort.client.config import ConsumerConfig
 from kohort.client.consumer_base import (
     ARROW_COLUMNS,
@@ -96,9 +97,9 @@ class AsyncConsumer(ConsumerBase):
     Configuration by keywords, by a `ConsumerConfig`, or both. Use it from one task at a time.
     """
 
-    def __init__(self, config: ConsumerConfig | None = None, **given: Any) -> None:
+    def __init__(self, config: ConsumerConfig | None = None, **keywords: Any) -> None:
         self._bell = AsyncBell()
-        super().__init__(settled(config, given), _me, self._bell.ring)
+        super().__init__(settled(config, keywords), _me, self._bell.ring)
 
     async def _run(self, steps: Steps[T]) -> T:
         try:
@@ -127,7 +128,7 @@ class AsyncConsumer(ConsumerBase):
     ) -> None:
         """Read these topics, or all whose whole name matches a pattern; see `Consumer`."""
         with self._gate:
-            self._subscribe(topics, listener)
+            self._subscribe(topics, listener, awaits=True)
 
     async def assign(self, partitions: Iterable[Partition]) -> None:
         """Read exactly these partitions, without group membership."""
@@ -138,7 +139,7 @@ class AsyncConsumer(ConsumerBase):
         """Give up everything; a member leaves its group, its listener is told first."""
         with self._gate:
             self._calls.begin()
-            await self._run(self._calls.unsubscribe(self._time_ms(timeout)))
+            await self._run(self._calls.unsubscribe(self._time_ms(timeout, "unsubscribe()")))
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -146,8 +147,9 @@ class AsyncConsumer(ConsumerBase):
         """Records, as soon as there are any; an empty list after `timeout` seconds."""
         with self._gate:
             self._calls.begin()
+            wait_s = given.seconds(timeout, "poll()")
             take = self._take_records(self._most(max_records, self.config.max_poll_records))
-            return await self._run(self._calls.poll(take, timeout)) or []
+            return await self._run(self._calls.poll(take, wait_s)) or []
 
     async def poll_arrow(
         self,
@@ -159,8 +161,9 @@ class AsyncConsumer(ConsumerBase):
         """The same as columns: one `pyarrow.RecordBatch`, empty when the time has passed."""
         with self._gate:
             self._calls.begin()
-            take = self._take_batch(self._most(max_rows, max_rows), columns)
-            batch = await self._run(self._calls.poll(take, timeout))
+            wait_s = given.seconds(timeout, "poll_arrow()")
+            take = self._take_batch(self._most(max_rows, DEFAULT_ARROW_ROWS), columns)
+            batch = await self._run(self._calls.poll(take, wait_s))
             return self._empty_batch(columns) if batch is None else batch
 
     async def __aiter__(self) -> AsyncIterator[Record]:
@@ -193,30 +196,34 @@ class AsyncConsumer(ConsumerBase):
     async def commit(self, offsets: Offsets | None = None, timeout: float | None = None) -> None:
         """Commit and wait until the coordinator has it; without offsets all that was handed out."""
         with self._gate:
-            await self._run(self._calls.commit(self._offsets(offsets), self._time_ms(timeout)))
+            await self._run(
+                self._calls.commit(self._offsets(offsets), self._time_ms(timeout, "commit()"))
+            )
 
     def commit_async(
         self, offsets: Offsets | None = None, callback: Callable[..., Any] | None = None
     ) -> None:
         """Commit without waiting; `callback(offsets, error)` is called inside a later call."""
         with self._gate:
-            self._commit_async(offsets, callback)
+            self._commit_async(offsets, callback, awaits=True)
 
     async def committed(
         self, partitions: Iterable[Partition], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The group's committed offsets; None where there is none."""
         with self._gate:
-            tps = self._partitions(partitions)
+            tps = self._partitions(partitions, "committed")
             self._offsets({})
-            return await self._run(self._calls.committed(tps, self._time_ms(timeout)))
+            return await self._run(
+                self._calls.committed(tps, self._time_ms(timeout, "committed()"))
+            )
 
     async def position(self, partition: Partition, timeout: float | None = None) -> int:
         """The offset of the next record that `poll` will hand out; waits until it is known."""
         with self._gate:
             self._calls.check()
-            tp = TopicPartition(*partition)
-            return await self._run(self._calls.position(tp, self._time_ms(timeout)))
+            tp = given.partition(partition, "position")
+            return await self._run(self._calls.position(tp, self._time_ms(timeout, "position()")))
 
     async def beginning_offsets(
         self, partitions: Iterable[Partition], timeout: float | None = None
@@ -236,15 +243,18 @@ class AsyncConsumer(ConsumerBase):
         """The first record at or after a time (ms since 1970) in each partition; None if none."""
         with self._gate:
             self._calls.check()
-            targets = {TopicPartition(*tp): at for tp, at in times.items()}
-            return await self._run(self._calls.offsets(targets, self._time_ms(timeout)))
+            targets = self._times(times)
+            time_ms = self._time_ms(timeout, "offsets_for_times()")
+            return await self._run(self._calls.offsets(targets, time_ms))
 
     async def _sentinel(
         self, partitions: Iterable[Partition], sentinel: int, timeout: float | None
     ) -> dict[TopicPartition, int]:
         with self._gate:
-            targets = dict.fromkeys(self._partitions(partitions), sentinel)
-            found = await self._run(self._calls.offsets(targets, self._time_ms(timeout)))
+            call = "beginning_offsets" if sentinel == EARLIEST else "end_offsets"
+            targets = dict.fromkeys(self._partitions(partitions, call), sentinel)
+            time_ms = self._time_ms(timeout, f"{call}()")
+            found = await self._run(self._calls.offsets(targets, time_ms))
             return {tp: 0 if at is None else at.offset for tp, at in found.items()}
 
     # -- the end ---------------------------------------------------------------------------------
@@ -257,8 +267,9 @@ class AsyncConsumer(ConsumerBase):
     async def _close(self, timeout: float, *, dealt_with: bool) -> CloseReport:
         if (done := self._closed_already()) is not None:
             return done
+        time_ms = self._time_ms(timeout, "close()")
         try:
-            steps = self._calls.close(round(timeout * 1_000), dealt_with=dealt_with)
+            steps = self._calls.close(time_ms, dealt_with=dealt_with)
             return await self._run(steps)
         finally:
             self._release()

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from kohort.client import given
 from kohort.client.front_implementation import RecordFuture, rows_by_key
 from kohort.client.future import Future
 from kohort.client.partitioner import checked, rows_by
@@ -47,6 +48,11 @@ def many(
     when_ms: int,
 ) -> Filling[list[RecordFuture]]:
     """What `send_many` does."""
+    _checked(topic, partition)
+    given.timestamp(when_ms, "send_many()")
+    given.column(values, "send_many", "values")
+    if keys is not None:
+        given.column(keys, "send_many", "keys")
     if keys is not None and len(keys) != len(values):
         raise UsageError(f"send_many() was given {len(values)} values and {len(keys)} keys")
     count = None
@@ -69,8 +75,10 @@ def arrow(
     from kohort.client.arrow_batches import require_pyarrow
 
     require_pyarrow("produce_arrow()")
-    from kohort.client.arrow_rows import pieces
+    from kohort.client.arrow_rows import pieces, require_rows
 
+    _checked(topic, partition)
+    require_rows(data)
     count = yield from _partition_count(core, topic)
 
     def choose(key: bytes) -> int:
@@ -88,6 +96,12 @@ def arrow(
         extend = _row_extender(source, rows)
         futures += yield from _fill(core, topic, number, size, extend, when_ms)
     return futures
+
+
+def _checked(topic: str, partition: int | None) -> None:
+    given.name(topic, "the topic")
+    if partition is not None:
+        given.whole_number(partition, "the partition")
 
 
 def _fill(

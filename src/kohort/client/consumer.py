@@ -24,6 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from kohort.client import given
 from kohort.client.config import ConsumerConfig
 from kohort.client.consumer_base import (
     ARROW_COLUMNS,
@@ -52,9 +53,9 @@ class Consumer(ConsumerBase):
     ConfigError that names the nearest. Use it from one thread at a time; `wakeup` from any.
     """
 
-    def __init__(self, config: ConsumerConfig | None = None, **given: Any) -> None:
+    def __init__(self, config: ConsumerConfig | None = None, **keywords: Any) -> None:
         self._bell = Doorbell()
-        super().__init__(settled(config, given), threading.get_ident, self._bell.ring)
+        super().__init__(settled(config, keywords), threading.get_ident, self._bell.ring)
 
     def _run(self, steps: Steps[T]) -> T:
         return run_steps(steps, self._bell)
@@ -88,7 +89,7 @@ class Consumer(ConsumerBase):
         """Give up everything; a member leaves its group, its listener is told first."""
         with self._gate:
             self._calls.begin()
-            self._run(self._calls.unsubscribe(self._time_ms(timeout)))
+            self._run(self._calls.unsubscribe(self._time_ms(timeout, "unsubscribe()")))
 
     # -- reading ---------------------------------------------------------------------------------
 
@@ -103,12 +104,15 @@ class Consumer(ConsumerBase):
             calls, core = self._calls, self._core
             calls.begin()
             most = self._most(max_records, self.config.max_poll_records)
+            if timeout.__class__ is not float:
+                timeout = given.seconds(timeout, "poll()")
             if not core.attention:
                 records = core.reader.take(most)
                 calls.after_take()
                 if records:
                     return records
-            return self._run(calls.poll(self._take_records(most), timeout)) or []
+            wait_s = given.seconds(timeout, "poll()")
+            return self._run(calls.poll(self._take_records(most), wait_s)) or []
 
     def poll_arrow(
         self,
@@ -125,8 +129,9 @@ class Consumer(ConsumerBase):
         """
         with self._gate:
             self._calls.begin()
-            take = self._take_batch(self._most(max_rows, max_rows), columns)
-            batch = self._run(self._calls.poll(take, timeout))
+            wait_s = given.seconds(timeout, "poll_arrow()")
+            take = self._take_batch(self._most(max_rows, DEFAULT_ARROW_ROWS), columns)
+            batch = self._run(self._calls.poll(take, wait_s))
             return self._empty_batch(columns) if batch is None else batch
 
     def __iter__(self) -> Iterator[Record]:
@@ -167,7 +172,9 @@ class Consumer(ConsumerBase):
         `default_api_timeout_ms`) is over.
         """
         with self._gate:
-            self._run(self._calls.commit(self._offsets(offsets), self._time_ms(timeout)))
+            self._run(
+                self._calls.commit(self._offsets(offsets), self._time_ms(timeout, "commit()"))
+            )
 
     def commit_async(
         self, offsets: Offsets | None = None, callback: CommitCallback | None = None
@@ -184,16 +191,16 @@ class Consumer(ConsumerBase):
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The group's committed offsets; None where there is none."""
         with self._gate:
-            tps = self._partitions(partitions)
+            tps = self._partitions(partitions, "committed")
             self._offsets({})
-            return self._run(self._calls.committed(tps, self._time_ms(timeout)))
+            return self._run(self._calls.committed(tps, self._time_ms(timeout, "committed()")))
 
     def position(self, partition: Partition, timeout: float | None = None) -> int:
         """The offset of the next record that `poll` will hand out; waits until it is known."""
         with self._gate:
             self._calls.check()
-            tp = TopicPartition(*partition)
-            return self._run(self._calls.position(tp, self._time_ms(timeout)))
+            tp = given.partition(partition, "position")
+            return self._run(self._calls.position(tp, self._time_ms(timeout, "position()")))
 
     def beginning_offsets(
         self, partitions: Iterable[Partition], timeout: float | None = None
@@ -213,15 +220,18 @@ class Consumer(ConsumerBase):
         """The first record at or after a time (ms since 1970) in each partition; None if none."""
         with self._gate:
             self._calls.check()
-            targets = {TopicPartition(*tp): at for tp, at in times.items()}
-            return self._run(self._calls.offsets(targets, self._time_ms(timeout)))
+            targets = self._times(times)
+            time_ms = self._time_ms(timeout, "offsets_for_times()")
+            return self._run(self._calls.offsets(targets, time_ms))
 
     def _sentinel(
         self, partitions: Iterable[Partition], sentinel: int, timeout: float | None
     ) -> dict[TopicPartition, int]:
         with self._gate:
-            targets = dict.fromkeys(self._partitions(partitions), sentinel)
-            found = self._run(self._calls.offsets(targets, self._time_ms(timeout)))
+            call = "beginning_offsets" if sentinel == EARLIEST else "end_offsets"
+            targets = dict.fromkeys(self._partitions(partitions, call), sentinel)
+            time_ms = self._time_ms(timeout, f"{call}()")
+            found = self._run(self._calls.offsets(targets, time_ms))
             return {tp: 0 if at is None else at.offset for tp, at in found.items()}
 
     # -- the end ---------------------------------------------------------------------------------
@@ -238,8 +248,9 @@ class Consumer(ConsumerBase):
     def _close(self, timeout: float, *, dealt_with: bool) -> CloseReport:
         if (done := self._closed_already()) is not None:
             return done
+        time_ms = self._time_ms(timeout, "close()")
         try:
-            steps = self._calls.close(round(timeout * 1_000), dealt_with=dealt_with)
+            steps = self._calls.close(time_ms, dealt_with=dealt_with)
             return self._run(steps)
         finally:
             self._release()

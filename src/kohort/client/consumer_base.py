@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from kohort.client import given
 from kohort.client.commit_lane import NOBODY
 from kohort.client.config import CONSUMER_PROTOCOL, ConsumerConfig
 from kohort.client.listener import RebalanceListener
@@ -19,7 +20,6 @@ from kohort.client.reset_policy import EARLIEST, LATEST
 from kohort.client.subscription import (
     SubscriptionPattern,
     Topics,
-    as_partitions,
     by_partitions,
     by_topics,
 )
@@ -68,9 +68,9 @@ class Gate:
             self._inside.clear()
 
 
-def settled(config: ConsumerConfig | None, given: Mapping[str, Any]) -> ConsumerConfig:
+def settled(config: ConsumerConfig | None, keywords: Mapping[str, Any]) -> ConsumerConfig:
     """One configuration of an object and keywords, refused before anything is started."""
-    config = ConsumerConfig.settled(config, given)
+    config = ConsumerConfig.settled(config, keywords)
     if config.group_id is not None:
         from kohort.group.assignors import make_assignors  # only members need them
 
@@ -124,8 +124,11 @@ class ConsumerBase(Observed):
 
     # -- what is read ----------------------------------------------------------------------------
 
-    def _subscribe(self, topics: Topics, listener: RebalanceListener | None) -> None:
+    def _subscribe(
+        self, topics: Topics, listener: RebalanceListener | None, *, awaits: bool = False
+    ) -> None:
         self._calls.check()
+        given.listener(listener, awaits=awaits)
         if self.config.group_id is None:
             raise ConfigError(
                 "subscribe() needs a group_id, because the group decides who reads what; give "
@@ -147,7 +150,7 @@ class ConsumerBase(Observed):
     def _assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         self._calls.check()
         core = self._core
-        chosen = by_partitions(as_partitions(partitions), core.subscription)
+        chosen = by_partitions(given.partitions(partitions, "assign"), core.subscription)
         core.reader.acknowledge(core.loop.now_ms())
         gone = [tp for tp in core.positions.partitions if tp not in chosen.partitions]
         if gone and core.lane is not None and self.config.enable_auto_commit:
@@ -189,11 +192,11 @@ class ConsumerBase(Observed):
         """
         with self._gate:
             self._calls.check()
-            core, epoch = self._core, -1
-            if isinstance(offset, OffsetAndMetadata):
-                offset, epoch = offset.offset, offset.leader_epoch
+            core, tp = self._core, given.partition(partition, "seek")
+            place = given.offset(offset, tp, "seek")
             with core.lock:
-                core.positions.seek(TopicPartition(*partition), offset, epoch, core.loop.now_ms())
+                now_ms = core.loop.now_ms()
+                core.positions.seek(tp, place.offset, place.leader_epoch, now_ms)
             core.kick()
 
     def seek_to_beginning(self, *partitions: TopicPartition | tuple[str, int]) -> None:
@@ -208,8 +211,9 @@ class ConsumerBase(Observed):
         with self._gate:
             self._calls.check()
             core = self._core
+            chosen = given.partitions(named, "seek_to_end" if to == LATEST else "seek_to_beginning")
             with core.lock:
-                tps = [TopicPartition(*tp) for tp in named] or list(core.positions.partitions)
+                tps = chosen or list(core.positions.partitions)
                 for position in [core.positions.get(tp) for tp in tps]:
                     core.positions.seek_reset(position.tp, to, core.loop.now_ms())
             core.kick()
@@ -218,16 +222,17 @@ class ConsumerBase(Observed):
         """Hand out nothing of these until `resume`. What has been fetched is kept."""
         with self._gate:
             self._calls.check()
+            chosen = given.partitions(partitions, "pause")
             with self._core.lock:
-                self._core.positions.pause(TopicPartition(*tp) for tp in partitions)
+                self._core.positions.pause(chosen)
 
     def resume(self, *partitions: TopicPartition | tuple[str, int]) -> None:
         """Undo `pause`."""
         with self._gate:
             self._calls.check()
-            core = self._core
+            core, chosen = self._core, given.partitions(partitions, "resume")
             with core.lock:
-                for position in core.positions.resume(TopicPartition(*tp) for tp in partitions):
+                for position in core.positions.resume(chosen):
                     core.reader.queue(position)
             core.kick()
 
@@ -243,9 +248,12 @@ class ConsumerBase(Observed):
         """
         with self._gate:
             self._calls.check()
-            core = self._core
+            core, tp = self._core, given.partition(partition, "limit")
+            end = end_offset
+            if end is not None:
+                end = given.whole_number(end, f"limit(): the end of {tp}")
             with core.lock:
-                core.positions.bound(TopicPartition(*partition), end_offset)
+                core.positions.bound(tp, end)
             core.kick()
 
     def positions(self) -> dict[TopicPartition, int]:
@@ -255,8 +263,9 @@ class ConsumerBase(Observed):
 
     def current_lag(self, partition: TopicPartition | tuple[str, int]) -> int | None:
         """Records between the position and the partition's end, as of the last fetch; or None."""
+        tp = given.partition(partition, "current_lag")
         with self._core.lock:
-            position = self._core.positions.get(TopicPartition(*partition))
+            position = self._core.positions.get(tp)
             return position.lag(committed_only=self.config.isolation_level == "read_committed")
 
     def resets(self) -> list[OffsetReset]:
@@ -323,22 +332,19 @@ class ConsumerBase(Observed):
                     for p in self._core.positions
                     if p.known
                 }
-        if not isinstance(offsets, Mapping):
-            raise UsageError('commit() takes offsets by partition; write {("TOPIC", 0): 42}')
-        whole: dict[TopicPartition, OffsetAndMetadata] = {}
-        for tp, offset in offsets.items():
-            value = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
-            if value.offset < 0:
-                raise UsageError(f"cannot commit offset {value.offset} for {tp}: offsets are >= 0")
-            whole[TopicPartition(*tp)] = value
-        return whole
+        return given.offsets(offsets, "commit")
 
     def _commit_async(
         self,
         offsets: Offsets | None,
         callback: Callable[..., Any] | None,
+        *,
+        awaits: bool = False,
     ) -> None:
         chosen, core = self._offsets(offsets), self._core
+        given.callback(callback, "commit_async")
+        if callback is not None:
+            given.not_awaited(callback, "the callback of commit_async()", awaits=awaits)
         job = core.commit_job(chosen, self.config.default_api_timeout_ms)
 
         def told(error: KohortError | None) -> None:
@@ -352,12 +358,19 @@ class ConsumerBase(Observed):
     def _most(self, asked: int | None, default: int) -> int:
         if asked is None:
             return default
-        if asked < 1:
-            raise UsageError(f"cannot poll for at most {asked} records; ask for 1 or more")
-        return asked
+        return given.whole_number(asked, "the most records of a poll", 1)
 
-    def _time_ms(self, timeout: float | None) -> int:
-        return self.config.default_api_timeout_ms if timeout is None else round(timeout * 1_000)
+    def _time_ms(self, timeout: float | None, call: str) -> int:
+        if timeout is None:
+            return self.config.default_api_timeout_ms
+        return round(given.seconds(timeout, call) * 1_000)
+
+    def _times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        call = "offsets_for_times"
+        return {
+            tp: given.whole_number(at, f"{call}(): the time of {tp} in ms", -(1 << 63))
+            for tp, at in given.by_partition(times, call, "times in ms")
+        }
 
     def _take_records(self, most: int) -> Callable[[], list[Record]]:
         take = self._core.reader.take
@@ -401,7 +414,7 @@ class ConsumerBase(Observed):
             self._watched()
 
     def _partitions(
-        self, partitions: Iterable[TopicPartition | tuple[str, int]]
+        self, partitions: Iterable[TopicPartition | tuple[str, int]], call: str
     ) -> list[TopicPartition]:
         self._calls.check()
-        return [TopicPartition(*tp) for tp in partitions]
+        return given.partitions(partitions, call)

@@ -108,6 +108,14 @@ class TopicSlots:
         self.sticky = 0
 
 
+def _binary(data: bytes | None) -> bool:
+    return data is None or type(data) is bytes
+
+
+def _plain(number: int | None) -> bool:
+    return number is None or (type(number) is int and 0 <= number < 1 << 63)
+
+
 class Front:
     """`send` over the topics in `routes`; `chooses`: a partitioner of the user's own chooses."""
 
@@ -140,7 +148,8 @@ class Front:
         nothing has been sent.
         """
         with self._guard:
-            slow = headers or isinstance(value, str) or isinstance(key, str)
+            slow = headers or not (_binary(value) and _binary(key))
+            slow = slow or not (_plain(partition) and _plain(timestamp_ms))
             route = None if slow else self._routes.get(topic)
             slot = None if route is None else self._slot(route, key, partition)
             if slot is not None and slot.builder is not None:

@@ -40,6 +40,7 @@ def murmur2(data: bytes) -> int:
 
 def for_key(key: bytes, partitions: int) -> int:
     """The partition of a key."""
+    memoryview(key)  # TypeError for what is none
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 

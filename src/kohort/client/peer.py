@@ -30,6 +30,7 @@ from kohort.errors import (
     BrokerError,
     ClosedError,
     ConnectionFailedError,
+    EncodeError,
     KafkaTimeoutError,
     KohortError,
     ProtocolError,
@@ -362,10 +363,10 @@ class Peer:
                 correlation_id = pipeline.sent(request, version)
                 frame = encode_request(message, version, correlation_id, self._config.client_id)
                 request.sent_ms, request.sent_bytes = self._loop.now_ms(), sum(map(len, frame))
-            except KohortError as error:
+            except Exception as error:  # whatever it is: this request fails, those behind it go on
                 if pipeline.in_flight and pipeline.in_flight[-1] is request:
                     pipeline.in_flight.pop()
-                self._loop.call_soon(request.done, error)
+                self._loop.call_soon(request.done, _not_encoded(request.api.NAME, error))
                 continue
             self._connection.send(frame)
             if request.answer is None:
@@ -480,3 +481,11 @@ class Peer:
                 error,
             )
         )
+
+
+def _not_encoded(api: str, error: Exception) -> KohortError:
+    if isinstance(error, KohortError):
+        return error
+    said = EncodeError(f"a {api} cannot be written: {error}; was a call given a wrong type?")
+    said.__cause__ = error
+    return said

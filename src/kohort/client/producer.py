@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from kohort.client import bulk
+from kohort.client import bulk, given
 from kohort.client.config import ProducerConfig
 from kohort.client.delivery import Delivery
 from kohort.client.front import Headers
@@ -85,8 +85,7 @@ class Producer(Front, Transacting, _Begun):
         headers: Headers,
     ) -> RecordFuture:
         """What `send` does when there is no open batch with room; waits for memory or metadata."""
-        if not isinstance(headers, Sequence):
-            headers = list(headers)  # it may be needed for several tries
+        headers = given.several_times(headers)
         deadline_ms = 0
         while True:
             result = self._core.add(topic, value, key, partition, timestamp_ms, headers)
@@ -139,6 +138,7 @@ class Producer(Front, Transacting, _Begun):
         Raises DeliveryFailedError when records failed whose futures nobody has looked at, and
         KafkaTimeoutError when `timeout_s` seconds (default: `delivery_timeout_ms` bounds it) pass.
         """
+        timeout_s = None if timeout_s is None else given.seconds(timeout_s, "flush()", "timeout_s")
         begun_ms = self._core.monotonic_ms()
         pending = self._core.begin_flush()
         try:
@@ -160,6 +160,7 @@ class Producer(Front, Transacting, _Begun):
         """
         if self._core.closed:
             return
+        timeout_s = None if timeout_s is None else given.seconds(timeout_s, "close()", "timeout_s")
         if not self._core.thread.alive:
             self._shut_down()
             return
@@ -223,8 +224,7 @@ class AsyncProducer(AsyncTransacting, _Begun):
         headers: Headers = (),
     ) -> RecordFuture:
         """As `Producer.send`; awaiting the future it returns waits until the record is stored."""
-        if not isinstance(headers, Sequence):
-            headers = list(headers)  # it may be needed for several tries
+        headers = given.several_times(headers)
         result = self._core.add(topic, value, key, partition, timestamp_ms, headers)
         deadline_ms = self._core.monotonic_ms() + self.config.max_block_ms
         while isinstance(result, Future):
@@ -259,6 +259,7 @@ class AsyncProducer(AsyncTransacting, _Begun):
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """As `Producer.flush`."""
+        timeout_s = None if timeout_s is None else given.seconds(timeout_s, "flush()", "timeout_s")
         begun_ms = self._core.monotonic_ms()
         pending = self._core.begin_flush()
         try:
@@ -276,6 +277,7 @@ class AsyncProducer(AsyncTransacting, _Begun):
         """As `Producer.close`."""
         if self._core.closed:
             return
+        timeout_s = None if timeout_s is None else given.seconds(timeout_s, "close()", "timeout_s")
         try:
             await self._abort_open(timeout_s)
             await self.flush(timeout_s)

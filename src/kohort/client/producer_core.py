@@ -16,6 +16,7 @@ import random
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from kohort.client import given
 from kohort.client.accumulator import Accumulator, Add, Batch, PartitionQueue
 from kohort.client.cluster import ANY, ClusterClient, Versioned
 from kohort.client.config import ProducerConfig
@@ -132,9 +133,7 @@ class ProducerCore:
     ) -> RecordFuture | Future[None]:
         """Add a record: its future, or what to wait for before the next try."""
         self.thread.check()
-        for name, data in (("value", value), ("key", key)):
-            if isinstance(data, str):
-                raise TypeError(f"the {name} is a str, Kafka keeps bytes; send {name}.encode()")
+        given.record(topic, value, key, partition, timestamp_ms, headers)
         if timestamp_ms is None:
             timestamp_ms = time.time_ns() // 1_000_000
         with self.lock:

@@ -22,6 +22,7 @@ from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from kohort.client import given
 from kohort.client.delivery import Delivery
 from kohort.client.future import Future
 from kohort.client.types import GroupMetadata, OffsetAndMetadata, TopicPartition
@@ -61,8 +62,8 @@ class Transacting:
 
         Once, before the first transaction. Raises KafkaTimeoutError (call again), BrokerError.
         """
-        begun_ms = self._core.monotonic_ms()
-        _wait(transactional(self._core).init(), self._time_s(timeout_s), "init_transactions")
+        begun_ms, wait_s = self._core.monotonic_ms(), self._time_s(timeout_s)
+        _wait(transactional(self._core).init(), wait_s, "init_transactions")
         self._core.called("init_transactions", begun_ms)
 
     def begin_transaction(self) -> None:
@@ -106,9 +107,12 @@ class Transacting:
         has left behind is refused with AbortableTransactionError (KIP-447).
         """
         tx = transactional(self._core)
-        future = tx.commit_offsets(group_metadata, whole(offsets))
+        wait_s = self._time_s(timeout_s)
+        given.groups_member(group_metadata)
+        wanted = given.offsets(offsets, "send_offsets_to_transaction")
+        future = tx.commit_offsets(group_metadata, wanted)
         begun_ms = self._core.monotonic_ms()
-        _wait(future, self._time_s(timeout_s), "send_offsets_to_transaction")
+        _wait(future, wait_s, "send_offsets_to_transaction")
         self._core.called("send_offsets_to_transaction", begun_ms)
 
     @contextmanager
@@ -143,7 +147,9 @@ class Transacting:
             self.abort_transaction(timeout_s)
 
     def _time_s(self, timeout_s: float | None) -> float:
-        return self._core.config.max_block_ms / 1000 if timeout_s is None else timeout_s
+        if timeout_s is None:
+            return self._core.config.max_block_ms / 1000
+        return given.seconds(timeout_s, "a transaction's call", "timeout_s")
 
 
 class AsyncTransacting:
@@ -153,9 +159,9 @@ class AsyncTransacting:
 
     async def init_transactions(self, timeout_s: float | None = None) -> None:
         """As `Producer.init_transactions`."""
-        begun_ms = self._core.monotonic_ms()
+        begun_ms, wait_s = self._core.monotonic_ms(), self._time_s(timeout_s)
         future = transactional(self._core).init()
-        await _await(future, self._time_s(timeout_s), "init_transactions")
+        await _await(future, wait_s, "init_transactions")
         self._core.called("init_transactions", begun_ms)
 
     def begin_transaction(self) -> None:
@@ -191,9 +197,12 @@ class AsyncTransacting:
     ) -> None:
         """As `Producer.send_offsets_to_transaction`."""
         tx = transactional(self._core)
-        future = tx.commit_offsets(group_metadata, whole(offsets))
+        wait_s = self._time_s(timeout_s)
+        given.groups_member(group_metadata)
+        wanted = given.offsets(offsets, "send_offsets_to_transaction")
+        future = tx.commit_offsets(group_metadata, wanted)
         begun_ms = self._core.monotonic_ms()
-        await _await(future, self._time_s(timeout_s), "send_offsets_to_transaction")
+        await _await(future, wait_s, "send_offsets_to_transaction")
         self._core.called("send_offsets_to_transaction", begun_ms)
 
     @asynccontextmanager
@@ -224,7 +233,9 @@ class AsyncTransacting:
             await self.abort_transaction(timeout_s)
 
     def _time_s(self, timeout_s: float | None) -> float:
-        return self._core.config.max_block_ms / 1000 if timeout_s is None else timeout_s
+        if timeout_s is None:
+            return self._core.config.max_block_ms / 1000
+        return given.seconds(timeout_s, "a transaction's call", "timeout_s")
 
 
 def transactional(core: ProducerCore) -> Transactional:
@@ -234,17 +245,6 @@ def transactional(core: ProducerCore) -> Transactional:
     if core.transactional is None:
         raise UsageError("this producer has no transactional_id; give it one to use transactions")
     return core.transactional
-
-
-def whole(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Offsets in their full form. Raises UsageError for one that is negative."""
-    found: dict[TopicPartition, OffsetAndMetadata] = {}
-    for tp, offset in offsets.items():
-        value = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
-        if value.offset < 0:
-            raise UsageError(f"cannot commit offset {value.offset} for {tp}: offsets are >= 0")
-        found[TopicPartition(*tp)] = value
-    return found
 
 
 def _wait(future: Future[None], timeout_s: float, what: str) -> None:

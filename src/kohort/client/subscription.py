@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from kohort.client.given import shown
 from kohort.client.types import TopicPartition
 from kohort.errors import UsageError
 from kohort.lean import dataclass
@@ -85,25 +86,17 @@ def by_topics(topics: Topics, now: Subscription) -> Subscription:
             f"subscribe() takes a list of topics; write subscribe([{topics!r}]), or pass "
             "re.compile(...) for a pattern"
         )
+    if isinstance(topics, bytes) or not isinstance(topics, Iterable):
+        raise UsageError(f"subscribe() takes a list of topics or a pattern, not {shown(topics)}")
     names = frozenset(topics)
     for name in names:
-        if not _LEGAL.fullmatch(name) or name in (".", ".."):
+        if not isinstance(name, str) or not _LEGAL.fullmatch(name) or name in (".", ".."):
             raise UsageError(
                 f"{name!r} is no topic name: letters, digits, '.', '_' and '-', at most 249"
             )
     if not names:
         raise UsageError("subscribe() was given no topic; to read nothing, call unsubscribe()")
     return Subscription(topics=names)
-
-
-def as_partitions(given: Iterable[TopicPartition | tuple[str, int]]) -> list[TopicPartition]:
-    """What `assign` was given, pair by pair. Raises UsageError for what is no pair."""
-    found: list[TopicPartition] = []
-    for each in (given,) if isinstance(given, str) else given:
-        if isinstance(each, str) or len(each) != 2:
-            raise UsageError(f'assign() takes partitions, not {each!r}; write [("TOPIC", 0)]')
-        found.append(TopicPartition(*each))
-    return found
 
 
 def by_partitions(tps: Iterable[TopicPartition], now: Subscription) -> Subscription:
@@ -113,8 +106,8 @@ def by_partitions(tps: Iterable[TopicPartition], now: Subscription) -> Subscript
             "this consumer has a subscription; subscribe() and assign() exclude each other: call "
             "unsubscribe() first, or use a second consumer"
         )
-    chosen = frozenset(TopicPartition(*tp) for tp in tps)
+    chosen = frozenset(tps)
     for tp in chosen:
-        if not _LEGAL.fullmatch(tp.topic) or tp.partition < 0:
+        if not _LEGAL.fullmatch(tp.topic):
             raise UsageError(f"{tp!r} is not a partition of a topic")
     return Subscription(partitions=chosen)
