@@ -25,6 +25,7 @@ from kohort.serdes import (
     Serdes,
     Undecodable,
 )
+from tests.patience import PATIENCE_S
 
 from .fake_registry import Registry, running
 
@@ -45,7 +46,7 @@ def fake():
 
 @pytest.fixture
 def client(fake: Registry) -> SchemaRegistry:
-    return SchemaRegistry(fake.url)
+    return SchemaRegistry(fake.url, timeout_s=PATIENCE_S)
 
 
 def test_avro_on_the_wire_is_zero_id_payload(fake, client):
