@@ -43,7 +43,7 @@ test: setup check  ## style, types and the whole test suite (WORKERS=0: one afte
 	@echo "==> tests"
 	@$(PYTEST) -q $(BESIDE) -m "not nightly"
 	@echo "==> tests again without the compiled kernel (pure Python)"
-	@KOHORT_PURE=1 $(PYTEST) -q $(BESIDE) -m "not nightly and not spark and not slow" tests/records tests/wire/test_roundtrip.py tests/client tests/broker tests/group/test_assignors*.py
+	@KOHORT_PURE=1 $(PYTEST) -q $(BESIDE) -m "not nightly and not spark and not slow and not once" tests/records tests/wire/test_roundtrip.py tests/client tests/broker tests/group/test_assignors*.py
 
 check: setup  ## lint and types
 	@echo "==> lint"

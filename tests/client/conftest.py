@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,50 @@ from tests.patience import PATIENCE_S
 
 from .consumer_world import World
 from .scripted import ScriptedBroker, ScriptedCluster
+
+HERE = Path(__file__).parent
+ONCE = {
+    f"test_{name}.py"
+    for name in [
+        "acls",
+        "admin",
+        "admin_cluster",
+        "automatic_commits",
+        "config",
+        "configuration_page",
+        "consumer_close",
+        "consumer_commit_lane",
+        "consumer_exchange",
+        "consumer_fetch_planner",
+        "consumer_model",
+        "consumer_positions",
+        "consumer_protocol_e2e",
+        "docs",
+        "dropped",
+        "fetch_session",
+        "given_wrong",
+        "group_descriptions",
+        "group_timeline",
+        "health",
+        "left_behind",
+        "network",
+        "public_names",
+        "pure",
+        "security_config",
+        "transactions",
+    ]
+}
+"""Files that the second run of `make test`, without the compiled modules, leaves out: they are
+about groups, time, positions, settings and texts, which are the same Python in both. What is
+compiled (records, messages, the producer's hot path, the broker's lane, the assignors' loops) does
+for them only what it does for the other files, too."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == HERE and item.path.name in ONCE:
+            item.add_marker("once")
 
 
 class Client:
