@@ -4,7 +4,7 @@ Rules:
 - A property is judged by its examples, not by the load of a machine.
 - `make test` runs files side by side (pytest-xdist): a file's tests stay together and in order, so
   that they share its cluster; the packages in `ONE_AFTER_ANOTHER` share something dearer.
-- Side by side, files with slow tests come first, so that none of them is left for the end.
+- Side by side, long files come first, so that none of them is left for the end.
 """
 
 from __future__ import annotations
@@ -37,11 +37,29 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
+LONGEST_FIRST = (
+    "tests/spark/", "tests/e2e/test_interop_consumer_protocol.py",
+    "tests/e2e/test_interop_failures.py", "tests/demo/test_flights_kill.py",
+    "tests/processing/test_exact_kills.py", "tests/e2e/test_interop_groups.py",
+    "tests/cli/test_docs.py", "tests/e2e/test_crash_points.py", "tests/cli/test_process.py",
+    "tests/e2e/test_interop_transactions.py", "tests/processing/test_docs.py",
+    "tests/broker/test_hostile.py",
+)  # fmt: skip
+"""What takes longest, by measured time; those with a JVM apart, so that not all of them begin at
+once. Whatever is slow and not named here comes next."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Files with slow tests first, where others run beside them."""
-    if hasattr(config, "workerinput"):
-        slow = {i.path for i in items if i.get_closest_marker("slow") or "spark" in i.keywords}
-        items.sort(key=lambda item: item.path not in slow)
+    """Long files first, where others run beside them."""
+    if not hasattr(config, "workerinput"):
+        return
+    slow = {i.path for i in items if i.get_closest_marker("slow") or "spark" in i.keywords}
+
+    def place(item: pytest.Item) -> tuple[int, bool]:
+        named = (n for n, long in enumerate(LONGEST_FIRST) if item.nodeid.startswith(long))
+        return next(named, len(LONGEST_FIRST)), item.path not in slow
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")
