@@ -39,15 +39,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kohort.client.arrow_batches import require_pyarrow
-from kohort.client.config import ConsumerConfig
-from kohort.client.consumer import Consumer
-from kohort.client.producer import Producer
 from kohort.config import parse_duration_ms
 from kohort.errors import ConfigError, UsageError
 from kohort.metrics.registry import MetricName
 from kohort.processing.blocking import Blocking
 from kohort.processing.circuit import CircuitConfig
-from kohort.processing.colocation import check_holding, holding_client
+from kohort.processing.colocation import check_holding
 from kohort.processing.dispatch import Order
 from kohort.processing.engine_core import REFUSED_AFTER_ALL, Limits
 from kohort.processing.exact_runner import ExactRunner
@@ -62,6 +59,7 @@ from kohort.processing.pools import Pool, ProcessPool, ThreadPool
 from kohort.processing.publishing import Publisher
 from kohort.processing.runner import Runner, Timing, wall_ms
 from kohort.processing.store_wait import until_there
+from kohort.processing.way import Way
 from kohort.retry.cluster_port import ClusterPort
 from kohort.retry.handling import Decode, SetupStore, set_up
 from kohort.retry.policy import DEFAULT_RETRIES, RetryPolicy, RetryTopics
@@ -84,11 +82,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 DEFAULT_THREADS: Final = 8
 DEFAULT_TASKS: Final = 100
-MAX_POLL_RECORDS: Final = 2_000
-MAX_COPY_BYTES: Final = 16 << 20
-MAX_BLOCK_MS: Final = 1_000
-"""So long whoever publishes waits for a topic that it does not know; then others come first."""
-_OURS: Final = frozenset({"enable_auto_commit", "group_id", "bootstrap_servers"})
 
 
 @dataclass(frozen=True)
@@ -170,8 +163,6 @@ class App:
         client: Mapping[str, Any] | None = None,
     ) -> None:
         self.group = group
-        servers = bootstrap_servers or os.environ.get("KOHORT_BOOTSTRAP_SERVERS")
-        self.servers = servers or "localhost:9092"
         self.policy = _policy(retries)
         workers = {"threads": threads, "tasks": tasks, "processes": processes or _processors()}
         for kind, number in workers.items():
@@ -188,7 +179,8 @@ class App:
         )
         self._skew_ms = parse_duration_ms(clock_skew)
         self._crash_guard = crash_guard
-        self._client = self.exactly.checked(_checked_client(client or {}, group))
+        servers = bootstrap_servers or os.environ.get("KOHORT_BOOTSTRAP_SERVERS")
+        self._way = Way.to(servers or "localhost:9092", group, self.exactly, client or {})
         self._store_wait_ms = parse_duration_ms(store_wait)
         self._setups: list[Callable[[SetupStore], None]] = []
         self._specs: dict[str, HandlerSpec] = {}
@@ -328,17 +320,14 @@ class App:
             self._workers = dict.fromkeys(self._workers, workers)
         if drain is not None:
             self._timing = replace(self._timing, drain_ms=parse_duration_ms(drain))
-        if client:
-            more = _checked_client({**self._client, **client}, self.group)
-            self._client = self.exactly.checked(more)
-        self.servers = bootstrap_servers or self.servers
+        self._way = self._way.told(bootstrap_servers, client)
 
     def check(self) -> list[TopicState]:
         """Look at every retry topic; nothing is created, and no record is read.
 
         Raises BrokerError for a source topic that does not exist.
         """
-        port = self._port()
+        port = self._way.port()
         try:
             return look_at_all(self._name, self.topics, port, bootstrap=self.servers)
         finally:
@@ -363,7 +352,7 @@ class App:
             raise UsageError("the app has no handler; register one with @app.handler(TOPIC)")
         if self._runner is not None:
             raise UsageError("the app is running already; start another process for more")
-        port = self._port()
+        port = self._way.port()
         try:
             ensure_topics(self._name, self.topics, port, bootstrap=self.servers)
             views = port.topics()
@@ -392,16 +381,17 @@ class App:
     ) -> int:
         if not self._prepare_store(on_trouble):
             return 0
-        with self._consumer() as consumer, self._producer() as producer:
+        routes = self._routes.values()
+        with self._way.consumer(routes) as consumer, self._way.producer() as producer:
             runner = self.exactly.runner(
-                self._routes.values(), self._limits, consumer, self._pools(), self._timing, ids,
+                routes, self._limits, consumer, self._pools(), self._timing, ids,
                 skew_ms=self._skew_ms, crash_guard=self._crash_guard,
             )  # fmt: skip
             if isinstance(runner, ExactRunner):
                 runner.tells_group = self.exactly.store_url is not None
                 runner.transactor = self.exactly.transactor(
-                    self.group, self._producing(), port, producer, counts, ids,
-                    self._client.get("group_instance_id"),
+                    self.group, self._way.producing, port, producer, counts, ids,
+                    self._way.client.get("group_instance_id"),
                 )  # fmt: skip
             publisher = Publisher(producer, lambda topic: counts[topic], runner.tell)
             gatekeeper = Gatekeeper(
@@ -486,29 +476,12 @@ class App:
     @property
     def way(self) -> dict[str, Any]:
         """The way to the cluster: what every client of this app has of the configuration."""
-        return {**_shared(self._client), "bootstrap_servers": self.servers}
+        return self._way.shared
 
-    def _port(self) -> ClusterPort:
-        return ClusterPort(self.way, committed_only=self.exactly.kafka)
-
-    def _consumer(self) -> Consumer:
-        client = holding_client(self._routes.values(), self._client)
-        ours = {
-            "max_poll_records": MAX_POLL_RECORDS,
-            "auto_offset_reset": "earliest",
-            **client,
-            "bootstrap_servers": self.servers,
-            "group_id": self.group,
-            "enable_auto_commit": False,
-        }
-        return Consumer(ConsumerConfig.from_mapping(ours))
-
-    def _producer(self) -> Producer:
-        return Producer(**self._producing(), acks="all")
-
-    def _producing(self) -> dict[str, Any]:
-        """What every producer of this app takes of the configuration."""
-        return {"max_request_size": MAX_COPY_BYTES, "max_block_ms": MAX_BLOCK_MS, **self.way}
+    @property
+    def servers(self) -> str:
+        """Where the cluster is: host:port, separated by commas."""
+        return self._way.servers
 
     def _pools(self) -> list[Pool]:
         url = self.exactly.store_url
@@ -543,28 +516,8 @@ class App:
         return handled(hear)
 
 
-def _checked_client(given: Mapping[str, Any], group: str) -> dict[str, Any]:
-    """Client configuration in snake case, without what the app itself decides."""
-    known = ConsumerConfig.field_names()
-    client = {key.replace(".", "_").replace("-", "_"): value for key, value in given.items()}
-    if taken := sorted(_OURS & client.keys()):
-        raise ConfigError(f"client: {', '.join(taken)} is decided by the app itself; leave it out")
-    whole = {key: value for key, value in client.items() if key in known}
-    ConsumerConfig.from_mapping({**whole, "group_id": group})
-    unknown = client.keys() - known
-    if unknown:
-        ConsumerConfig.from_mapping({key: client[key] for key in unknown})  # names the nearest
-    return client
-
-
 def _policy(given: str | RetryPolicy) -> RetryPolicy:
     return given if isinstance(given, RetryPolicy) else RetryPolicy.parse(given)
-
-
-def _shared(client: Mapping[str, Any]) -> dict[str, Any]:
-    """What producer and admin take of the client's configuration too: the way to the cluster."""
-    names = ("security_", "sasl_", "ssl_", "client_id", "request_timeout", "reconnect_")
-    return {key: value for key, value in client.items() if key.startswith(names)}
 
 
 def _pool(topic: str, kind: Kind, workers: str | None, timeout_ms: int) -> str:
