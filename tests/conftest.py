@@ -1,7 +1,8 @@
 """What holds for all tests, and what those of several packages share.
 
 Rules:
-- A property is judged by its examples, not by the load of a machine.
+- A property is judged by its examples, not by the load of a machine: neither how long one takes nor
+  how long it takes to make one up is a failure.
 - `make test` runs files side by side (pytest-xdist): a file's tests stay together and in order, so
   that they share its cluster; the packages in `ONE_AFTER_ANOTHER` share something dearer.
 - Side by side, long files come first, so that none of them is left for the end.
@@ -13,11 +14,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.postgres import PostgresServer, unavailable
 
-settings.register_profile("kohort", deadline=None)
+settings.register_profile("kohort", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kohort")
 
 ONE_AFTER_ANOTHER = ("tests/spark/",)
