@@ -50,7 +50,7 @@ class Away:
             raise StoreBusyError("connection refused")
 
 
-def test_it_is_asked_later_and_later_until_it_is_there() -> None:
+def test_it_is_asked_later_and_later_until_it_is_there(caplog) -> None:
     time = Time()
     away, told = Away(time, 60), list[str]()
     assert time.wait(away, 300_000, told)
@@ -61,6 +61,7 @@ def test_it_is_asked_later_and_later_until_it_is_there() -> None:
     assert 60 <= time.now_s <= 60 + LONGEST_PAUSE_S
     assert set(told[:-1]) == {"the store cannot be used: connection refused"}
     assert told[-1] == ""
+    assert len(caplog.messages) == 1  # not as often as it was asked
 
 
 def test_the_end_of_patience_says_what_was_waited_for() -> None:

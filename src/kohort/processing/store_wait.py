@@ -42,7 +42,7 @@ def until_there(
 
     Raises StoreBusyError when the time is over.
     """
-    until_s, pause_s = now_s() + patience_ms / 1_000, FIRST_PAUSE_S
+    until_s, pause_s, said = now_s() + patience_ms / 1_000, FIRST_PAUSE_S, ""
     while True:
         try:
             work()
@@ -54,7 +54,9 @@ def until_there(
                     f"nothing was begun: {error}"
                 ) from error
             tell(f"the store cannot be used: {error}")
-            log.warning("the store cannot be used: %s; asked again in %.1f s", error, pause_s)
+            if said != str(error):  # once, not as often as it is asked
+                said = str(error)
+                log.warning("the store cannot be used: %s; it is asked again and again", error)
             again_s = now_s() + min(pause_s, left_s)
             while (rest_s := again_s - now_s()) > 0:
                 if stopped():
