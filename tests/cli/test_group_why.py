@@ -86,7 +86,10 @@ def test_nobody_has_it() -> None:
     assert "the group has no members" in why(AT_7, of=group(state="Empty"))[1]
     assert "no member reads orders" in why(AT_7, of=group(elsewhere))[1]
     coming, giving = replace(elsewhere, target=(TP,)), replace(MEMBER, target=())
-    assert "a (/h) is to get it" in why(AT_7, of=group(coming))[1]
+    assert why(AT_7, of=group(coming))[1] == "nobody has it yet: a (/h) is to get it"
+    late = replace(elsewhere, member_id="b-1", client_id="b", epoch=2)
+    both = replace(group(coming, late), assignment_epoch=3)
+    assert "a (/h) is to get it when b (/h) has given it up" in why(AT_7, of=both)[1]
     assert "is to give it up, and has not yet" in why(AT_7, of=group(giving))[1]
 
 

@@ -192,7 +192,9 @@ class _Judged:
             return "nobody has it: the group has no members"
         coming = [m for m in group.members if tp in (m.target or ())]
         if coming:
-            return f"nobody has it yet: {_name(coming[0])} is to get it, and waits for it"
+            late = [m for m in group.members if m is not coming[0] and _is_behind(m, group)]
+            waits = f" when {_name(late[0])} has given it up, which hangs" if late else ""
+            return f"nobody has it yet: {_name(coming[0])} is to get it{waits}"
         if group.state in JOINING:
             return "nobody has it until the rebalance ends"
         return f"nobody has it: no member reads {tp.topic}"
@@ -232,6 +234,12 @@ def _wrong_place(tp: TopicPartition, seen: Seen) -> str:
             f"lost records; `kohort group reset` sets where to go on"
         )
     return ""
+
+
+def _is_behind(member: MemberDescription, group: GroupDescription) -> bool:
+    """Whether a member (KIP-848) has not done yet what its group's epoch asks of it."""
+    epoch, wanted = member.epoch, group.assignment_epoch
+    return epoch is not None and wanted is not None and epoch < wanted
 
 
 def _rate(was: int | None, now: int | None, seconds: float) -> float:
