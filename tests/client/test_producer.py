@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -491,13 +492,31 @@ def test_the_sticky_partition_moves_on_only_from_the_one_that_is_full():
     assert alone.partition == 4
 
 
-@pytest.mark.parametrize(("chance", "chosen"), [(0.0, 1), (0.57, 1), (0.58, 2), (0.99, 3)])
-def test_records_without_a_key_go_rather_where_the_line_is_short(chance, chosen):
+def chosen(lines, longest):
+    """How often each partition follows 0 in 7,000 tries."""
+    sticky = Sticky(range(len(lines)), random.Random(1).random)
+    counts = [0] * len(lines)
+    for _ in range(7_000):
+        sticky.partition = 0
+        sticky.move_on(0, lines.__getitem__, longest)
+        counts[sticky.partition] += 1
+    return counts
+
+
+def test_records_without_a_key_go_rather_where_the_line_is_short():
     """KIP-794: lines of 0, 2 and 3 batches make chances of 4, 2 and 1 in 7."""
-    sticky = Sticky([0, 1, 2, 3], lambda: 0.0)
-    sticky._uniform = lambda: chance
-    sticky.move_on(0, [9, 0, 2, 3].__getitem__)
-    assert sticky.partition == chosen
+    counts = chosen([0, 0, 2, 3], 3)
+    assert counts == [0, pytest.approx(4_000, 0.05), pytest.approx(2_000, 0.1),
+                      pytest.approx(1_000, 0.15)]  # fmt: skip
+
+
+def test_a_choice_looks_at_few_of_many_partitions():
+    """It is made for each batch of a megabyte, and by the caller's thread."""
+    looked = []
+    sticky = Sticky(range(1_000), random.Random(1).random)
+    for _ in range(100):
+        sticky.move_on(sticky.partition, lambda p: looked.append(p) or p % 2, 1)
+    assert len(looked) < 200
 
 
 @pytest.mark.parametrize("many", [False, True])
@@ -519,11 +538,9 @@ def test_no_record_travels_alone_behind_a_full_batch(producer, broker, many):
 
 def test_equal_lines_make_equal_chances():
     """KIP-794: uniform, when no broker is slower than the others."""
-    for chance, chosen in ((0.0, 1), (0.4, 2), (0.9, 3)):
-        sticky = Sticky([0, 1, 2, 3], lambda: 0.0)
-        sticky._uniform = lambda chance=chance: chance
-        sticky.move_on(0, lambda _: 5)
-        assert sticky.partition == chosen
+    for longest in (0, 5):
+        counts = chosen([longest] * 4, longest)
+        assert counts == [0, *[pytest.approx(7_000 / 3, 0.1)] * 3]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -638,8 +655,10 @@ def test_a_row_that_cannot_be_encoded_leaves_the_rest_to_be_sent(producer, topic
     assert topic.values(0) == [b"after"]
 
 
-def test_who_sends_much_at_once_gives_way_to_the_network_thread(producer, topic, monkeypatch):
-    """Only when a quarter of the memory is in use, and never on the network thread itself."""
+@pytest.mark.parametrize("many", [False, True])
+def test_who_sends_much_at_once_gives_way_to_the_network_thread(producer, topic, monkeypatch, many):
+    """Only when a quarter of the memory is in use, for longer the more it is, and never on the
+    network thread itself."""
     pauses: list[float] = []
     its = {name: getattr(time, name) for name in ("monotonic", "time_ns")}
     monkeypatch.setattr("kohort.client.producer.time", SimpleNamespace(**its, sleep=pauses.append))
@@ -648,11 +667,16 @@ def test_who_sends_much_at_once_gives_way_to_the_network_thread(producer, topic,
     p._core.gather()
     p._core.end_flush()
     topic.broker.answers["ProduceRequest"] = lambda request, call: None
-    assert not p._core.crowded
+    monkeypatch.setattr("kohort.client.accumulator._GIVE_WAY_S", 0.0)
+    assert not p._core.give_way_s
     assert not pauses
     for _ in range(30):
-        p.send("t", bytes(8_000), partition=0)
-    assert p._core.crowded
-    assert pauses
-    assert p._core.thread.call(lambda: p._core.crowded).wait(PATIENCE_S)
-    assert p._core.thread.call(lambda: p._core.crowded).result(PATIENCE_S) == 0
+        if many:
+            p.send_many("t", [bytes(8_000)], partition=0)
+        else:
+            p.send("t", bytes(8_000), partition=0)
+    assert p._core.give_way_s > 0
+    assert len(pauses) > 1
+    assert pauses[-1] > 1.5 * pauses[0]
+    assert p._core.thread.call(lambda: p._core.give_way_s).wait(PATIENCE_S)
+    assert p._core.thread.call(lambda: p._core.give_way_s).result(PATIENCE_S) == 0

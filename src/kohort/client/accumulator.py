@@ -39,6 +39,9 @@ _PACKED_TIMES: Final = 2
 """So many times as large as without a codec where records pack well."""
 _PACKED_PART: Final = 0.9
 """That is when such a batch would be packed into so much of what one may have on its way."""
+_GIVE_WAY_S: Final = 0.00002
+"""Long enough for another thread to take the interpreter's lock."""
+_GIVE_WAY_BYTE_S: Final = 0.0004 / (1 << 20)
 NO_SEQUENCE: Final = -1
 
 Add = Callable[[BatchBuilder], int]
@@ -159,6 +162,18 @@ class Accumulator:
         """True from a refusal until half of the memory is free."""
         self.ready: dict[PartitionQueue, None] = {}
         """The queues with closed batches, the longest waiting first."""
+
+    @property
+    def give_way_s(self) -> float:
+        """How long who has begun a batch had better sleep.
+
+        Who is far ahead of the network thread writes to memory that no cache holds, and both are
+        slower. So from a quarter of the memory on it goes the slower, the further it is ahead.
+        """
+        quarters = self.memory_bytes * 4 / self._memory_max
+        if quarters <= 1:
+            return 0.0
+        return max(_GIVE_WAY_S, self.opened_bytes * _GIVE_WAY_BYTE_S * quarters)
 
     def queue(self, topic: str, partition: int) -> PartitionQueue:
         """The queue of a partition, made if need be."""

@@ -22,6 +22,8 @@ from kohort.records.columns import BinaryColumn
 _M: Final = 0x5BD1E995
 _MASK: Final = 0xFFFFFFFF
 _SEED: Final = 0x9747B28C
+_DRAWS_MAX: Final = 100
+"""Hardly ever reached."""
 
 
 def murmur2(data: bytes) -> int:
@@ -94,22 +96,25 @@ class Sticky:
         self.partition = -1
         self.move_on(-1)
 
-    def move_on(self, full: int, in_line: Callable[[int], int] | None = None) -> None:
+    def move_on(
+        self, full: int, in_line: Callable[[int], int] | None = None, longest: int = 0
+    ) -> None:
         """Choose another partition, if `full` is still the present one.
 
-        `in_line` tells how many batches of a partition wait to be sent; None: all are alike.
+        `in_line` tells how many batches of a partition wait to be sent (None: all are alike),
+        `longest` how many at the most. Partitions are drawn until one is taken, so that not all are
+        looked at for each batch: one with `n` in line in `longest + 1 - n` of `longest + 1` draws.
         """
         if full != self.partition:
             return
-        others = [p for p in self.available if p != full] or self.available
-        lines = [] if in_line is None else [in_line(p) for p in others]
-        if not lines or min(lines) == max(lines):
-            self.partition = others[int(self._uniform() * len(others))]
-            return
-        longest = max(lines) + 1
-        at = self._uniform() * sum(longest - line for line in lines)
-        for partition, line in zip(others, lines, strict=True):
-            at -= longest - line
-            self.partition = partition
-            if at < 0:
+        available, uniform = self.available, self._uniform
+        for _ in range(_DRAWS_MAX if len(available) > 1 else 0):
+            partition = available[int(uniform() * len(available))]
+            if partition != full and (
+                in_line is None
+                or not longest
+                or uniform() * (longest + 1) < longest + 1 - in_line(partition)
+            ):
+                self.partition = partition
                 return
+        self.partition = next((p for p in available if p != full), full)

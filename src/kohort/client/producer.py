@@ -34,10 +34,6 @@ if TYPE_CHECKING:
     from kohort.client.producer_core import ProducerCore
 
 T = TypeVar("T")
-_GIVE_WAY_S = 0.00002
-"""Long enough for another thread to take the interpreter's lock."""
-_GIVE_WAY_BYTE_S = 0.0002 / (1 << 20)
-"""A large batch is a longer way ahead: who is far ahead writes to memory that no cache holds."""
 
 
 class _Begun(Observed):
@@ -90,8 +86,8 @@ class Producer(Front, Transacting, _Begun):
         while True:
             result = self._core.add(topic, value, key, partition, timestamp_ms, headers)
             if not isinstance(result, Future):
-                if crowded := self._core.crowded:
-                    time.sleep(max(_GIVE_WAY_S, crowded * _GIVE_WAY_BYTE_S))
+                if give_way_s := self._core.give_way_s:
+                    time.sleep(give_way_s)
                 return result
             self._core.check_may_wait()
             deadline_ms = deadline_ms or self._core.monotonic_ms() + self.config.max_block_ms
@@ -201,10 +197,13 @@ class Producer(Front, Transacting, _Begun):
                 wanted = next(steps)
             except StopIteration as done:
                 return done.value
-            if wanted is not None:
-                core.check_may_wait()
-                if not wanted.future.wait((wanted.deadline_ms - core.monotonic_ms()) / 1000):
-                    raise core.blocked_error(topic)
+            if wanted is None:
+                if give_way_s := core.give_way_s:
+                    time.sleep(give_way_s)
+                continue
+            core.check_may_wait()
+            if not wanted.future.wait((wanted.deadline_ms - core.monotonic_ms()) / 1000):
+                raise core.blocked_error(topic)
 
 
 class AsyncProducer(AsyncTransacting, _Begun):

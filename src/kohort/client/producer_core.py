@@ -271,10 +271,9 @@ class ProducerCore:
             raise self._cluster.refusal
 
     @property
-    def crowded(self) -> int:
-        """For a thread of a user's, when much waits to be sent: how large the last batch began."""
-        much = self._accumulator.memory_bytes > self.config.buffer_memory // 4
-        return self._accumulator.opened_bytes if much and not self._loop.on_loop_thread else 0
+    def give_way_s(self) -> float:
+        """How long a thread of a user's that has begun a batch had better sleep, in seconds."""
+        return 0.0 if self._loop.on_loop_thread else self._accumulator.give_way_s
 
     def check_may_wait(self) -> None:
         """Raise UsageError on the network thread, which would wait for itself."""
@@ -404,6 +403,7 @@ class ProducerCore:
                             queues,
                             Sticky(available, random.random),
                             self.config.partitioner_adaptive_partitioning_enable,
+                            self._accumulator.ready,
                         )
                 else:
                     route.offer(available)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from kohort.client.accumulator import PartitionQueue
@@ -18,10 +19,18 @@ FATAL_TOPIC_ERRORS: Final = frozenset(
 class Route(TopicSlots):
     """A topic: its partitions' queues, and the one for records without a key."""
 
-    __slots__ = ("_adaptive", "_chooser")
+    __slots__ = ("_adaptive", "_chooser", "_ready")
 
-    def __init__(self, queues: list[PartitionQueue], chooser: Sticky, adaptive: bool) -> None:
+    def __init__(
+        self,
+        queues: list[PartitionQueue],
+        chooser: Sticky,
+        adaptive: bool,
+        ready: Collection[PartitionQueue],
+    ) -> None:
+        """`ready` are the queues that have closed batches."""
         super().__init__()
+        self._ready = ready
         self.slots = queues
         self._chooser = chooser
         self._adaptive = adaptive
@@ -30,12 +39,14 @@ class Route(TopicSlots):
     def move_on(self, full: int) -> None:
         """A batch of partition `full` is full: records without a key go to another one now."""
         queues: list[PartitionQueue] = self.slots
+        topic = queues[full].topic
 
         def in_line(partition: int) -> int:
             return len(queues[partition].closed)
 
         left = self.sticky
-        self._chooser.move_on(full, in_line if self._adaptive else None)
+        longest = max((len(q.closed) for q in self._ready if q.topic == topic), default=0)
+        self._chooser.move_on(full, in_line if self._adaptive else None, longest)
         self.sticky = self._chooser.partition
         if self.sticky != left:  # what came so fast there will come so fast here
             usual = max(queues[left].usual_bytes, queues[self.sticky].usual_bytes)
