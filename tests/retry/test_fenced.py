@@ -88,7 +88,9 @@ def test_a_kill_anywhere_changes_nothing(world: World, place: str, topic: str) -
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     values=st.lists(st.sampled_from([b"ok", b"bad", b"1", b"2", b"3", b"4"]), max_size=25),
