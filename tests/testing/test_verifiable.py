@@ -75,13 +75,15 @@ def test_events_have_kafkas_fields(cluster: Cluster, tmp_path: Path):
     cluster.create_topic("fields")
     cluster.faults.fail("Produce", "INVALID_RECORD", topic="fields")
     config = tmp_path / "java.properties"
-    config.write_text("linger.ms=0\nkey.serializer=org.example.Serializer\n")
+    # One record a batch: the refused one is not to take those behind it along.
+    config.write_text("linger.ms=0\nbatch.size=1\nkey.serializer=org.example.Serializer\n")
     produced = ran(
         cluster, "fields", "verifiable-producer", "--max-messages", "6", "--repeating-keys", "2",
         "--value-prefix", "7", "--throughput", "20", "--command-config", str(config),
         "--message-create-time", "1000",
     )  # fmt: skip
     stored = [e for e in produced if e["name"] == "producer_send_success"]
+    assert stored
     fault = cluster.faults.fail("OffsetCommit", "UNKNOWN_MEMBER_ID", group="fields")
 
     def expire() -> None:
