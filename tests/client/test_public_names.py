@@ -8,6 +8,7 @@ import sys
 import pytest
 
 import kohort
+from tests.patience import PATIENCE_S
 
 NAMES = {
     "Admin",
@@ -52,7 +53,11 @@ def imported_by(statement: str) -> set[str]:
     """The modules that a statement imports, in an interpreter of its own."""
     code = f"import sys; before = set(sys.modules); {statement}; print(*set(sys.modules) - before)"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
     )
     return set(done.stdout.split())
 
