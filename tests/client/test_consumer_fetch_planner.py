@@ -456,6 +456,18 @@ def test_out_of_range_at_a_follower_asks_the_leader() -> None:
     assert world.one(110).node == 0
 
 
+def test_a_follower_is_preferred_for_so_long_only() -> None:
+    """KIP-392: after `metadata.max.age.ms` the leader is asked again, who may name another."""
+    world = World(1)
+    order = world.one()
+    hint = FetchResult(world.tps[0], 0, 100, 100, 0, b"", preferred_replica=7)
+    world.planner.arrived(order.token, [hint], 5)
+    order = world.one(60_004)
+    assert order.node == 7
+    world.planner.arrived(order.token, [], 60_004)
+    assert world.one(60_005).node == 0
+
+
 def test_a_lost_connection_is_tried_again_and_resets_nothing() -> None:
     """C8: no reset on a transport error."""
     world = World(2)

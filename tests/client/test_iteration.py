@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kohort import AsyncConsumer, Consumer, TopicPartition
+from kohort import AsyncConsumer, Consumer, OffsetAndMetadata, TopicPartition
 from kohort.errors import WakeupError
 from tests.clusters import Cluster
 from tests.patience import PATIENCE_S
@@ -174,3 +174,33 @@ def test_an_exception_leaves_the_records_of_the_last_poll_open(world: World) -> 
     assert asyncio.run(committed()) == 4
     asyncio.run(read(fails=False))
     assert asyncio.run(committed()) == 10
+
+
+def test_assigning_others_commits_what_was_read_of_those_before(world: World, iterating) -> None:
+    """Spec 4.1, 4.5: they are given up by it, so it is as before a rebalance."""
+    topic, group = world.topic(2, records=20), world.group()
+    reading = iterating(group_id=group)
+    reading.call("assign", [(topic, 0)])
+    reading.call("position", (topic, 0))
+    count = 0
+    while count < 10:
+        count += len(reading.call("poll", 1))
+    reading.call("assign", [(topic, 1)])
+    found = reading.call("committed", [(topic, 0)])[topic, 0]
+    for _ in range(1_000):
+        if found is not None:
+            break
+        found = reading.call("committed", [(topic, 0)])[topic, 0]
+    assert found is not None
+    assert found.offset == 10
+
+
+def test_a_seek_takes_the_epoch_of_its_place(world: World, iterating) -> None:
+    """Spec 4.6, 4.7 (KIP-320): so that a log truncated since is noticed from there on."""
+    topic = world.topic(1, records=10)
+    reading = iterating()
+    reading.call("assign", [(topic, 0)])
+    reading.call("position", (topic, 0))
+    reading.call("seek", (topic, 0), OffsetAndMetadata(4, "", 0))
+    assert reading.consumer._core.positions.get(TopicPartition(topic, 0)).offset_epoch == 0
+    assert reading.next() == b"4"

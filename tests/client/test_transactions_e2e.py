@@ -314,6 +314,28 @@ def test_with_asyncio(cluster: Cluster) -> None:
         assert found.offset == 5
 
 
+def test_with_asyncio_a_refused_commit_is_aborted(cluster: Cluster) -> None:
+    """As of threads: the block ends with the error, and the next transaction may begin."""
+    cluster.create_topic("small", 1, {"max.message.bytes": "1000"})
+
+    async def run() -> None:
+        async with AsyncProducer(bootstrap_servers=cluster.bootstrap, transactional_id="tx") as p:
+            await p.init_transactions(PATIENCE_S)
+            with pytest.raises(AbortableTransactionError, match="too large"):
+                await too_large(p)
+            async with p.transaction():
+                await p.send("t", b"after")
+
+    asyncio.run(run())
+    assert shows(cluster, [b"after"])
+
+
+async def too_large(p: AsyncProducer) -> None:
+    async with p.transaction():
+        await p.send("t", b"before")
+        await p.send("small", b"x" * 2_000)
+
+
 def test_who_is_fenced_is_not_told_to_do_it_again(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
