@@ -26,7 +26,7 @@ def test_its_python_blocks_are_tests_that_pass(tmp_path: Path):
         (tmp_path / f"test_block_{number}.py").write_text(code)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "kohort.testing.plugin", "-q", "--strict-markers"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S,
+        cwd=tmp_path, capture_output=True, text=True, timeout=2 * PATIENCE_S,
         env={**os.environ, **ENV, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )  # fmt: skip
     tests = sum(code.count("def test_") for code in files)

@@ -22,7 +22,7 @@ def run(directory: Path, code: str, *options: str) -> subprocess.CompletedProces
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "kohort.testing.plugin", "-q", "--strict-markers",
          *options],
-        cwd=directory, env=ENV, capture_output=True, text=True, timeout=PATIENCE_S,
+        cwd=directory, env=ENV, capture_output=True, text=True, timeout=2 * PATIENCE_S,
     )  # fmt: skip
 
 
