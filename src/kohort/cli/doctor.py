@@ -65,6 +65,13 @@ def check_kernel() -> Finding:
     return Finding("kernel", WARNING, f"{said}: correct, but far slower", cure)
 
 
+def check_dependency(module: str, purpose: str) -> Finding:
+    """A module that comes with Kohort itself, unless somebody took it away."""
+    if importlib.util.find_spec(module) is not None:
+        return Finding(module, OK, purpose)
+    return Finding(module, WARNING, f"missing: {purpose}", f"pip install {module}")
+
+
 def check_extra(module: str, extra: str, purpose: str) -> Finding:
     """A module that an optional feature needs."""
     if importlib.util.find_spec(module) is not None:
@@ -142,7 +149,8 @@ def check_unix_sockets() -> Finding:
 CHECKS: tuple[Callable[[], Finding], ...] = (
     check_python,
     check_kernel,
-    lambda: check_extra("cramjam", "arrow", "snappy, lz4 and zstd"),
+    lambda: check_dependency("cramjam", "snappy, lz4, reading zstd"),
+    lambda: check_dependency("zstandard", "writing zstd"),
     lambda: check_extra("pyarrow", "arrow", "poll_arrow, produce_arrow, Spark"),
     lambda: check_extra("pyspark", "spark", "pipelines"),
     check_pandas,

@@ -316,7 +316,7 @@ class ProducerConfig(ClientConfig):
     compression_lz4_level: int | None = None
     """1 to 12; None for the fast compressor (1)."""
     compression_zstd_level: int | None = None
-    """1 to 22; None for the fastest (1). 3, Kafka's default, packs text up to a seventh smaller."""
+    """1 to 22; None for the fastest (1). 3, Kafka's default, packs text up to a sixth smaller."""
     transactional_id: str | None = None
     """Records and offsets go in transactions; a new producer of this name fences the old one."""
     transaction_timeout_ms: int = 60_000
