@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,6 +15,7 @@ from kohort.processing import items as pure
 from kohort.processing import items_implementation
 from kohort.processing.handlers import HandlerSpec, Received, done
 from kohort.records import Record
+from kohort.retry.classify import stated
 from kohort.spark import Pipeline
 
 
@@ -114,3 +115,34 @@ def test_a_coroutine_that_nobody_awaits_is_no_success(kind: Any) -> None:
         kind.run_plain(items, 0, wrapped, Received, None)
     with pytest.raises(UsageError, match="nothing of it has run"):
         done(HandlerSpec("t", wrapped), Received(items[0].record), wrapped(items[0].record))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"threads": "8"}, "threads='8': a number of workers"),
+        ({"tasks": 0}, "tasks=0: a number of workers, at least one"),
+        ({"processes": True}, "processes=True: a number"),
+    ],
+)
+def test_a_number_of_workers_that_is_none_is_refused(options: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        app(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"circuit": 5}, r"circuit=5; write CircuitConfig\(tokens=5\)"),
+        ({"circuit": "off"}, "circuit='off'; a CircuitConfig is wanted"),
+        ({"max_batch": "9"}, "max_batch='9'; a number"),
+    ],
+)
+def test_an_option_of_the_wrong_kind_is_refused(options: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        app().handler("t", **options)(nothing)
+
+
+def test_a_reason_that_is_no_text_is_refused_in_words() -> None:
+    with pytest.raises(UsageError, match=r"not ValueError\('x'\); give str\(error\)"):
+        stated(cast(Any, ValueError("x")), permanent=True)

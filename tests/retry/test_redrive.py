@@ -44,6 +44,12 @@ class Failures:
         self.handled: list[tuple[int, int]] = []
         self.mended = False
         self.run_app(count)
+        failed = [TopicPartition(self.topics.failed, n) for n in range(3)]
+        seen = [r for page in pages_to_end(self._reads_committed(), failed) for r in page]
+        assert len(seen) == count, "all have failed, and whoever reads committed records sees it"
+
+    def _reads_committed(self) -> ConsumerConfig:
+        return ConsumerConfig.from_mapping({**self.client, "isolation_level": "read_committed"})
 
     def run_app(self, until: int) -> None:
         """Run the app until it has handled so many records."""
@@ -78,8 +84,7 @@ class Failures:
         name = self.topics.entry
         if target.startswith("tier"):
             name = self.topics.tier(self.topics.policy.tiers[0])
-        config = ConsumerConfig.from_mapping({**self.client, "isolation_level": "read_committed"})
-        pages = pages_to_end(config, [TopicPartition(name, n) for n in range(3)])
+        pages = pages_to_end(self._reads_committed(), [TopicPartition(name, n) for n in range(3)])
         return [record for page in pages for record in page]
 
 

@@ -86,8 +86,9 @@ class AdminUsers(AdminCalls):
     ) -> None:
         """Make a user, or give one another password; connections that are open stay open.
 
-        `mechanisms` are SCRAM-SHA-256 and SCRAM-SHA-512. Raises ConfigError for a name or password
-        that clients would write differently (RFC 4013), BrokerError.
+        `mechanisms` are SCRAM-SHA-256 and SCRAM-SHA-512. Raises UsageError for a name or password
+        that is no text or empty, ConfigError for one that clients would write differently (RFC
+        4013), BrokerError.
         """
         from kohort.sasl.saslprep import require_prepared
         from kohort.sasl.scram import MECHANISM_IDS, salted_password

@@ -166,8 +166,8 @@ class App:
         self.policy = _policy(retries)
         workers = {"threads": threads, "tasks": tasks, "processes": processes or _processors()}
         for kind, number in workers.items():
-            if number < 1:
-                raise ConfigError(f"{kind}={number}: at least one worker is needed")
+            if type(number) is not int or number < 1:
+                raise ConfigError(f"{kind}={number!r}: a number of workers, at least one")
         self._workers = workers
         self._limits = Limits(max_records, max_bytes, parse_duration_ms(head_timeout))
         self.exactly = Exactly.parse(exactly_once)
@@ -237,8 +237,10 @@ class App:
         topic = checked_topic(topic, "app.handler")
 
         def register(function: Function) -> Function:
-            if max_batch < 1:
-                raise ConfigError(f"the handler of {topic!r}: max_batch={max_batch}; at least 1")
+            if type(max_batch) is not int or max_batch < 1:
+                raise ConfigError(
+                    f"the handler of {topic!r}: max_batch={max_batch!r}; a number, at least 1"
+                )
             kind = self._kind(topic, function, batch=batch, arrow=arrow)
             pool = _pool(topic, kind, workers, parse_duration_ms(timeout))
             if pool == "processes" and serde_of(decode) is not None:
@@ -254,7 +256,7 @@ class App:
                 _choice(Order, "order", order),
                 blocking if isinstance(blocking, Blocking) else Blocking.parse(blocking),
                 _choice(OnFailure, "on_failure", on_failure),
-                circuit or CircuitConfig(),
+                _circuit(topic, circuit),
                 pool,
             )
             rows = self.exactly.rows(topic, kind, function, table, tuple(key), origin)
@@ -543,6 +545,16 @@ def _choice(kind: Any, name: str, value: str) -> Any:
     except ValueError:
         known = ", ".join(each.value for each in kind)
         raise ConfigError(f"{name}={value!r} is not one of {known}") from None
+
+
+def _circuit(topic: str, given: Any) -> CircuitConfig:
+    if given is None or isinstance(given, CircuitConfig):
+        return given or CircuitConfig()
+    raise ConfigError(
+        f"the handler of {topic!r}: circuit={given!r}; write CircuitConfig(tokens={given!r})"
+        if type(given) is int
+        else f"the handler of {topic!r}: circuit={given!r}; a CircuitConfig is wanted"
+    )
 
 
 def _processors() -> int:

@@ -19,7 +19,7 @@ from enum import StrEnum
 from typing import Final
 
 from kohort.config import parse_duration_ms
-from kohort.errors import KohortError
+from kohort.errors import KohortError, UsageError
 
 MAX_REASON_CHARS: Final = 100
 MAX_CAUSES: Final = 32
@@ -151,7 +151,15 @@ def stated(
     min_delay_ms: int = 0,
     disposition: Disposition | None = None,
 ) -> Failure:
-    """A failure that was marked without raising; cheap, since no stack is built."""
+    """A failure that was marked without raising; cheap, since no stack is built.
+
+    Raises UsageError for a reason that is no text.
+    """
+    if not isinstance(reason, str):
+        raise UsageError(
+            f"the reason of a failure is a short text by which failures are counted, such as "
+            f"'bad_price', not {reason!r}; give str(error) as the message"
+        )
     reason = clean_reason(reason)
     if disposition is None:
         disposition = Disposition.FATAL if permanent else Disposition.RETRYABLE
