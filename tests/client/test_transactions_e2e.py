@@ -281,6 +281,26 @@ def test_a_broken_transaction_is_told_at_once(cluster: Cluster) -> None:
     assert shows(cluster, [b"z"])
 
 
+def test_a_broken_transaction_is_told_once_with_asyncio(cluster: Cluster) -> None:
+    """Its end tells of what failed; the flush of the next one does not tell it again."""
+    cluster.create_topic("small", 1, {"max.message.bytes": "1000"})
+
+    async def run() -> None:
+        async with AsyncProducer(bootstrap_servers=cluster.bootstrap, transactional_id="tx") as p:
+            await p.init_transactions(PATIENCE_S)
+            p.begin_transaction()
+            await p.send("small", b"x" * 2_000)
+            with pytest.raises(AbortableTransactionError, match="too large"):
+                await p.commit_transaction(PATIENCE_S)
+            await p.abort_transaction(PATIENCE_S)
+            async with p.transaction():
+                await p.send("t", b"z")
+                await p.flush(PATIENCE_S)
+
+    asyncio.run(run())
+    assert shows(cluster, [b"z"])
+
+
 def test_closing_aborts_what_is_open(cluster: Cluster) -> None:
     """Else those who read committed records would wait for it until its time is over."""
     p = producer(cluster)
