@@ -1,7 +1,7 @@
 """The clients of Python beside one another, on the embedded broker and on Apache Kafka's: a table.
 
     python -m benchmarks.bench_clients [--only consume|produce] [--cells 100-none-1,1000-zstd-100]
-    python -m benchmarks.bench_clients --broker embedded [--scale 0.1]
+    python -m benchmarks.bench_clients --broker embedded [--scale 0.1] [--runs 3]
 
 Values of 100 bytes and 1 KB; none, lz4 and zstd; 1 and 100 partitions; both brokers keep records in
 files (`os`) and have a process of their own. It is the short form of `bench_consume --apache` and
@@ -10,6 +10,10 @@ tenth of a second a fast client would only be seen to begin), so that the whole 
 within ten minutes on a machine that does nothing else. A cell says records a second, in thousands;
 CPU seconds of the client's process for a million records; and its largest memory in MB. **Ratios**
 are those of rates to confluent-kafka's in the same cell.
+
+One run of a second may be off by a third. With `--runs` the clients of a cell take so many turns, a
+cell says what the run of the median rate came to, and the ratio is that of the medians, with the
+least and the largest of all rounds behind it; the two clients that nobody takes for fast run once.
 """
 
 from __future__ import annotations
@@ -48,30 +52,45 @@ PRODUCE = {
     "aiokafka": ("aiokafka", 0.3), "kafka-python": ("kafka-python", 0.3),
 }  # fmt: skip
 """Client -> its title, and its part of `bench_produce.COUNTS`."""
+ONCE = {"aiokafka_getmany", "kafka_python_poll", "aiokafka", "kafka-python"}
+"""Clients that run once, however often the others do."""
 
 
 GONE_S = 60.0
 """So long a deleted topic may still be known of."""
 
 
-def consume(bootstrap: str, case: Case, scale: float) -> Iterator[dict[str, Any] | None]:
-    """Fill a topic, and let each client read it; None: it failed, and said why."""
+Figures = dict[str, Any] | None
+"""What one run came to; None: it failed, and said why."""
+Run = tuple[str, Figures]
+"""A client, and what it came to."""
+
+
+def consume(bootstrap: str, case: Case, scale: float, runs: int) -> Iterator[Run]:
+    """Fill a topic, and let each client read it."""
     size, codec, partitions = case
     topic = f"bench-{size}-{codec}-{partitions}"
     records = int(scale * (RECORDS if size == 100 else RECORDS // 5))
     bench_consume.fill(bootstrap, topic, size, codec, records)
-    for name, (_, share) in CONSUME.items():
-        least = max(int(records * share), bench_consume.LEAST)
-        yield bench_consume.one(name, bootstrap, topic, least)
+    for name in turns(CONSUME, runs):
+        least = max(int(records * CONSUME[name][1]), bench_consume.LEAST)
+        yield name, bench_consume.one(name, bootstrap, topic, least)
     delete(bootstrap, topic)
 
 
-def produce(bootstrap: str, case: Case, scale: float) -> Iterator[dict[str, Any] | None]:
+def produce(bootstrap: str, case: Case, scale: float, runs: int) -> Iterator[Run]:
     """Let each client fill a topic of its own."""
-    for name, (_, share) in PRODUCE.items():
+    for name in turns(PRODUCE, runs):
         os.sync()  # what the client before has left to be written is not this one's to wait for
-        yield bench_produce.one(nullcontext(bootstrap), name, case, share * scale)
+        share = PRODUCE[name][1] * scale
+        yield name, bench_produce.one(nullcontext(bootstrap), name, case, share)
         delete(bootstrap, bench_produce.TOPIC)
+
+
+def turns(clients: dict[str, tuple[str, float]], runs: int) -> Iterator[str]:
+    """Who runs, one after another."""
+    for turn in range(runs):
+        yield from (name for name in clients if not turn or name not in ONCE)
 
 
 def delete(bootstrap: str, topic: str) -> None:
@@ -90,7 +109,7 @@ def delete(bootstrap: str, topic: str) -> None:
 def table(
     title: str,
     clients: dict[str, tuple[str, float]],
-    run: Callable[[Case], Iterator[dict[str, Any] | None]],
+    run: Callable[[Case], Iterator[Run]],
     cases: list[Case],
 ) -> None:
     """One table in Markdown, a row as soon as it is measured; what went wrong goes to stderr."""
@@ -99,23 +118,33 @@ def table(
     print("|---" * (len(heads) + 1) + "|", flush=True)
     for case in cases:
         size, codec, partitions = case
-        found: list[dict[str, Any] | None] = []
+        found: dict[str, list[Figures]] = {name: [] for name in clients}
         try:
-            found.extend(run(case))
+            for name, figures in run(case):
+                found[name].append(figures)
         except KohortError as error:  # the broker's part; the other cells are measured all the same
             print(f"{title}, {case}: {error}", file=sys.stderr, flush=True)
-        found += [None] * (len(heads) - len(found))
-        base = found[0]
-        cells = [cell(figures, base if n else None) for n, figures in enumerate(found)]
+        base, *others = found.values()
+        cells = [cell(base, []), *(cell(figures, base) for figures in others)]
         print(f"| {size} B, {codec}, {partitions} | {' | '.join(cells)} |", flush=True)
 
 
-def cell(figures: dict[str, Any] | None, base: dict[str, Any] | None) -> str:
-    """What a client came to."""
+def cell(runs: list[Figures], base: list[Figures]) -> str:
+    """What a client came to, beside the one that ran before it."""
+    figures, beside = median(runs), median(base)
     if figures is None:
         return "failed"
-    ratio = f"**{figures['rate'] / base['rate']:.1f}** " if base else ""
+    ratio = f"**{figures['rate'] / beside['rate']:.1f}** " if beside else ""
+    rounds = [a["rate"] / b["rate"] for a, b in zip(runs, base, strict=False) if a and b]
+    if len(rounds) > 1:
+        ratio += f"({min(rounds):.1f}-{max(rounds):.1f}) "
     return f"{ratio}{figures['rate'] / 1e3:,.0f} k; {figures['cpu']:.2f}; {figures['memory']:.0f}"
+
+
+def median(runs: list[Figures]) -> Figures:
+    """The run of the median rate; of two the slower one."""
+    by_rate = sorted((run for run in runs if run), key=lambda run: run["rate"])
+    return by_rate[(len(by_rate) - 1) // 2] if by_rate else None
 
 
 @contextmanager
@@ -131,6 +160,7 @@ def main() -> int:
     parser.add_argument("--cells", default="", help="for example 100-none-1,1000-zstd-100")
     parser.add_argument("--broker", choices=["embedded", "apache"], help="this one alone")
     parser.add_argument("--scale", type=float, default=1.0, help="of the records; 0.1: a rehearsal")
+    parser.add_argument("--runs", type=int, default=1, help="so often each client takes its turn")
     given = parser.parse_args()
     wanted = {name for name in given.cells.split(",") if name}
     cases = [c for c in CASES if not wanted or f"{c[0]}-{c[1]}-{c[2]}" in wanted]
@@ -144,8 +174,8 @@ def main() -> int:
     began = time.monotonic()
     for broker, start in brokers.items():
         with start() as bootstrap:
-            reading = partial(consume, bootstrap, scale=given.scale)
-            writing = partial(produce, bootstrap, scale=given.scale)
+            reading = partial(consume, bootstrap, scale=given.scale, runs=given.runs)
+            writing = partial(produce, bootstrap, scale=given.scale, runs=given.runs)
             if given.only != "produce":
                 table(f"Reading from {broker}", CONSUME, reading, cases)
             if given.only != "consume":
