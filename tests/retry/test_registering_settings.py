@@ -23,7 +23,7 @@ def nothing(record: object) -> None:
         ({"decode": "jsn"}, "decode='jsn'; it is 'json', 'text'"),
         ({"permanent": ValueError}, "a list of exception classes"),
         ({"temporary": ["ValueError"]}, "a list of exception classes"),
-        ({"max_batch": 0, "batch": True}, "max_batch=0; at least 1"),
+        ({"max_batch": 0, "batch": True}, "max_batch=0; a number, at least 1"),
         ({"retries": ["5m"]}, "write the delays as a text"),
         ({"blocking": 5}, "write the delays as a text"),
     ],
