@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,26 +13,26 @@ from kohort.client.admin import Admin
 from kohort.client.admin_types import TransactionListing
 from kohort.errors import KohortError
 from kohort.testing import Cluster
+from tests.patience import until
 
 from .conftest import Run
 
 
 @pytest.fixture
 def topic(kohort: Run, request: pytest.FixtureRequest) -> str:
-    name = request.node.name.replace("_", "-")
-    kohort("topic", "create", name)
+    name = re.sub("[^a-z]", "-", request.node.name.lower())
+    assert kohort("topic", "create", name).code == 0
     return name
 
 
 @pytest.fixture
 def begun(cluster: Cluster, topic: str) -> Iterator[Producer]:
     """A producer whose transaction is open in the topic, named as the topic."""
-    producer = Producer(bootstrap_servers=cluster.bootstrap, transactional_id=topic)
-    producer.init_transactions()
-    producer.begin_transaction()
-    producer.send(topic, b"unread").result(30)
-    yield producer
-    producer.close()
+    with Producer(bootstrap_servers=cluster.bootstrap, transactional_id=topic) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"unread").result(30)
+        yield producer
 
 
 def test_one_that_is_open(kohort: Run, begun: Producer, topic: str) -> None:
@@ -75,6 +77,54 @@ def test_one_that_hangs(
     assert "would abort" in kohort("transaction", "abort", *where).out
     assert kohort("transaction", "abort", *where, "--execute").code == 0
     assert len(kohort("transaction", "open", topic).lines) == 1
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_one_that_ends_while_it_is_looked_for(
+    kohort: Run, begun: Producer, topic: str, monkeypatch: pytest.MonkeyPatch, another: bool
+) -> None:
+    """Between its partition's answer and its coordinator's it ends: it does not hang.
+
+    Nor does the next one of the same producer, begun and known before the second look.
+    """
+    listing, ended = Admin.list_transactions, False
+
+    def list_transactions(admin: Admin, **wanted: Any) -> list[TransactionListing]:
+        nonlocal ended
+        if ended:
+            return listing(admin, **wanted)
+        ended = True
+        begun.commit_transaction()
+        until(  # its markers are written after the answer
+            lambda: admin.describe_transactions([topic])[topic].state == "CompleteCommit",
+            "the coordinator has ended it",
+        )
+        found = listing(admin, **wanted)
+        if another:
+            begun.begin_transaction()
+            begun.send(topic, b"the next").result(30)
+        return found
+
+    monkeypatch.setattr(Admin, "list_transactions", list_transactions)
+    ran = kohort("transaction", "open", topic, "-o", "json")
+    states = [(row["state"], row["start_offset"]) for row in ran.json["rows"]]
+    assert states == ([("Ongoing", 2)] if another else [])
+
+
+def test_one_whose_coordinator_moves_while_it_is_asked(
+    kohort: Run, begun: Producer, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither broker may list it then: it is asked for again before it is said to hang."""
+    listing, asked = Admin.list_transactions, 0
+
+    def list_transactions(admin: Admin, **wanted: Any) -> list[TransactionListing]:
+        nonlocal asked
+        asked += 1
+        return [] if asked == 1 else listing(admin, **wanted)
+
+    monkeypatch.setattr(Admin, "list_transactions", list_transactions)
+    (row,) = kohort("transaction", "open", topic, "-o", "json").json["rows"]
+    assert (row["state"], row["transactional_id"], asked) == ("Ongoing", topic, 2)
 
 
 def test_what_there_is_not(kohort: Run, topic: str) -> None:
