@@ -16,7 +16,7 @@ from kohort.errors import WakeupError
 from tests.clusters import Cluster
 from tests.patience import PATIENCE_S
 
-from .consumer_world import World, values
+from .consumer_world import World, take, values
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +71,22 @@ def iterating(request, world: World) -> Iterator[Callable[..., Iterating]]:
         yield make
         for each in made:
             each.call("close", 5)
+
+
+def test_an_iteration_that_the_collector_ends_waits_for_no_lock(world: World) -> None:
+    """C9: that may be on the network thread, which holds the consumer's lock; nothing is lost."""
+    topic = world.topic(1, records=6)
+    consumer = world.consumer()
+    consumer.assign([(topic, 0)])
+    consumer.seek_to_beginning()
+    records = iter(consumer)
+    assert [next(records).value for _ in range(3)] == values(range(3))
+    collector = threading.Thread(target=records.close, daemon=True)
+    with consumer._core.lock:
+        collector.start()
+        collector.join(PATIENCE_S)
+        assert not collector.is_alive()
+    assert take(consumer, 3) == values(range(3, 6))
 
 
 def test_a_seek_within_an_iteration_holds_from_the_next_record_on(world: World, iterating) -> None:

@@ -11,6 +11,8 @@ Rules:
   one at a time, takes data out.
 - A record set read to its end is given back before its last records are handed out, so that the
   next one is on its way while the caller works (spec 4.2).
+- An iteration that nobody ended is ended by the collector, on any thread and inside any lock:
+  `end_piece` waits for no lock. What it could not do the next call does.
 
 Shell: threads.
 """
@@ -100,7 +102,7 @@ class FetchReader:
     def take(self, most: int) -> list[Record]:
         """Up to `most` records that are here already; empty when there are none."""
         out: list[Record] = []
-        self._end_piece()
+        self._settle()
         while len(out) < most:
             found = self._head()
             if found is None:
@@ -133,7 +135,7 @@ class FetchReader:
         """Up to `most` rows as columns; stops when there are `enough`, in rows or in bytes."""
         out: list[Columns] = []
         rows = size = 0
-        self._end_piece()
+        self._settle()
         while rows < enough and size < ENOUGH_COLUMN_BYTES:
             found = self._head(with_copies=not out)
             if found is None:
@@ -160,7 +162,7 @@ class FetchReader:
 
     def take_piece(self, most: int) -> Piece | None:
         """Records of one partition; the position moves with each `hand_one`."""
-        self._end_piece()
+        self._settle()
         while (found := self._head()) is not None:
             position, fetched = found
             chunk = self._chunk(position, fetched)
@@ -193,23 +195,32 @@ class FetchReader:
         elif used:
             last = piece.records[used - 1].offset
             position.acked, position.acked_epoch = max(position.acked, last), position.offset_epoch
-        self._end_piece()
+        if self._lock.acquire(blocking=False):
+            try:
+                self._end_piece()
+            finally:
+                self._lock.release()
+
+    def _settle(self) -> None:
+        """End the piece that an iteration has left."""
+        if self._piece is not None:
+            with self._lock:
+                self._end_piece()
 
     def _end_piece(self) -> None:
-        """What an iteration did not hand out stays where it was (C9)."""
+        """What an iteration did not hand out stays where it was (C9). Under the lock."""
         piece, self._piece = self._piece, None
         if piece is None:
             return
         position, fetched = piece.position, piece.fetched
-        with self._lock:
-            if position.buffer is not fetched:
-                return
-            used = bisect_left(piece.records, position.offset, key=_offset)
-            fetched.held = piece.records[used:] + fetched.held
-            if not fetched.held:
-                self._advance(position, fetched, piece.next_offset, piece.next_epoch)
-            else:
-                self.queue(position)
+        if position.buffer is not fetched:
+            return
+        used = bisect_left(piece.records, position.offset, key=_offset)
+        fetched.held = piece.records[used:] + fetched.held
+        if not fetched.held:
+            self._advance(position, fetched, piece.next_offset, piece.next_epoch)
+        else:
+            self.queue(position)
 
     def _count(self, position: Position, records: int, size: int = 0) -> None:
         """For the metrics."""
