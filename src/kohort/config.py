@@ -37,6 +37,8 @@ _SECRET = (
     "keystore_key",
     "sasl_users",
 )
+_SIZES = ("batch_size", "buffer_memory", "max_request_size", "sasl_server_max_receive_size")
+"""Settings in bytes whose names (Kafka's) do not say so."""
 _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 
 
@@ -208,7 +210,7 @@ def _convert(role: str, name: str, value: Any, hint: Any) -> Any:
             return int(value)
         if int in kinds and name.endswith("_ms"):
             return parse_duration_ms(value)
-        if int in kinds and "bytes" in name:
+        if int in kinds and ("bytes" in name or name in _SIZES):
             return parse_size_bytes(value)
         if float in kinds:
             return float(value)
@@ -218,4 +220,10 @@ def _convert(role: str, name: str, value: Any, hint: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip())
     if str in kinds:
         return value
-    raise ConfigError(f"{role} configuration {name}={shown} is not a {hint}")
+    if bool in kinds:
+        needed = "true or false is needed"
+    elif int in kinds:
+        needed = "a whole number is needed"
+    else:
+        needed = "a Python function is needed; give it where the client is made"
+    raise ConfigError(f"{role} configuration {name}={shown}: {needed}")

@@ -30,7 +30,7 @@ def churned(kohort: Run, cluster: Cluster) -> str:
     return "churned"
 
 
-def test_what_happened_in_words(kohort: Run, churned: str) -> None:
+def test_what_happened_in_words(kohort: Run, cluster: Cluster, churned: str) -> None:
     ran = kohort("group", "timeline", churned)
     assert ran.code == 0
     assert "generation 1  stable" in ran.lines[0]
@@ -41,6 +41,9 @@ def test_what_happened_in_words(kohort: Run, churned: str) -> None:
     assert "moves-" not in ran.out
     assert "moves-0" in kohort("group", "timeline", churned, "--moves").out
     assert not ran.err
+    kohort("topic", "create", "single")
+    with member(cluster, "alone", "single"):
+        assert "1 (the group has 1 partition): 1 nobody" in kohort("group", "timeline", "alone").out
 
 
 def test_forms_for_programs(kohort: Run, churned: str) -> None:

@@ -65,6 +65,14 @@ def test_the_table_of_commands_says_what_the_commands_say() -> None:
         assert command_at((name,)).get_short_help_str(200).split(".")[0] == said.split(".")[0]
 
 
+def test_no_command_is_described_by_half_a_sentence(bare: Run) -> None:
+    """click cuts at 45 characters; whoever looks for a command reads these lines."""
+    groups = {path[:-1] for path in PATHS}
+    assert {("group",), ("topic", "config")} <= groups
+    for path in groups:
+        assert "..." not in bare(*path, "--help").out.partition("Commands:")[2]
+
+
 def test_help_imports_nothing_but_the_command_itself() -> None:
     """`kohort --help` stays under 0.15 s because nothing else is loaded."""
     code = (

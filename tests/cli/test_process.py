@@ -130,7 +130,7 @@ def test_an_output_that_takes_nothing_is_told(cluster: Cluster) -> None:
     env = {**os.environ, "PYTHONPATH": SRC, "KOHORT_BOOTSTRAP_SERVERS": cluster.bootstrap}
     read = ("consume", "unwritten", "-g", "unwritten", "--from-beginning", "-e")
     with open("/dev/full", "w") as full:
-        for args in (("topic", "list"), ("group", "list", "-o", "json"), read):
+        for args in (("--help",), ("topic", "list"), ("group", "list", "-o", "json"), read):
             done = subprocess.run(
                 [sys.executable, "-m", "kohort", *args],
                 stdout=full, stderr=subprocess.PIPE, text=True, env=env, timeout=PATIENCE_S,

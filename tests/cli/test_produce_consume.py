@@ -25,6 +25,7 @@ def test_lines_in_lines_out(kohort: Run) -> None:
     assert (ran.code, ran.out) == (0, "")
     assert ran.err.startswith("3 records stored in lines (the broker made the topic")
     assert kohort("produce", "lines", stdin=b"").err == "0 records stored in lines\n"
+    assert kohort("produce", "never-made", stdin=b"").err == "0 records stored in never-made\n"
     ran = kohort("consume", "lines", "--from-beginning", "--until-end", "-f", "value")
     assert (ran.code, ran.out, ran.err) == (0, "one\n\ntwo\n", "")
 

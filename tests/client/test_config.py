@@ -52,6 +52,28 @@ def test_dotted_keys_text_values_and_addresses_in_one_string():
     assert c.partition_assignment_strategy == ("sticky", "range")
 
 
+@pytest.mark.parametrize("name", ["batch.size", "buffer.memory", "max.request.size"])
+def test_sizes_may_be_written_with_a_unit_where_kafkas_name_does_not_say_bytes(name):
+    config = ProducerConfig.from_mapping({name: "2MiB"})
+    assert getattr(config, name.replace(".", "_")) == 2 << 20
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("batch.size", "big", "batch_size='big': 'big' is not a size; write for example 512"),
+        ("retries", "often", "retries='often': a whole number is needed"),
+        ("enable.idempotence", "maybe", "enable_idempotence='maybe': true or false is needed"),
+        ("sasl.oauthbearer.token.provider", "f", "a Python function is needed"),
+    ],
+)
+def test_a_text_that_is_no_value_is_refused_in_words(name, value, says):
+    with pytest.raises(ConfigError) as error:
+        ProducerConfig.from_mapping({name: value})
+    assert says in str(error.value)
+    assert "class" not in str(error.value)
+
+
 @pytest.mark.parametrize("text", ["", "host", "host:", ":9092", "host:0", "host:70000", "a b:1"])
 def test_a_bad_address_is_refused(text):
     with pytest.raises(ConfigError):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from kohort.cli.app import CommandGroup
 from kohort.cli.connect import Client, client_options, open_admin
 from kohort.cli.output import output_option, show
 
@@ -56,7 +57,7 @@ def _who_options(function: F) -> F:
     return operation(principal(host(function)))
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def acl() -> None:
     """Who may do what."""
 

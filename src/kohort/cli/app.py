@@ -24,6 +24,8 @@ from kohort.errors import BrokerError, ConfigError, KohortError
 
 UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What a full disk or a broken one behind our standard output is told by."""
+_WHOLE = 1_000
+"""Characters of a command's first sentence; more than any has."""
 EXIT_FAILED, EXIT_USAGE, EXIT_CHECK_FAILED, EXIT_PARTIAL, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 
 # name -> (module, attribute, one line of help)
@@ -93,8 +95,21 @@ OPTIONAL = {
 EXTRAS = {"demo": "demo", "pipeline": "spark", "retry": "spark", "failed": "spark"}
 
 
-class LazyGroup(click.Group):
+class CommandGroup(click.Group):
+    """A group whose help says of each command its whole first sentence, where click cuts it."""
+
+    group_class = type  # groups within it, too
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(n, c.get_short_help_str(_WHOLE)) for n, c in found if c])
+
+
+class LazyGroup(CommandGroup):
     """A group that knows its commands' names and help without importing them."""
+
+    group_class = CommandGroup
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -119,8 +134,7 @@ class LazyGroup(click.Group):
         except OSError as error:
             if error.errno not in UNWRITTEN:
                 raise
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise KohortError(f"the output could not be written: {error.strerror}") from error
+            raise _unwritten(error) from error
         except ModuleNotFoundError as error:
             name = (error.name or "").split(".")[0]
             if name not in OPTIONAL:
@@ -142,6 +156,12 @@ class LazyGroup(click.Group):
             hint = f" Did you mean {near!r}?" if near else ""
             ctx.fail(f"No such command {args[0]!r}.{hint}")
         return super().resolve_command(ctx, args)
+
+
+def _unwritten(error: OSError) -> KohortError:
+    """The error to be told; what is still in our buffer goes nowhere, so that it is told once."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return KohortError(f"the output could not be written: {error.strerror}")
 
 
 def _missing_extra(command: str, name: str) -> KohortError:
@@ -190,6 +210,11 @@ def invoke(command: click.Command, args: list[str] | None, **options: Any) -> in
     except click.ClickException as error:
         error.show()
         return error.exit_code
+    except OSError as error:  # help that cannot be written: a command's output is seen to before
+        if error.errno not in UNWRITTEN:
+            raise
+        click.echo(f"error: {_unwritten(error)}", err=True)
+        return EXIT_FAILED
     except KohortError as error:
         if os.environ.get("KOHORT_DEBUG"):
             traceback.print_exc()

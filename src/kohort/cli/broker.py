@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kohort.cli.app import CommandGroup
 from kohort.cli.broker_control import COMMANDS
 from kohort.cli.connect import key_values
 from kohort.errors import ConfigError
@@ -38,7 +39,7 @@ Examples:
 """
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def broker() -> None:
     """Run the embedded broker, and let its nodes fail."""
 

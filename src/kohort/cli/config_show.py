@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import click
 
+from kohort.cli.app import CommandGroup
 from kohort.cli.connect import Client, client_options
 from kohort.cli.output import output_option, show
 from kohort.settings import DEFAULT, ROLES, Setting, choose, shown
@@ -21,7 +22,7 @@ Examples:
 """
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def config() -> None:
     """The settings in force, and where each is from."""
 

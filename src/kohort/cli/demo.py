@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kohort.cli.app import EXIT_CHECK_FAILED
+from kohort.cli.app import EXIT_CHECK_FAILED, CommandGroup
 
 if TYPE_CHECKING:
     from kohort.demo.flights_run import FlightsRun, RunSettings
@@ -21,7 +21,7 @@ Examples:
 """
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def demo() -> None:
     """The main job on a year of real flights."""
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kohort.cli.app import CommandGroup
 from kohort.cli.connect import Client, client_options, open_admin
 from kohort.cli.forms import iso_time
 from kohort.cli.ledger_source import (
@@ -53,7 +54,7 @@ Examples:
 """
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def failed() -> None:
     """Look into a failed topic, and send records back."""
 

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 import click
 
+from kohort.cli.app import CommandGroup
 from kohort.cli.control import ControlPort, control_option
 from kohort.cli.output import output_option, show
 
@@ -24,7 +25,7 @@ Examples:
 """
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def faults() -> None:
     """Decide what goes wrong in a broker."""
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kohort.cli.app import EXIT_CHECK_FAILED, EXIT_PARTIAL
+from kohort.cli.app import EXIT_CHECK_FAILED, EXIT_PARTIAL, CommandGroup
 from kohort.cli.connect import Client, client_options, open_admin
 from kohort.cli.group_delete import delete
 from kohort.cli.group_look import known, settings, told
@@ -63,7 +63,7 @@ class Found:
         return sum(known) if known else None
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def group() -> None:
     """List, describe, reset, delete groups; how far behind, why they stand or rebalanced."""
 

@@ -194,7 +194,8 @@ def _who(one: Rebalance) -> str:
 def _moves(one: Rebalance) -> str:
     if not one.moved:
         return f"none of {one.partitions:,} partitions"
-    text = f"{one.moved:,} (the group has {one.partitions:,} partitions)"
+    ending = "" if one.partitions == 1 else "s"
+    text = f"{one.moved:,} (the group has {one.partitions:,} partition{ending})"
     if one.needed is None:
         return f"{text}; which of them had to be was not worked out"
     if len(one.moves) < one.moved:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kohort.cli.app import EXIT_CHECK_FAILED, EXIT_INTERRUPTED, OPTIONAL
+from kohort.cli.app import EXIT_CHECK_FAILED, EXIT_INTERRUPTED, OPTIONAL, CommandGroup
 from kohort.cli.connect import Client, client_options, open_admin
 from kohort.cli.output import as_table, output_option, show
 from kohort.errors import KohortError
@@ -49,7 +49,7 @@ Examples:
 FILE = click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def pipeline() -> None:
     """Run a pipeline written in a Python file."""
 

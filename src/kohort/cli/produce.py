@@ -99,7 +99,9 @@ def produce(
     most = config.max_request_size * (JSON_OVERHEAD if jsonl else 1)
     new = _is_new(client, topic)
     stored = _send(settings, topic, _records(file, most, read))
-    made = f" (the broker made the topic: `kohort topic describe {topic}`)" if new else ""
+    made = (
+        f" (the broker made the topic: `kohort topic describe {topic}`)" if new and stored else ""
+    )
     click.echo(f"{_count(stored)} stored in {topic}{made}", err=True)
 
 

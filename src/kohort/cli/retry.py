@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kohort.cli.app import CommandGroup
 from kohort.cli.connect import Client, client_options, open_admin
 from kohort.cli.ledger_source import (
     BY_LEDGER,
@@ -44,7 +45,7 @@ Examples:
 """
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def retry() -> None:
     """What waits in the retry tiers."""
 

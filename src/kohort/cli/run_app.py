@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kohort.cli.app import EXIT_CHECK_FAILED, EXIT_PARTIAL, OPTIONAL
+from kohort.cli.app import EXIT_CHECK_FAILED, EXIT_PARTIAL, OPTIONAL, CommandGroup
 from kohort.cli.connect import Client, client_options, open_admin
 from kohort.cli.output import output_option, show
 from kohort.config import nearest
@@ -43,7 +43,7 @@ Examples:
 """
 
 
-@click.group("app")
+@click.group("app", cls=CommandGroup)
 def app_group() -> None:
     """Run the handlers of an App written in Python."""
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kohort.cli.app import EXIT_CHECK_FAILED
+from kohort.cli.app import EXIT_CHECK_FAILED, CommandGroup
 from kohort.cli.simulate_compare import compare
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ Example:
 """
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def simulate() -> None:
     """Run groups in a simulated world and check that all promises hold."""
     # What simulated consumers would write to a log is part of their stories, not of ours.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kohort.cli.app import CommandGroup
 from kohort.cli.connect import Client, client_options, existing_topics, open_admin
 from kohort.cli.log_ends import offsets
 from kohort.cli.output import as_table, output_option, show
@@ -31,7 +32,7 @@ PARTITION_COLUMNS = (
 CONFIG_COLUMNS = ("name", "value", "source")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def topic() -> None:
     """List, describe, create, grow and delete topics."""
 

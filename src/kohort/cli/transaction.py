@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kohort.cli.app import CommandGroup
 from kohort.cli.connect import Client, client_options, existing_topics, open_admin
 from kohort.cli.group_look import settings
 from kohort.cli.open_transactions import HANGING, OPEN, Open, open_in
@@ -38,7 +39,7 @@ OPEN_COLUMNS = (
 )  # fmt: skip
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def transaction() -> None:
     """Which transactions are open, which hang, and how one is ended by hand."""
 

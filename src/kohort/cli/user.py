@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kohort.cli.app import CommandGroup
 from kohort.cli.connect import Client, client_options, open_admin
 from kohort.cli.output import output_option, show
 from kohort.config import nearest
@@ -27,7 +28,7 @@ MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 COLUMNS = ("user", "mechanism", "iterations")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def user() -> None:
     """List, make and remove users with passwords (SCRAM)."""
 
