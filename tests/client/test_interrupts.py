@@ -8,6 +8,7 @@ reference's callback, say) the Ctrl-C would be lost, the program go on, and the 
 from __future__ import annotations
 
 import gc
+import inspect
 import linecache
 import os
 import sys
@@ -20,9 +21,10 @@ from typing import Any
 
 import pytest
 
-from kohort import Consumer, Producer, TopicPartition
+from kohort import Consumer, Producer, RebalanceListener, TopicPartition
 from kohort.client.completion import Completion
 from kohort.client.consumer_base import Gate
+from kohort.client.waiting import run_steps
 from kohort.errors import ConcurrentUseError
 from tests.clusters import Cluster
 from tests.patience import PATIENCE_S
@@ -48,7 +50,7 @@ class Interrupter:
         self.steps, self._at, self.where = 0, at, ""
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
-        if event in ("call", "line") and not self._inside_with(frame, event):
+        if event in ("call", "line") and not self._no_handler_here(frame, event):
             self.steps += 1
             if self.steps == self._at:
                 self.where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
@@ -56,10 +58,10 @@ class Interrupter:
         return self if "kohort" in frame.f_code.co_filename else None
 
     @staticmethod
-    def _inside_with(frame: FrameType, event: str) -> bool:
-        """No handler runs between a lock's taking and its block, nor at the block's end."""
+    def _no_handler_here(frame: FrameType, event: str) -> bool:
+        """None runs between a lock's taking and its block, at the block's end, nor at a `try`."""
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-        return event == "line" and line.lstrip().startswith(("with ", "async with "))
+        return event == "line" and line.lstrip().startswith(("with ", "async with ", "try:"))
 
     def run(self, program: Callable[[], None]) -> bool:
         """Whether it ended by the interrupt. What others left to be collected is no step of it."""
@@ -129,6 +131,44 @@ def test_an_interrupt_at_any_step_ends_the_program(world: World, program: Any) -
         last = world.consumer(group_id=group)
         committed = last.committed([(topic, 0)])[TopicPartition(topic, 0)]
         assert committed is None or committed.offset <= 6
+
+
+def driver_lines() -> list[int]:
+    """The lines of `run_steps` from which a call may be left half done."""
+    lines, first = inspect.getsourcelines(run_steps)
+    begin, end = lines.index("    try:\n") + 1, lines.index("    finally:\n")
+    return [first + n for n in range(begin, end) if lines[n].strip() != "try:"]
+
+
+@pytest.mark.parametrize("line", driver_lines())
+def test_a_call_that_an_interrupt_leaves_is_over_before_the_next_one(
+    world: World, line: int
+) -> None:
+    """C9, C11. Half done, it would be ended by the collector: after `close`, or inside a later
+    poll, whose rebalance step it would then take for its own."""
+    topic = world.topic(1, records=6)
+    half_done: list[Any] = []
+
+    def interrupt(frame: FrameType, event: str, arg: object) -> Any:
+        if frame.f_code is run_steps.__code__ and event == "line" and frame.f_lineno == line:
+            half_done.append(frame.f_locals["steps"])
+            raise KeyboardInterrupt
+        return interrupt
+
+    consumer = world.consumer(group_id=world.group())
+    consumer.subscribe([topic], RebalanceListener())
+    gc.disable()  # what is left half done is left to us
+    try:
+        sys.settrace(interrupt)
+        for _ in range(2):
+            assert len(consumer.poll(timeout=PATIENCE_S, max_records=3)) == 3
+    except KeyboardInterrupt:
+        sys.settrace(None)
+        assert [inspect.getgeneratorstate(steps) for steps in half_done] == [inspect.GEN_CLOSED]
+    finally:
+        sys.settrace(None)
+        gc.enable()
+    consumer.close()
 
 
 def test_a_gate_that_an_interrupt_kept_half_open_lets_its_owner_in_again() -> None:

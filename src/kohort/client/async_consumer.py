@@ -118,6 +118,8 @@ class AsyncConsumer(ConsumerBase):
                     step = next(steps)
         except StopIteration as done:
             return done.value
+        finally:
+            steps.close()  # as `run_steps` does, and for its reason
 
     # -- what is read ----------------------------------------------------------------------------
 

@@ -89,3 +89,7 @@ def run_steps(steps: Steps[T], bell: Doorbell) -> T:
                 step = next(steps)
     except StopIteration as done:
         return done.value
+    finally:
+        # A Ctrl-C between two steps: end the call now, not when the collector comes upon it, inside
+        # or after a later call that has taken its work over (C9).
+        steps.close()
