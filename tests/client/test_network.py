@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
+import queue
+import sys
 import threading
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from kohort.client.backoff import Backoff
+from kohort.client.completion import Completion
 from kohort.client.future import Future
 from kohort.client.network import NetworkThread
 from kohort.errors import ClosedError, ForkedError, KafkaTimeoutError
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 
 
 @pytest.fixture
@@ -128,3 +133,56 @@ def test_backoff_doubles_to_its_bound_and_is_spread():
     assert Backoff(100, 1_000, lambda: 0.999999).failed() == 120
     far = Backoff(100, 1_000, lambda: 0.5)
     assert [far.failed() for _ in range(200)][-1] == 1_000
+
+
+@pytest.mark.parametrize("call", [Completion.wait, Completion.add_callback])
+def test_two_threads_that_begin_to_wait_at_once_both_hear_of_the_end(call: Any) -> None:
+    """C14: one is held at each line of its call, in turn, while the other goes through with its."""
+    for line in sorted({number for _, _, number in call.__code__.co_lines() if number}):
+        both_hear(call, line)
+
+
+def both_hear(call: Any, line: int) -> None:
+    future: Future[int] = Future()
+    there, go_on = threading.Event(), threading.Event()
+    heard: queue.Queue[bool] = queue.Queue()
+
+    def begin() -> None:
+        if call is Completion.wait:
+            heard.put(future.wait(PATIENCE_S))
+        else:
+            future.add_callback(lambda: heard.put(True))
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        if frame.f_code is call.__code__ and (event, frame.f_lineno) == ("line", line):
+            there.set()
+            go_on.wait(PATIENCE_S)
+        return trace
+
+    def begin_slowly() -> None:
+        sys.settrace(trace)
+        begin()
+
+    def waiting() -> int:
+        return len((future._waiters if call is Completion.wait else future._callbacks) or ())
+
+    slow, quick = threading.Thread(target=begin_slowly), threading.Thread(target=begin)
+    slow.start()
+    until(lambda: there.is_set() or waiting() == 1, "the first")
+    before = waiting()
+    quick.start()
+    until(lambda: waiting() > before, "the second")
+    go_on.set()
+    until(lambda: waiting() == 2, f"one of the two, held at line {line},")
+    future.set_result(1)
+    assert [heard.get(timeout=PATIENCE_S) for _ in range(2)] == [True, True]
+    slow.join(PATIENCE_S)
+    quick.join(PATIENCE_S)
+    assert waiting() == 0
+
+
+def test_who_asks_again_and_again_leaves_nothing_behind() -> None:
+    future: Future[int] = Future()
+    for _ in range(5):
+        assert not future.wait(0)
+    assert not future._waiters

@@ -2,7 +2,9 @@
 
 Rules:
 - Making one costs no lock: a waiter brings its own. `done` is set before the waiters are looked at,
-  and a waiter looks at `done` after it has put itself in the list, so nobody sleeps for ever.
+  and a waiter looks at `done` after it has put itself in the list, so nobody sleeps for ever. The
+  lists are there from the beginning: two threads that each made one would not find each other.
+- A waiter whose time is over takes itself out of the list, so that asking often costs nothing.
 - Callbacks run on the thread that completes it, or at once when it is done already.
 - A wait sleeps at most `LONGEST_WAIT_S` at a time, so that no signal is overlooked (`waiting`).
 
@@ -13,8 +15,11 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Generator
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
+from typing import Any, Final, Protocol, TypeVar
+
+T = TypeVar("T")
 
 LONGEST_WAIT_S: Final = 1.0
 
@@ -49,8 +54,8 @@ class Completion:
     def __init__(self) -> None:
         self.done = False
         """True when there is an outcome."""
-        self._waiters: list[threading.Lock] | None = None
-        self._callbacks: list[Callable[[], object]] | None = None
+        self._waiters: list[threading.Lock] = []
+        self._callbacks: list[Callable[[], object]] = []
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for the outcome (None: for ever); False when the time ran out first."""
@@ -60,8 +65,6 @@ class Completion:
             return driver.run_until(lambda: self.done, timeout_s)
         lock = threading.Lock()
         lock.acquire()
-        if self._waiters is None:
-            self._waiters = []
         self._waiters.append(lock)
         if self.done:
             return True
@@ -69,13 +72,13 @@ class Completion:
         while not lock.acquire(timeout=min(left_s, LONGEST_WAIT_S)):
             left_s -= LONGEST_WAIT_S
             if left_s <= 0:
+                with suppress(ValueError):  # it is done just now
+                    self._waiters.remove(lock)
                 return self.done
         return True
 
     def add_callback(self, fn: Callable[[], object]) -> None:
         """Call `fn()` when it is done: on the network thread, or at once."""
-        if self._callbacks is None:
-            self._callbacks = []
         self._callbacks.append(fn)
         if self.done:
             self._run_callbacks()
@@ -104,16 +107,20 @@ class Completion:
 
     def _finish(self) -> None:
         self.done = True
-        if self._waiters is not None:
-            for lock in self._waiters:
-                lock.release()
+        for lock in _taken(self._waiters):
+            lock.release()
         self._run_callbacks()
 
     def _run_callbacks(self) -> None:
-        callbacks = self._callbacks
-        while callbacks:
-            try:
-                fn = callbacks.pop(0)
-            except IndexError:  # the other thread took the last one
-                return
+        for fn in _taken(self._callbacks):
             fn()
+
+
+def _taken(those: list[T]) -> Iterator[T]:
+    """Each once, in their order, whoever else takes some or adds some meanwhile."""
+    while those:
+        try:
+            one = those.pop(0)
+        except IndexError:  # the other thread took the last one
+            return
+        yield one
