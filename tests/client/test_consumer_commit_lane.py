@@ -25,11 +25,13 @@ from kohort.errors import (
     ConnectionFailedError,
     ErrorCode,
     KafkaTimeoutError,
+    KohortError,
     UsageError,
 )
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 ME = Identity(3, "m-1")
+Answer = Mapping[TopicPartition, int] | KohortError
 
 
 def job(*offsets: tuple[TopicPartition, int], until: int = 10_000, version: int = 1) -> CommitJob:
@@ -231,6 +233,29 @@ def test_without_membership_commits_go_as_nobody() -> None:
     world.identity = NOBODY
     world.lane.submit(job((P0, 5)))
     assert world.sent().identity == Identity(-1, "", None)
+
+
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        ({P0: int(ErrorCode.NOT_COORDINATOR)}, "(last: NOT_COORDINATOR)"),
+        ({P0: int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)}, "(last: COORDINATOR_LOAD_IN_PROGRESS)"),
+        (ConnectionFailedError("node 1 is gone"), "(last: node 1 is gone)"),
+        ({P0: 0}, ""),
+    ],
+)
+def test_what_held_a_commit_back_is_told_when_its_time_is_up(last: Answer, said: str) -> None:
+    """And not what held back one before it, which was made in the end."""
+    world = World()
+    world.lane.submit(job((P0, 5), until=1_000))
+    world.lane.answered(world.sent().token, {P0: int(ErrorCode.NOT_COORDINATOR)}, 10)
+    world.lane.answered(world.sent(200).token, last, 200)
+    world.lane.submit(job((P0, 6), until=1_000))
+    done = [effect for effect in world.next(1_000) if isinstance(effect, CommitDone)]
+    assert len(done) == (1 if last == {P0: 0} else 2)
+    for each in done:
+        assert isinstance(each.error, KafkaTimeoutError)
+        assert str(each.error).endswith(f"may be made again{' ' if said else ''}{said}")
 
 
 def test_time_is_up() -> None:

@@ -11,6 +11,7 @@ from kohort.client.backoff import Backoff
 from kohort.client.cluster import ANY, Versioned
 from kohort.client.config import ProducerConfig
 from kohort.client.front_implementation import Guard
+from kohort.client.refusals import Refusals
 from kohort.client.sender import Sender
 from kohort.client.transaction_requests import Kind
 from kohort.client.transaction_table import TRANSITIONS, TxEvent, TxState
@@ -69,15 +70,21 @@ class Driver:
 
     def __init__(self, *, kip_890: bool = True, ready: bool = True) -> None:
         self.now_ms = 0
+        self.refusals = Refusals()
         self.tx = Transactions(
-            "tx", 60_000, Backoff(100, 1_000, lambda: 0.5), lambda node, name: 2 * kip_890
+            "tx",
+            60_000,
+            Backoff(100, 1_000, lambda: 0.5),
+            lambda node, name: 2 * kip_890,
+            self.refusals,
         )
         self.ends: dict[str, KohortError | None] = {}
         if ready:
-            self.tx.init("init")
+            self.take(self.tx.init("init"))
             self.asked(K.FIND_TRANSACTIONS, FOUND)
             self.asked(K.INIT, InitProducerIdResponse(producer_id=9, producer_epoch=1))
             assert self.ends == {"init": None}
+            self.tx.told()
 
     def take(self, settled: list[Settled]) -> None:
         for token, error in settled:
@@ -311,6 +318,45 @@ def test_a_producer_that_its_coordinator_has_forgotten() -> None:
     assert d.tx.identity[1:] == (10, 0)
 
 
+def test_a_coordinator_that_refuses_for_ever_is_no_secret() -> None:
+    """Told once, by name, after a while, and when it is over; what gets no answer is none."""
+    d = Driver()
+    d.tx.begin()
+    d.write()
+    d.end(commit=True)
+    d.asked(K.END, ConnectionFailedError("cut"))
+    assert not d.refusals
+    for answer in (E.NOT_COORDINATOR, E.COORDINATOR_NOT_AVAILABLE, E.COORDINATOR_NOT_AVAILABLE):
+        d.later()
+        d.asked(K.FIND_TRANSACTIONS, FOUND)  # which is no sign that the coordinator serves
+        d.asked(K.END, EndTxnResponse(error_code=answer))
+    said = "transactional_id 'tx' is refused with COORDINATOR_NOT_AVAILABLE for 600ms"
+    assert d.refusals.longest(d.now_ms) == said
+    told = d.refusals.look(d.now_ms + 3_000)
+    assert told is not None
+    assert [event.what for event in told.events] == ["transactional_id 'tx'"]
+    d.later()
+    d.asked(K.FIND_TRANSACTIONS, FOUND)
+    d.asked(K.END, EndTxnResponse(producer_id=9, producer_epoch=2))
+    assert not d.refusals
+    told = d.refusals.look(d.now_ms)
+    assert told is not None
+    assert told.warnings == ["transactional_id 'tx': not refused any more"]
+
+
+@pytest.mark.parametrize("code", [E.PRODUCER_FENCED, E.TOPIC_AUTHORIZATION_FAILED])
+def test_what_is_refused_for_good_is_not_tried_on(code: int) -> None:
+    """It is told by the error; that of the tries before is over."""
+    d = Driver(kip_890=False)
+    d.tx.begin()
+    assert not d.tx.admits("t", 0)
+    d.asked(K.ADD_PARTITIONS, added(E.COORDINATOR_LOAD_IN_PROGRESS))
+    assert d.refusals
+    d.later()
+    d.asked(K.ADD_PARTITIONS, added(code))
+    assert not d.refusals
+
+
 class Cluster:
     """What a `Transactional` needs of a cluster in these tests."""
 
@@ -404,6 +450,46 @@ def test_an_end_may_be_called_again_after_a_timeout() -> None:
     assert (d.ends["first"], d.ends["second"]) == (None, None)
 
 
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_call_that_was_not_told_may_be_made_again(commit: bool) -> None:
+    """Its answer came between the two calls: "the same call again waits for its outcome"."""
+    d = Driver(ready=False)
+    d.take(d.tx.init("given up"))
+    d.asked(K.FIND_TRANSACTIONS, FOUND)
+    d.asked(K.INIT, InitProducerIdResponse(producer_id=9, producer_epoch=1))
+    d.take(d.tx.init("again"))
+    assert d.ends == {"given up": None, "again": None}
+    d.tx.told()
+    with pytest.raises(UsageError):
+        d.tx.init("once more")
+    d.tx.begin()
+    d.write()
+    d.end(commit=commit, token="end given up")
+    d.asked(K.END, EndTxnResponse(producer_id=9, producer_epoch=2))
+    with pytest.raises(UsageError):  # which is not the same call
+        d.tx.end(commit=not commit)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_end_that_was_not_told_may_be_called_again(commit: bool) -> None:
+    d = Driver()
+    d.tx.begin()
+    d.write()
+    d.end(commit=commit, token="given up")
+    d.asked(K.END, EndTxnResponse(producer_id=9, producer_epoch=2))
+    d.end(commit=commit, token="again")
+    assert d.ends["again"] is None
+    d.tx.told()
+    for _ in range(2):
+        with pytest.raises(UsageError):
+            d.tx.end(commit=commit)
+    d.tx.begin()
+    d.end(commit=commit, token="empty")
+    d.tx.begin()  # whoever begins the next one has done with the last
+    d.end(commit=commit, token="the next")
+    assert d.ends["the next"] is None
+
+
 def test_an_answer_that_nobody_waits_for_is_dropped() -> None:
     d = Driver()
     d.tx.begin()
@@ -419,7 +505,7 @@ def test_an_answer_that_nobody_waits_for_is_dropped() -> None:
 @pytest.mark.parametrize("code", [E.INVALID_TRANSACTION_TIMEOUT, E.INVALID_PRODUCER_ID_MAPPING])
 def test_an_initialization_that_is_refused(code: int) -> None:
     d = Driver(ready=False)
-    d.tx.init("init")
+    d.take(d.tx.init("init"))
     d.asked(K.FIND_TRANSACTIONS, FOUND)
     d.asked(K.INIT, InitProducerIdResponse(error_code=code))
     assert isinstance(d.ends["init"], BrokerError)

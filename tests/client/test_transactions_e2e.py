@@ -16,13 +16,14 @@ from kohort.errors import (
     BrokerError,
     ConfigError,
     FencedError,
+    KafkaTimeoutError,
     KohortError,
     RecordTooLargeError,
     TransactionAbortedError,
     UsageError,
 )
 from tests.clusters import APACHE, Cluster
-from tests.patience import PATIENCE_S
+from tests.patience import PATIENCE_S, until
 
 T0 = TopicPartition("t", 0)
 PARTITIONS = {"t": 1, "out": 2}
@@ -120,6 +121,8 @@ def test_writing_outside_of_a_transaction_is_refused(cluster: Cluster) -> None:
             p.send("t", b"x")
         with pytest.raises(UsageError):
             p.init_transactions()
+        with pytest.raises(UsageError):
+            p.commit_transaction()
     plain = Producer(bootstrap_servers=cluster.bootstrap)
     with plain, pytest.raises(UsageError, match="transactional_id"):
         plain.begin_transaction()
@@ -255,6 +258,55 @@ def test_the_broker_restarts_within_a_transaction(cluster: Cluster) -> None:
     assert shows(cluster, [b"a", b"b", b"c"])
 
 
+@pytest.mark.skipif(APACHE, reason="tells the broker to refuse")
+@pytest.mark.parametrize("call", ["commit_transaction", "abort_transaction"])
+def test_an_end_that_is_refused_for_ever_says_why(cluster: Cluster, call: str) -> None:
+    """What a call was not answered in time for is in its error; the same call again ends it."""
+    with producer(cluster, retry_backoff_ms=20) as p:
+        p.begin_transaction()
+        p.send("t", b"x").result(PATIENCE_S)
+        with cluster.faults.fail("EndTxn", "COORDINATOR_LOAD_IN_PROGRESS", times=100_000):
+            until(lambda: "'tx' is refused with COORDINATOR_LOAD" in told_by(p, call), call)
+        getattr(p, call)(PATIENCE_S)
+        with p.transaction():
+            p.send("t", b"y")
+    assert shows(cluster, [b"x", b"y"] if call == "commit_transaction" else [b"y"])
+
+
+def told_by(p: Producer, call: str) -> str:
+    """What a call that has hardly any time says of it."""
+    with pytest.raises(KafkaTimeoutError) as raised:
+        getattr(p, call)(0.01)
+    return str(raised.value)
+
+
+@pytest.mark.skipif(APACHE, reason="tells the broker to refuse")
+def test_with_asyncio_a_call_that_is_refused_for_ever_says_why(cluster: Cluster) -> None:
+    async def run() -> None:
+        async with AsyncProducer(bootstrap_servers=cluster.bootstrap, transactional_id="tx") as p:
+            said = ""
+            with cluster.faults.fail("InitProducerId", "NOT_COORDINATOR", times=100_000):
+                while "'tx' is refused with NOT_COORDINATOR" not in said:
+                    with pytest.raises(KafkaTimeoutError) as raised:
+                        await p.init_transactions(0.01)
+                    said = str(raised.value)
+            await p.init_transactions(PATIENCE_S)
+
+    asyncio.run(run())
+
+
+@pytest.mark.skipif(APACHE, reason="stops the broker")
+def test_who_cannot_be_reached_is_named(cluster: Cluster) -> None:
+    """No answer at all: the addresses that were tried."""
+    with producer(cluster) as p:
+        p.begin_transaction()
+        p.send("t", b"x").result(PATIENCE_S)
+        cluster.stop()
+        until(lambda: "no broker could be reached" in told_by(p, "abort_transaction"), "told")
+        cluster.start()
+        p.abort_transaction(PATIENCE_S)
+
+
 async def fail_slowly(p: AsyncProducer) -> None:
     async with p.transaction():
         await (await p.send("t", b"b"))
@@ -320,6 +372,10 @@ def test_with_asyncio(cluster: Cluster) -> None:
                 await p.send("t", b"a")
             with pytest.raises(ZeroDivisionError):
                 await fail_slowly(p)
+            with pytest.raises(UsageError):
+                await p.abort_transaction()
+            with pytest.raises(UsageError):
+                await p.init_transactions()
             async with p.transaction():
                 await p.send("t", b"c")
                 who = Consumer(bootstrap_servers=cluster.bootstrap, group_id="g")

@@ -304,7 +304,7 @@ class ClusterClient:
         """No broker answered: every address that was tried, and why it failed."""
         tried: dict[str, object] = {
             f"{peer.address[0]}:{peer.address[1]}": peer.last_error or _SILENT[peer.state]
-            for peer in self._peers.values()
+            for peer in list(self._peers.values())  # asked from users' threads, too
             if peer.last_error is not None or peer.state in _SILENT
         }
         causes = "; ".join(f"{address} ({error})" for address, error in tried.items())

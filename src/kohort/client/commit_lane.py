@@ -116,6 +116,8 @@ class CommitLane:
     _retry_at_ms: int = 0
     _stale: Identity | None = None
     _tokens: int = 0
+    _last_error: str = ""
+    """Why the last try has to be repeated; empty when there was none."""
 
     @property
     def idle(self) -> bool:
@@ -183,10 +185,12 @@ class CommitLane:
         self._sent = None
         if isinstance(codes, KohortError):
             if codes.retriable:
+                self._last_error = str(codes)
                 self._retry_at_ms = now_ms + self.backoff_ms
                 return [CoordinatorLost()]
             return self._finish_all(codes)
         bad = {code for code in codes.values() if code}
+        self._last_error = ", ".join(map(ErrorCode.name_of, sorted(bad)))
         if bad & COORDINATOR_CODES:
             self._retry_at_ms = now_ms + self.backoff_ms
             return [CoordinatorLost()]
@@ -220,12 +224,13 @@ class CommitLane:
 
     def _expire(self, now_ms: int) -> list[CommitEffect]:
         effects: list[CommitEffect] = []
+        why = f" (last: {self._last_error})" if self._last_error else ""
         for job in (*self._jobs, *self._waiting):
             if not job.done and job.deadline_ms <= now_ms:
                 text = (
                     f"group {self.group!r}: the coordinator did not confirm the commit of "
                     f"{len(job.offsets)} partitions in time; it may or may not have been applied, "
-                    "and may be made again"
+                    f"and may be made again{why}"
                 )
                 effects.append(self._finish(job, KafkaTimeoutError(text)))
         if effects:
@@ -272,11 +277,11 @@ class CommitLane:
         return CommitDone(job, error)
 
     def _finish_all(self, error: KohortError | None) -> list[CommitEffect]:
-        jobs, self._jobs = self._jobs, []
+        jobs, self._jobs, self._last_error = self._jobs, [], ""
         return [self._finish(job, error) for job in jobs if not job.done]
 
     def _finish_each(self, codes: Mapping[TopicPartition, int]) -> list[CommitEffect]:
-        jobs, self._jobs = self._jobs, []
+        jobs, self._jobs, self._last_error = self._jobs, [], ""
         effects: list[CommitEffect] = []
         for job in jobs:
             if job.done:

@@ -29,7 +29,6 @@ from kohort.client.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from kohort.errors import (
     AbortableTransactionError,
     FencedError,
-    KafkaTimeoutError,
     KohortError,
     UsageError,
 )
@@ -63,7 +62,9 @@ class Transacting:
         Once, before the first transaction. Raises KafkaTimeoutError (call again), BrokerError.
         """
         begun_ms, wait_s = self._core.monotonic_ms(), self._time_s(timeout_s)
-        _wait(transactional(self._core).init(), wait_s, "init_transactions")
+        tx = transactional(self._core)
+        _wait(tx, tx.init(), wait_s, "init_transactions")
+        tx.told()
         self._core.called("init_transactions", begun_ms)
 
     def begin_transaction(self) -> None:
@@ -91,11 +92,12 @@ class Transacting:
         try:
             for delivery in pending:
                 if not delivery.wait(deadline - time.monotonic()):
-                    raise _too_late(what)
+                    raise tx.too_late(what)
         finally:
             self._core.end_flush()
         self._core.forget_failures()
-        _wait(tx.finish_end(), deadline - time.monotonic(), what)
+        _wait(tx, tx.finish_end(), deadline - time.monotonic(), what)
+        tx.told()
         self._core.called(what, begun_ms)
 
     def send_offsets_to_transaction(
@@ -112,7 +114,7 @@ class Transacting:
         wanted = given.offsets(offsets, "send_offsets_to_transaction")
         future = tx.commit_offsets(group_metadata, wanted)
         begun_ms = self._core.monotonic_ms()
-        _wait(future, wait_s, "send_offsets_to_transaction")
+        _wait(tx, future, wait_s, "send_offsets_to_transaction")
         self._core.called("send_offsets_to_transaction", begun_ms)
 
     @contextmanager
@@ -160,8 +162,9 @@ class AsyncTransacting:
     async def init_transactions(self, timeout_s: float | None = None) -> None:
         """As `Producer.init_transactions`."""
         begun_ms, wait_s = self._core.monotonic_ms(), self._time_s(timeout_s)
-        future = transactional(self._core).init()
-        await _await(future, wait_s, "init_transactions")
+        tx = transactional(self._core)
+        await _await(tx, tx.init(), wait_s, "init_transactions")
+        tx.told()
         self._core.called("init_transactions", begun_ms)
 
     def begin_transaction(self) -> None:
@@ -185,11 +188,12 @@ class AsyncTransacting:
         pending = self._core.begin_flush()
         try:
             for delivery in pending:
-                await _await(_done(delivery), deadline - time.monotonic(), what)
+                await _await(tx, _done(delivery), deadline - time.monotonic(), what)
         finally:
             self._core.end_flush()
         self._core.forget_failures()
-        await _await(tx.finish_end(), deadline - time.monotonic(), what)
+        await _await(tx, tx.finish_end(), deadline - time.monotonic(), what)
+        tx.told()
         self._core.called(what, begun_ms)
 
     async def send_offsets_to_transaction(
@@ -202,7 +206,7 @@ class AsyncTransacting:
         wanted = given.offsets(offsets, "send_offsets_to_transaction")
         future = tx.commit_offsets(group_metadata, wanted)
         begun_ms = self._core.monotonic_ms()
-        await _await(future, wait_s, "send_offsets_to_transaction")
+        await _await(tx, future, wait_s, "send_offsets_to_transaction")
         self._core.called("send_offsets_to_transaction", begun_ms)
 
     @asynccontextmanager
@@ -247,13 +251,13 @@ def transactional(core: ProducerCore) -> Transactional:
     return core.transactional
 
 
-def _wait(future: Future[None], timeout_s: float, what: str) -> None:
+def _wait(tx: Transactional, future: Future[None], timeout_s: float, what: str) -> None:
     if not future.wait(timeout_s):
-        raise _too_late(what)
+        raise tx.too_late(what)
     future.result()
 
 
-async def _await(future: Future[Any], timeout_s: float, what: str) -> None:
+async def _await(tx: Transactional, future: Future[Any], timeout_s: float, what: str) -> None:
     import asyncio  # only tasks need it, and they have it
 
     async def suspended() -> None:
@@ -264,16 +268,10 @@ async def _await(future: Future[Any], timeout_s: float, what: str) -> None:
     except TimeoutError as error:
         if isinstance(error, KohortError):
             raise
-        raise _too_late(what) from None
+        raise tx.too_late(what) from None
 
 
 def _done(delivery: Delivery) -> Future[None]:
     future: Future[None] = Future()
     delivery.add_callback(lambda: future.set_result(None))
     return future
-
-
-def _too_late(what: str) -> KafkaTimeoutError:
-    return KafkaTimeoutError(
-        f"{what} had no answer in time and goes on; the same call again waits for its outcome"
-    )

@@ -5,7 +5,7 @@ Rules:
   loads). When it does not pass, a disk that fails for example (KAFKA_STORAGE_ERROR), nothing else
   tells: `health()` shows it at once, and after `WARNED_MS` it is said in the log and as an event,
   once until it is over.
-- What is refused is a partition, or the group (its name in words).
+- What is refused is a partition, or the group or the transactional id (its name in words).
 - Only answers count: who cannot be reached is a matter of `ClusterClient.unreachable`.
 """
 
@@ -26,7 +26,8 @@ _CAUSES: Final[Mapping[int, str]] = {
     ErrorCode.KAFKA_STORAGE_ERROR: "its broker cannot use its disk; see the broker's log",
     ErrorCode.NOT_ENOUGH_REPLICAS: "too few replicas are in sync for min.insync.replicas",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "does the topic still exist?",
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "the coordinator is still loading the group",
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "the coordinator is still loading",
+    ErrorCode.CONCURRENT_TRANSACTIONS: "the transaction before it is still being ended",
     ErrorCode.UNSTABLE_OFFSET_COMMIT: "a transaction that committed its offset is still open",
 }
 
@@ -75,6 +76,13 @@ class Refusals:
     def get(self, what: Hashable) -> Refusal | None:
         """The refusal of this, if it is refused at present."""
         return self._by.get(what)
+
+    def longest(self, now_ms: int) -> str:
+        """What has been refused for longest, in words; empty when nothing is."""
+        if not self._by:
+            return ""
+        what, known = min(self._by.items(), key=lambda one: one[1].since_ms)
+        return f"{_names([what])} is refused with {known.text(now_ms)}"
 
     def note(self, what: Hashable, code: int, now_ms: int) -> None:
         """It was refused (again)."""

@@ -20,7 +20,7 @@ from kohort.client.transaction_requests import BEFORE_KIP_890
 from kohort.client.transaction_table import TxState
 from kohort.client.transactions import Ask, Settled, Transactions
 from kohort.client.types import GroupMetadata, OffsetAndMetadata, TopicPartition
-from kohort.errors import ClosedError, KohortError, TransactionAbortedError
+from kohort.errors import ClosedError, KafkaTimeoutError, KohortError, TransactionAbortedError
 from kohort.net import Timer
 from kohort.wire import Message
 
@@ -47,7 +47,11 @@ class Transactional:
         self._timer: Timer | None = None
         backoff = Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, cluster.uniform)
         self._tx = Transactions(
-            config.transactional_id, config.transaction_timeout_ms, backoff, cluster.feature
+            config.transactional_id,
+            config.transaction_timeout_ms,
+            backoff,
+            cluster.feature,
+            sender.refusals,
         )
         sender.become_transactional(self._tx.admits)
 
@@ -62,9 +66,15 @@ class Transactional:
         """Ask for producer id and epoch."""
         future: Future[None] = Future()
         with self._lock:
-            self._tx.init(future)
+            settled = self._tx.init(future)
             self._wake()
+        tell(settled)
         return future
+
+    def told(self) -> None:
+        """The caller of `init` or `finish_end` has its outcome."""
+        with self._lock:
+            self._tx.told()
 
     def begin(self) -> None:
         """Open a transaction."""
@@ -99,6 +109,17 @@ class Transactional:
     def check_may_write(self) -> None:
         """Raise unless a transaction is open; the lock is held."""
         self._tx.check_may_write()
+
+    def too_late(self, what: str) -> KafkaTimeoutError:
+        """The error of a call (its name) that nobody has answered in time, with what is known."""
+        with self._lock:
+            why = self._sender.refusals.longest(self._cluster.loop.now_ms())
+        if not why and self._cluster.is_cut_off:
+            why = str(self._cluster.unreachable())
+        return KafkaTimeoutError(
+            f"{what} had no answer in time and goes on; the same call again waits for its outcome"
+            + (f". {why}" if why else "")
+        )
 
     # -- the network thread
 

@@ -8,6 +8,9 @@ Rules (KIP-98, KIP-360, KIP-447, KIP-890):
   only after an abort that left sequences in doubt.
 - Whatever is refused breaks the transaction: it can only be aborted. A code that is not known to be
   harmless is fatal; a request whose answer is lost is asked again, because all of them may be.
+- What is refused again and again is no secret: see `refusals`.
+- A call whose caller was not told (a time-out, Ctrl-C, a cancel) may be made again, also when what
+  it asked for has been done meanwhile.
 - A token is whatever somebody waits by; it comes back in `Settled` once.
 """
 
@@ -22,6 +25,7 @@ from kohort.client.backoff import Backoff
 from kohort.client.cluster import ANY, Versioned
 from kohort.client.coordinator import GROUP, TRANSACTION, coordinator_in, find_coordinator
 from kohort.client.metadata import Node
+from kohort.client.refusals import Refusals
 from kohort.client.transaction_requests import Identity, Kind, Verdict
 from kohort.client.transaction_table import SENDING, TRANSITIONS, TxEvent, TxState, next_state
 from kohort.client.types import GroupMetadata, OffsetAndMetadata, TopicPartition
@@ -79,6 +83,7 @@ class Transactions:
         timeout_ms: int,
         backoff: Backoff,
         feature: Callable[[int, str], int],
+        refusals: Refusals,
     ) -> None:
         self.state = TxState.NEW
         self.identity = Identity(transactional_id, -1, -1)
@@ -88,6 +93,9 @@ class Transactions:
         self._timeout_ms = timeout_ms
         self._backoff = backoff
         self._feature = feature
+        self._refusals = refusals
+        self._name = f"transactional_id {transactional_id!r}"
+        """What it is in `refusals`."""
         self.error: KohortError | None = None
         """What broke the transaction, or the producer."""
         self._coordinator: int | None = None
@@ -95,6 +103,8 @@ class Transactions:
         self._asked: Ask | None = None
         self._retry_at_ms = 0
         self._waiting: list[Any] = []
+        self._untold: TxEvent | None = None
+        """The call whose caller does not know yet that it was carried out."""
         self._forget_transaction()
 
     def _forget_transaction(self) -> None:
@@ -114,13 +124,20 @@ class Transactions:
     # -- the user's calls: they raise, or change the state
 
     def _called(self, event: TxEvent, usage: str) -> None:
+        if self.state is TxState.READY and event is self._untold:
+            return
         if (self.state, event) in TRANSITIONS:
             self._move(event)
+            self._untold = event
             return
         self.check_alive()
         if self.state is TxState.BROKEN:
             raise self.broken_error()
         raise UsageError(f"{event.value} while {self.state.value}; {usage}")
+
+    def told(self) -> None:
+        """The caller of the last call knows its outcome."""
+        self._untold = None
 
     def check_alive(self) -> None:
         """Raise the fatal error, if there was one."""
@@ -137,10 +154,13 @@ class Transactions:
         broken.__cause__ = self.error
         return broken
 
-    def init(self, token: Any) -> None:
+    def init(self, token: Any) -> list[Settled]:
         """`init_transactions`; `token` is settled when the producer has its id and epoch."""
         self._called(TxEvent.INIT_CALLED, "it is called once, before the first transaction")
+        if self.state is TxState.READY:
+            return [Settled(token, None)]
         self._waiting.append(token)
+        return []
 
     def begin(self) -> None:
         """`begin_transaction`: nobody is asked before there is something to write."""
@@ -278,6 +298,7 @@ class Transactions:
         if codes:
             return self._refused(ask, codes[0], now_ms)
         self._backoff.succeeded()
+        self._refusals.served(self._name)
         return self._done(ask, answer)
 
     def _lost(self, ask: Ask, error: KohortError, now_ms: int) -> list[Settled]:
@@ -318,6 +339,7 @@ class Transactions:
         if found in (Verdict.MOVED, Verdict.RETRY):
             busy = code == ErrorCode.CONCURRENT_TRANSACTIONS
             wait_ms = self._backoff.failed()
+            self._refusals.note(self._name, code, now_ms)
             self._retry_at_ms = now_ms + (min(_BUSY_MS, wait_ms) if busy else wait_ms)
             return []
         if found is Verdict.FENCED:
@@ -380,12 +402,14 @@ class Transactions:
         if self.state is not TxState.BROKEN:
             self.error = error
         self._move(TxEvent.FAILED)
+        self._refusals.served(self._name)
         self._flushed = False
         broken = self.broken_error()
         return self._drop_offsets(broken) + self._settle(broken)
 
     def _die(self, error: KohortError) -> list[Settled]:
         self._move(TxEvent.FATAL)
+        self._refusals.forget(self._name)
         self.error = error
         return self._drop_offsets(error) + self._settle(error)
 

@@ -158,7 +158,7 @@ class Refused(NamedTuple):
     """The cluster refuses something again and again, and it is tried on (told once, after 3 s)."""
 
     what: Hashable
-    """A partition as `TopicPartition` or (topic, partition), or `group NAME`."""
+    """A partition as `TopicPartition` or (topic, partition), or a name, as `group NAME`."""
     code: int
     """Kafka's error code; `ErrorCode.name_of` names it."""
     for_ms: int
