@@ -210,16 +210,16 @@ def invoke(command: click.Command, args: list[str] | None, **options: Any) -> in
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except OSError as error:  # help that cannot be written: a command's output is seen to before
-        if error.errno not in UNWRITTEN:
-            raise
-        click.echo(f"error: {_unwritten(error)}", err=True)
-        return EXIT_FAILED
     except KohortError as error:
         if os.environ.get("KOHORT_DEBUG"):
             traceback.print_exc()
         click.echo(f"error: {error}{_right(error)}", err=True)
         return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
+    except OSError as error:  # help that cannot be written: commands' output is seen to above
+        if error.errno not in UNWRITTEN:
+            raise
+        click.echo(f"error: {_unwritten(error)}", err=True)
+        return EXIT_FAILED
     return result if isinstance(result, int) else 0
 
 
