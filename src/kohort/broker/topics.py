@@ -174,6 +174,8 @@ class Topics:
     ) -> Topic:
         """Make a topic; it is durable when this returns. `replicas`: by partition; none: all."""
         self.check_new(name, partitions, config, internal=internal)
+        if name in self._directory.registry.deleting:  # what is left of it may not be found again
+            self._finish_deletions()
         record = TopicRecord(
             name,
             self._commons.env.new_uuid(),
@@ -226,6 +228,9 @@ class Topics:
                 partition.log.close(clean=False)
             partition.wake()
         self._show(self.image.without([topic.name]))
+        self._finish_deletions()
+
+    def _finish_deletions(self) -> None:
         try:
             self._directory.finish_deletions()
         except OSError as error:

@@ -167,6 +167,8 @@ class DataDirectory:
         self.durable = durable
         self.clean = CLEAN_MARKER in files.list("")
         """Whether the last broker here shut down cleanly."""
+        self._settled = True
+        """Whether `topics.json` is what is known here; if not, it is written with checkpoints."""
         self.recovery_points = decode_offsets(files.read_all(RECOVERY_POINTS))
         self.log_starts = decode_offsets(files.read_all(LOG_STARTS))
 
@@ -195,9 +197,19 @@ class DataDirectory:
     def save(self) -> None:
         """Write `topics.json`, to the disk also at `os`: only records may be lost there.
 
-        Raises OSError; then the old one stands.
+        Raises OSError; then the old one stands: what was refused may not hold from the next start
+        on.
         """
-        replace_file(self.files, TOPICS_FILE, self.registry.encode())
+        before = self.files.read_all(TOPICS_FILE)
+        try:
+            replace_file(self.files, TOPICS_FILE, self.registry.encode())
+        except OSError:
+            if before is not None and self.files.read_all(TOPICS_FILE) != before:
+                self._settled = False  # it was renamed, and only its name could not be synced
+                replace_file(self.files, TOPICS_FILE, before)
+                self._settled = True
+            raise
+        self._settled = True
 
     def finish_deletions(self) -> None:
         """Remove the directories of deleted topics."""
@@ -221,7 +233,9 @@ class DataDirectory:
     def checkpoint(
         self, recovery: Mapping[TopicPartition, int], starts: Mapping[TopicPartition, int]
     ) -> None:
-        """Remember up to where logs are flushed, and where they start."""
+        """Remember up to where logs are flushed, and where they start. Raises OSError."""
+        if not self._settled:
+            self.save()
         replace_file(self.files, RECOVERY_POINTS, encode_offsets(recovery), durable=self.durable)
         self.save_log_starts(starts)
 

@@ -266,5 +266,6 @@ class _Recovery:
                 segment.file.path, segment.size,
             )  # fmt: skip
             segment.remove()
+            segment.remove_index()
             if self._opening.durable:
                 self._files.sync_dir(self._opening.directory)

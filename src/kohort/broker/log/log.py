@@ -25,12 +25,12 @@ from kohort.broker.log.checkpoints import LeaderEpochs
 from kohort.broker.log.files import Buffer, Files, replace_file
 from kohort.broker.log.producers import Completed, Producers
 from kohort.broker.log.segment import SNAPSHOT_SUFFIX, IndexMemory, Segment, file_name
+from kohort.broker.log.times import first_at_time, times_of
 from kohort.broker.log.txn_index import AbortedTransaction, Marker, marker_of
 from kohort.broker.topic_settings import TopicConfig
-from kohort.errors import BrokerError, CorruptRecordError, ErrorCode, StorageError
+from kohort.errors import BrokerError, ErrorCode, StorageError
 from kohort.lean import quick
-from kohort.records import BatchHeader, Chunk, stamp
-from kohort.records.batch import check_batch
+from kohort.records import BatchHeader, stamp
 
 if TYPE_CHECKING:
     from kohort.broker._lane import Run
@@ -112,6 +112,8 @@ class PartitionLog:
         """Why nothing can be appended or read any more, or None."""
         self._refusing = False
         """The last write failed, which has been said."""
+        self._rolling = False
+        """The file of a new segment may be there: nothing more may stand in the old one."""
         self.high = self.end
         self._ending: deque[Completed] = deque()
         self._stable = self.high
@@ -297,7 +299,8 @@ class PartitionLog:
             return False
         began = active.first_append_ms
         return (
-            size + header.size > self.config.segment_bytes
+            self._rolling
+            or size + header.size > self.config.segment_bytes
             or active.next_offset + header.last_offset_delta - active.base_offset > _MAX_DELTA
             or (began is not None and now_ms - began >= self.config.segment_ms)
         )
@@ -342,11 +345,13 @@ class PartitionLog:
         old = self.active
         old.write_index()
         self.write_snapshot()
+        self._rolling = True
         segment = Segment.create(
             self._files, self.directory, old.next_offset, self.config.index_interval_bytes
         )
         if self._durable:
             self._files.sync_dir(self.directory)
+        self._rolling = False
         self.segments.append(segment)
         self._bases.append(segment.base_offset)
         self._index_used(old)
@@ -503,9 +508,10 @@ class PartitionLog:
             self._drop_first()
 
     def _drop_first(self) -> None:
-        segment = self.segments.pop(0)
-        self._bases.pop(0)
-        self._guarded(segment.remove)
+        segment = self.segments[0]
+        self._guarded(segment.remove)  # else it stays, to go first the next time: no gap is left
+        del self.segments[0], self._bases[0]
+        self._guarded(segment.remove_index)
 
     def apply_retention(self, now_ms: int) -> int:
         """Delete what is too old or too much, by the topic's configuration; returns segments."""
@@ -568,32 +574,3 @@ def note_ended(segment: Segment, producers: Producers, ended: Completed) -> None
     segment.add_aborted(
         AbortedTransaction(ended.producer_id, ended.first_offset, ended.last_offset, stable)
     )
-
-
-def first_at_time(
-    header: BatchHeader, batch: Buffer, timestamp: int, from_offset: int
-) -> tuple[int, int] | None:
-    """`(offset, timestamp)` of a batch's first record at or after a time and an offset."""
-    if header.timestamp_type.value:  # one time for all of them
-        return max(header.base_offset, from_offset), header.max_timestamp
-    for offset, found in times_of(batch, from_offset):
-        if found >= timestamp and offset >= from_offset:
-            return offset, found
-    return None
-
-
-def times_of(batch: Buffer, from_offset: int) -> Iterator[tuple[int, int]]:
-    """`(offset, timestamp)` of a batch's records from an offset on.
-
-    Batches are stored unopened: what a client sent that nobody can read counts as one record at
-    the batch's latest time. Raises CorruptRecordError for what is damaged here.
-    """
-    try:
-        chunk = Chunk("", 0, batch, from_offset)
-        while not chunk.exhausted:
-            for record in chunk.next_records(1_000):
-                yield record.offset, record.timestamp
-    except CorruptRecordError:
-        header = BatchHeader(batch, 0)
-        check_batch(batch, header)
-        yield max(header.base_offset, from_offset), header.max_timestamp

@@ -138,6 +138,7 @@ class Segment:
 
     def note_all(self, batches: Sequence[tuple[int, int, int, int]]) -> None:
         """The same of several in a row: each `(last offset, position, size, max timestamp)`."""
+        self.indexed = False
         index = self._index or self.index
         index.add_all(batches)
         self.next_offset = batches[-1][0] + 1
@@ -192,6 +193,8 @@ class Segment:
                 if first is None or first.last_offset != expected:
                     return False
             for header in headers(self.file.read, index.last_position, self.size):
+                if header.max_timestamp > index.max_timestamp:
+                    return False  # it was appended to since
                 self.next_offset = header.next_offset
                 position = header.position + header.size
         except CorruptRecordError:
@@ -220,10 +223,9 @@ class Segment:
                 self._files.remove(self._path(suffix))
 
     def remove(self) -> None:
-        """Delete the segment and what belongs to it."""
+        """Delete the segment; its index, without which it would say less, is to go after it."""
         self.file.close()
         self._files.remove(self.file.path)
-        self.remove_index()
 
     # -- lookups
 
