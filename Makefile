@@ -56,7 +56,9 @@ bench: setup  ## every benchmark, ratios side by side
 	@$(BIN)/python -m benchmarks
 
 nightly: setup  ## what is too long for `make test`
-	@$(PYTEST) -q -m nightly
+	@KOHORT_EXPLORE=1 $(PYTEST) -q -m nightly
+	@echo "==> the properties again, with other examples than those of make test"
+	@KOHORT_EXPLORE=1 $(PYTEST) -q -m "not nightly" $$(grep -rlE "^from hypothesis" tests --include=test_*.py)
 
 mutants: setup  ## plant known bugs one by one; the simulator and the tests must find each
 	@$(BIN)/python tools/run_mutants.py

@@ -3,6 +3,8 @@
 Rules:
 - A property is judged by its examples, not by the load of a machine: neither how long one takes nor
   how long it takes to make one up is a failure.
+- What `make test` says depends on the change alone: properties make up the same examples each time.
+  KOHORT_EXPLORE=1 (`make nightly`) makes up others, and what it finds becomes a test of its own.
 - `make test` runs files side by side (pytest-xdist): a file's tests stay together and in order, so
   that they share its cluster; the packages in `ONE_AFTER_ANOTHER` share something dearer.
 - Side by side, long files come first, so that none of them is left for the end.
@@ -10,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +21,12 @@ from hypothesis import HealthCheck, settings
 
 from tests.postgres import PostgresServer, unavailable
 
-settings.register_profile("kohort", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "kohort",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="KOHORT_EXPLORE" not in os.environ,
+)
 settings.load_profile("kohort")
 
 ONE_AFTER_ANOTHER = ("tests/spark/",)

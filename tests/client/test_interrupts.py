@@ -1,17 +1,20 @@
 """Ctrl-C at any point of a program ends it: nothing waits for ever, nothing stays half taken.
 
-A tracer raises KeyboardInterrupt at the n-th line or call of the program's thread, for many n; that
-is everywhere that Python itself may run a signal's handler. Where an error is dropped (a weak
-reference's callback, say) the Ctrl-C would be lost, the program go on, and the test see it.
+A tracer raises KeyboardInterrupt at a line or call of the program's thread: everywhere that Python
+itself may run a signal's handler. Where an error is dropped (a weak reference's callback, say) the
+Ctrl-C would be lost, the program go on, and the test see it. `make test` tries each statement of
+the functions in which threads meet; `make nightly` steps here and there, others each time.
 """
 
 from __future__ import annotations
 
+import ast
 import gc
 import inspect
 import linecache
 import os
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable
@@ -24,14 +27,16 @@ import pytest
 from kohort import Consumer, Producer, RebalanceListener, TopicPartition
 from kohort.client.completion import Completion
 from kohort.client.consumer_base import Gate
-from kohort.client.waiting import run_steps
+from kohort.client.consumer_calls import ConsumerCalls
+from kohort.client.network import NetworkThread
+from kohort.client.waiting import Doorbell, run_steps
 from kohort.errors import ConcurrentUseError
 from tests.clusters import Cluster
 from tests.patience import PATIENCE_S
 
 from .consumer_world import World
 
-POINTS = int(os.environ.get("KOHORT_INTERRUPTS", "8"))
+POINTS = int(os.environ.get("KOHORT_INTERRUPTS", "60"))
 """How many points of each program are tried; 300 of each were, once."""
 ENDS_S = 25.0
 """Far more than any end takes, less than what a lost wait would last: 30 s and more."""
@@ -43,14 +48,18 @@ def cluster():
         yield running
 
 
-class Interrupter:
-    """Raises KeyboardInterrupt at the n-th step of this thread; counts them."""
+Where = Callable[[FrameType], bool]
 
-    def __init__(self, at: int | None) -> None:
-        self.steps, self._at, self.where = 0, at, ""
+
+class Interrupter:
+    """Raises KeyboardInterrupt once, at a step of this thread; counts those that fit."""
+
+    def __init__(self, *, at: int | None, fits: Where = lambda frame: True) -> None:
+        self.steps, self._at, self._fits, self.where = 0, at, fits, ""
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
-        if event in ("call", "line") and not self._no_handler_here(frame, event):
+        is_step = event in ("call", "line") and not self._no_handler_here(frame, event)
+        if is_step and self._fits(frame):
             self.steps += 1
             if self.steps == self._at:
                 self.where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
@@ -63,19 +72,24 @@ class Interrupter:
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
         return event == "line" and line.lstrip().startswith(("with ", "async with ", "try:"))
 
-    def run(self, program: Callable[[], None]) -> bool:
-        """Whether it ended by the interrupt. What others left to be collected is no step of it."""
+    def run(self, program: Callable[[], None]) -> None:
+        """What others left to be collected is no step of it; what it leaves, is."""
         gc.collect()
         gc.disable()
+        started, ended = time.monotonic(), False
         try:
             sys.settrace(self)
             program()
         except KeyboardInterrupt:
-            return True
+            ended = True
         finally:
             sys.settrace(None)
             gc.enable()
-        return False
+        took = time.monotonic() - started
+        due = self._at is not None and self.steps >= self._at
+        assert ended == due, f"the interrupt at {self.where} was lost"
+        assert took < ENDS_S, f"{took:.1f} s after an interrupt at {self.where}"
+        gc.collect()
 
 
 def reading(world: World, topic: str, group: str) -> None:
@@ -109,66 +123,88 @@ def writing(world: World, topic: str, group: str) -> None:
         producer.flush()
 
 
+PLACES: list[tuple[Callable[..., None], Callable[..., Any]]] = [
+    *((reading, fn) for fn in (
+        run_steps, Doorbell.wait, Gate.__enter__, Gate.__exit__, Consumer.poll,
+        Consumer._close, ConsumerCalls.attend, ConsumerCalls._assign, ConsumerCalls._run_steps,
+        ConsumerCalls._wait, ConsumerCalls.close, NetworkThread.call,
+    )),
+    *((writing, fn) for fn in (
+        Producer.flush, Producer.close, Completion.wait, NetworkThread.call,
+    )),
+]  # fmt: skip
+"""Where programs wait and where one thread takes over from another."""
+
+
+def statements(fn: Callable[..., Any]) -> list[int]:
+    """The first lines of a function's statements."""
+    lines, first = inspect.getsourcelines(fn)
+    body = ast.parse(textwrap.dedent("".join(lines))).body[0]
+    numbers = {n.lineno for n in ast.walk(body) if isinstance(n, ast.stmt) and n is not body}
+    return sorted(first + number - 1 for number in numbers)
+
+
+@pytest.mark.filterwarnings("ignore:.*dropped without close:ResourceWarning")
+@pytest.mark.parametrize(("program", "fn"), PLACES, ids=lambda it: it.__qualname__)
+def test_an_interrupt_where_threads_meet_ends_the_program(
+    world: World, program: Any, fn: Callable[..., Any]
+) -> None:
+    """C11, C14. Each statement, when it is come upon first; the same at each run."""
+    topic, met = world.topic(1, records=6), 0
+    world.cluster.create_topic(f"{topic}-out", partitions=1)
+    for line in statements(fn):
+
+        def here(frame: FrameType, line: int = line) -> bool:
+            return frame.f_lineno == line and frame.f_code.co_name == fn.__name__
+
+        interrupter = Interrupter(at=1, fits=here)
+        interrupter.run(lambda: program(world, topic, world.group()))
+        met += interrupter.steps > 0
+    assert met, f"{program.__name__} never came through {fn.__qualname__}"
+
+
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:.*dropped without close:ResourceWarning")
 @pytest.mark.parametrize("program", [reading, iterating, writing])
 def test_an_interrupt_at_any_step_ends_the_program(world: World, program: Any) -> None:
     """C11, C14. A consumer's group goes on afterwards from what was committed, or from before."""
     topic = world.topic(1, records=6)
     world.cluster.create_topic(f"{topic}-out", partitions=1)
-    whole = Interrupter(None)
-    assert not whole.run(lambda: program(world, topic, world.group()))
+    whole = Interrupter(at=None)
+    whole.run(lambda: program(world, topic, world.group()))
     for number in range(POINTS):
         group = world.group()
-        at = 1 + whole.steps * number // POINTS
-        interrupter = Interrupter(at)
-        started = time.monotonic()
-        ended = interrupter.run(lambda group=group: program(world, topic, group))
-        took = time.monotonic() - started
-        assert ended == (interrupter.steps >= at), f"the interrupt at {interrupter.where} was lost"
-        assert took < ENDS_S, f"{took:.1f} s after an interrupt at {interrupter.where}"
-        gc.collect()
+        interrupter = Interrupter(at=1 + whole.steps * number // POINTS)
+        interrupter.run(lambda group=group: program(world, topic, group))
     if program is reading:
         last = world.consumer(group_id=group)
         committed = last.committed([(topic, 0)])[TopicPartition(topic, 0)]
         assert committed is None or committed.offset <= 6
 
 
-def driver_lines() -> list[int]:
-    """The lines of `run_steps` from which a call may be left half done."""
-    lines, first = inspect.getsourcelines(run_steps)
-    begin, end = lines.index("    try:\n") + 1, lines.index("    finally:\n")
-    return [first + n for n in range(begin, end) if lines[n].strip() != "try:"]
-
-
-@pytest.mark.parametrize("line", driver_lines())
-def test_a_call_that_an_interrupt_leaves_is_over_before_the_next_one(
-    world: World, line: int
-) -> None:
+@pytest.mark.parametrize("line", statements(run_steps)[1:-1])  # but for the `close` at its end
+def test_a_call_that_an_interrupt_leaves_is_over_at_once(world: World, line: int) -> None:
     """C9, C11. Half done, it would be ended by the collector: after `close`, or inside a later
     poll, whose rebalance step it would then take for its own."""
-    topic = world.topic(1, records=6)
-    half_done: list[Any] = []
+    topic, half_done = world.topic(1, records=6), list[Any]()
 
-    def interrupt(frame: FrameType, event: str, arg: object) -> Any:
-        if frame.f_code is run_steps.__code__ and event == "line" and frame.f_lineno == line:
-            half_done.append(frame.f_locals["steps"])
-            raise KeyboardInterrupt
-        return interrupt
+    def here(frame: FrameType) -> bool:
+        if frame.f_code is not run_steps.__code__ or frame.f_lineno != line:
+            return False
+        half_done.append(frame.f_locals["steps"])
+        return True
 
-    consumer = world.consumer(group_id=world.group())
-    consumer.subscribe([topic], RebalanceListener())
-    gc.disable()  # what is left half done is left to us
-    try:
-        sys.settrace(interrupt)
-        for _ in range(2):
-            assert len(consumer.poll(timeout=PATIENCE_S, max_records=3)) == 3
-    except KeyboardInterrupt:
-        sys.settrace(None)
-        assert [inspect.getgeneratorstate(steps) for steps in half_done] == [inspect.GEN_CLOSED]
-    finally:
-        sys.settrace(None)
-        gc.enable()
-    consumer.close()
+    def program() -> None:
+        consumer = world.consumer(group_id=world.group())
+        consumer.subscribe([topic], RebalanceListener())
+        try:
+            for _ in range(2):
+                assert len(consumer.poll(timeout=PATIENCE_S, max_records=3)) == 3
+        finally:
+            left = [inspect.getgeneratorstate(steps) for steps in half_done]
+            assert left in ([], [inspect.GEN_CLOSED]), f"{left} after line {line}"
+
+    Interrupter(at=1, fits=here).run(program)
 
 
 def test_a_gate_that_an_interrupt_kept_half_open_lets_its_owner_in_again() -> None:
