@@ -21,6 +21,7 @@ from kohort.client.front_implementation import RecordFuture
 from kohort.client.producer import Producer
 from kohort.client.types import GroupMetadata
 from kohort.errors import DataLossError, KohortError
+from kohort.processing.complaint import Complaint
 from kohort.processing.dispatch import Item
 from kohort.processing.engine_core import TopicPartition
 from kohort.processing.exact import Batch, Verdict, attempt_of
@@ -69,6 +70,7 @@ class StoreTransactor(Transactor):
         self._now_ms = now_ms
         self._rows: dict[TopicPartition, ProgressRow] = {}
         """As this program left them."""
+        self._away = Complaint()
         self._stopping = threading.Event()
 
     def stop(self, timeout_s: float) -> None:
@@ -78,6 +80,16 @@ class StoreTransactor(Transactor):
 
     def _close(self) -> None:
         self._store.close()
+
+    def _is_stopped_while_away(self, what: str, *about: object) -> bool:
+        """Say what waits, now and again, and let a second go by; True when this is to end."""
+        if self._away.is_due(str(about[-1]), self._now_ms()):
+            log.warning(what, *about)
+        return self._stopping.wait(1)
+
+    def _is_there(self) -> None:
+        if self._away.is_over():
+            log.warning("the store can be used again")
 
     # -- ownership -------------------------------------------------------------------------------
 
@@ -91,9 +103,9 @@ class StoreTransactor(Transactor):
                 row = self._store.take_over(self._group, key[0], topic_id, key[1], self._now_ms())
                 break
             except StoreBusyError as error:
-                log.warning("%s-%d waits for the store: %s", *key, error)
-                if self._stopping.wait(1):
+                if self._is_stopped_while_away("%s-%d waits for the store: %s", *key, error):
                     raise
+        self._is_there()
         self._rows[key] = row
         self._check(key, row, topic_id, committed)
         if row.next_offset == NOWHERE:  # the group may have been at work without a store before
@@ -127,10 +139,10 @@ class StoreTransactor(Transactor):
         while True:
             try:
                 states = self._store.states(self._group, ids)
+                self._is_there()
                 break
             except StoreBusyError as error:
-                log.warning("records of tiers wait for the store: %s", error)
-                if self._stopping.wait(1):
+                if self._is_stopped_while_away("records of tiers wait for the store: %s", error):
                     states = {}
                     break
         owed: set[int] = set()
@@ -183,10 +195,12 @@ class StoreTransactor(Transactor):
                     for key, commit in batch.commits.items()
                 )
             except StoreBusyError as worse:
-                log.warning("whether a transaction went through is not known yet (%s)", worse)
-                if self._stopping.wait(1):
+                if self._is_stopped_while_away(
+                    "whether a transaction went through is not known yet (%s)", worse
+                ):
                     return Verdict(batch, error)
                 continue
+            self._is_there()
             return self._through(batch) if through else Verdict(batch, error)
 
     def _publish(self, batch: Batch) -> Verdict | None:

@@ -1,0 +1,39 @@
+"""When to say again what goes on being wrong. Pure.
+
+Rules:
+- It is said at once when it begins and when it becomes another, then after 10, 20, 40 s and so on,
+  at last every five minutes: a log shows that it lasts, and has room for other things.
+- That it is over is said once, if it was said that it began.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+FIRST_MS: Final = 10_000
+LONGEST_MS: Final = 300_000
+
+
+class Complaint:
+    """One thing that may go wrong for long."""
+
+    def __init__(self) -> None:
+        self._text: str | None = None
+        self._pause_ms = FIRST_MS
+        self._again_ms = 0
+
+    def is_due(self, text: str, now_ms: int) -> bool:
+        """Whether it is to be said now that `text` is wrong (still, or newly)."""
+        if text != self._text:
+            self._text, self._pause_ms = text, FIRST_MS
+        elif now_ms < self._again_ms:
+            return False
+        else:
+            self._pause_ms = min(2 * self._pause_ms, LONGEST_MS)
+        self._again_ms = now_ms + self._pause_ms
+        return True
+
+    def is_over(self) -> bool:
+        """Nothing is wrong; True when that is to be said."""
+        was, self._text = self._text is not None, None
+        return was
