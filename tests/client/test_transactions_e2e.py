@@ -15,6 +15,7 @@ from kohort.errors import (
     AbortableTransactionError,
     BrokerError,
     ConfigError,
+    ErrorCode,
     FencedError,
     KafkaTimeoutError,
     KohortError,
@@ -439,3 +440,35 @@ def test_who_is_fenced_is_not_told_to_do_it_again(
                 _ = 1 // 0
             assert "could not be aborted" in own.value.__notes__[0]
         p.abort_transaction()
+
+
+def test_who_hears_of_the_fence_before_it_aborts_is_not_told_to_do_it_again(
+    cluster: Cluster,
+) -> None:
+    """The coordinator's answer comes between the partition leader's, which breaks the transaction,
+    and the abort: there is nothing left to abort then."""
+
+    def fence(p: Producer | AsyncProducer) -> None:
+        tx = p._core.transactional
+        assert tx is not None
+        with tx._lock:
+            tx._tx._break(
+                BrokerError(ErrorCode.INVALID_PRODUCER_EPOCH, "its transaction has ended")
+            )
+            broken = tx._tx.broken_error()
+            tx._tx._die(FencedError(ErrorCode.PRODUCER_FENCED, "another one has begun"))
+        raise broken
+
+    with producer(cluster) as p:
+        with pytest.raises(FencedError, match="another one has begun") as raised, p.transaction():
+            fence(p)
+        assert isinstance(raised.value.__cause__, AbortableTransactionError)
+
+    async def run() -> None:
+        async with AsyncProducer(bootstrap_servers=cluster.bootstrap, transactional_id="tx") as p:
+            await p.init_transactions(PATIENCE_S)
+            async with p.transaction():
+                fence(p)
+
+    with pytest.raises(FencedError, match="another one has begun"):
+        asyncio.run(run())

@@ -137,11 +137,14 @@ class Transacting:
             raise
 
     def _abort_after(self, cause: BaseException) -> None:
-        if transactional(self._core).is_open:
-            try:
+        tx = transactional(self._core)
+        try:
+            if tx.is_open:
                 self.abort_transaction()
-            except KohortError as error:
-                _note(cause, error)
+            elif isinstance(cause, AbortableTransactionError):
+                tx.check_alive()  # the answer to another request may have told of the fence since
+        except KohortError as error:
+            _note(cause, error)
 
     def _abort_open(self, timeout_s: float | None) -> None:
         """Before the producer is closed: readers would wait for what nobody will end."""
@@ -225,11 +228,14 @@ class AsyncTransacting:
             raise
 
     async def _abort_after(self, cause: BaseException) -> None:
-        if transactional(self._core).is_open:
-            try:
+        tx = transactional(self._core)
+        try:
+            if tx.is_open:
                 await self.abort_transaction()
-            except KohortError as error:
-                _note(cause, error)
+            elif isinstance(cause, AbortableTransactionError):
+                tx.check_alive()  # as for threads
+        except KohortError as error:
+            _note(cause, error)
 
     async def _abort_open(self, timeout_s: float | None) -> None:
         """As `Producer._abort_open`."""

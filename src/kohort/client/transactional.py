@@ -62,6 +62,11 @@ class Transactional:
         """Whether there is a transaction that was not ended."""
         return self._tx.state in OPEN_STATES
 
+    def check_alive(self) -> None:
+        """Raise what ended this producer for good, if anything did."""
+        with self._lock:
+            self._tx.check_alive()
+
     def init(self) -> Future[None]:
         """Ask for producer id and epoch."""
         future: Future[None] = Future()
