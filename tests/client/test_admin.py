@@ -268,6 +268,21 @@ def test_a_mutation_that_was_refused_for_now_is_tried_again(broker):
         assert admin.create_topics(["t"])["t"].partition_count == 1
 
 
+def test_what_is_refused_for_long_is_told_once_while_it_is_tried_on(broker, monkeypatch, caplog):
+    """A full disk: whoever waits a minute for `topic delete` learns why before it is over."""
+    monkeypatch.setattr("kohort.client.admin_calls.WARNED_MS", 0)
+    codes = [56, 56, 56, 0]  # KAFKA_STORAGE_ERROR
+    broker.answers["CreateTopicsRequest"] = lambda r, call: CreateTopicsResponse(
+        topics=[CreatableTopicResult(name="t", error_code=codes.pop(0), num_partitions=1)]
+    )
+    with Admin(bootstrap_servers=broker.address, retry_backoff_ms=1) as admin:
+        admin.create_topics(["t"])
+    told = [r.getMessage() for r in caplog.records if r.name == "kohort.client.admin"]
+    assert len(told) == 1
+    assert told[0].startswith("KAFKA_STORAGE_ERROR (56): creating topic 't'")
+    assert told[0].endswith("; it is tried on")
+
+
 def test_no_broker_is_said_in_time():
     with (
         Admin(bootstrap_servers="127.0.0.1:1", default_api_timeout_ms=200) as admin,

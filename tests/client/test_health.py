@@ -240,7 +240,10 @@ def test_a_refusal_is_told_once_and_its_end_too() -> None:
     assert refusals.look(4_999) is None
     told = refusals.look(5_000)
     assert told is not None
-    assert told.warnings == ["group 'g': refused with NOT_COORDINATOR for 3s; it is tried on"]
+    assert told.warnings == [
+        "group 'g': refused with NOT_COORDINATOR for 3s (its coordinator moves, or cannot write to "
+        "its disk; see the broker's log); it is tried on"
+    ]
     refusals.note(("t", 0), storage, 9_000)
     assert refusals.look(9_000) is None
     refusals.served(("t", 0))

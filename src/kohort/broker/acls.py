@@ -15,6 +15,7 @@ from kohort.acl import Acl, AclFilter, Operation, Pattern, Permission, Resource
 from kohort.broker.authorizer import Authorizer
 from kohort.broker.config import BrokerConfig
 from kohort.broker.log.directory import AclRow, DataDirectory
+from kohort.broker.log.files import disk_refusal
 from kohort.errors import BrokerError, ErrorCode
 
 ACLS_MAX: Final = 100_000
@@ -56,7 +57,7 @@ class Acls:
             self._directory.save()
         except OSError as error:
             self._directory.registry.acls = before
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+            raise disk_refusal(error) from error
         self._acls = after
         if self.authorizer is not None:
             self.authorizer.replace(after)

@@ -19,6 +19,7 @@ from typing import Final
 
 from kohort.broker.config import BrokerConfig
 from kohort.broker.log.directory import DataDirectory
+from kohort.broker.log.files import disk_refusal
 from kohort.broker.topic_settings import (
     INT64_MAX,
     SETTINGS,
@@ -153,7 +154,7 @@ class BrokerConfigs:
             self._directory.save()
         except OSError as error:
             registry.brokers = before
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+            raise disk_refusal(error) from error
         self.changed()
 
 

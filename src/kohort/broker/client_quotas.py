@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from kohort.broker.log.directory import DataDirectory, Entity
+from kohort.broker.log.files import disk_refusal
 from kohort.errors import BrokerError, ErrorCode
 
 USER, CLIENT_ID, ADDRESS = "user", "client-id", "ip"
@@ -70,7 +71,7 @@ class ClientQuotas:
             self._directory.save()
         except OSError as error:
             registry.quotas = before
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+            raise disk_refusal(error) from error
         self._quotas = quotas
 
     def matching(

@@ -25,7 +25,7 @@ from kohort.broker.env import Env
 from kohort.broker.group_configs import GroupConfigs
 from kohort.broker.leadership import Leadership
 from kohort.broker.log.directory import USERS_FILE, DataDirectory, only, partition_dir
-from kohort.broker.log.files import Files, Names, Syncable
+from kohort.broker.log.files import Files, Names, Syncable, disk_refusal
 from kohort.broker.log.loading import Opening, open_log
 from kohort.broker.log.log import PartitionLog
 from kohort.broker.log.segment import IndexMemory, Segment
@@ -34,7 +34,7 @@ from kohort.broker.nodes import Nodes
 from kohort.broker.partition import Partition
 from kohort.broker.taps import Taps
 from kohort.broker.topics import Topic, Topics
-from kohort.errors import BrokerError, CorruptRecordError, ErrorCode, StorageError
+from kohort.errors import BrokerError, CorruptRecordError, StorageError
 
 if TYPE_CHECKING:
     from kohort.broker.fault_gate import FaultGate
@@ -74,7 +74,10 @@ class Commons:
         self.news = News()
         try:
             self.directory = DataDirectory.open(
-                files, _cluster_id(env.new_uuid()), durable=self.durable
+                files,
+                _cluster_id(env.new_uuid()),
+                durable=self.durable,
+                reserves=self.durability is not Durability.MEMORY,
             )
             self.broker_configs = BrokerConfigs(config, self.directory)
             self.topics = Topics(self, self.directory)
@@ -221,7 +224,7 @@ class Commons:
         try:
             block = self.directory.take_producer_ids()
         except OSError as error:
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+            raise disk_refusal(error) from error
         self._producer_ids = chain(block)
         return next(self._producer_ids)
 
@@ -301,7 +304,7 @@ class Commons:
         try:
             self.directory.save_log_starts(self._log_starts())
         except OSError as error:
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+            raise disk_refusal(error) from error
 
     def _flushed(self) -> dict[tuple[str, int], int]:
         return {

@@ -13,6 +13,7 @@ from typing import Final
 
 from kohort.broker.config import BrokerConfig
 from kohort.broker.log.directory import DataDirectory
+from kohort.broker.log.files import disk_refusal
 from kohort.config import nearest
 from kohort.errors import BrokerError, ErrorCode
 from kohort.group.config import GroupTimeouts
@@ -74,7 +75,7 @@ class GroupConfigs:
             self._directory.save()
         except OSError as error:
             self._directory.registry.groups = before
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+            raise disk_refusal(error) from error
         self.changed()
 
     def _check(self, values: Mapping[str, str]) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kohort.broker.config import Durability
 from kohort.broker.leadership import Led
+from kohort.broker.log.files import disk_refusal
 from kohort.broker.log.log import Appended, Mark, PartitionLog, Span, TimedOffset
 from kohort.broker.log.recovery import headers
 from kohort.broker.log.txn_index import AbortedTransaction, Marker
@@ -160,7 +161,7 @@ class Partition:
             try:
                 self.log = self.topic.commons.open_log(self)
             except OSError as error:
-                raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+                raise disk_refusal(error) from error
         return self.log
 
     def append(

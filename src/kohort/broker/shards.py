@@ -93,6 +93,8 @@ class ShardHost(ABC, Generic[S]):
         self._batch: list[GroupRecord] = []
         """Replayed, and to be appended when the turn ends or the flush under way."""
         self._batch_bytes = 0
+        self._refused = False
+        """Whether the last append failed: on a full disk each does, and one is told."""
         self._flushing = 0
         """Appends of which nobody has said yet that they are durable."""
         self._held: deque[tuple[int, list[Reply]]] = deque()
@@ -278,13 +280,18 @@ class ShardHost(ABC, Generic[S]):
             if LANE == "cython" and producer is None:
                 appended = partition.append_run(Gathered(records, now_ms), self._durable)
                 if appended is not None:
+                    self._refused = False
                     return appended
             batch = build_batch(records, producer, now_ms)
-            return partition.append(batch, BatchHeader(batch, 0), self._durable)
+            appended = partition.append(batch, BatchHeader(batch, 0), self._durable)
         except BrokerError as error:
             self._flushing -= 1
-            log.warning("%s-%d: an append failed: %s", *partition.key, error)
+            if not self._refused:
+                log.warning("%s-%d: an append failed: %s", *partition.key, error)
+            self._refused = True
             raise
+        self._refused = False
+        return appended
 
     def _start_again(self, effects: Effects, code: int) -> None:
         """What was to be written is not; drop the shard and read the log again, a little later."""

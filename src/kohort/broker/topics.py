@@ -13,6 +13,7 @@ from kohort.broker.log.directory import (
     partition_dir,
     topic_name_fault,
 )
+from kohort.broker.log.files import disk_refusal
 from kohort.broker.partition import Partition
 from kohort.broker.topic_settings import TopicConfig
 from kohort.errors import BrokerError, ConfigError, ErrorCode
@@ -203,11 +204,11 @@ class Topics:
         self.image = image
         self.changed()
 
-    def _save(self) -> None:
+    def _save(self, *, frees: bool = False) -> None:
         try:
-            self._directory.save()
+            self._directory.save(frees=frees)
         except OSError as error:
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+            raise disk_refusal(error) from error
 
     def delete(self, topic: Topic) -> None:
         """Delete a topic with its records."""
@@ -215,7 +216,7 @@ class Topics:
         del registry.topics[topic.name]
         registry.deleting.append(topic.name)
         try:
-            self._save()
+            self._save(frees=True)
         except BrokerError:
             registry.topics[topic.name] = topic.record
             registry.deleting.remove(topic.name)
@@ -234,7 +235,7 @@ class Topics:
         try:
             self._directory.finish_deletions()
         except OSError as error:
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+            raise disk_refusal(error) from error
 
     def add_partitions(
         self,
@@ -285,7 +286,7 @@ class Topics:
             return
         before, topic.record.config = topic.record.config, dict(config)
         try:
-            self._save()
+            self._save(frees=True)  # it may be a shorter retention
         except BrokerError:
             topic.record.config = before
             raise

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from kohort.broker.log.directory import USERS_FILE, DataDirectory
-from kohort.broker.log.files import replace_file
+from kohort.broker.log.files import disk_refusal, replace_file
 from kohort.errors import BrokerError, ErrorCode, StorageError
 from kohort.sasl import SCRAM_SHA_512
 from kohort.sasl.saslprep import require_prepared
@@ -99,7 +99,7 @@ class Users:
         try:
             self._save(changed)
         except OSError as error:
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+            raise disk_refusal(error) from error
 
     def verify(self, user: str, password: str) -> bool:
         """Whether this is the user's password; takes as long for users that do not exist."""

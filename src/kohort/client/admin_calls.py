@@ -28,6 +28,7 @@ from kohort.client.future import Future
 from kohort.client.metadata import ClusterMetadata, Node
 from kohort.client.network import NetworkThread, warner
 from kohort.client.observed import Observed
+from kohort.client.refusals import WARNED_MS
 from kohort.client.types import TopicPartition
 from kohort.errors import (
     BrokerError,
@@ -167,7 +168,11 @@ class AdminCalls(Observed):
     # -- again
 
     def _until(self, deadline_ms: int, attempt: Callable[[], T], *, mutates: bool = False) -> T:
-        """Call `attempt` until it succeeds, fails for good, or time is over."""
+        """Call `attempt` until it succeeds, fails for good, or time is over.
+
+        Somebody may wait for it: what is refused for long is told once, before time is over.
+        """
+        warn_ms = monotonic_ms() + WARNED_MS
         backoff = Backoff(
             self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, random.random
         )
@@ -179,8 +184,11 @@ class AdminCalls(Observed):
                 if not error.retriable or (mutates and lost):
                     raise
                 wait_ms = backoff.failed()
-                if monotonic_ms() + wait_ms >= deadline_ms:
+                if (now_ms := monotonic_ms()) + wait_ms >= deadline_ms:
                     raise
+                if now_ms >= warn_ms and isinstance(error, BrokerError):
+                    warn_ms = deadline_ms
+                    self._cluster.warn(f"{error}; it is tried on")
             Future[None]().wait(wait_ms / 1000)
 
     def _on_controller(self, kind: type[M], message: Message | Versioned, deadline_ms: int) -> M:

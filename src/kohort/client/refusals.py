@@ -22,10 +22,13 @@ from kohort.metrics.events import Events, RefusalEnded, Refused
 WARNED_MS: Final = 3_000
 """A leader or coordinator that moves has done so by then."""
 _NAMED: Final = 5
+_NO_COORDINATOR: Final = "its coordinator moves, or cannot write to its disk; see the broker's log"
 _CAUSES: Final[Mapping[int, str]] = {
     ErrorCode.KAFKA_STORAGE_ERROR: "its broker cannot use its disk; see the broker's log",
     ErrorCode.NOT_ENOUGH_REPLICAS: "too few replicas are in sync for min.insync.replicas",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "does the topic still exist?",
+    ErrorCode.NOT_COORDINATOR: _NO_COORDINATOR,  # what Kafka, too, answers when its disk is full
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: _NO_COORDINATOR,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "the coordinator is still loading",
     ErrorCode.CONCURRENT_TRANSACTIONS: "the transaction before it is still being ended",
     ErrorCode.UNSTABLE_OFFSET_COMMIT: "a transaction that committed its offset is still open",

@@ -6,6 +6,8 @@ Rules:
 - A partition's directory (`TOPIC-N`, as Kafka names it) is made when it is first written to. A
   deleted topic leaves `topics.json` first and stays in its list of deletions until its directories
   are gone, so that a crash between the two leaves nothing behind for a new topic of that name.
+- On a full disk what frees space is still possible: the deletion of a topic, its retention,
+  DeleteRecords find room in a reserve, a small file that is there for nothing else.
 - The clean-shutdown marker is deleted before anything is loaded and written last of all
   (KAFKA-10471).
 """
@@ -18,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kohort.broker.log.checkpoints import TopicPartition, decode_offsets, encode_offsets
-from kohort.broker.log.files import Files, replace_file
+from kohort.broker.log.files import DISK_FULL, Files, replace_file
 from kohort.errors import StorageError
 from kohort.lean import dataclass, field
 
@@ -27,6 +29,8 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 TOPICS_FILE = "topics.json"
 USERS_FILE = "users.json"
+RESERVE = ".reserve"
+RESERVE_BYTES_MIN = 64 << 10
 _FORMAT = 1
 _PARTITION_DIR = re.compile(r"(.+)-(\d+)")
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -161,10 +165,15 @@ class Registry:
 class DataDirectory:
     """The files beside the partitions'."""
 
-    def __init__(self, files: Files, registry: Registry, *, durable: bool) -> None:
+    def __init__(
+        self, files: Files, registry: Registry, *, durable: bool, reserves: bool = False
+    ) -> None:
         self.files = files
         self.registry = registry
         self.durable = durable
+        self._reserves = reserves
+        self._reserve = len(files.read_all(RESERVE) or b"") >= RESERVE_BYTES_MIN
+        """Whether it is there, whole."""
         self.clean = CLEAN_MARKER in files.list("")
         """Whether the last broker here shut down cleanly."""
         self._settled = True
@@ -173,8 +182,13 @@ class DataDirectory:
         self.log_starts = decode_offsets(files.read_all(LOG_STARTS))
 
     @classmethod
-    def open(cls, files: Files, cluster_id: str, *, durable: bool) -> DataDirectory:
-        """Read the directory, or begin a new one with the given cluster id."""
+    def open(
+        cls, files: Files, cluster_id: str, *, durable: bool, reserves: bool = False
+    ) -> DataDirectory:
+        """Read the directory, or begin a new one with the given cluster id.
+
+        `reserves`: keep some of the disk for the day it is full.
+        """
         data = files.read_all(TOPICS_FILE)
         if data is None:
             strays = [n for n in files.list("") if _PARTITION_DIR.fullmatch(n)]
@@ -183,26 +197,28 @@ class DataDirectory:
                     f"the data directory has partitions ({strays[0]}, ...) and no {TOPICS_FILE}; "
                     "restore that file, or move the directory away to begin anew"
                 )
-            self = cls(files, Registry(cluster_id), durable=durable)
+            self = cls(files, Registry(cluster_id), durable=durable, reserves=reserves)
             self.save()
         else:
-            self = cls(files, Registry.decode(data), durable=durable)
+            self = cls(files, Registry.decode(data), durable=durable, reserves=reserves)
         if self.clean:
             files.remove(CLEAN_MARKER)
         if durable:  # a crash may have left directories whose names are not on the disk yet
             files.sync_dir("")
         self.finish_deletions()
+        self._take_reserve()
         return self
 
-    def save(self) -> None:
+    def save(self, *, frees: bool = False) -> None:
         """Write `topics.json`, to the disk also at `os`: only records may be lost there.
 
+        `frees`: space may be free after this, so that it may use the reserve.
         Raises OSError; then the old one stands: what was refused may not hold from the next start
         on.
         """
         before = self.files.read_all(TOPICS_FILE)
         try:
-            replace_file(self.files, TOPICS_FILE, self.registry.encode())
+            self._replace(TOPICS_FILE, self.registry.encode(), durable=True, frees=frees)
         except OSError:
             if before is not None and self.files.read_all(TOPICS_FILE) != before:
                 self._settled = False  # it was renamed, and only its name could not be synced
@@ -221,7 +237,8 @@ class DataDirectory:
             if match and match[1] in gone:
                 self.files.remove_tree(name)
         self.registry.deleting = []
-        self.save()
+        self.save(frees=True)
+        self._take_reserve()
 
     def take_producer_ids(self) -> range:
         """A block of producer ids that nobody else will ever get."""
@@ -238,10 +255,42 @@ class DataDirectory:
             self.save()
         replace_file(self.files, RECOVERY_POINTS, encode_offsets(recovery), durable=self.durable)
         self.save_log_starts(starts)
+        self._take_reserve()
 
     def save_log_starts(self, starts: Mapping[TopicPartition, int]) -> None:
         """DeleteRecords is answered after this."""
-        replace_file(self.files, LOG_STARTS, encode_offsets(starts), durable=self.durable)
+        data = encode_offsets(starts)
+        self._replace(LOG_STARTS, data, durable=self.durable, frees=True)
+
+    def _replace(self, path: str, data: bytes, *, durable: bool, frees: bool) -> None:
+        """Replace a file, if need be where the reserve has been. Raises OSError."""
+        try:
+            replace_file(self.files, path, data, durable=durable)
+        except OSError as error:
+            if not (frees and self._reserve and error.errno in DISK_FULL):
+                raise
+            self._reserve = False
+            self.files.remove(RESERVE)
+            replace_file(self.files, path, data, durable=durable)
+            self._take_reserve()
+
+    def _take_reserve(self) -> None:
+        """Have a reserve (again), if there is room; the next checkpoint tries it, too."""
+        if self._reserve or not self._reserves:
+            return
+        size = max(RESERVE_BYTES_MIN, 2 * len(self.registry.encode()))
+        try:
+            file = self.files.open(RESERVE, create=True)
+            try:
+                file.append([bytes(max(0, size - file.size))])
+            except OSError:
+                self.files.remove(RESERVE)
+                raise
+            finally:
+                file.close()
+        except OSError:  # the disk is full; whoever writes to it is told
+            return
+        self._reserve = True
 
     def mark_clean(self) -> None:
         """The last thing a broker does."""

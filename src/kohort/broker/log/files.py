@@ -10,10 +10,14 @@ Rules:
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from kohort.errors import BrokerError, ErrorCode
+
+DISK_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 Buffer = bytes | bytearray | memoryview
 _KEPT_BYTES_MIN: Final = 65_536  # a copy of less costs little
 _HELD_FACTOR_MAX: Final = 16
@@ -121,6 +125,14 @@ class Names:
     def sync(self) -> None:
         """Return when every name that was there before the call is on the disk. Raises OSError."""
         self._files.sync_dir(self.path)
+
+
+def disk_refusal(error: OSError) -> BrokerError:
+    """What clients are told of a call that the disk refused."""
+    free = "; free some space there" if error.errno in DISK_FULL else ""
+    why = error.strerror or error
+    text = f"the broker cannot write to its disk: {why}{free}"
+    return BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, text)
 
 
 def parent_of(path: str) -> str:

@@ -14,7 +14,6 @@ The clock is the caller's: `now_ms` is wall time, as it stands in records.
 
 from __future__ import annotations
 
-import errno
 import logging
 from bisect import bisect_right
 from collections import deque
@@ -22,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from kohort.broker.log.checkpoints import LeaderEpochs
-from kohort.broker.log.files import Buffer, Files, replace_file
+from kohort.broker.log.files import DISK_FULL, Buffer, Files, replace_file
 from kohort.broker.log.producers import Completed, Producers
 from kohort.broker.log.segment import SNAPSHOT_SUFFIX, IndexMemory, Segment, file_name
 from kohort.broker.log.times import first_at_time, times_of
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("kohort.broker")
 
 EPOCHS_FILE = "leader-epoch-checkpoint"
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _SNAPSHOTS_KEPT = 2
 _MAX_DELTA = 0x7FFFFFFF
 """Of an offset from its segment's first: those in index files are of four bytes."""
@@ -320,7 +318,7 @@ class PartitionLog:
                 self._refusing = True
                 log.error(
                     "cannot write %s; clients are told KAFKA_STORAGE_ERROR, and try again%s", what,
-                    ": free some space, and it goes on" if error.errno in _FULL else "",
+                    ": free some space, and it goes on" if error.errno in DISK_FULL else "",
                 )  # fmt: skip
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, what) from error
         if self._refusing:
