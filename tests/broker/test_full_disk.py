@@ -11,6 +11,7 @@ import pytest
 
 from kohort.broker.log.directory import RESERVE, TOPICS_FILE, DataDirectory
 from kohort.broker.log.files import Buffer, LogFile, MemoryFile, MemoryFiles
+from kohort.broker.topics import Topic
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.delete_records_request import (
     DeleteRecordsPartition,
@@ -69,10 +70,16 @@ def full(**config: Any) -> tuple[Harness, SmallDisk]:
     return harness, disk
 
 
+def topic_of(harness: Harness) -> Topic:
+    found = harness.commons.topics.get("t")
+    assert found is not None
+    return found
+
+
 def test_a_topic_can_be_deleted() -> None:
     """Whoever is on call does just that; refused, nothing would be left but `rm`."""
     harness, disk = full()
-    harness.commons.topics.delete(harness.commons.topics.get("t"))
+    harness.commons.topics.delete(topic_of(harness))
     assert not any(name.startswith("t-") for name in disk.list(""))
     assert disk.room > 4_000
     again = DataDirectory.open(disk, "c", durable=True)
@@ -84,7 +91,7 @@ def test_a_topic_can_be_deleted() -> None:
 
 def test_retention_can_be_made_shorter() -> None:
     harness, _ = full()
-    topic = harness.commons.topics.get("t")
+    topic = topic_of(harness)
     harness.commons.topics.configure(topic, {"retention.ms": "1"})
     harness.env.advance(10 * 60_000)
     assert harness.produce("t", batch_of([b"v"])).error_code == 0
@@ -114,7 +121,7 @@ def test_what_takes_space_is_refused_in_words_and_leaves_the_reserve() -> None:
 
 def test_the_reserve_is_taken_again_when_there_is_room() -> None:
     harness, disk = full()
-    topic = harness.commons.topics.get("t")
+    topic = topic_of(harness)
     harness.commons.topics.configure(topic, {"retention.ms": "123456789"})
     disk.fill()  # what was left of the reserve is somebody else's now
     disk.remove("stuff")
