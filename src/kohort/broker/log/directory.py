@@ -15,6 +15,7 @@ Rules:
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -24,6 +25,7 @@ from kohort.broker.log.files import DISK_FULL, Files, replace_file
 from kohort.errors import StorageError
 from kohort.lean import dataclass, field
 
+log = logging.getLogger("kohort.broker")
 CLEAN_MARKER = ".kafka_cleanshutdown"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
@@ -171,6 +173,8 @@ class DataDirectory:
         self.files = files
         self.registry = registry
         self.durable = durable
+        self._refusing = False
+        """Whether the log says that `topics.json` cannot be written."""
         self._reserves = reserves
         self._reserve = len(files.read_all(RESERVE) or b"") >= RESERVE_BYTES_MIN
         """Whether it is there, whole."""
@@ -219,13 +223,19 @@ class DataDirectory:
         before = self.files.read_all(TOPICS_FILE)
         try:
             self._replace(TOPICS_FILE, self.registry.encode(), durable=True, frees=frees)
-        except OSError:
+        except OSError as error:
+            if not self._refusing:
+                self._refusing = True
+                log.error("cannot write %s: %s; clients are refused", TOPICS_FILE, error)
             if before is not None and self.files.read_all(TOPICS_FILE) != before:
                 self._settled = False  # it was renamed, and only its name could not be synced
                 replace_file(self.files, TOPICS_FILE, before)
                 self._settled = True
             raise
         self._settled = True
+        if self._refusing:
+            self._refusing = False
+            log.warning("%s can be written again", TOPICS_FILE)
 
     def finish_deletions(self) -> None:
         """Remove the directories of deleted topics."""
