@@ -594,6 +594,30 @@ def test_a_topic_that_nobody_waits_for_any_more_is_not_asked_for(producer, topic
     assert watched == frozenset()
 
 
+def test_metadata_that_comes_when_nobody_waits_any_more_is_asked_for_again(
+    producer, topic, brokers, broker
+):
+    """Its topic was watched no longer and had a route: no record of it ever found its leader."""
+    plain, go_on, asked = brokers.metadata, threading.Event(), []
+
+    def held(request, call):
+        if not asked and request.topics and request.topics[0].name == "t":
+            asked.append(request)
+            assert go_on.wait(PATIENCE_S)
+        return plain(request, call)
+
+    broker.answers["MetadataRequest"] = held
+    p = producer(max_block_ms=100)
+    while not asked:  # a first try may not get so far
+        with pytest.raises(KafkaTimeoutError, match="no metadata for topic 't'"):
+            p.send("t", b"too late", partition=0)
+    go_on.set()
+    Topic(broker, "u")
+    assert in_time(p.send, "u", b"other", partition=0).result(PATIENCE_S)  # behind that answer
+    broker.answers["ProduceRequest"] = topic.produce
+    assert in_time(p.send, "t", b"v", partition=0).result(PATIENCE_S)
+
+
 def test_filling_a_batch_holds_nobody_up(producer, topic):
     """While one thread fills a batch others send and are stored, each thread in its order."""
     p = producer(linger_ms=0)

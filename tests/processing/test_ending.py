@@ -13,10 +13,19 @@ from pathlib import Path
 
 import pytest
 
+from kohort.errors import KafkaTimeoutError
 from kohort.processing.app import App, Ended
+from kohort.processing.engine import Done, Engine
+from kohort.processing.exact import ExactEngine, Verdict
+from kohort.processing.exact_runner import ExactRunner
+from kohort.processing.outbox import Output
 from kohort.processing.pools import ThreadPool
+from kohort.processing.publishing import Published
+from kohort.processing.runner import Runner
 
 from .conftest import PATIENCE_S
+from .test_broken import TP, records, started
+from .world import route
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """
@@ -119,3 +128,84 @@ def test_a_second_signal_gives_up_what_is_at_work(cluster, topic, produce, numbe
     assert out.endswith("1 given up\n"), said
     assert process.returncode == 0
     assert "1 record was still being worked on after 0 s" in said
+
+
+class Member:
+    """A consumer of which only the end is looked at."""
+
+    def __init__(self) -> None:
+        self.committed: dict = {}
+
+    def subscribe(self, topics, listener) -> None:
+        pass
+
+    def nudge(self) -> None:
+        pass
+
+    def group_metadata(self) -> str:
+        return "me"
+
+    def commit(self, offsets) -> None:
+        self.committed = offsets
+
+
+class Refused:
+    """Whoever publishes, or puts batches through, and is refused `times` times first."""
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+        self.error = KafkaTimeoutError("no metadata")
+
+    def publish(self, publication) -> None:
+        error = self.error if self.left else None
+        self.left -= 1
+        self.report(Published(publication, error))
+
+    def submit(self, batch, member) -> None:
+        sent = range(len(batch.publications)) if self.left else ()
+        error = self.error if self.left else None
+        self.left -= 1
+        self.report(Verdict(batch, error, refused=sent))
+
+    def start(self, report) -> None:
+        self.report = report
+
+    def stop(self, timeout_s: float) -> None:
+        pass
+
+
+@pytest.mark.parametrize("times", [1, 2, 100])
+@pytest.mark.parametrize("kind", [Engine, ExactEngine])
+def test_what_is_refused_at_the_end_is_tried_again_while_there_is_time(kind, times) -> None:
+    """Its next try waited for a turn of the program, and there was none any more: everything that
+    one hiccup of the cluster had refused was given up, and done again by the next owner.
+    """
+    engine = kind([route()], crash_guard=False)
+    started(engine)
+    engine.polled(TP, records(0, 1), 2, 0)
+    items = engine.take("threads", 2, 0)
+    engine.finished(items, [Done([Output("out", b"v")]), None], 0)
+    now_ms, member, refused = [0], Member(), Refused(times)
+    shell = Runner if kind is Engine else ExactRunner
+    runner = shell(engine, member, [], now_ms=lambda: now_ms[0])
+    wait = runner._inbox_first
+
+    def passing(left_ms: int) -> None:
+        """Time passes while nobody says anything."""
+        if runner._inbox.empty():
+            now_ms[0] += left_ms
+        wait(0 if runner._inbox.empty() else left_ms)
+
+    runner._inbox_first = passing
+    runner.transactor = refused
+    refused.start(runner.tell)
+    runner.stop()
+    runner.run(refused, None)
+    done = times < 100
+    assert refused.left == (-1 if done else refused.left)
+    assert (now_ms[0] >= 10_000) is not done
+    if kind is Engine:
+        assert runner.given_up == (not done)
+        assert [at.offset for at in member.committed.values()] == ([2] if done else [0])
+    else:
+        assert engine.counts["transactions"] == done

@@ -18,7 +18,7 @@ from kohort.retry.policy import RetryPolicy, RetryTopics
 from kohort.retry.reading import pages_to_end
 from kohort.retry.redrive import Choice, Redrive, Report
 from tests.clusters import Cluster
-from tests.processing.conftest import Running, Until
+from tests.processing.conftest import PATIENCE_S, Running, Until
 
 _numbers = itertools.count()
 
@@ -55,6 +55,7 @@ class Failures:
         """Run the app until it has handled so many records."""
         app = App(
             "billing", bootstrap_servers=self.cluster.bootstrap, retries="1h", clock_skew=0,
+            drain=f"{PATIENCE_S:g}s",
             client={"heartbeat_interval_ms": 50, "retry_backoff_ms": 20},
         )  # fmt: skip
         enough = Until(until)

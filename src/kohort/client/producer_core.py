@@ -391,6 +391,8 @@ class ProducerCore:
         with self.lock:
             self._topic_errors = dict(metadata.errors)
             for name, topic in metadata.topics.items():
+                if name not in self._topics:
+                    continue  # given up meanwhile: the next answer will not tell its leaders
                 count = max(topic.partitions, default=-1) + 1
                 available = [
                     p for p in sorted(topic.partitions) if metadata.leader(name, p) >= 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from heapq import heappush
+from heapq import heappop, heappush
 from itertools import count
 from typing import Final
 
@@ -148,6 +148,23 @@ class EngineCore:
 
     def _wait(self, item: Item, due: int) -> None:
         heappush(self._due, (due, next(self._serial), item))
+
+    def publish_again(self, now_ms: int) -> int | None:
+        """Let what was refused be published where that is due, and nothing be begun.
+
+        For partitions that are being given up. When there is something next, if there is.
+        """
+        others: list[tuple[int, int, Item | Publication]] = []
+        while self._due and self._due[0][0] <= now_ms:
+            due = heappop(self._due)
+            if not isinstance(due[2], Publication):
+                others.append(due)
+            elif due[2].item.partition.live:
+                self._outbox.append(due[2])
+        for due in others:
+            heappush(self._due, due)
+        waiting = (at for at, _, what in self._due if isinstance(what, Publication))
+        return min(waiting, default=None)
 
     # -- keys that are held --------------------------------------------------------------------
 

@@ -142,6 +142,11 @@ class ExactEngine(Engine):
         done = {p.key: items for p, items in plain.items() if p not in unfit}
         return Batch(chosen, done, commits) if commits else None
 
+    @property
+    def next_try_ms(self) -> int | None:
+        """When something of what is settled is to be tried (again); None: nothing is."""
+        return min((p.wait_until_ms for p in self._settled if p.item.partition.live), default=None)
+
     def _foretold(
         self, chosen: Sequence[Publication], plain: Mapping[Partition, Sequence[Item]]
     ) -> tuple[dict[TopicPartition, Commit], set[Partition]]:

@@ -147,27 +147,8 @@ class ExactRunner(Runner):
         """Put through what is settled, as long as there is time."""
         if self._nobody_commits or self._is_over:
             return
-        until_ms = self.now_ms() + self.timing.drain_ms
         mine = set(keys)
-        while not self._hurried and (now_ms := self.now_ms()) < until_ms:
-            if self._in_hand is None:
-                if not self.exact.owes(mine):
-                    break
-                if self._left_behind == self.consumer.group_metadata():
-                    log.warning("the group has gone on without this member: it gives all up")
-                    break
-                if now_ms < self._again_ms:
-                    with suppress(Empty):
-                        self._inbox_first(self._again_ms - now_ms)
-                    self._hear(self.now_ms())
-                    continue
-                self._commit(now_ms)
-            try:
-                self._inbox_first(until_ms - now_ms)
-            except Empty:
-                log.warning("the last transaction of revoked partitions had no end in time")
-                break
-            self._hear(self.now_ms())
+        self._put_all_through(mine, self.now_ms() + self.timing.drain_ms)
         told = {tp: at for tp, at in self._untold.items() if tp in mine}
         self._untold = {tp: at for tp, at in self._untold.items() if tp not in mine}
         if told:
@@ -175,6 +156,26 @@ class ExactRunner(Runner):
                 self.consumer.commit(told)
             except KohortError as error:
                 log.info("the group was not told of the last progress: %s", error)
+
+    def _put_all_through(self, mine: set[TopicPartition], until_ms: int) -> None:
+        while not self._hurried and (now_ms := self.now_ms()) < until_ms:
+            wait_until_ms = until_ms
+            if self._in_hand is None:
+                if not self.exact.owes(mine):
+                    return
+                if self._left_behind == self.consumer.group_metadata():
+                    log.warning("the group has gone on without this member: it gives all up")
+                    return
+                if now_ms >= self._again_ms:
+                    self._commit(now_ms)
+                if self._in_hand is None:  # what is left waits for its next try
+                    next_ms = max(self._again_ms, self.exact.next_try_ms or 0)
+                    wait_until_ms = min(next_ms, until_ms) if next_ms > now_ms else until_ms
+            with suppress(Empty):
+                self._inbox_first(wait_until_ms - now_ms)
+            self._hear(self.now_ms())
+        if not self._hurried and (self._in_hand is not None or self.exact.owes(mine)):
+            log.warning("the last transaction of revoked partitions had no end in time")
 
 
 def _told(batch: Batch) -> dict[TopicPartition, OffsetAndMetadata]:

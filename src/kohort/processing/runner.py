@@ -500,14 +500,13 @@ class Runner(RebalanceListener):
         self.engine.given_up(keys)
         drain_ms = 0 if self._is_broken else self.timing.drain_ms
         until_ms = self.now_ms() + drain_ms
-        while self.engine.in_flight_of(keys) and (left_ms := until_ms - self.now_ms()) > 0:
+        while self.engine.in_flight_of(keys) and (now_ms := self.now_ms()) < until_ms:
             if self._hurried:
                 break
+            again_ms = self.engine.publish_again(now_ms)
             self._publish()
-            try:
-                self._inbox_first(left_ms)
-            except Empty:
-                break
+            with suppress(Empty):
+                self._inbox_first(min(until_ms, again_ms or until_ms) - now_ms)
             self._hear(self.now_ms())
         left = self.engine.in_flight_of(keys)
         self._commit_last(keys)
