@@ -10,6 +10,7 @@ import sys
 import threading
 import warnings
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -209,3 +210,29 @@ def test_what_is_refused_at_the_end_is_tried_again_while_there_is_time(kind, tim
         assert [at.offset for at in member.committed.values()] == ([2] if done else [0])
     else:
         assert engine.counts["transactions"] == done
+
+
+class Ending(App):
+    """An app whose `run` ends just after anybody has looked for what runs."""
+
+    @property
+    def _runner(self):
+        found, self.left = self.left, None
+        return found
+
+    @_runner.setter
+    def _runner(self, runner) -> None:
+        self.left = runner
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [App.stop, App.health, App.status, App.troubles, lambda each: each.resume("t", 0)],
+    ids=["stop", "health", "status", "troubles", "resume"],
+)
+def test_whoever_asks_while_it_ends_is_answered(ask) -> None:
+    """Any thread: what runs is looked for once, and may be gone the moment after."""
+    program, asked = Ending("g"), Mock()
+    program._runner = asked
+    ask(program)
+    assert len(asked.method_calls) == 1

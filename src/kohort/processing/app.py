@@ -435,29 +435,34 @@ class App:
             at_once: do not wait for the handlers that are at work: their records are given up.
         """
         self._stopped = True
-        if self._runner is not None:
-            self._runner.stop(at_once=at_once)
+        runner = self._runner  # looked at once: `run` may end meanwhile
+        if runner is not None:
+            runner.stop(at_once=at_once)
 
     def resume(self, topic: str, partition: int) -> None:
         """Try the record again that stopped this partition (`on_failure="stop_partition"`)."""
-        if self._runner is not None:
-            self._runner.resume((topic, partition))
+        runner = self._runner
+        if runner is not None:
+            runner.resume((topic, partition))
 
     def health(self) -> AppHealth:
         """What every partition is doing, since when, how far behind, and why not. Any thread."""
-        if self._runner is None:
+        runner = self._runner
+        if runner is None:
             return AppHealth(self.group, False, {}, (), self.troubles(), None)
-        return self._runner.health(self.group)
+        return runner.health(self.group)
 
     def status(self) -> dict[tuple[str, int], str]:
         """Why each partition stands still, in words; "" for those that do not. Any thread."""
-        return {} if self._runner is None else self._runner.status()
+        runner = self._runner
+        return {} if runner is None else runner.status()
 
     def troubles(self) -> list[str]:
         """What outside of this program keeps it from its work at present, in words. Any thread."""
-        if self._runner is None:
+        runner = self._runner
+        if runner is None:
             return [self._trouble] if self._trouble else []
-        return self._runner.troubles()
+        return runner.troubles()
 
     def metrics(self) -> dict[MetricName, float]:
         """What this app measures of itself, while it runs; see docs/metrics.md. Any thread."""
