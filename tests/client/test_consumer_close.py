@@ -13,7 +13,7 @@ from kohort import Consumer
 from kohort.testing import VirtualClock
 from tests.clusters import APACHE, Cluster
 
-from .consumer_world import World, take
+from .consumer_world import World, take, until
 
 pytestmark = pytest.mark.skipif(APACHE, reason="tells the broker to be silent")
 LIMIT_S = 0.3
@@ -68,6 +68,77 @@ def test_a_silent_coordinator(
         assert report.committed is committed
     assert left is None or report.left_group is left
     assert any(said in problem for problem in report.problems), report
+
+
+@pytest.mark.parametrize("way", ["assign", "subscribe"])
+def test_what_was_committed_without_waiting_is_waited_for(world: World, way: str) -> None:
+    """Spec 4.5: the last `commit_async` before `close` counts, and its callback is called."""
+    topic, group = world.topic(1, records=10), world.group()
+    consumer = world.consumer(group_id=group, enable_auto_commit=False)
+    if way == "assign":
+        consumer.assign([(topic, 0)])
+    else:
+        consumer.subscribe([topic])
+    take(consumer, 10)
+    told: list[object] = []
+    with world.cluster.faults.fail("OffsetCommit", "NOT_COORDINATOR", times=3, group=group):
+        for offset in (3, 7):
+            consumer.commit_async({(topic, 0): offset}, lambda _, error: told.append(error))
+        assert consumer.close(60) == (True, True, ())
+    assert told == [None, None]
+    with world.consumer(group_id=group) as reader:
+        assert reader.committed([(topic, 0)])[topic, 0].offset == 7
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_nothing_is_handed_out_while_partitions_are_given_up(world: World, protocol: str) -> None:
+    """C1, B47: the commit before giving up is not answered, so each poll comes back empty."""
+    topic, group = world.topic(2, records=40), world.group()
+    config = {"group_id": group, "group_protocol": protocol, "auto_commit_interval_ms": 3_600_000}
+    first, second = world.consumer(**config), world.consumer(**config)
+    first.subscribe([topic])
+    take(first, 3)
+    second.subscribe([topic])
+    with world.cluster.faults.silence("OffsetCommit", group=group):
+        until(lambda: first.rebalance_pending, second, first)
+        assert [first.poll(0.05, max_records=1) for _ in range(5)] == [[]] * 5
+
+
+def test_what_was_committed_without_waiting_and_is_not_answered(
+    world: World, clock: VirtualClock
+) -> None:
+    consumer, group = member(world, enable_auto_commit=False)
+    consumer.commit_async()
+    with world.cluster.faults.silence("OffsetCommit", group=group):
+        consumer.commit_async()
+        begun_s = clock.elapsed_s
+        report = consumer.close(LIMIT_S)
+        assert clock.elapsed_s - begun_s == pytest.approx(LIMIT_S, abs=0.01)
+    assert not report.committed
+    assert "the last asynchronous commit was not confirmed in time" in report.problems
+
+
+@pytest.mark.parametrize("then", ["unsubscribe", "assign others", "seek"])
+def test_whoever_chose_its_partitions_itself_commits_what_it_likes(world: World, then: str) -> None:
+    """Spec 4.1: no group takes them away, so nothing that comes after makes a commit void."""
+    topic, group = world.topic(2, records=10), world.group()
+    consumer = world.consumer(group_id=group, enable_auto_commit=False)
+    consumer.assign([(topic, 0)])
+    take(consumer, 5)
+    told: list[object] = []
+    with world.cluster.faults.fail("OffsetCommit", "NOT_COORDINATOR", times=2, group=group):
+        consumer.commit_async(callback=lambda _, error: told.append(error))
+        if then == "unsubscribe":
+            consumer.unsubscribe()
+        elif then == "seek":
+            consumer.seek((topic, 0), 1)
+        else:
+            consumer.assign([(topic, 1)])
+        assert consumer.committed([(topic, 0)]).keys() == {(topic, 0)}
+        consumer.close(60)
+    assert told == [None]
+    with world.consumer(group_id=group) as reader:
+        assert reader.committed([(topic, 0)])[topic, 0].offset == 5
 
 
 def test_a_commit_that_is_refused_is_reported(world: World) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
+
+import pytest
 
 from kohort.client.commit_lane import CommitSend, Identity
 from kohort.client.config import ConsumerConfig
 from kohort.client.consumer_exchange import Exchange
+from kohort.client.fetch_planner import FetchOrder, FetchPart
 from kohort.client.metadata import ClusterMetadata, TopicMetadata
+from kohort.client.positions import Stamp
 from kohort.client.types import OffsetAndMetadata, TopicPartition
 from kohort.wire.messages.offset_commit_response import (
     OffsetCommitResponse,
@@ -26,9 +30,24 @@ class Cluster:
         topic = TopicMetadata("orders", ID, False, MappingProxyType({}))
         self.metadata = ClusterMetadata(topics=MappingProxyType({"orders": topic}))
         self.asked: list[Any] = []
+        self.loop = SimpleNamespace(now_ms=lambda: 0)
 
     def request(self, target, message, done, **how) -> None:
         self.asked.append((message, done))
+
+
+@pytest.mark.parametrize("rack", ["", "east"])
+def test_a_fetch_says_where_its_reader_is(rack: str) -> None:
+    """KIP-392: without its rack in it, the leader cannot name the closest replica."""
+    cluster = Cluster()
+    exchange = Exchange(ConsumerConfig(client_rack=rack, local_reads=False), cluster, Answers())
+    part = FetchPart(TopicPartition("orders", 0), Stamp(1, 1), 7, 3, 100)
+    exchange.fetch(FetchOrder(1, 1, 0, (part,), 1_000, 500))
+    [(versioned, _)] = cluster.asked
+    request = versioned.build(12)
+    assert request.rack_id == rack
+    asked = request.topics[0].partitions[0]
+    assert (asked.fetch_offset, asked.current_leader_epoch) == (7, 3)
 
 
 class Answers:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
-from kohort import TopicPartition
+from kohort import RebalanceListener, TopicPartition
 from kohort.errors import CommitFailedError, ConfigError, FencedError, UsageError
-from tests.clusters import Cluster
+from tests.clusters import APACHE, Cluster
 from tests.patience import PATIENCE_S
 
 from .consumer_world import Listener, World, shared, take, until, values
@@ -87,6 +87,89 @@ def test_commit_inside_revoked(world: World, strategy: str) -> None:
                  sum(second.position(tp) for tp in second.assignment()) == 30,
                  first, second)  # fmt: skip
     assert sorted(seen, key=int) == values(range(40, 60))
+
+
+@pytest.mark.skipif(APACHE, reason="tells the broker to be slow")
+@BOTH
+def test_what_a_listener_commits_without_waiting_is_waited_for(world: World, strategy: str) -> None:
+    """Spec 4.8: *revoked* is the last chance to commit, also with `commit_async`.
+
+    The second commit waits for the first, which the broker is slow with; given up before, the
+    partitions would be another's, and the commit refused.
+    """
+    topic, group = world.topic(4, records=40), world.group()
+    config = {
+        "group_id": group, "enable_auto_commit": False, "partition_assignment_strategy": strategy,
+    }  # fmt: skip
+    first, second = world.consumer(**config), world.consumer(**config)
+    outcomes: list[object] = []
+
+    def revoked(tps: list[TopicPartition]) -> None:
+        if not outcomes and tps:
+            for offset in (7, 8):
+                first.commit_async(dict.fromkeys(tps, offset), lambda *told: outcomes.append(told))
+
+    first.subscribe([topic], Listener(revoked))
+    assert len(take(first, 40)) == 40
+    with world.cluster.faults.delay(300, "OffsetCommit", times=1, group=group):
+        second.subscribe([topic])
+        until(lambda: len(outcomes) == 2 and shared(first, second), first, second)
+    assert [error for _, error in outcomes] == [None, None]
+    given = [tp for tp, _ in outcomes[1][0].items()]
+    assert {at.offset for at in first.committed(given).values()} == {8}
+
+
+@BOTH
+def test_who_has_nothing_gives_up_nothing(world: World, strategy: str) -> None:
+    """Spec 4.8: *revoked* comes with partitions, or not at all; *assigned* always."""
+    topic, group = world.topic(1), world.group()
+    config = {"group_id": group, "partition_assignment_strategy": strategy}
+    made, listeners = [], []
+    for _ in range(3):
+        made.append(world.consumer(**config))
+        listeners.append(Listener())
+        made[-1].subscribe([topic], listeners[-1])
+        until(lambda: all(listener.calls for listener in listeners), *made)
+    for consumer in made:
+        consumer.close()
+    told = [call for listener in listeners for call in listener.calls]
+    assert {what for what, tps in told if not tps} == {"assigned"}
+
+
+class OnlyRevoked(RebalanceListener):
+    """Tells what it loses by the one method that it has."""
+
+    def __init__(self) -> None:
+        self.revoked: list[list[TopicPartition]] = []
+
+    def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        self.revoked.append(list(partitions))
+
+
+@pytest.mark.skipif(APACHE, reason="tells the broker to forget a member")
+@BOTH
+def test_what_is_lost_is_told_and_not_committed(strategy: str) -> None:
+    """Spec 1.5, 4.8: ownership is gone already: *lost* (here as *revoked*, its default), and no
+    commit is sent of what was read, though it is read again then."""
+    with Cluster(group_initial_rebalance_delay_ms=0, request_log=10_000) as cluster:
+        world = World(cluster)
+        topic, group = world.topic(2, records=10), world.group()
+        consumer, listener = (
+            world.consumer(group_id=group, partition_assignment_strategy=strategy,
+                           auto_commit_interval_ms=3_600_000),
+            OnlyRevoked(),
+        )  # fmt: skip
+        consumer.subscribe([topic], listener)
+        assert len(take(consumer, 10)) == 10
+        assert consumer.poll(0) == []  # what was handed out counts as dealt with
+        first = cluster.requests.of("OffsetCommit", group=group)
+        with cluster.faults.fail("Heartbeat", "UNKNOWN_MEMBER_ID", group=group) as fault:
+            fault.wait()
+            again = take(consumer, 10)
+        assert len(again) == 10
+        assert [sorted(tps) for tps in listener.revoked] == [[(topic, 0), (topic, 1)]]
+        assert cluster.requests.of("OffsetCommit", group=group) == first
+        world.close()
 
 
 def test_a_seek_touches_one_consumer_alone(world: World) -> None:
@@ -188,6 +271,37 @@ def test_a_listener_that_raises_is_heard_and_the_group_goes_on(world: World) -> 
     with pytest.raises(ZeroDivisionError, match="of the listener"):
         first.close()
     until(lambda: len(second.assignment()) == 4, second)
+
+
+@BOTH
+def test_a_listener_that_raises_when_it_is_assigned(world: World, strategy: str) -> None:
+    """Spec 4.8: it is heard once; the partitions are taken, and it is not called again for them."""
+    topic = world.topic(2, records=10)
+    consumer = world.consumer(group_id=world.group(), partition_assignment_strategy=strategy)
+
+    class Raising(Listener):
+        def on_partitions_assigned(self, partitions):
+            super().on_partitions_assigned(partitions)
+            raise ZeroDivisionError("of the listener")
+
+    consumer.subscribe([topic], listener := Raising())
+    with pytest.raises(ZeroDivisionError, match="of the listener"):
+        take(consumer, 1)
+    assert sorted(take(consumer, 10), key=int) == values(range(10))
+    assert listener.calls == [("assigned", {(topic, 0), (topic, 1)})]
+
+
+def test_subscribing_anew_without_a_listener_takes_the_old_one_away(world: World) -> None:
+    """Spec 4.8, as `subscribe` says: it replaces the earlier subscription, listener and all."""
+    a, b = world.topic(1, records=3), world.topic(1, records=4)
+    consumer = world.consumer(group_id=world.group())
+    consumer.subscribe([a], listener := Listener())
+    take(consumer, 3)
+    told = list(listener.calls)
+    consumer.subscribe([b])
+    take(consumer, 4)
+    consumer.close()
+    assert listener.calls == told == [("assigned", {(a, 0)})]
 
 
 def test_seek_inside_assigned(world: World) -> None:

@@ -177,11 +177,21 @@ def test_truncation_goes_back_visibly_or_fails() -> None:
     assert event is not None
     assert (event.from_offset, event.to_offset) == (10, 7)
     assert "truncated" in event.cause
+    assert list(positions.resets) == [event]
     assert (position.offset, position.phase, position.buffer) == (7, Phase.FETCHING, None)
     positions, position = fetching(10, epoch=1, policy="none")
     positions.leader_moved(P0, 2, can_validate=True, now_ms=2)
     assert positions.truncated(P0, position.stamp, 7, 1, 3) is None
     assert isinstance(position.error, DataLossError)
+
+
+def test_what_was_committed_under_an_older_leader_is_checked_first() -> None:
+    """Spec 4.7 (KIP-320): the log may have been truncated since, while nobody read."""
+    for epoch, phase in ((1, Phase.AWAITING_VALIDATION), (2, Phase.FETCHING), (-1, Phase.FETCHING)):
+        positions, position = made()
+        position.leader_epoch = 2
+        positions.committed_found(P0, position.stamp, 42, epoch, 5)
+        assert (position.phase, position.offset) == (phase, 42)
 
 
 def test_a_log_that_reaches_the_position_is_valid() -> None:
@@ -259,6 +269,8 @@ def test_stamp_of_a_removed_partition_fits_nothing() -> None:
         ("none", None, 0),
         ("by_duration:P1DT2H", BY_DURATION, 93_600_000),
         ("by_duration:PT0.5S", BY_DURATION, 500),
+        ("by_duration:PT1H2M3S", BY_DURATION, 3_723_000),
+        ("BY_DURATION:pt30m", BY_DURATION, 1_800_000),
         ("by_duration:1h30m", BY_DURATION, 5_400_000),
     ],
 )
@@ -267,6 +279,7 @@ def test_policies(text: str, target: int | None, duration: int) -> None:
     assert (policy.target, policy.duration_ms) == (target, duration)
     assert policy.timestamp(EARLIEST, 1) == EARLIEST
     assert policy.timestamp(BY_DURATION, 10**12) == 10**12 - duration
+    assert policy.timestamp(BY_DURATION, duration // 2) == 0  # -1 and -2 are no times
 
 
 @pytest.mark.parametrize("text", ["", "earlest", "by_duration", "by_duration:P", "none:1h"])

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer as TheirConsumer
 
-from kohort import Admin, NewTopic, Producer, TopicPartition
+from kohort import Admin, AsyncProducer, NewTopic, Producer, TopicPartition
 from kohort.client.front_implementation import for_key
-from kohort.errors import RecordTooLargeError
-from tests.clusters import Cluster
+from kohort.errors import ClosedError, KafkaTimeoutError, RecordTooLargeError
+from tests.clusters import APACHE, Cluster
 from tests.patience import PATIENCE_S
 
 
@@ -153,3 +154,32 @@ def test_every_way_to_send_asks_the_same_partitioner(way, ignore):
             found = {future.result(PATIENCE_S).partition for future in futures}
     assert len(found) == 1
     assert ignore or found == {2}
+
+
+@pytest.mark.skipif(APACHE, reason="tells the broker to be silent")
+@pytest.mark.parametrize("face", ["Producer", "AsyncProducer"])
+def test_flush_and_close_end_when_their_time_is_over(face: str) -> None:
+    """Issue 4, bounded close: with what was not done in words, and nothing left behind."""
+
+    async def both(p: Producer | AsyncProducer, call: str) -> None:
+        if isinstance(p, AsyncProducer):
+            await getattr(p, call)(0.05)
+        else:
+            getattr(p, call)(0.05)
+
+    async def run() -> None:
+        kind = AsyncProducer if face == "AsyncProducer" else Producer
+        p = kind(bootstrap_servers=cluster.bootstrap, linger_ms=0)
+        sent = p.send("t", b"v")
+        future = await sent if asyncio.iscoroutine(sent) else sent
+        with pytest.raises(KafkaTimeoutError, match="1 of 1 batches had no outcome"):
+            await both(p, "flush")
+        assert not future.done
+        with pytest.raises(KafkaTimeoutError, match="1 of 1 batches had no outcome"):
+            await both(p, "close")
+        assert isinstance(future.error(PATIENCE_S), ClosedError)
+
+    with Cluster() as cluster:
+        cluster.create_topic("t", partitions=1)
+        with cluster.faults.silence("Produce"):
+            asyncio.run(run())

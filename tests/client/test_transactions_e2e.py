@@ -365,6 +365,20 @@ def test_closing_aborts_what_is_open(cluster: Cluster) -> None:
     assert shows(cluster, [b"b"])
 
 
+def test_closing_aborts_what_is_open_with_asyncio(cluster: Cluster) -> None:
+    async def run() -> None:
+        p = AsyncProducer(bootstrap_servers=cluster.bootstrap, transactional_id="tx")
+        await p.init_transactions(PATIENCE_S)
+        p.begin_transaction()
+        await (await p.send("t", b"a"))
+        await p.close()
+
+    asyncio.run(run())
+    with producer(cluster, "other") as other, other.transaction():
+        other.send("t", b"b")
+    assert shows(cluster, [b"b"])
+
+
 def test_with_asyncio(cluster: Cluster) -> None:
     async def run() -> None:
         async with AsyncProducer(bootstrap_servers=cluster.bootstrap, transactional_id="tx") as p:

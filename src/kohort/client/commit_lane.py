@@ -5,7 +5,10 @@ Rules:
   a later offset replacing an earlier one of the same partition; so no commit overtakes a later one
   and none is cut off by closing a connection (C5, B49). Its callers are answered one by one.
 - A job remembers under which assignment its partitions were owned. If one of them has been given
-  up since, the job fails; it is never sent under a generation in which it owns nothing (C7).
+  up since, the job fails; it is never sent under a generation in which it owns nothing (C7). Only
+  what somebody commits who chose its partitions itself is nobody else's, and goes out all the same.
+- The lane is taken from the moment at which a commit is asked for, not only when it has come here
+  from the caller's thread: who waits for an idle lane waits for that one, too.
 - A lost connection or a moved coordinator leaves the job where it is: it is sent again (CL2).
 - A job whose time is over is answered with a timeout, but the lane stays taken until the broker has
   answered or the connection is gone.
@@ -71,6 +74,8 @@ class CommitJob:
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
     owned: Mapping[TopicPartition, int]
     deadline_ms: int
+    bound: bool = True
+    """Whether the group assigns its partitions; else the caller chose them."""
     automatic: bool = False
     done: bool = False
 
@@ -110,6 +115,7 @@ class CommitLane:
 
     group: str
     backoff_ms: int
+    _expected: set[CommitJob] = field(default_factory=set[CommitJob])
     _waiting: deque[CommitJob] = field(default_factory=deque[CommitJob])
     _jobs: list[CommitJob] = field(default_factory=list[CommitJob])
     _sent: CommitSend | None = None
@@ -121,16 +127,28 @@ class CommitLane:
 
     @property
     def idle(self) -> bool:
-        """True when nothing waits and nothing is under way."""
-        return not self._waiting and self._sent is None
+        """True when nothing is coming, waits or is under way."""
+        return self._sent is None and not self.owing
+
+    @property
+    def owing(self) -> bool:
+        """True while somebody has not been told what became of a commit."""
+        if self._expected or self._waiting:
+            return True
+        return any(not job.done for job in self._jobs)
 
     @property
     def automatic_pending(self) -> bool:
         """True while an automatic commit has not been answered."""
         return any(job.automatic and not job.done for job in (*self._waiting, *self._jobs))
 
+    def expect(self, job: CommitJob) -> None:
+        """It will be submitted soon."""
+        self._expected.add(job)
+
     def submit(self, job: CommitJob) -> list[CommitEffect]:
         """Take a job in, behind all earlier ones."""
+        self._expected.discard(job)
         if not job.offsets:
             return [self._finish(job, None)]
         if len(self._waiting) >= MAX_WAITING_JOBS:
@@ -248,7 +266,7 @@ class CommitLane:
         if identity is None:
             return self._refused(ErrorCode.UNKNOWN_MEMBER_ID, NOBODY)
         gone = [tp for tp, version in job.owned.items() if owned(tp) != version]
-        if gone:
+        if gone and (job.bound or identity != NOBODY):
             return self._refused(ErrorCode.ILLEGAL_GENERATION, identity, gone)
         return None
 

@@ -157,7 +157,7 @@ class ConsumerBase(Observed):
             with core.lock:
                 left = {tp: o for tp, o in core.acknowledged().items() if tp in gone}
             if left:
-                self._calls.submit(left, self.config.default_api_timeout_ms, bound=False)
+                self._calls.submit(left, self.config.default_api_timeout_ms)
         with core.lock:
             core.positions.remove(gone)
         core.subscription = chosen

@@ -266,15 +266,11 @@ class ConsumerCalls:
     # -- commits and questions -------------------------------------------------------------------
 
     def submit(
-        self,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        timeout_ms: int,
-        *,
-        bound: bool = True,
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_ms: int
     ) -> Outcome:
-        """Begin a commit; `bound` to the present ownership of its partitions."""
+        """Begin a commit."""
         core, outcome = self.core, Outcome()
-        job = core.commit_job(offsets, timeout_ms, bound=bound)
+        job = core.commit_job(offsets, timeout_ms)
         core.post(core.commit, job, self._teller(outcome))
         return outcome
 
@@ -338,6 +334,8 @@ class ConsumerCalls:
         until_ms = core.loop.now_ms() + timeout_ms
         yield from self.on_network(core.unsubscribe, until_ms=until_ms)
         yield from self._run_steps(until_ms)
+        while self._owing() and (yield from self._wait(until_ms)):
+            pass  # what was committed without waiting belongs to what is given up now
         with core.lock:
             core.positions.remove(list(core.positions.partitions))
         core.kick()
@@ -382,22 +380,27 @@ class ConsumerCalls:
             pass
 
     def _last_commit(self, until_ms: int, problems: list[str]) -> Steps[bool]:
-        core = self.core
-        if core.lane is None or not core.config.enable_auto_commit or core.fatal is not None:
+        core, outcome = self.core, Outcome(done=True)
+        if core.lane is None or core.fatal is not None:
             return True
         with core.lock:
-            offsets = core.acknowledged()
-        if not offsets:
-            return True
-        left_ms = max(1, until_ms - core.loop.now_ms())
-        outcome = self.submit(offsets, left_ms)
-        while not outcome.done:
+            offsets = core.acknowledged() if core.config.enable_auto_commit else {}
+        if offsets:
+            outcome = self.submit(offsets, max(1, until_ms - core.loop.now_ms()))
+        while not outcome.done or self._owing():  # with what was committed without waiting
             if not (yield from self._wait(until_ms)):
-                problems.append("the last automatic commit was not confirmed in time")
+                kind = "automatic" if offsets else "asynchronous"
+                problems.append(f"the last {kind} commit was not confirmed in time")
                 return False
         if outcome.error is not None:
             problems.append(f"the last automatic commit failed: {outcome.error}")
         return outcome.error is None
+
+    def _owing(self) -> bool:
+        """Whether somebody has not been told yet what became of a commit."""
+        lane = self.core.lane
+        with self.core.lock:
+            return lane is not None and lane.owing
 
     def _run_steps(self, until_ms: int) -> Steps[bool]:
         """Every open rebalance step, in order; False when the time is over first."""

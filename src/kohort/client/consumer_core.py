@@ -115,21 +115,19 @@ class ConsumerCore:
             self.loop.call_soon_threadsafe(self.pump)
 
     def commit_job(
-        self,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata],
-        timeout_ms: int,
-        *,
-        bound: bool = True,
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_ms: int
     ) -> CommitJob:
-        """A job for these offsets, `bound` to what is owned now.
+        """A job for these offsets, bound to what the group has assigned; `commit` has to follow.
 
         What is committed counts as dealt with: an automatic commit that comes while this one is
         under way must not set the offset back (C5).
         """
+        assert self.lane is not None, "committing needs a group"
         owned: dict[TopicPartition, int] = {}
-        if not bound:
-            return CommitJob(offsets, owned, self.loop.now_ms() + timeout_ms)
+        until_ms, bound = self.loop.now_ms() + timeout_ms, not self.subscription.partitions
+        job = CommitJob(offsets, owned, until_ms, bound)
         with self.lock:
+            self.lane.expect(job)
             for tp, offset in offsets.items():
                 position = self.positions.partitions.get(tp)
                 if position is None:
@@ -137,7 +135,7 @@ class ConsumerCore:
                 owned[tp] = position.stamp.assignment
                 if position.acked < offset.offset <= position.offset:
                     position.acked, position.acked_epoch = offset.offset, offset.leader_epoch
-        return CommitJob(offsets, owned, self.loop.now_ms() + timeout_ms)
+        return job
 
     def acknowledged(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """What an automatic commit covers now (C4). Under the lock."""
@@ -343,7 +341,8 @@ class ConsumerCore:
             ):
                 owned = {tp: self.positions.get(tp).stamp.assignment for tp in offsets}
                 until_ms = now_ms + self.config.default_api_timeout_ms
-                effects += lane.submit(CommitJob(offsets, owned, until_ms, automatic=True))
+                job = CommitJob(offsets, owned, until_ms, not self.subscription.partitions, True)
+                effects += lane.submit(job)
         effects += lane.next(identity, self._owned, now_ms, coordinator_known=known)
         return effects
 
@@ -518,6 +517,7 @@ class ConsumerCore:
             self.warn(f"automatic commit failed: {error}")
         self.cluster.events.emit(OffsetsCommitted(job.offsets, job.automatic, error))
         self._tell(job, error)
+        self.notify()  # somebody may wait until nothing is under way
 
     # -- on the network thread: answers ----------------------------------------------------------
 
