@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kohort.broker.config import INTERNAL_TOPICS
 from kohort.broker.log.directory import (
@@ -63,6 +63,17 @@ class Topic:
         leds = self.commons.leadership.of(self.name)
         placed = tuple(frozenset(racks[n] for n in led.replicas) for led in leds)
         return TopicImage(self.topic_id, self.name, self.record.partitions, placed)
+
+
+class NewTopic(NamedTuple):
+    """A topic that is to be made."""
+
+    name: str
+    partitions: int
+    config: Mapping[str, str]
+    replicas: Sequence[Sequence[int]] = ()
+    """The nodes of each partition; none: all."""
+    internal: bool = False
 
 
 class Topics:
@@ -165,40 +176,60 @@ class Topics:
             raise BrokerError(ErrorCode.INVALID_CONFIG, str(error)) from error
 
     def create(
-        self,
-        name: str,
-        partitions: int,
-        config: Mapping[str, str],
-        *,
-        internal: bool = False,
-        replicas: Sequence[Sequence[int]] = (),
+        self, name: str, partitions: int, config: Mapping[str, str], *, internal: bool = False
     ) -> Topic:
-        """Make a topic; it is durable when this returns. `replicas`: by partition; none: all."""
-        self.check_new(name, partitions, config, internal=internal)
+        """Make a topic, which every node may lead; it is durable when this returns."""
+        [made] = self.create_all([NewTopic(name, partitions, config, internal=internal)])
+        if isinstance(made, BrokerError):
+            raise made
+        return made
+
+    def create_all(self, wanted: Iterable[NewTopic]) -> list[Topic | BrokerError]:
+        """Make topics, each on its own, and write them at once: each write is two flushes."""
+        results: list[Topic | BrokerError] = []
+        for new in wanted:
+            try:
+                results.append(self._begun(new))
+            except BrokerError as error:
+                results.append(error)
+        made = [topic for topic in results if isinstance(topic, Topic)]
+        if not made:
+            return results
+        try:
+            self._save()
+        except BrokerError as error:
+            for topic in made:
+                del self._directory.registry.topics[topic.name]
+                self._forget(topic)
+            return [error if isinstance(result, Topic) else result for result in results]
+        self._show(self.image.with_topics(topic.image() for topic in made))
+        return results
+
+    def _begun(self, new: NewTopic) -> Topic:
+        """A topic that is not written yet. Raises BrokerError."""
+        name = new.name
+        self.check_new(name, new.partitions, new.config, internal=new.internal)
         if name in self._directory.registry.deleting:  # what is left of it may not be found again
             self._finish_deletions()
         record = TopicRecord(
             name,
             self._commons.env.new_uuid(),
-            partitions,
-            dict(config),
-            [list(nodes) for nodes in replicas],
+            new.partitions,
+            dict(new.config),
+            [list(nodes) for nodes in new.replicas],
         )
         leadership = self._commons.leadership
-        leadership.add(name, partitions, record.replicas)
+        leadership.add(name, new.partitions, record.replicas)
         record.leaders = leadership.unlike_new(name)  # the preferred ones may be dead just now
         topic = Topic(self._commons, record)
-        registry = self._directory.registry
-        registry.topics[name] = record
-        try:
-            self._save()
-        except BrokerError:
-            del registry.topics[name]
-            leadership.remove(name)
-            raise
+        self._directory.registry.topics[name] = record
         self._add(topic)
-        self._show(self.image.with_topic(topic.image()))
         return topic
+
+    def _forget(self, topic: Topic) -> None:
+        del self._by_name[topic.name], self._by_id[topic.topic_id]
+        self._plain.pop(self._plain_name(topic.name), None)
+        self._commons.leadership.remove(topic.name)
 
     def _show(self, image: TopicsImage) -> None:
         self.image = image
@@ -210,25 +241,26 @@ class Topics:
         except OSError as error:
             raise disk_refusal(error) from error
 
-    def delete(self, topic: Topic) -> None:
-        """Delete a topic with its records."""
+    def delete(self, *topics: Topic) -> None:
+        """Delete topics with their records, all or (raising BrokerError) none."""
         registry = self._directory.registry
-        del registry.topics[topic.name]
-        registry.deleting.append(topic.name)
+        for topic in topics:
+            del registry.topics[topic.name]
+        registry.deleting += (topic.name for topic in topics)
         try:
             self._save(frees=True)
         except BrokerError:
-            registry.topics[topic.name] = topic.record
-            registry.deleting.remove(topic.name)
+            for topic in topics:
+                registry.topics[topic.name] = topic.record
+                registry.deleting.remove(topic.name)
             raise
-        del self._by_name[topic.name], self._by_id[topic.topic_id]
-        self._plain.pop(self._plain_name(topic.name), None)
-        self._commons.leadership.remove(topic.name)
-        for partition in topic.partitions:
-            if partition.log is not None:
-                partition.log.close(clean=False)
-            partition.wake()
-        self._show(self.image.without([topic.name]))
+        for topic in topics:
+            self._forget(topic)
+            for partition in topic.partitions:
+                if partition.log is not None:
+                    partition.log.close(clean=False)
+                partition.wake()
+        self._show(self.image.without(topic.name for topic in topics))
         self._finish_deletions()
 
     def _finish_deletions(self) -> None:

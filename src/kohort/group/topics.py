@@ -53,6 +53,10 @@ class TopicsImage:
         ids = {topic.topic_id: topic for topic in names.values()}
         return cls(MappingProxyType(names), MappingProxyType(ids))
 
+    def with_topics(self, topics: Iterable[TopicImage]) -> TopicsImage:
+        """The image after several were made."""
+        return self._made({**self.by_name, **{topic.name: topic for topic in topics}})
+
     def with_topic(self, topic: TopicImage) -> TopicsImage:
         """The image after `topic` was made, grown, or made again under a new id."""
         return self._made({**self.by_name, topic.name: topic})

@@ -8,11 +8,13 @@ Differs from Apache Kafka: the nodes share one log, so replicas are no copies.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis.describe_configs import DYNAMIC_TOPIC, source_of
 from kohort.broker.calls import Call
 from kohort.broker.topic_settings import ALL_SETTINGS
+from kohort.broker.topics import NewTopic, Topic
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
 from kohort.wire.messages.create_topics_response import (
@@ -27,32 +29,51 @@ if TYPE_CHECKING:
 
 def handle(node: Node, request: CreateTopicsRequest, call: Call) -> None:
     """Make topics, each on its own."""
-    names = Counter(t.name for t in request.topics)
-    results = [
-        _create(node, topic, request.validate_only, names[topic.name] > 1)
-        for topic in {t.name: t for t in request.topics}.values()
-    ]
-    call.answer(CreateTopicsResponse(topics=results))
+    times = Counter(t.name for t in request.topics)
+    found = {t.name: _wanted(node, t, times[t.name] > 1) for t in request.topics}
+    wanted = [new for new in found.values() if isinstance(new, NewTopic)]
+    if request.validate_only:
+        made = [_checked(node, new) for new in wanted]
+    else:
+        made = node.topics.create_all(wanted)
+    results = {n: _refused(n, e) for n, e in found.items() if isinstance(e, BrokerError)}
+    for new, topic in zip(wanted, made, strict=True):
+        results[new.name] = _result(node, new, topic)
+    call.answer(CreateTopicsResponse(topics=[results[name] for name in found]))
 
 
-def _create(
-    node: Node, wanted: CreatableTopic, validate_only: bool, twice: bool
-) -> CreatableTopicResult:
+def _wanted(node: Node, asked: CreatableTopic, twice: bool) -> NewTopic | BrokerError:
     try:
         if twice:
             raise BrokerError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-        partitions, replicas = _partitions(node, wanted)
-        factor = len(replicas[0]) if replicas else node.config.nodes
-        config = _configs(wanted)
-        if validate_only:
-            node.topics.check_new(wanted.name, partitions, config)
-            return _created(node, wanted.name, bytes(16), (partitions, factor), config)
-        topic = node.topics.create(wanted.name, partitions, config, replicas=replicas)
+        partitions, replicas = _partitions(node, asked)
+        return NewTopic(asked.name, partitions, _configs(asked), replicas)
     except BrokerError as error:
-        return CreatableTopicResult(
-            name=wanted.name, error_code=error.code, error_message=error.detail, configs=[]
-        )
-    return _created(node, wanted.name, topic.topic_id, (partitions, factor), config)
+        return error
+
+
+def _checked(node: Node, new: NewTopic) -> NewTopic | BrokerError:
+    try:
+        node.topics.check_new(new.name, new.partitions, new.config)
+    except BrokerError as error:
+        return error
+    return new
+
+
+def _refused(name: str, error: BrokerError) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=name, error_code=error.code, error_message=error.detail, configs=[]
+    )
+
+
+def _result(
+    node: Node, new: NewTopic, made: Topic | NewTopic | BrokerError
+) -> CreatableTopicResult:
+    if isinstance(made, BrokerError):
+        return _refused(new.name, made)
+    topic_id = made.topic_id if isinstance(made, Topic) else bytes(16)
+    factor = len(new.replicas[0]) if new.replicas else node.config.nodes
+    return _created(node, new.name, topic_id, (new.partitions, factor), new.config)
 
 
 def _configs(wanted: CreatableTopic) -> dict[str, str]:
@@ -108,7 +129,7 @@ def check_assigned(node: Node, replicas: list[list[int]]) -> None:
 
 
 def _created(
-    node: Node, name: str, topic_id: bytes, size: tuple[int, int], config: dict[str, str]
+    node: Node, name: str, topic_id: bytes, size: tuple[int, int], config: Mapping[str, str]
 ) -> CreatableTopicResult:
     (partitions, factor), defaults = size, node.commons.broker_configs
     return CreatableTopicResult(

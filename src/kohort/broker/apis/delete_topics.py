@@ -16,26 +16,35 @@ from kohort.wire.messages.delete_topics_response import DeletableTopicResult, De
 
 if TYPE_CHECKING:
     from kohort.broker.node import Node
+    from kohort.broker.topics import Topic
 
 _STATES_FROM = 6
 
 
 def handle(node: Node, request: DeleteTopicsRequest, call: Call) -> None:
-    """Delete topics, each on its own."""
+    """Delete topics: those that can be, all or (a disk that fails) none."""
     if call.api_version >= _STATES_FROM:
         states = request.topics
     else:
         states = [DeleteTopicState(name=name, topic_id=ZERO_UUID) for name in request.topic_names]
     times = Counter((state.name, bytes(state.topic_id)) for state in states)
     once = {(state.name, bytes(state.topic_id)): state for state in states}
-    results = [_delete(node, state, times[key] > 1) for key, state in once.items()]
-    gone = {r.name for r in results if r.error_code == 0 and r.name is not None}
-    if gone:
-        node.commons.nodes.topics_deleted(gone)
+    chosen: dict[str, Topic] = {}
+    results = [_choose(node, state, times[key] > 1, chosen) for key, state in once.items()]
+    if chosen:
+        try:
+            node.topics.delete(*chosen.values())
+        except BrokerError as error:
+            results = [_refused(r, error) if r.name in chosen else r for r in results]
+        if gone := {name for name in chosen if node.topics.get(name) is None}:
+            node.commons.nodes.topics_deleted(gone)
     call.answer(DeleteTopicsResponse(responses=results))
 
 
-def _delete(node: Node, state: DeleteTopicState, twice: bool) -> DeletableTopicResult:
+def _choose(
+    node: Node, state: DeleteTopicState, twice: bool, chosen: dict[str, Topic]
+) -> DeletableTopicResult:
+    """Put the topic among those to delete, and answer as if that had been done."""
     by_id = state.name is None
     named = (state.name is not None) + (bytes(state.topic_id) != ZERO_UUID)
     topic = node.topics.by_id(state.topic_id) if state.name is None else node.topics.get(state.name)
@@ -47,14 +56,21 @@ def _delete(node: Node, state: DeleteTopicState, twice: bool) -> DeletableTopicR
         if topic is None:
             code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             raise BrokerError(code, "This server does not host this topic.")
+        if topic.name in chosen:  # once by its name, once by its id
+            raise BrokerError(ErrorCode.INVALID_REQUEST, "the topic is named twice")
         if topic.internal:
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"{topic.name} is the broker's own")
-        node.topics.delete(topic)
     except BrokerError as error:
-        return DeletableTopicResult(
-            name=state.name,
-            topic_id=state.topic_id,
-            error_code=error.code,
-            error_message=error.detail,
-        )
+        asked = DeletableTopicResult(name=state.name, topic_id=state.topic_id)
+        return _refused(asked, error)
+    chosen[topic.name] = topic
     return DeletableTopicResult(name=topic.name, topic_id=topic.topic_id)
+
+
+def _refused(result: DeletableTopicResult, error: BrokerError) -> DeletableTopicResult:
+    return DeletableTopicResult(
+        name=result.name,
+        topic_id=result.topic_id,
+        error_code=error.code,
+        error_message=error.detail,
+    )
