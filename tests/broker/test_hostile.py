@@ -11,7 +11,6 @@ import tracemalloc
 import pytest
 
 from kohort.broker.apis import APIS
-from kohort.broker.lane import LANE
 
 from .hostile import HostileWorld, most_memory
 
@@ -38,11 +37,14 @@ def attack(seed: int, frames: int, **config: object) -> HostileWorld:
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("acls", [False, True])
 def test_made_and_damaged_frames_end_no_broker(seed: int, acls: bool) -> None:
-    world = attack(seed, 2_000, acls=acls)
+    """Without rights; with rights that nobody has (seed 1) and that everybody has (2)."""
+    world = attack(seed, 2_000, acls=acls, allow_everyone_if_no_acl_found=acls and seed == 2)
     assert world.answered > 200
     assert world.refused > 200
-    assert world.has_lane == (LANE == "cython" and not acls)
-    assert world.taken > (250 if world.has_lane else -1)
+    if acls and seed == 1:
+        assert not world.taken
+    elif world.has_lane:
+        assert world.taken > 250
 
 
 @pytest.mark.nightly

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kohort.acl import ANYBODY, WILDCARD, Acl, Operation, Pattern, Permission, Resource
 from kohort.broker import lane as lane_module
 from kohort.broker.endpoint import Peer
 from kohort.broker.lane import Lane
@@ -17,7 +18,7 @@ from kohort.broker.log.files import MemoryFiles
 from kohort.broker.log.log import Appended
 from kohort.broker.partition import Partition
 from kohort.errors import ErrorCode
-from kohort.records import BatchHeader, Compression, crc32c
+from kohort.records import Compression, crc32c
 from kohort.wire import Message, decode_response, encode_request
 from kohort.wire.messages.list_offsets_request import (
     ListOffsetsPartition,
@@ -28,6 +29,8 @@ from kohort.wire.messages.list_offsets_response import ListOffsetsResponse
 from kohort.wire.messages.metadata_request import MetadataRequest
 from kohort.wire.messages.produce_request import ProduceRequest
 from kohort.wire.messages.produce_response import PartitionProduceResponse, ProduceResponse
+from kohort.wire.messages.sasl_authenticate_request import SaslAuthenticateRequest
+from kohort.wire.messages.sasl_handshake_request import SaslHandshakeRequest
 from tests.wire.test_fuzz import mutated
 
 from .harness import WALL_MS, FakeEnv, Harness, batch_of, produce_request
@@ -161,10 +164,15 @@ def state(one: Served) -> dict[str, bytes | None]:
 
 @pytest.mark.parametrize("block", range(6))
 def test_the_lane_and_the_general_way_do_the_same(block: int) -> None:
+    """Where rights are asked for, too."""
     for seed in range(block * 5, block * 5 + 5):
         large = seed % 5 == 4
-        config = {"log_segment_bytes": 400_000} if large else {}
+        config: dict[str, Any] = {"log_segment_bytes": 400_000} if large else {}
+        config |= {"acls": True, "allow_everyone_if_no_acl_found": True} if seed % 2 else {}
         quick, plain = served(4, **config), served(4, in_lane=False, **config)
+        for one in (quick, plain) if seed % 2 else ():
+            denied = (acl(name, Operation.WRITE, Permission.DENY) for name in ("s", "n", "absent"))
+            one.harness.commons.acls.change(add=denied)
         topics = quick.harness.commons.topics
         ids = {topic.name: topic.topic_id for topic in topics}
         client = Client(seed, ids, (0, 400, 16_300, 40_000) if large else (0, 5, 100, 400))
@@ -289,25 +297,95 @@ def test_a_large_batch_is_written_from_where_it_came() -> None:
 
 
 def guarded(**config: Any) -> Served:
-    """A node that asks who clients are, or what they may; with a log of the lane's kind."""
+    """A node that asks who clients are, or what they may, and is asked to store a record."""
     one = Served(Harness(MemoryFiles(), **CONFIG, **config), 1)
-    partition = one.harness.commons.topics.create("t", 1, {}).partitions[0]
-    batch = memoryview(batch_of([b"x"]))
-    partition.append(batch, BatchHeader(batch, 0), lambda result: None)
-    one.turn([(0, frame_of(produce_request("t", batch_of([b"x" * 100])), 11))])
-    assert partition.end_offset == 1, "nothing was appended"
+    one.harness.commons.topics.create("t", 1, {})
+    store(one)
     return one
 
 
-def test_where_rights_are_asked_for_there_is_no_lane() -> None:
+def store(one: Served) -> None:
+    one.turn([(0, frame_of(produce_request("t", batch_of([b"x" * 100])), 11))])
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the lane was given."""
+    found: list[Any] = []
+    add = Lane.add
+
+    def seen(self: Lane, entry: Any) -> None:
+        found.append(entry)
+        add(self, entry)
+
+    monkeypatch.setattr(Lane, "add", seen)
+    return found
+
+
+def acl(name: str, operation: Operation, permission: Permission, principal: str = ANYBODY) -> Acl:
+    return Acl(Resource.TOPIC, name, Pattern.LITERAL, principal, WILDCARD, operation, permission)
+
+
+def test_the_lane_serves_who_may_write(taken: list[Any]) -> None:
+    """Issue 5, ACLs enforced: as entries come and go."""
     one = guarded(acls=True)
     assert [a.error_code for a in one.produced()] == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+    allowed = acl("t", Operation.WRITE, Permission.ALLOW)
+    one.harness.commons.acls.change(add=[allowed])
+    store(one)
+    assert len(taken) == 1
+    one.harness.commons.acls.change(remove=[allowed])
+    store(one)
+    store(one)
+    codes = [a.error_code for a in one.produced()]
+    refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert codes == [refused, 0, refused, refused]
+    assert len(taken) == 1
 
 
-def test_where_clients_log_in_there_is_no_lane() -> None:
-    one = guarded(security_protocol="SASL_PLAINTEXT", sasl_users=("ann:secret",))
+def test_the_lane_asks_who_it_is(taken: list[Any]) -> None:
+    """Issue 5, ACLs enforced: entries name principals and hosts."""
+    one = guarded(acls=True)
+    entry = acl("t", Operation.WRITE, Permission.ALLOW, "User:ann")
+    one.harness.commons.acls.change(add=[entry._replace(host="10.0.0.1")])
+    for principal, address in (("User:ann", "127.0.0.1"), ("User:bob", "10.0.0.1")):
+        one.peers[0].principal, one.peers[0].address = principal, address
+        store(one)
+    assert not taken
+    one.peers[0].principal = "User:ann"
+    store(one)
+    assert len(taken) == 1
+
+
+def log_in(one: Served) -> None:
+    shake = frame_of(SaslHandshakeRequest(mechanism="PLAIN"), 1)
+    one.turn([(0, shake), (0, frame_of(SaslAuthenticateRequest(auth_bytes=b"\0ann\0secret"), 2))])
+
+
+def test_the_lane_serves_who_has_logged_in(taken: list[Any]) -> None:
+    """Issue 5, nothing before a login; KIP-368: nothing in the middle of one, or after its time."""
+    sasl: dict[str, Any] = {"security_protocol": "SASL_PLAINTEXT", "sasl_users": ("ann:secret",)}
+    one = guarded(**sasl)
     assert one.lines[0].is_closed
     assert not one.lines[0].sent
+    again = Served(one.harness, 1)
+    log_in(again)
+    store(again)
+    assert len(taken) == 1
+    assert again.peers[0].principal == "User:ann"
+    again.turn([(0, frame_of(SaslHandshakeRequest(mechanism="PLAIN"), 1))])
+    store(again)
+    assert again.lines[0].is_closed
+    for late in (False, True):
+        harness = Harness(MemoryFiles(), **CONFIG, **sasl, connections_max_reauth_ms=1_000)
+        harness.commons.topics.create("t", 1, {})
+        one = Served(harness, 1)
+        log_in(one)
+        harness.env.advance(1_000 if late else 999)
+        taken.clear()
+        store(one)
+        assert len(taken) == (not late)
+        assert one.lines[0].is_closed == late
 
 
 def test_a_turn_that_brings_much_is_written_in_pieces() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kohort.acl import ANYBODY, WILDCARD, Acl, Operation, Pattern, Permission, Resource
 from kohort.broker import lane as lane_module
 from kohort.broker.groups import Groups
 from kohort.broker.log.files import MemoryFiles
@@ -63,10 +64,22 @@ SEEN = {
 }  # fmt: skip
 
 
-def served(connections: int, durability: str = "fsync", *, in_lane: bool = True) -> Served:
-    harness = Harness(MemoryFiles(), durability=durability, **CONFIG)
+REFUSED = {ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+
+
+def served(
+    connections: int, durability: str = "fsync", *, in_lane: bool = True, acls: bool = False
+) -> Served:
+    """`acls`: with rights for all but one of the groups and one of the topics."""
+    rights: dict[str, Any] = {"acls": True, "allow_everyone_if_no_acl_found": True} if acls else {}
+    harness = Harness(MemoryFiles(), durability=durability, **CONFIG, **rights)
     for name in ("t", "u"):
         harness.commons.topics.create(name, 2, {})
+    for resource, name in ((Resource.GROUP, "b"), (Resource.TOPIC, "u")) if acls else ():
+        denied = Acl(
+            resource, name, Pattern.LITERAL, ANYBODY, WILDCARD, Operation.READ, Permission.DENY
+        )
+        harness.commons.acls.change(add=[denied])
     return Served(harness, connections, in_lane=in_lane)
 
 
@@ -208,7 +221,7 @@ class Client:
 def test_the_lane_and_the_general_way_do_the_same(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Answers, errors too, logs, and which connections are read or closed."""
+    """Answers, errors too, logs, and which connections are read or closed; with rights, too."""
     taken: list[bool] = []
     usual = Groups.usual
 
@@ -218,7 +231,9 @@ def test_the_lane_and_the_general_way_do_the_same(
 
     monkeypatch.setattr(Groups, "usual", counted)
     durability = ("fsync", "memory")[seed % 2]
-    quick, plain = served(5, durability), served(5, durability, in_lane=False)
+    acls = seed % 4 > 1
+    quick = served(5, durability, acls=acls)
+    plain = served(5, durability, acls=acls, in_lane=False)
     client = Client(seed, [topic.topic_id for topic in quick.harness.commons.topics])
     for _ in range(150):
         frames = [(client.pick.randrange(5), client.frame()) for _ in range(12)]
@@ -243,7 +258,7 @@ def test_the_lane_and_the_general_way_do_the_same(
         if any(line.is_closed for line in quick.lines):
             quick, plain = Served(quick.harness, 5), Served(plain.harness, 5, in_lane=False)
     assert taken.count(True) > 100
-    assert client.codes >= SEEN
+    assert client.codes >= (REFUSED if acls else SEEN)
     for one in (quick, plain):
         one.harness.commons.close()
     assert state(quick) == state(plain), "logs"

@@ -23,7 +23,7 @@ from kohort.broker.authentication import SASL_AUTHENTICATE, Session
 from kohort.broker.calls import ANONYMOUS, Api, Call, Ear
 from kohort.broker.config import BrokerConfig
 from kohort.broker.env import Cancellable
-from kohort.broker.lane import take
+from kohort.broker.lane import permits, take
 from kohort.broker.node import Node
 from kohort.broker.taps import Event, Moment
 from kohort.errors import AuthenticationError, DecodeError, KohortError, ProtocolError
@@ -51,7 +51,8 @@ class Peer:
         self._taps = endpoint.node.commons.taps
         self._gate = endpoint.node.commons.gate
         self._connection = connection
-        self.host = "/" + connection.peer.rpartition(":")[0]
+        self.address = connection.peer.rpartition(":")[0]
+        self.host = f"/{self.address}"
         self.principal = ANONYMOUS
         """Who is at the other end."""
         self._session: Session | None = None
@@ -59,8 +60,8 @@ class Peer:
         self._limit: Cancellable | None = None
         self._ear = Ear()
         self._lane = endpoint.node.lane
-        authorizer = endpoint.node.commons.acls.authorizer
-        self._take = take if authorizer is None else None
+        self._authorizer = endpoint.node.commons.acls.authorizer
+        self._take = take
         """What reads usual small requests, where they may go by the lane."""
         self._max_in_flight = self._config.max_requests_in_flight
         self._request_max_bytes = self._config.request_max_bytes
@@ -77,7 +78,6 @@ class Peer:
         self.principal = self._session.principal
         self._guarded = config.uses_sasl
         if self._guarded:
-            self._take = None  # the lane asks nobody who it is
             c.max_frame_bytes = config.sasl_server_max_receive_size
             due_ms = node.env.now_ms() + config.authentication_timeout_ms
             self._limit = node.env.call_at(due_ms, self._not_known)
@@ -115,9 +115,18 @@ class Peer:
     def frame_received(self, c: Connection, frame: memoryview, /) -> None:
         gate = self._gate
         watched = gate is not None and gate.watching
-        if self._take is not None and not watched and not self._taps.set:
+        if (
+            self._take is not None
+            and not watched
+            and not self._taps.set
+            and not (self._guarded and self._is_refused(_PRODUCE))
+        ):
             entry = self._take(self, frame)
-            if entry is not None and self._in_lane(entry):
+            if (
+                entry is not None
+                and (self._authorizer is None or permits(self._authorizer, self._node, entry))
+                and self._in_lane(entry)
+            ):
                 if len(self._calls) >= self._max_in_flight:
                     self._pause()
                 return
@@ -145,6 +154,11 @@ class Peer:
             self._pause()
         elif len(self._calls) >= self._max_in_flight:
             self._pause()
+
+    def _is_refused(self, api_key: int) -> str | None:
+        """Why nothing of this kind may be asked, by who has not logged in (or must again)."""
+        assert self._session is not None, "it is connected"
+        return self._session.refuses(api_key, self._node.env.wall_ms())
 
     def _in_lane(self, entry: Entry | Asked) -> bool:
         """Serve a usual request; False: it must go the general way, and nothing was done."""
@@ -191,10 +205,8 @@ class Peer:
             return self._token(bytes(frame))
         head = decode_request_header(frame)
         key, version, correlation_id, client_id, _ = head
-        if self._guarded and self._session is not None:
-            refused = self._session.refuses(key, self._node.env.wall_ms())
-            if refused is not None:
-                raise ProtocolError(refused)
+        if self._guarded and (refused := self._is_refused(key)) is not None:
+            raise ProtocolError(refused)
         api = APIS.get(key)
         if api is None or not api.min_version <= version <= api.max_version:
             if key != _API_VERSIONS:

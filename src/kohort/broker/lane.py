@@ -11,6 +11,8 @@ Rules:
   answered by itself, in its place on its connection.
 - What turns out not to be usual after all (no such topic, not led here, compacted, a batch that is
   there already) goes the general way, request by request, in its turn.
+- It serves who has logged in, where that is asked for, and who may do what is asked; everybody
+  else is refused by the general way, in words.
 - Without the compiled part there is no lane: everything goes the general way.
 """
 
@@ -21,12 +23,14 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
+from kohort.acl import Operation, Resource
 from kohort.broker.log.log import Appended
 from kohort.broker.partition import Partition
 from kohort.errors import BrokerError
 
 if TYPE_CHECKING:
     from kohort.broker._lane import Asked, Entry
+    from kohort.broker.authorizer import Authorizer
     from kohort.broker.node import Node
     from kohort.wire import Message
 
@@ -38,10 +42,12 @@ if _compiled or TYPE_CHECKING:
 else:
     take = Gathered = None
 
-__all__ = ["LANE", "Gathered", "Lane", "said_in_full", "take"]
+__all__ = ["LANE", "Gathered", "Lane", "permits", "said_in_full", "take"]
 
 LANE = "cython" if _compiled else "python"
 _BYTES_MAX: Final = 1 << 20
+_PRODUCE: Final = 0
+_OFFSET_COMMIT: Final = 8
 
 
 class Lane:
@@ -162,6 +168,32 @@ def _refuse(run: Run, partition: Partition, error: BrokerError) -> None:
     for entry in run.entries:
         entry.response = refused(partition, error)
         entry.answered = True
+
+
+def permits(authorizer: Authorizer, node: Node, asked: Entry | Asked) -> bool:
+    """Whether nothing stands against a usual request, by the rules of `kohort.broker.screens`.
+
+    Its client is who sent it now: what waits in the lane is not asked again.
+    """
+    peer = asked.peer
+    who, host = peer.principal, peer.address
+
+    def may(operation: Operation, topic: str | bytes) -> bool:
+        if isinstance(topic, bytes):
+            found = node.topics.by_id(topic)
+            if found is None:
+                return False  # the general way knows what to say
+            topic = found.name
+        return authorizer.may(who, host, operation, Resource.TOPIC, topic)
+
+    if asked.api == _PRODUCE:
+        place = asked.place()
+        return place is not None and may(Operation.WRITE, place[0])
+    if not authorizer.may(who, host, Operation.READ, Resource.GROUP, asked.group_id):
+        return False
+    return asked.api != _OFFSET_COMMIT or all(
+        may(Operation.READ, name) for name in {offset[0] for offset in asked.offsets}
+    )
 
 
 def said_in_full(asked: Asked, said: int | list[int]) -> Message:
