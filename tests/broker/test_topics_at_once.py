@@ -8,7 +8,8 @@ import errno
 import pytest
 
 from kohort.broker.log.directory import DataDirectory
-from kohort.errors import ErrorCode
+from kohort.broker.topics import NewTopic
+from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
 from kohort.wire.messages.create_topics_response import CreateTopicsResponse
 from kohort.wire.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
@@ -74,6 +75,22 @@ def test_all_that_can_be_made_are_made_in_one_write(broker: Counted) -> None:
     assert broker.writes == 1
     again = broker.harness.restarted(clean=False)
     assert [topic.name for topic in again.commons.topics] == [*some, "a.b"]
+
+
+def test_limits_hold_within_a_request_and_not_for_the_brokers_own_topics() -> None:
+    """A broker with as many topics as it may have coordinates groups all the same."""
+    harness = Harness(durability="memory", max_topics=3, max_partitions=7)
+    harness.create("first", 3)
+    topics = harness.commons.topics
+    made = topics.create_all([NewTopic("a", 4, {}), NewTopic("b", 1, {}), NewTopic("c", 5, {})])
+    assert [isinstance(result, BrokerError) for result in made] == [False, True, True]
+    topics.delete(topics.get("a") or pytest.fail("it is not there"))
+    topics.add_partitions(topics.get("first") or pytest.fail("it is not there"), 6)
+    made = topics.create_all([NewTopic("b", 2, {}), NewTopic("c", 1, {})])
+    assert [isinstance(result, BrokerError) for result in made] == [True, False]
+    with pytest.raises(BrokerError, match="at most 3 topics"):
+        topics.check_new("d", 1, {})
+    assert len(harness.commons.offsets_topic().partitions) > 0
 
 
 def test_none_is_made_when_the_write_fails(broker: Counted) -> None:

@@ -87,6 +87,8 @@ class Topics:
         self.changed: Callable[[], None] = lambda: None
         self._directory = directory
         self._by_name: dict[str, Topic] = {}
+        self._partitions = 0
+        """How many all topics have."""
         self._by_id: dict[bytes, Topic] = {}
         self._folds_case = directory.files.folds_case
         self._plain: dict[str, str] = {}
@@ -102,6 +104,7 @@ class Topics:
 
     def _add(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
+        self._partitions += len(topic.partitions)
         self._plain[self._plain_name(topic.name)] = topic.name
         self._by_id[topic.topic_id] = topic
 
@@ -155,12 +158,13 @@ class Topics:
                 ErrorCode.INVALID_PARTITIONS,
                 f"Number of partitions was set to an invalid non-positive value: {partitions}",
             )
-        self._check_room(1, partitions)
+        if not internal:  # without the broker's own topics no group would work
+            self._check_room(1, partitions)
         self._config(config)
 
     def _check_room(self, topics: int, partitions: int) -> None:
         limits = self._commons.config
-        total = sum(len(t.partitions) for t in self._by_name.values()) + partitions
+        total = self._partitions + partitions
         if len(self._by_name) + topics > limits.max_topics or total > limits.max_partitions:
             raise BrokerError(
                 ErrorCode.POLICY_VIOLATION,
@@ -228,6 +232,7 @@ class Topics:
 
     def _forget(self, topic: Topic) -> None:
         del self._by_name[topic.name], self._by_id[topic.topic_id]
+        self._partitions -= len(topic.partitions)
         self._plain.pop(self._plain_name(topic.name), None)
         self._commons.leadership.remove(topic.name)
 
@@ -307,6 +312,7 @@ class Topics:
             raise
         leds = leadership.of(topic.name)
         topic.partitions += [Partition(topic, i, leds[i]) for i in range(before, count)]
+        self._partitions += count - before
         self._show(self.image.with_topic(topic.image()))
 
     def configure(
