@@ -216,7 +216,7 @@ def test_where_a_group_goes_on_is_reset(admin, cluster, topic):
     with Consumer(bootstrap_servers=cluster.bootstrap, group_id=group) as consumer:
         consumer.subscribe([topic])
         consumer.poll(PATIENCE_S, max_records=1)
-        with pytest.raises(GroupError, match="does the group have members"):
+        with pytest.raises(GroupError, match="does it have members"):
             admin.reset_group_offsets(group, "earliest")
 
 

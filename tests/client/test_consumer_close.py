@@ -100,7 +100,7 @@ def test_nothing_is_handed_out_while_partitions_are_given_up(world: World, proto
     take(first, 3)
     second.subscribe([topic])
     with world.cluster.faults.silence("OffsetCommit", group=group):
-        until(lambda: first.rebalance_pending, second, first)
+        until(lambda: first.rebalance_pending, second)
         assert [first.poll(0.05, max_records=1) for _ in range(5)] == [[]] * 5
 
 

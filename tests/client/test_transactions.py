@@ -13,7 +13,7 @@ from kohort.client.config import ProducerConfig
 from kohort.client.front_implementation import Guard
 from kohort.client.refusals import Refusals
 from kohort.client.sender import Sender
-from kohort.client.transaction_requests import Kind
+from kohort.client.transaction_requests import Kind, Verdict, verdict
 from kohort.client.transaction_table import TRANSITIONS, TxEvent, TxState
 from kohort.client.transactional import Transactional
 from kohort.client.transactions import Ask, Settled, Transactions
@@ -44,7 +44,7 @@ from kohort.wire.messages.txn_offset_commit_response import (
     TxnOffsetCommitResponseTopic,
 )
 
-E, K, S = ErrorCode, Kind, TxState
+E, K, S, V = ErrorCode, Kind, TxState, Verdict
 NODE, GROUP_NODE = 3, 4
 GROUP = GroupMetadata("g", 5, "m", None)
 OFFSETS = {TopicPartition("t", 0): OffsetAndMetadata(7)}
@@ -355,6 +355,48 @@ def test_what_is_refused_for_good_is_not_tried_on(code: int) -> None:
     d.later()
     d.asked(K.ADD_PARTITIONS, added(code))
     assert not d.refusals
+
+
+B, F, D, M, R = V.BROKEN, V.FENCED, V.FATAL, V.MOVED, V.RETRY
+VERDICTS: dict[int, dict[Kind | None, Verdict]] = {
+    E.COORDINATOR_NOT_AVAILABLE: {None: M, K.FIND_GROUP: R, K.FIND_TRANSACTIONS: R},
+    E.NOT_COORDINATOR: {None: M},
+    E.COORDINATOR_LOAD_IN_PROGRESS: {None: R},
+    E.CONCURRENT_TRANSACTIONS: {None: R},
+    E.REQUEST_TIMED_OUT: {None: R},
+    E.UNKNOWN_TOPIC_OR_PARTITION: {None: R},
+    E.INVALID_PRODUCER_EPOCH: {None: F},
+    E.PRODUCER_FENCED: {None: F},
+    E.TRANSACTION_ABORTABLE: {None: B, K.INIT: D},
+    E.INVALID_PRODUCER_ID_MAPPING: {None: B, K.INIT: D},
+    E.UNKNOWN_PRODUCER_ID: {None: B, K.INIT: D},
+    E.TOPIC_AUTHORIZATION_FAILED: {None: B},
+    E.GROUP_AUTHORIZATION_FAILED: {None: B},
+    E.OPERATION_NOT_ATTEMPTED: {None: B},
+    E.ILLEGAL_GENERATION: {None: D, K.OFFSETS: B},
+    E.UNKNOWN_MEMBER_ID: {None: D, K.OFFSETS: B},
+    E.FENCED_INSTANCE_ID: {None: D, K.OFFSETS: B},
+    E.STALE_MEMBER_EPOCH: {None: D, K.OFFSETS: B},
+    E.GROUP_ID_NOT_FOUND: {None: D, K.OFFSETS: B},
+    E.OFFSET_METADATA_TOO_LARGE: {None: D, K.OFFSETS: B},
+    E.INVALID_GROUP_ID: {None: D, K.OFFSETS: B, K.ADD_OFFSETS: B, K.FIND_GROUP: B},
+    E.INVALID_TXN_STATE: {None: D},
+    E.INVALID_TRANSACTION_TIMEOUT: {None: D},
+    E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: {None: D},
+    E.CLUSTER_AUTHORIZATION_FAILED: {None: D},
+    E.UNSUPPORTED_VERSION: {None: D},
+    E.UNKNOWN_SERVER_ERROR: {None: D},
+    9_999: {None: D},
+}
+"""What each error means to each request, as Java's TransactionManager takes it; None: to all."""
+
+
+@pytest.mark.parametrize("code", VERDICTS, ids=E.name_of)
+def test_what_an_error_means(code: int) -> None:
+    """Fatal, or abortable, or to be asked again; what is not known to be harmless is fatal."""
+    usual = VERDICTS[code]
+    for kind in Kind:
+        assert verdict(kind, code) is usual.get(kind, usual[None]), kind
 
 
 class Cluster:

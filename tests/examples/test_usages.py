@@ -10,6 +10,7 @@ import threading
 from collections import Counter, defaultdict
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -268,6 +269,69 @@ def test_streams_stay_together(cluster, topic) -> None:
     some = Collect(120)
     flow_control.together(topic, other, 50, "together", cluster.bootstrap, some)
     assert len(some.values) == 120
+    # Their times are 1,000 apart, far more than the bound: one waits until the other is read.
+    early = [n for n in some.values[: some.values.index(59)] if n >= 1_000]
+    assert len(early) <= 30, "no more of the later one than what two polls had before a decision"
+
+
+class Reading:
+    """A consumer as flow control sees it."""
+
+    def __init__(self, lags: dict[TopicPartition, int | None]) -> None:
+        self.lags = lags
+        self.now_paused: set[TopicPartition] = set()
+
+    def health(self):
+        return SimpleNamespace(
+            partitions=[SimpleNamespace(partition=tp, lag=lag) for tp, lag in self.lags.items()]
+        )
+
+    def assignment(self):
+        return frozenset(self.lags)
+
+    def paused(self):
+        return frozenset(self.now_paused)
+
+    def pause(self, *partitions):
+        assert set(partitions) <= self.lags.keys(), "what is not assigned cannot be paused"
+        assert not self.now_paused & set(partitions), "only what has changed is told"
+        self.now_paused.update(partitions)
+
+    def resume(self, *partitions):
+        assert self.now_paused >= set(partitions)
+        self.now_paused.difference_update(partitions)
+
+
+def test_what_is_paused_is_resumed_and_the_rest_left_alone() -> None:
+    """Spec 4.11: both utilities, step by step; also over a rebalance, which forgets pauses."""
+    a, b, other = (TopicPartition(name, 0) for name in ("a", "b", "other"))
+    consumer = Reading({a: 5, b: 5, other: 5})
+    consumer.now_paused = {other}  # by somebody else
+    urgent_first = Priorities([["a"], ["b"]])
+    for _ in range(2):
+        assert urgent_first.apply(consumer) == {b}
+        assert consumer.now_paused == {b, other}
+    consumer.now_paused = {other}
+    assert urgent_first.apply(consumer) == {b}
+    consumer.lags[a] = 0
+    assert urgent_first.apply(consumer) == set()
+    assert consumer.now_paused == {other}
+
+    both = Together(["a", "b"], 100)
+    consumer.lags[a] = 5
+    both.saw([Record("a", 0, 0, timestamp=1_000), Record("b", 0, 0, timestamp=2_000)])
+    for _ in range(2):
+        assert both.apply(consumer) == {"b"}
+        assert consumer.now_paused == {b, other}
+    both.saw([Record("a", 0, 1, timestamp=1_900)])
+    assert both.apply(consumer) == set()
+    assert consumer.now_paused == {other}
+    both.saw([Record("b", 0, 1, timestamp=3_000)])
+    assert both.apply(consumer) == {"b"}
+    consumer.lags[a] = 0  # read to its end: nothing can be waited for
+    assert both.apply(consumer) == set()
+    del consumer.lags[b]
+    assert both.apply(consumer) == set()
 
 
 def test_who_waits_for_whom() -> None:

@@ -188,7 +188,7 @@ class AdminCalls(Observed):
                     raise
                 if now_ms >= warn_ms and isinstance(error, BrokerError):
                     warn_ms = deadline_ms
-                    self._cluster.warn(f"{error}; it is tried on")
+                    warner("admin")(f"{error}; it is tried on")
             Future[None]().wait(wait_ms / 1000)
 
     def _on_controller(self, kind: type[M], message: Message | Versioned, deadline_ms: int) -> M:
@@ -248,7 +248,27 @@ class AdminCalls(Observed):
         return by_node
 
 
-def raise_failed(what: str, failed: Mapping[str, tuple[int, str | None]]) -> None:
+def each_of(
+    what: str, names: Iterable[str], call: Callable[[str], T], kind: type[BrokerError] = BrokerError
+) -> dict[str, T]:
+    """Make a call for each of these, then raise one error for all that brokers refused."""
+    found: dict[str, T] = {}
+    failed: dict[str, tuple[int, str | None]] = {}
+    for name in names:
+        failed[name] = (0, None)
+        try:
+            found[name] = call(name)
+        except BrokerError as error:
+            failed[name] = (error.code, None)
+    raise_failed(what, failed, kind)
+    return found
+
+
+def raise_failed(
+    what: str,
+    failed: Mapping[str, tuple[int, str | None]],
+    kind: type[BrokerError] = BrokerError,
+) -> None:
     """Raise one error for the objects whose code is not 0; it names them all."""
     bad = {name: said for name, said in failed.items() if said[0]}
     if not bad:
@@ -258,4 +278,4 @@ def raise_failed(what: str, failed: Mapping[str, tuple[int, str | None]]) -> Non
     if len(bad) > 1:
         others = ", ".join(f"{n!r} {ErrorCode.name_of(c)}" for n, (c, _) in list(bad.items())[1:20])
         message += f"; {len(failed) - len(bad)} of {len(failed)} succeeded, failed also: {others}"
-    raise BrokerError(code, message)
+    raise kind(code, message)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, Literal
 
 from kohort.client import given
-from kohort.client.admin_calls import AdminCalls, raise_failed
+from kohort.client.admin_calls import AdminCalls, each_of, raise_failed
 from kohort.client.admin_types import (
     LogDirDescription,
     PartitionDescription,
@@ -207,10 +207,12 @@ class AdminCluster(AdminCalls):
         Raises BrokerError (TRANSACTIONAL_ID_NOT_FOUND, ...) when one is not known.
         """
         deadline_ms = self._deadline(timeout_s)
-        return {
-            name: self._until(deadline_ms, lambda name=name: self._transaction(name, deadline_ms))
-            for name in given.names(transactional_ids, "describe_transactions")
-        }
+
+        def describe(name: str) -> TransactionDescription:
+            return self._until(deadline_ms, lambda: self._transaction(name, deadline_ms))
+
+        names = given.names(transactional_ids, "describe_transactions")
+        return each_of("describing transaction", names, describe)
 
     def _transaction(self, name: str, deadline_ms: int) -> TransactionDescription:
         request = find_coordinator(name, TRANSACTION)

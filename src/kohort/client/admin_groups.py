@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kohort.client import given
-from kohort.client.admin_calls import AdminCalls, raise_failed
+from kohort.client.admin_calls import AdminCalls, each_of, raise_failed
 from kohort.client.admin_types import GroupDescription, GroupListing
 from kohort.client.cluster import Versioned
 from kohort.client.group_descriptions import DEAD, classic_group, consumer_group, dead_group
@@ -156,19 +156,21 @@ class AdminGroups(AdminCalls):
     def delete_groups(self, group_ids: Iterable[str], *, timeout_s: float | None = None) -> None:
         """Delete groups that have no members, with their offsets.
 
-        Raises GroupError (NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND) for the first that was refused.
+        Raises GroupError (NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND) when some were refused.
         """
         deadline_ms = self._deadline(timeout_s)
-        for group_id in given.names(group_ids, "delete_groups"):
 
-            def check(answer: DeleteGroupsResponse, group_id: str = group_id) -> None:
-                for result in answer.results:
-                    _check(result.error_code, f"deleting group {group_id!r}")
+        def check(answer: DeleteGroupsResponse) -> None:
+            for result in answer.results:
+                _check(result.error_code, "")
 
+        def delete(group_id: str) -> None:
             request = DeleteGroupsRequest(groups_names=[group_id])
             self._on_coordinator(
                 DeleteGroupsResponse, group_id, request, deadline_ms, check, mutates=True
             )
+
+        each_of("deleting group", given.names(group_ids, "delete_groups"), delete, GroupError)
 
     def list_group_offsets(
         self,
@@ -247,10 +249,15 @@ class AdminGroups(AdminCalls):
         request = OffsetCommitRequest(group_id=group_id, topics=list(topics.values()))
 
         def check(answer: OffsetCommitResponse) -> None:
-            for topic in answer.topics:
-                for p in topic.partitions:
-                    what = f"setting offset of {topic.name}-{p.partition_index} in {group_id!r}"
-                    _check(p.error_code, f"{what}; does the group have members?")
+            raise_failed(
+                f"setting offsets of group {group_id!r} (does it have members?):",
+                {
+                    f"{t.name}-{p.partition_index}": (p.error_code, None)
+                    for t in answer.topics
+                    for p in t.partitions
+                },
+                GroupError,
+            )
 
         self._on_coordinator(
             OffsetCommitResponse,
@@ -284,10 +291,15 @@ class AdminGroups(AdminCalls):
 
         def check(answer: OffsetDeleteResponse) -> None:
             _check(answer.error_code, f"deleting offsets of group {group_id!r}")
-            for topic in answer.topics:
-                for p in topic.partitions:
-                    what = f"deleting the offset of {topic.name}-{p.partition_index}"
-                    _check(p.error_code, f"{what} in group {group_id!r}")
+            raise_failed(
+                f"deleting offsets of group {group_id!r}:",
+                {
+                    f"{t.name}-{p.partition_index}": (p.error_code, None)
+                    for t in answer.topics
+                    for p in t.partitions
+                },
+                GroupError,
+            )
 
         self._on_coordinator(
             OffsetDeleteResponse,
