@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from kohort.broker.log import cleaner
 from kohort.broker.log.cleaner import clean
 from kohort.broker.log.log import PartitionLog
 from kohort.errors import ErrorCode
@@ -118,6 +119,23 @@ def test_tombstones_go_after_their_retention() -> None:
     for _ in clean(harness.files, log, WALL_MS + 1_001, durable=True):
         pass
     assert b"gone" not in latest(records(log))
+
+
+def test_keys_of_one_pass_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits on everything that grows: what is behind waits, and the next pass goes on there."""
+    harness = Harness(**CONFIG)
+    harness.create("c", cleanup_policy="compact", segment_bytes="600")
+    fill(harness, random.Random(1), 60, keys=40)
+    log = log_of(harness)
+    before = records(log)
+    monkeypatch.setattr(cleaner, "KEY_BYTES_MAX", 1_500)
+    kept = cleaner.Kept({}, [])
+    for _ in cleaner._map_keys(log.segments[:-1], kept, cleaner._Ended(log, log.end.offset, 0)):
+        pass
+    assert 0 < len(kept.segments) < len(log.segments) - 1
+    compacted(harness)
+    assert latest(records(log)) == latest(before)
+    assert len(records(log)) < len(before)
 
 
 @pytest.mark.parametrize("block", range(4))

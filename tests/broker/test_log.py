@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kohort.broker.config import BrokerConfig
+from kohort.broker.log.checkpoints import LeaderEpochs
 from kohort.broker.log.files import MemoryFiles
 from kohort.broker.log.loading import Opening, open_log
 from kohort.broker.log.log import PartitionLog
 from kohort.broker.log.recovery import find, headers
-from kohort.broker.log.segment import IndexMemory, file_name
+from kohort.broker.log.segment import IndexMemory, _crc, file_name
 from kohort.broker.topic_settings import TopicConfig
-from kohort.errors import CorruptRecordError
+from kohort.errors import BrokerError, CorruptRecordError, ErrorCode
 from kohort.records import BatchHeader
 
 from .harness import WALL_MS, batch_of
@@ -273,3 +274,100 @@ def test_the_indexes_of_sealed_segments_are_bounded() -> None:
         assert found is not None
         assert found.offset == offset
         assert sum(s._index is not None for s in log.segments[:-1]) <= 3
+
+
+@pytest.mark.parametrize("by", ["time", "size"])
+def test_retention_leaves_a_compacted_log_alone(by: str) -> None:
+    """What is to keep the last record of each key for ever keeps it (`cleanup.policy`)."""
+    own = {"retention_ms": "1000"} if by == "time" else {"retention_bytes": "300"}
+    for policy, goes in (("compact", False), ("compact,delete", True)):
+        log = opened(segment_bytes="300", cleanup_policy=policy, **own)
+        for _ in range(10):
+            append(log, 2)
+        assert (log.apply_retention(WALL_MS + 100_000) > 0) == goes
+        assert (log.log_start_offset > 0) == goes
+
+
+def test_retention_leaves_a_log_alone_that_is_read_in_pieces() -> None:
+    log = opened(segment_bytes="300", retention_ms="1000")
+    for _ in range(10):
+        append(log, 2)
+    log.pins = 1
+    assert log.apply_retention(WALL_MS + 100_000) == 0
+    log.pins = 0
+    assert log.apply_retention(WALL_MS + 100_000) > 0
+
+
+@pytest.mark.parametrize("late_ms", [1_000, 1_001])
+def test_a_timestamp_too_far_in_the_past_is_refused(late_ms: int) -> None:
+    """KIP-937; one that was not given is not in the past."""
+    log = opened(message_timestamp_before_max_ms="1000")
+    append(log, timestamps=[WALL_MS - 1_000])
+    append(log, timestamps=[-1])
+    if late_ms == 1_000:
+        append(log, timestamps=[WALL_MS - late_ms])
+        return
+    with pytest.raises(BrokerError) as refused:
+        append(log, timestamps=[WALL_MS - late_ms])
+    assert refused.value.code == ErrorCode.INVALID_TIMESTAMP
+    assert log.end.offset == 2
+
+
+@pytest.mark.parametrize("batches", range(5, 11))
+def test_the_latest_time_of_a_sealed_segment_is_in_its_index(batches: int) -> None:
+    """L6: also where it came after the last entry."""
+    log = opened(index_interval_bytes="300")
+    for i in range(batches):
+        append(log, timestamps=[WALL_MS + i])
+    log.roll()
+    append(log, timestamps=[WALL_MS - 5])
+    log.segments[0].forget_index()
+    log.segments[0]._max_timestamp = None
+    found = log.offset_for_time(WALL_MS + batches - 1, log.high)
+    assert found is not None
+    assert found.offset == batches - 1
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_an_index_of_other_batches_is_built_again(sealed: bool) -> None:
+    """L6: whole files, which point to other places than they say."""
+    files = MemoryFiles()
+    own = {"index_interval_bytes": "200"}
+    log = opened(files, **own)
+    for _ in range(30):
+        append(log)
+    if sealed:
+        log.roll()
+        append(log)
+    log.close(clean=True)
+    name = f"t-0/{file_name(0)}"[:-4]
+    offsets = bytearray(files.read_all(f"{name}.index") or b"")
+    times = files.read_all(f"{name}.timeindex") or b""
+    for at in range(3, len(offsets), 8):
+        offsets[at] -= 1
+    for suffix, data in (
+        (".index", bytes(offsets)),
+        (".indexcrc", _crc(bytes(offsets), times, b"")),
+    ):
+        files.remove(name + suffix)
+        files.open(name + suffix, create=True).append([data])
+    again = opened(files, **own)
+    assert again.end.offset == 30 + sealed
+    for offset in range(30):
+        span = again.locate(offset, 1, again.end)
+        assert span is not None
+        assert BatchHeader(bytes(span.segment.file.read(span.start, 61))).base_offset == offset
+
+
+def test_an_epoch_without_records_is_none() -> None:
+    """KIP-101: what begins where another began takes its place; what is cut off is forgotten."""
+    epochs = LeaderEpochs()
+    assert epochs.begin(0, 0)
+    assert epochs.begin(1, 5)
+    assert epochs.begin(2, 5)
+    assert epochs.entries == [(0, 0), (2, 5)]
+    assert epochs.end_of(1, 9) == (0, 5)
+    assert epochs.begin(3, 9)
+    epochs.truncate_to(8)
+    assert epochs.entries == [(0, 0), (2, 5)]
+    assert epochs.latest == 2

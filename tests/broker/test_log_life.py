@@ -14,6 +14,12 @@ import pytest
 from kohort.broker.lane import LANE
 from kohort.broker.log.log import PartitionLog
 from kohort.errors import BrokerError
+from kohort.wire.messages.delete_records_request import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from kohort.wire.messages.delete_records_response import DeleteRecordsResponse
 from kohort.wire.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
 from kohort.wire.messages.delete_topics_response import DeleteTopicsResponse
 
@@ -154,3 +160,83 @@ def test_an_error_in_any_call_of_a_roll_loses_nothing_acknowledged(end: str) -> 
         if not reached:
             break
     assert call > 20
+
+
+@pytest.mark.parametrize("durability", ["fsync", "os", "memory"])
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC], ids=errno.errorcode.get)
+def test_an_error_in_any_call_of_first_appends_loses_nothing_acknowledged(
+    durability: str, error: int
+) -> None:
+    """L1, L8, L9: the directory, the file, the record, the flush of each and of their names."""
+    call = told = 0
+    for call in itertools.count(1):
+        disk = ShadowFiles(random.Random(call))
+        config = {**CONFIG, "durability": durability}
+        harness = Harness(disk, FakeEnv(), **config)
+        harness.create("t", 2)
+        disk.error_at, disk.error = disk.calls + call, OSError(error, os.strerror(error))
+        acked: list[list[bytes]] = [[], []]
+        for n in range(3):
+            for index in (0, 1):
+                value = b"%d:%d" % (index, n)
+                if harness.produce("t", batch_of([value]), index).error_code:
+                    told += 1
+                else:
+                    acked[index].append(value)
+        reached = disk.calls >= disk.error_at
+        harness = Harness(disk.after_crash() if durability == "fsync" else disk, **config)
+        for index in (0, 1):
+            values = [value for _, value in harness.read_all("t", index)]
+            assert [value for value in values if value in acked[index]] == acked[index]
+            assert len(set(values)) == len(values)
+        if not reached:
+            break
+    assert call > 4
+    assert told > 2
+
+
+def test_what_recovery_dropped_does_not_come_back() -> None:
+    """L2, L7: segments behind a cut are gone before the place of their records is written to."""
+    for seed in range(12):
+        disk = ShadowFiles(random.Random(seed))
+        harness = Harness(disk, FakeEnv(), **CONFIG)
+        harness.create("t", segment_bytes="400")
+        for n in range(8):
+            harness.produce("t", batch_of([b"old %d" % n]))
+        first, second = log_of(harness).segments[:2]
+        disk._live[first.file.path].data[-1] ^= 1
+        harness = Harness(disk, FakeEnv(), **CONFIG)
+        cut = second.base_offset - 1
+        assert log_of(harness).end.offset == cut
+        assert harness.produce("t", batch_of([b"new"])).base_offset == cut
+        harness = Harness(disk.after_crash(), FakeEnv(), **CONFIG)
+        assert [value for _, value in harness.read_all("t")][cut:] == [b"new"]
+
+
+def test_a_directory_that_a_crash_left_empty_is_written_to() -> None:
+    """L1: the name of a file that a start makes is on the disk before a record is acknowledged."""
+    for seed in range(12):
+        disk = ShadowFiles(random.Random(seed))
+        Harness(disk, FakeEnv(), **CONFIG).create("t")
+        disk.make_dir("t-0")
+        disk.sync_dir("")
+        harness = Harness(disk, FakeEnv(), **CONFIG)
+        assert harness.produce("t", batch_of([b"x"])).error_code == 0
+        harness = Harness(disk.after_crash(), FakeEnv(), **CONFIG)
+        assert harness.read_all("t") == [(0, b"x")]
+
+
+def test_records_that_were_deleted_stay_deleted_after_a_power_cut() -> None:
+    """KIP-107: the answer says that nobody sees them again."""
+    part = DeleteRecordsPartition(partition_index=0, offset=3)
+    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name="t", partitions=[part])])
+    for seed in range(12):
+        disk = ShadowFiles(random.Random(seed))
+        harness = Harness(disk, FakeEnv(), **CONFIG)
+        harness.create("t")
+        for n in range(5):
+            harness.produce("t", batch_of([b"%d" % n]))
+        answer = harness.ask(request, DeleteRecordsResponse).topics[0].partitions[0]
+        assert answer.low_watermark == 3
+        harness = Harness(disk.after_crash(), FakeEnv(), **CONFIG)
+        assert log_of(harness).log_start_offset == 3

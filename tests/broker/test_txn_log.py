@@ -304,6 +304,47 @@ def test_a_transaction_that_goes_on_under_another_epoch() -> None:
     assert known.first_offset == 5
 
 
+def test_a_coordinator_stays_fenced_under_another_epoch_of_its_producer() -> None:
+    """KIP-98: a marker from before a failover, after the producer has begun anew."""
+    world = World(0)
+    world.write(1)
+    world.end(1, Marker(True, 7))
+    batch = batch_of([b"x"], producer_id=1, producer_epoch=1, base_sequence=0, transactional=True)
+    world.append(memoryview(bytearray(batch)))
+    stale = marker_batch(1, 1, Marker(True, 6), WALL_MS)
+    with pytest.raises(BrokerError) as refused:
+        world.append(stale, Marker(True, 6))
+    assert refused.value.code == ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
+def test_those_who_are_held_back_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits on everything that grows: the one that was refused longest ago goes first."""
+    monkeypatch.setattr(producers_module, "MAX_HELD_BACK", 3)
+    producers = Producers()
+    for producer_id in range(5):
+        held = batch_of([b"x"], producer_id=producer_id, producer_epoch=0, base_sequence=0)
+        producers.hold_back(BatchHeader(held))
+    behind = [
+        BatchHeader(batch_of([b"x"], producer_id=i, producer_epoch=0, base_sequence=1))
+        for i in range(5)
+    ]
+    late = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert [producers.check(batch) for batch in behind] == [None, None, late, late, late]
+
+
+def test_a_marker_stays_for_a_time_when_its_records_are_gone() -> None:
+    """`delete.retention.ms`: who reads behind the compaction sees that the transaction ended."""
+    world = World(0, **{"cleanup.policy": "compact", "delete.retention.ms": "1000"})
+    for n in range(40):
+        world.write(n % 3)
+        world.end(n % 3, ABORT)
+    for when_ms, some in ((WALL_MS + 1_000, 30), (WALL_MS + 1_001, 0)):
+        for _ in clean(world.files, world.log, when_ms, durable=False):
+            pass
+        markers = sum(1 for header, _ in world.log.batches() if header.is_control)
+        assert (markers > 30) == bool(some)
+
+
 def test_what_a_marker_says() -> None:
     for marker in (Marker(True, 5), Marker(False, 0)):
         assert marker_of(marker_batch(9, 3, marker, WALL_MS)) == marker
