@@ -6,7 +6,6 @@ from cpython.dict cimport PyDict_GetItemWithError
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from cpython.ref cimport PyObject
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 import threading
 from array import array
@@ -14,6 +13,16 @@ from array import array
 from kohort.client.delivery import await_delivery, error_of, metadata_of, timed_out
 from kohort.errors import UsageError
 from kohort.records._kernel import APPEND_PLAIN, BatchBuilder
+
+# Not Cython's `posix.time`: it names <sys/time.h>, which has these only by way of Python's headers
+# (not those of the stable ABI from 3.13 on).
+cdef extern from "<time.h>" nogil:
+    struct timespec:
+        long tv_sec
+        long tv_nsec
+
+    int CLOCK_REALTIME
+    int clock_gettime(int clock, timespec *now)
 
 # `BatchBuilder.append` without a call through Python. -1: it has something to say, so ask it.
 ctypedef int64_t (*Append)(
