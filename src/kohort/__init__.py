@@ -71,6 +71,9 @@ _HOMES = {
 }
 
 
+__all__ = [*_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:

@@ -42,7 +42,10 @@ NAMES = {
 
 
 def test_the_public_names():
-    assert set(kohort._HOMES) == NAMES
+    assert set(kohort._HOMES) == set(kohort.__all__) == NAMES
+    everything: dict[str, object] = {}
+    exec("from kohort import *", everything)  # a notebook's habit
+    assert everything.keys() >= NAMES
     for name in NAMES:
         assert getattr(kohort, name).__name__ == name
     with pytest.raises(AttributeError, match="no_such_name"):

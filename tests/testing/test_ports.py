@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 from contextlib import suppress
 
@@ -12,6 +13,7 @@ import pytest
 from kohort import Admin
 from kohort.testing import Cluster
 from kohort.testing.ports import keep_ports
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="nothing is kept there")
 
@@ -69,3 +71,13 @@ def test_ports_are_kept_as_long_as_their_owner_lives() -> None:
     del owner
     assert not kept & sockets()
     assert keep_ports(Owner(), "192.0.2.1", 1) == [], "not an address of this machine"
+
+
+def test_a_program_that_ends_with_its_cluster_leaves_no_warning() -> None:
+    """The cluster of a script, of a notebook, of a module: it lives until the process ends."""
+    program = "from kohort.testing import Cluster\nwith Cluster() as cluster: pass"
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr) == (0, "")

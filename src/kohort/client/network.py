@@ -133,7 +133,7 @@ class NetworkThread:
                 "fork; make a new client in the child process"
             )
         if self._stopped:
-            raise ClosedError("the network thread has ended, because its last client was closed")
+            raise ClosedError("this client was closed; make a new one")
 
     def _stop(self) -> None:
         self.loop.stop()

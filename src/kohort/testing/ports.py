@@ -22,7 +22,7 @@ def keep_ports(owner: object, host: str, count: int) -> list[int]:
     if sys.platform != "linux":
         return []
     kept: list[socket.socket] = []
-    weakref.finalize(owner, _let_go, kept).atexit = False
+    weakref.finalize(owner, _let_go, kept)  # at the end of the process, too: no ResourceWarning
     try:
         found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]
