@@ -107,6 +107,13 @@ def test_check_prints_the_commands(cluster: Cluster, kohort: Run, program) -> No
     )
     ran = kohort("app", "check", where)
     assert (ran.code, ran.out) == (0, "all 4 retry topics of app billing are fit\n")
+    left = f"{topic}.billing.retry.30m"  # of a policy that this app once had
+    cluster.create_topic(left, 2)
+    assert kohort("app", "check", where).code == 0
+    produce(cluster, left, b"waits")
+    ran = kohort("app", "check", where)
+    assert (ran.code, ran.out) == (3, "")
+    assert f"{left}: about 1 record of '{topic}' wait in it, and retries='5m 1h'" in ran.err
 
 
 @pytest.mark.parametrize(

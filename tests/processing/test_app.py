@@ -14,6 +14,7 @@ from kohort.errors import BrokerError, ConfigError, UsageError
 from kohort.processing.app import App
 from kohort.retry import Permanent, Temporary
 from kohort.retry import headers as h
+from tests.patience import until
 from tests.processing.conftest import PATIENCE_S, Until
 
 
@@ -324,3 +325,35 @@ def test_refusals(cluster, topic, app) -> None:
     wrong.handler("no-such-topic")(lambda record: None)
     with pytest.raises(BrokerError, match="does not exist; nothing was started"):
         wrong.run()
+
+
+def test_what_waits_in_a_tier_that_is_no_longer_read_is_told(
+    topic, produce, app, start, caplog
+) -> None:
+    """Spec 5.4: delays that were changed while records waited would have them forgotten."""
+    produce(3)
+    before, enough = app(retries="1h"), Until(3)
+
+    @before.handler(topic)
+    def fail(record) -> None:
+        enough.count()
+        raise Temporary("down")
+
+    running = start(before)
+    enough.wait()
+    running.stop()
+    after = app(retries="2h")
+    after.handler(topic)(print)
+    (left,) = [state for state in after.check() if "wait in it" in state.wrong]
+    assert (left.spec.name, left.exists, left.command) == (
+        before.topics[topic].tier_of("1h"),
+        True,
+        "",
+    )
+    assert "about 3 records" in left.wrong
+    with caplog.at_level("WARNING", "kohort.processing"):
+        again = start(after)
+        until(lambda: bool(after.health().partitions), "partitions")
+        again.stop()
+    assert any(left.spec.name in said for said in caplog.messages)
+    assert not [state for state in before.check() if state.wrong], "the one that still reads it"

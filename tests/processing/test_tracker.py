@@ -170,6 +170,22 @@ def test_metadata_too_large_is_learnt() -> None:
     assert len(t.snapshot().metadata) <= len(long) // 2
     assert t.snapshot().offset == 0
     assert not t.may_begin(19_999)
+    t.guard(1, suspect=7)
+    told = decode(0, t.snapshot().metadata)
+    assert (told.crashes, told.suspect) == (1, 7), "the crash-loop guard's word always fits"
+
+
+def test_the_answer_to_an_older_commit_takes_nothing_back() -> None:
+    """PC#664: a commit before a rebalance passes the one that is still on its way."""
+    t = tracker()
+    t.complete_all(1, t.polled([0, 1, 2], 3)[:1])
+    older = t.snapshot()
+    t.complete(1, 1)
+    newer = t.snapshot()
+    t.committed(newer.version)
+    t.committed(older.version)
+    assert not t.dirty
+    assert t.is_committed(newer.version)
 
 
 def test_the_guard_is_remembered_and_ends_with_its_record() -> None:

@@ -286,8 +286,19 @@ def test_cancelled_it_begins_anew(cluster) -> None:
     assert failures.redrive().run().sent == 30
     failures.redrive().cancel()
     assert failures.redrive().preview().sent == 30
-    with Admin(**failures.client) as admin:
-        assert "redrive.r1" not in {group.group_id for group in admin.list_groups()}
+    failures.redrive().cancel()  # nothing is known of it any more, which is no error
+
+
+def test_cancelled_for_one_topic_it_is_not_forgotten_for_another(cluster) -> None:
+    """R9: one id over two topics is two redrives; the other's failures would be sent again."""
+    some, others = Failures(cluster, 6), Failures(cluster, 6)
+    assert [each.redrive("both").run().sent for each in (some, others)] == [6, 6]
+    some.redrive("both").cancel()
+    assert some.redrive("both").preview().sent == 6
+    assert others.redrive("both").run().sent == 0
+    with Admin(**some.client) as admin:
+        topics = {at.topic for at in admin.list_group_offsets("redrive.both")}
+    assert topics == {others.topics.failed}
 
 
 def test_what_it_sent_and_failed_again_is_not_sent_by_the_same_id(cluster) -> None:

@@ -6,7 +6,13 @@ import pytest
 
 from kohort.errors import ConfigError
 from kohort.retry.policy import RetryPolicy, RetryTopics
-from kohort.retry.topics import Existing, check_topics, creation_refused, plan_topics
+from kohort.retry.topics import (
+    Existing,
+    check_topics,
+    creation_refused,
+    other_tiers,
+    plan_topics,
+)
 
 TOPICS = RetryTopics("flights", "loader", RetryPolicy.default())
 
@@ -50,3 +56,18 @@ def test_commands_are_printed_when_creation_is_refused() -> None:
     assert text.count("kafka-topics --bootstrap-server b:1 --create") == len(specs)
     assert "--replication-factor 3" in text
     assert "retention.ms=-1" in text
+
+
+def test_tiers_of_delays_that_are_no_longer_named_are_known() -> None:
+    """Spec 5.4: what waits in them is not to be forgotten; other groups' are none of ours."""
+    ours = ["flights.loader.retry.2h", "flights.loader.retry.90m"]
+    others = [
+        "flights.loader2.retry.2h", "flights.loader.retry.tomorrow", "flights.loader.failed",
+        "flights", "flights.loader.retry.", "x.flights.loader.retry.2h", *TOPICS.delays_ms,
+    ]  # fmt: skip
+    delays_ms = [7_200_000, 5_400_000]
+    assert other_tiers(TOPICS, [*ours, *others]) == dict(zip(ours, delays_ms, strict=True))
+    long = RetryTopics("t" * 240, "g" * 40, RetryPolicy.parse("5m"))
+    assert list(other_tiers(long, [long.tier_of("1h"), TOPICS.tier_of("2h")])) == [
+        long.tier_of("1h")
+    ]

@@ -109,7 +109,8 @@ def check(app: str, output: str, client: Client) -> int:
     for state in wrong:
         click.echo(f"{state.spec.name}: {state.wrong}", err=True)
     for state in wrong:
-        click.echo(state.command)
+        if state.command:  # nothing but a program empties a tier
+            click.echo(state.command)
     if not wrong:
         click.echo(f"all {len(states)} retry topics of app {found.group} are fit")
     return EXIT_CHECK_FAILED if wrong else 0

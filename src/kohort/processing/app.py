@@ -31,6 +31,7 @@ Shell: threads, signals.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 from collections import Counter
@@ -40,7 +41,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kohort.client.arrow_batches import require_pyarrow
 from kohort.config import parse_duration_ms
-from kohort.errors import ConfigError, UsageError
+from kohort.errors import ConfigError, KohortError, UsageError
 from kohort.metrics.registry import MetricName
 from kohort.processing.blocking import Blocking
 from kohort.processing.circuit import CircuitConfig
@@ -60,10 +61,11 @@ from kohort.processing.publishing import Publisher
 from kohort.processing.runner import Runner, Timing, wall_ms
 from kohort.processing.store_wait import until_there
 from kohort.processing.way import Way
+from kohort.retry.asking import TopicView
 from kohort.retry.cluster_port import ClusterPort
 from kohort.retry.handling import Decode, SetupStore, set_up
 from kohort.retry.policy import DEFAULT_RETRIES, RetryPolicy, RetryTopics
-from kohort.retry.preparing import ensure_topics, look_at_all, plan_all
+from kohort.retry.preparing import ensure_topics, look_at_all, look_for_left, plan_all
 from kohort.retry.registering import (
     check_handler,
     checked_decode,
@@ -78,6 +80,7 @@ from kohort.signals import handled
 if TYPE_CHECKING:
     from kohort.serdes.basic import Serde
 
+log = logging.getLogger("kohort.processing")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 DEFAULT_THREADS: Final = 8
@@ -327,11 +330,14 @@ class App:
     def check(self) -> list[TopicState]:
         """Look at every retry topic; nothing is created, and no record is read.
 
+        Behind them stand tiers of delays that are no longer named, if records still wait in them.
+
         Raises BrokerError for a source topic that does not exist.
         """
         port = self._way.port()
         try:
-            return look_at_all(self._name, self.topics, port, bootstrap=self.servers)
+            states = look_at_all(self._name, self.topics, port, bootstrap=self.servers)
+            return states + look_for_left(self.topics, port.topics(), port)
         finally:
             port.close()
 
@@ -361,6 +367,7 @@ class App:
             planned = {s.name: s.partitions for s in plan_all(self.group, self.topics, views)}
             counts = planned | {name: view.partitions for name, view in views.items()}
             check_holding(self._routes.values(), counts)
+            self._tell_what_is_left(views, port)
             ids = {name: view.topic_id for name, view in views.items()}
             given_up = self._run(port, counts, ids, signals, on_trouble)
         finally:
@@ -372,6 +379,14 @@ class App:
     @property
     def _name(self) -> str:
         return f"app {self.group}"
+
+    def _tell_what_is_left(self, views: Mapping[str, TopicView], port: ClusterPort) -> None:
+        """Of tiers that this app does not read; perhaps an older program still does."""
+        try:
+            for left in look_for_left(self.topics, views, port):
+                log.warning("%s: %s: %s", self._name, left.spec.name, left.wrong)
+        except KohortError as error:  # no reason not to begin
+            log.info("what waits in tiers of former delays could not be asked for (%s)", error)
 
     def _run(
         self,

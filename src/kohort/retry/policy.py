@@ -136,7 +136,11 @@ class RetryTopics:
 
     def tier(self, tier: Tier) -> str:
         """`TOPIC.GROUP.retry.5m`"""
-        return topic_name(self.topic, self.group, f"retry.{tier.label}")
+        return self.tier_of(tier.label)
+
+    def tier_of(self, label: str) -> str:
+        """What the tier of a delay is called, whether or not the policy names that."""
+        return topic_name(self.topic, self.group, f"retry.{label}")
 
     @cached_property
     def entry(self) -> str:

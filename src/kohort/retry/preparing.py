@@ -13,7 +13,7 @@ from typing import Protocol
 
 from kohort.config import nearest
 from kohort.errors import BrokerError, ErrorCode
-from kohort.retry.asking import TopicView
+from kohort.retry.asking import TopicPartition, TopicView
 from kohort.retry.policy import RetryTopics
 from kohort.retry.topics import (
     Existing,
@@ -21,7 +21,9 @@ from kohort.retry.topics import (
     TopicState,
     check_topics,
     creation_refused,
+    left_behind,
     look_at_topics,
+    other_tiers,
     plan_topics,
 )
 
@@ -62,6 +64,33 @@ def look_at_all(
     """The state of every retry topic; nothing is created. Raises BrokerError for a lost source."""
     specs, existing = _found(who, topics, port)
     return look_at_topics(specs, existing, bootstrap=bootstrap)
+
+
+class LeftPort(Protocol):
+    """What is asked of a cluster about what waits in a topic."""
+
+    def earliest(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]: ...
+    def latest(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]: ...
+    def committed(
+        self, group: str, wanted: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, int]: ...
+
+
+def look_for_left(
+    topics: Mapping[str, RetryTopics], views: Mapping[str, TopicView], port: LeftPort
+) -> list[TopicState]:
+    """Tiers in which records of these groups wait, and which their policies do not read."""
+    found: list[TopicState] = []
+    for names in topics.values():
+        for name, delay_ms in other_tiers(names, views).items():
+            count = views[name].partitions
+            parts = [(name, number) for number in range(count)]
+            done, firsts = port.committed(names.group, parts), port.earliest(parts)
+            ends = port.latest(parts)
+            waiting = sum(max(0, ends[at] - max(firsts[at], done.get(at, 0))) for at in parts)
+            if waiting:
+                found.append(left_behind(names, name, delay_ms, count, waiting))
+    return found
 
 
 def _found(

@@ -161,8 +161,10 @@ class Redrive:
         with self._producer() as producer:
             producer.init_transactions()
         with Admin(**known_to(AdminConfig, self._client)) as admin:
-            if any(group.group_id == self.group for group in admin.list_groups()):
-                admin.delete_groups([self.group])
+            passed, failed = admin.list_group_offsets(self.group), self._topics.failed
+            mine = [at for at in passed if at.topic == failed]
+            if mine:  # those of other topics are of other redrives, though their id is the same
+                admin.delete_group_offsets(self.group, mine)
 
     def preview(self) -> Report:
         """Go through everything that a run would, and send nothing."""

@@ -6,16 +6,18 @@ Rules (retry reference A2):
 - The source topic is never touched.
 - At each start the configurations are verified; a wrong one is an error that prints the commands
   which mend it. Without the right to create topics, the same commands are printed.
+- A tier of a delay that is no longer named is no longer read: what still waits there is told.
 """
 
 from __future__ import annotations
 
+import contextlib
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kohort.config import format_duration
+from kohort.config import format_duration, parse_duration_ms
 from kohort.errors import ConfigError
 from kohort.retry.policy import RetryTopics
 
@@ -24,6 +26,7 @@ RETENTION_DELAYS: Final = 24
 ROOM_FOR_HEADERS_BYTES: Final = 64 * 1024
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1_048_588
 MAX_PARTITIONS: Final = 64
+_TIER: Final = ".retry."
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +99,8 @@ class TopicState:
     """What is to be done about one retry topic; nothing when `wrong` is empty.
 
     Args:
-        wrong: "it does not exist", or which configurations are unfit.
-        command: the line of Kafka's own tools that mends it.
+        wrong: "it does not exist", which configurations are unfit, or what waits there unread.
+        command: the line of Kafka's own tools that mends it, if there is one.
     """
 
     spec: TopicSpec
@@ -133,6 +136,31 @@ def look_at_topics(
         said = "; ".join(f"{key} is {value!r}" for key, value in wrong)
         states.append(TopicState(spec, True, said, alter))
     return states
+
+
+def other_tiers(topics: RetryTopics, names: Iterable[str]) -> dict[str, int]:
+    """Tiers of (topic, group) whose delays the policy does not name (any more), by delay."""
+    found: dict[str, int] = {}
+    for name in names:
+        label = name.rpartition(_TIER)[2]
+        if name in topics.delays_ms or name != topics.tier_of(label):
+            continue
+        with contextlib.suppress(ConfigError):  # a topic of somebody's that only looks like one
+            found[name] = parse_duration_ms(label)
+    return found
+
+
+def left_behind(
+    topics: RetryTopics, name: str, delay_ms: int, partitions: int, waiting: int
+) -> TopicState:
+    """The state of a tier in which records wait that nobody reads (spec 5.4: nor forgotten)."""
+    delay = format_duration(delay_ms)
+    return TopicState(
+        TopicSpec(name, partitions, -1, {}, delay_ms), True,
+        f"about {waiting:,} record{'s' * (waiting != 1)} of {topics.topic!r} wait in it, and "
+        f"retries={str(topics.policy)!r} does not read it: run a program whose retries name "
+        f"{delay}, too, until it is empty",
+    )  # fmt: skip
 
 
 def check_topics(
