@@ -44,9 +44,12 @@ class Side:
         queue = self.accumulator.queue("t", partition)
         return self.accumulator.add(queue, lambda b: b.append(0, None, value) + 1, now_ms)
 
+    def close(self, now_ms: int = 0) -> None:
+        """What is due is closed, even if it only stands in line."""
+        self.accumulator.close_due(now_ms, lambda queue: False)
+
     def plan(self, now_ms: int = 0, *, leader=lambda topic, partition: 1):
-        self.accumulator.close_due(now_ms)
-        plans = self.sender.plan(now_ms, leader)
+        plans, _ = self.sender.depart(now_ms, leader)
         for plan in plans:
             for batch in plan.batches:
                 builder = batch.builder
@@ -93,6 +96,74 @@ def test_records_wait_for_linger_unless_their_batch_is_full():
     assert plan.batches[0].count == 2
 
 
+def test_what_would_only_stand_in_line_stays_open_and_takes_records():
+    """A slow broker is given few large batches, not one each `linger_ms` (as by Java's)."""
+    side = idempotent(batch_size=16_384)
+    plans = []
+    for now_ms in range(0, 200, 5):  # a record each `linger_ms`, and no answer
+        side.add(b"%d" % now_ms, now_ms=now_ms)
+        plans += side.plan(now_ms + 5)
+    assert [plan.batches[0].count for plan in plans] == [1] * 5  # as many as may be under way
+    assert side.accumulator.next_linger_ms() == 25 + side.config.delivery_timeout_ms
+    assert not side.accumulator.ready
+    side.ok(plans[0])
+    (plan,) = side.plan(205)  # the first answer lets all of it go
+    assert plan.batches[0].count == 35
+    assert values_of(plan.batches[0].payload) == [b"%d" % n for n in range(25, 200, 5)]
+    assert side.accumulator.next_linger_ms() is None
+    side.add(b"after", now_ms=205)
+    for each in (*plans[1:], plan):
+        side.ok(each)
+    (last,) = side.plan(210)
+    side.ok(last)
+    assert side.accumulator.memory_bytes == 0
+
+
+def test_one_that_waits_behind_another_of_its_partition_leaves_with_the_next_request():
+    """Within the same turn, when there are requests left: nothing else would wake it."""
+    side = idempotent(batch_size=200)
+    for n in range(3):  # two fit into a batch
+        side.add(b"%d" % n * 60)
+    side.add(b"other", partition=1)
+    plans = side.plan(5)
+    assert [[b.queue.partition for b in plan.batches] for plan in plans] == [[0, 1], [0]]
+    assert not side.accumulator.holds
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_an_open_batch_is_given_up_at_its_deadline(held):
+    """Whether it lingers still or is held back (KIP-91); its memory is free then."""
+    side = idempotent(delivery_timeout_ms=40_000)
+    plans = []
+    for now_ms in range(0, 25, 5):
+        side.add(b"under way", now_ms=now_ms)
+        plans += side.plan(now_ms + 5)
+    side.add(b"late", now_ms=25)
+    if held:
+        assert side.plan(30) == []
+        assert side.accumulator.holds
+    side.end(side.sender.expire(40_024))
+    assert side.outcomes == []
+    side.end(side.sender.expire(40_025))
+    (outcome,) = side.outcomes
+    assert isinstance(outcome.error, KafkaTimeoutError)
+    for plan in plans:
+        side.ok(plan)
+    assert side.plan(50_000) == []
+    assert side.accumulator.memory_bytes == 0
+
+
+def test_a_flush_lets_everything_into_line():
+    side = idempotent()
+    for now_ms in range(0, 30, 5):
+        side.add(b"%d" % now_ms, now_ms=now_ms)
+        side.plan(now_ms + 5)
+    assert side.accumulator.holds
+    assert side.sender.depart(30, lambda topic, partition: 1, everything=True)[0] == []
+    assert not side.accumulator.holds
+    assert len(side.accumulator.ready) == 1
+
+
 def test_nothing_is_sent_before_a_producer_id_is_held():
     side = Side()
     side.add(b"a")
@@ -117,7 +188,7 @@ def test_a_request_has_one_batch_of_each_partition_and_five_requests_are_in_flig
     for n in range(14):
         for partition in range(2):
             side.add(b"%d" % n * 60, partition)
-            side.accumulator.close_due(0)
+            side.close()
     plans = side.plan()
     assert len(plans) == 5
     for plan in plans:
@@ -148,7 +219,7 @@ def test_a_retry_goes_first_and_alone_with_its_old_sequence():
     side = idempotent(linger_ms=0)
     for n in range(3):
         side.add(b"%d" % n)
-        side.accumulator.close_due(0)
+        side.close()
     first, second, third = side.plan()
     side.refuse(first, 6)  # NOT_LEADER_OR_FOLLOWER
     side.add(b"new")
@@ -180,7 +251,7 @@ def test_what_follows_a_batch_that_was_refused_for_good_goes_on_under_the_next_e
     side = idempotent(linger_ms=0)
     for value in (b"bad", b"good"):
         side.add(value)
-        side.accumulator.close_due(0)
+        side.close()
     bad, good = side.plan()
     side.refuse(bad, 87)  # INVALID_RECORD
     assert isinstance(side.outcomes[0].error, BrokerError)
@@ -518,7 +589,7 @@ def test_a_lease_that_ends_with_nothing_leaves_nothing():
         side = idempotent(linger_ms=0)
         batch, _ = lease(side, [])
         if closed:
-            side.accumulator.close_due(10)
+            side.close(10)
         assert not side.accumulator.give_back(batch, 0)
         assert side.plan(20) == []
         assert side.accumulator.memory_bytes == 0

@@ -3,7 +3,10 @@
 Rules:
 - A partition has one open batch at most; when a record does not fit, the batch is closed and stands
   in line behind the earlier ones. Order within a partition is the order of `append`.
-- An open batch is closed by `linger_ms`, by a flush, or when memory is short.
+- An open batch is closed by `linger_ms`, by a flush, or when memory is short. But by a flush alone
+  while it would only stand in line, behind another of its partition or because its leader has as
+  many requests under way as it may have: till then it takes records (as Java's, which are closed
+  when they leave), so that a slow broker is given few large batches instead of many small ones.
 - A full batch that would only stand in line, because others have not been sent yet, goes on growing
   instead: large batches cost client and broker a fraction of many small ones (ADR 0013). While they
   wait, a partition's next batch begins with the size that its last one made use of.
@@ -152,6 +155,8 @@ class Accumulator:
         self._level = config.compression_level
         self._builders: list[BatchBuilder] = []
         self._lingering: deque[Batch] = deque()
+        self._held: deque[Batch] = deque()
+        """Open batches that have lingered long enough and would only stand in line."""
         self._packings: dict[str, Packing] = {}
         self.queues: dict[tuple[str, int], PartitionQueue] = {}
         self.memory_bytes = 0
@@ -355,25 +360,55 @@ class Accumulator:
             batch.reserved_bytes -= unused
             self.memory_bytes -= unused
 
-    def close_due(self, now_ms: int, *, everything: bool = False) -> list[PartitionQueue]:
-        """Close the batches that have lingered long enough, or all (as when memory is short)."""
+    def close_due(
+        self, now_ms: int, in_line: Callable[[PartitionQueue], bool], *, everything: bool = False
+    ) -> list[PartitionQueue]:
+        """Close the batches that have lingered long enough (any, when memory is short), or all.
+
+        Those of which `in_line` says that they would only stand in line stay open until they would
+        not.
+        """
         closed: list[PartitionQueue] = []
-        everything = everything or self.full
-        while self._lingering:
-            batch = self._lingering[0]
+        waiting = self._lingering
+        waiting.extendleft(reversed(self._held))
+        self._held.clear()
+        while waiting:
+            batch = waiting[0]
             if batch.queue.open is batch:
-                if not everything and now_ms < batch.created_ms + self._linger_ms:
+                due = everything or self.full or now_ms >= batch.created_ms + self._linger_ms
+                if not due:
                     break
-                self.close_batch(batch)
-                closed.append(batch.queue)
-            self._lingering.popleft()
+                if not everything and in_line(batch.queue):
+                    self._held.append(batch)
+                else:
+                    self.close_batch(batch)
+                    closed.append(batch.queue)
+            waiting.popleft()
         return closed
 
+    def close_overdue(self, now_ms: int) -> None:
+        """Close the batches that are open at their deadline, so that they can be given up."""
+        for line in (self._held, self._lingering):
+            while line and line[0].deadline_ms <= now_ms:
+                batch = line.popleft()
+                if batch.queue.open is batch:
+                    self.close_batch(batch)
+
+    @property
+    def holds(self) -> bool:
+        """True when `close_due` has left something open that would have stood in line."""
+        return bool(self._held)
+
     def next_linger_ms(self) -> int | None:
-        """When `close_due` has something to do."""
-        while self._lingering and self._lingering[0].queue.open is not self._lingering[0]:
-            self._lingering.popleft()
-        return self._lingering[0].created_ms + self._linger_ms if self._lingering else None
+        """When `close_due` has something to do, if nothing leaves before."""
+        for line in (self._held, self._lingering):
+            while line and line[0].queue.open is not line[0]:
+                line.popleft()
+        lingers = self._lingering[0].created_ms + self._linger_ms if self._lingering else None
+        if not self._held:
+            return lingers
+        over = self._held[0].deadline_ms
+        return over if lingers is None else min(over, lingers)
 
     def release(self, batch: Batch) -> None:
         """The outcome is known: give the memory back."""

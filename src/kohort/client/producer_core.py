@@ -214,9 +214,8 @@ class ProducerCore:
 
     def _queue(self, route: Route, topic: str, partition: int | None) -> PartitionQueue:
         queues: list[PartitionQueue] = route.slots
-        if partition is None:
-            return queues[route.sticky]
-        return queues[checked(topic, partition, len(queues))]
+        sticky = partition is None
+        return queues[route.sticky if sticky else checked(topic, partition, len(queues))]
 
     def _add_slowly(
         self, route: Route, topic: str, partition: int | None, add: Add
@@ -419,12 +418,13 @@ class ProducerCore:
         now_ms = self._loop.now_ms()
         with self.lock:
             self._drain_posted = False
-            for queue in self._accumulator.close_due(now_ms, everything=self._flushing > 0):
-                self.routes[queue.topic].move_on(queue.partition)
             expired = self._sender.expire(now_ms)
             if self.transactional is not None:
                 expired += self.transactional.drop_unsent()
-            plans = self._sender.plan(now_ms, self._cluster.metadata.leader)
+            leader, flushes = self._cluster.metadata.leader, self._flushing > 0
+            plans, closed = self._sender.depart(now_ms, leader, everything=flushes)
+            for queue in closed:
+                self.routes[queue.topic].move_on(queue.partition)
             if plans and self.transactional is not None:
                 self.transactional.sent()
             wants_id = self._sender.id_state is IdState.WANTED and bool(self._accumulator.ready)

@@ -113,6 +113,28 @@ class Sender:
 
     # -- going out
 
+    def depart(
+        self, now_ms: int, leader: Callable[[str, int], int], *, everything: bool = False
+    ) -> tuple[list[ProducePlan], list[PartitionQueue]]:
+        """Close what is due and can leave (or all): the requests to send, and whose was closed."""
+        plans: list[ProducePlan] = []
+        closed: list[PartitionQueue] = []
+        while True:
+            closed += self._accumulator.close_due(
+                now_ms, lambda queue: self._in_line(queue, leader), everything=everything
+            )
+            more = self.plan(now_ms, leader)
+            plans += more
+            if not more or not self._accumulator.holds:
+                return plans, closed
+            # What was held back perhaps only waited for these.
+
+    def _in_line(self, queue: PartitionQueue, leader: Callable[[str, int], int]) -> bool:
+        """Whether another batch of a partition, closed now, would only stand in line."""
+        if queue.closed:
+            return True
+        return self._requests.get(leader(queue.topic, queue.partition), 0) >= self._requests_max
+
     def plan(self, now_ms: int, leader: Callable[[str, int], int]) -> list[ProducePlan]:
         """The requests to send now; their batches count as in flight from here on."""
         self._next_ms = None
@@ -353,6 +375,7 @@ class Sender:
 
     def expire(self, now_ms: int) -> list[Outcome]:
         """Give up what has waited longer than `delivery_timeout_ms`."""
+        self._accumulator.close_overdue(now_ms)
         outcomes: list[Outcome] = []
         for queue in list(self._accumulator.ready):
             while queue.closed and queue.closed[0].deadline_ms <= now_ms:
