@@ -494,8 +494,10 @@ def test_batches_carry_the_epoch_of_their_leader() -> None:
     assert epochs[-1] == partition.leader_epoch >= 4
 
 
-def test_a_connection_has_so_many_requests_under_way_and_no_more() -> None:
-    one = served(max_requests_in_flight=3)
+@pytest.mark.parametrize("in_lane", [True, False], ids=["lane", "general"])
+def test_a_connection_has_so_many_requests_under_way_and_no_more(in_lane: bool) -> None:
+    """Limits on everything that grows (issue D)."""
+    one = served(max_requests_in_flight=3, in_lane=in_lane)
     env = one.harness.env
     env.hold_flushes = True
     produce = frame_of(produce_request("t", batch_of([b"v"])), 11)

@@ -243,6 +243,20 @@ def test_with_kip_890_the_first_record_adds_it(harness: Harness) -> None:
     assert tx.produce("t", b"late", producer_epoch=first) == E.INVALID_PRODUCER_EPOCH
 
 
+def test_a_transaction_that_lost_its_first_batch_in_a_partition(harness: Harness) -> None:
+    """KIP-890: each has an epoch of its own, and begins at sequence 0, also where nothing is known
+    of its producer; before it, a producer of whom nothing is known may begin anywhere."""
+    tx = begun(harness)
+    assert tx.produce("t", b"second", base_sequence=1) == E.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert tx.produce("t", b"first", base_sequence=0) == 0
+    assert tx.produce("t", b"second", base_sequence=1) == 0
+    assert tx.commit() == 0
+    assert read(harness) == [b"first", b"second"]
+    old = begun(harness, BEFORE, "old")
+    assert old.add(("t", 1)) == 0
+    assert old.produce("t", b"second", partition=1, base_sequence=1) == 0
+
+
 def test_a_late_batch_of_the_transaction_before(harness: Harness) -> None:
     """KIP-890: it can never become part of the next transaction."""
     tx = begun(harness)
