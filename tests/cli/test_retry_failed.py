@@ -209,7 +209,9 @@ def test_search_and_show_by_topic(kohort: Run, cluster: Cluster) -> None:
             copy = retry_headers("shop", 7, number, at_ms, Disposition.RETRYABLE, "no route")
             producer.send("shop.g.retry.5m", b"needle-1", b"k", headers=copy)
         last = retry_headers("shop", 7, 2, 3_000, Disposition.EXHAUSTED, "gave up")
-        producer.send("shop.g.failed", b"needle-1", b"k", headers=[("mine", b"x"), *last])
+        stack = b"Traceback\n  File x\x1b[2J\nValueError: odd"
+        own = [("mine", b"x"), ("retry_error_stack", stack)]
+        producer.send("shop.g.failed", b"needle-1\x1b[31m", headers=[*own, *last])
         other = retry_headers("shop", 8, 2, 3_000, Disposition.EXHAUSTED, "Needle in words")
         producer.send("shop.g.failed", b"hay", b"k2", headers=other)
     here = ("--topic", "shop", "--group", "g")
@@ -221,9 +223,18 @@ def test_search_and_show_by_topic(kohort: Run, cluster: Cluster) -> None:
     assert told == [
         (0, "retryable", "no route"), (1, "retryable", "no route"), (2, "exhausted", "gave up")
     ]  # fmt: skip
-    assert found["copy"]["value"] == "needle-1"
+    assert found["copy"]["value"] == "needle-1\x1b[31m"
     assert found["copy"]["headers"]["mine"] == "x"
-    assert "gave up" in kohort("failed", "show", "shop/0/7", *here).out
+    told = kohort("failed", "show", "shop/0/7", *here).out
+    assert "gave up" in told
+    for line in (
+        "stands at: shop.g.failed/0/0",
+        "key: null",
+        r"value: needle-1\x1b[31m",
+        "  mine: x",
+    ):
+        assert f"\n{line}\n" in told, "nothing of a record may drive the terminal"
+    assert told.endswith("stack:\n  Traceback\n    File x\\x1b[2J\n  ValueError: odd\n")
     ran = kohort("failed", "show", "shop/0/9", *here)
     assert ran.code in (1, 2)
     assert "has not failed here" in ran.err

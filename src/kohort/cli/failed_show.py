@@ -23,7 +23,7 @@ from kohort.cli.ledger_source import (
     source_options,
     tiers_of,
 )
-from kohort.cli.output import as_table
+from kohort.cli.output import as_table, printable
 from kohort.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ def show_failed(record: str, source: Source, output: str, client: Client) -> Non
         click.echo(json.dumps(whole, indent=2))
         return
     click.echo(as_table(attempts, COLUMNS))
-    for key, value in (copy or {}).items():
-        click.echo(f"{key}: {value}")
+    if copy is not None:
+        click.echo("\n".join(_told(copy)))
 
 
 def _by_ledger(source: LedgerSource, record: str) -> list[dict[str, Any]]:
@@ -135,6 +135,25 @@ def _in_full(copy: Record) -> dict[str, Any]:
         "headers": {name: _text(value) for name, value in copy.headers},
         "stands_at": f"{copy.topic}/{copy.partition}/{copy.offset}",
     }
+
+
+def _told(copy: dict[str, Any]) -> list[str]:
+    """The copy for people: where, what, its headers one by one, and the stack as it was."""
+    from kohort.retry.headers import ERROR_STACK
+
+    headers: dict[str, str | None] = dict(copy["headers"])
+    stack = headers.pop(ERROR_STACK, None) or ""
+    lines = ["", f"stands at: {copy['stands_at']}"]
+    lines += [f"{name}: {_shown(copy[name])}" for name in ("key", "value")]
+    lines.append("headers:" if headers else "headers: none")
+    lines += [f"  {printable(name)}: {_shown(value)}" for name, value in headers.items()]
+    if stack:
+        lines += ["stack:", *(f"  {printable(line)}" for line in stack.splitlines())]
+    return lines
+
+
+def _shown(text: str | None) -> str:
+    return "null" if text is None else printable(text)
 
 
 def _text(raw: bytes | None) -> str | None:
