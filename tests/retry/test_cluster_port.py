@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
+import pytest
+
 from kohort import Producer
+from kohort.errors import ClosedError, KohortError, WakeupError
 from kohort.retry.cluster_port import ClusterPort
-from tests.clusters import Cluster
-from tests.patience import until
+from tests.clusters import APACHE, Cluster
+from tests.patience import PATIENCE_S, until
 
 
 def test_settings_that_only_consumers_have() -> None:
@@ -32,3 +37,30 @@ def test_settings_that_only_consumers_have() -> None:
             until(lambda: port.latest([("t", 0)]) == {("t", 0): 2})
         finally:
             port.close()
+
+
+@pytest.mark.skipif(APACHE, reason="tells the broker to be silent")
+def test_closing_ends_what_another_thread_still_asks() -> None:
+    """An app whose time is over does not wait for its thread of transactions, which may just ask
+    what is committed: nothing is left open by that, and its end is no error."""
+    heard: list[KohortError] = []
+    with Cluster() as cluster:
+        port = ClusterPort({"bootstrap.servers": cluster.bootstrap})
+
+        def ask() -> None:
+            try:
+                port.commits("g", [("t", 0)])
+            except KohortError as error:
+                heard.append(error)
+
+        thread = threading.Thread(target=ask)
+        with cluster.faults.silence("OffsetFetch") as silence:
+            thread.start()
+            silence.wait()
+            port.close()
+            thread.join(PATIENCE_S)
+        assert [type(error) for error in heard] == [WakeupError]
+        for again in (lambda: port.commits("g", [("t", 0)]), port.topics):
+            with pytest.raises(ClosedError, match="make a new port"):
+                again()
+        port.close()

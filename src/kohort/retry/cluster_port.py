@@ -1,16 +1,18 @@
 """A line to the cluster for whoever gates tiers and plans topics: offsets, times, progress, topics.
 
-Shell: the wall clock and sleep; the client's network thread does the rest.
+Shell: the clock and sleep, threads (a lock); the client's network thread does the rest.
 
 Rules:
 - One consumer for questions (it is assigned nothing), one for each group that progress goes to, one
   admin; all made when they are first needed.
 - Commits are those of a simple consumer (no member): a group with members refuses them.
 - Whatever an executor or planner is told is told in plain values.
+- Closing is for good, and any thread's: what another thread still asks ends with WakeupError.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +24,7 @@ from kohort.client.config import AdminConfig, ConsumerConfig, known_to
 from kohort.client.consumer import Consumer
 from kohort.client.types import OffsetAndMetadata, OffsetAndTimestamp
 from kohort.client.types import TopicPartition as Partition
-from kohort.errors import KafkaTimeoutError
+from kohort.errors import ClosedError, ConcurrentUseError, KafkaTimeoutError
 from kohort.records import Record
 from kohort.retry.asking import Stamped, TopicPartition, TopicView
 from kohort.retry.topics import TopicSpec
@@ -31,6 +33,8 @@ MAX_TIMESTAMP: Final = -3
 SCAN_RECORDS: Final = 100_000
 SCAN_POLL_S: Final = 2.0
 SILENT_POLLS: Final = 5
+CLOSE_S: Final = 10.0
+"""So long another thread may take to leave a call that was ended."""
 DESCRIBED: Final = ("message.timestamp.type", "cleanup.policy", "retention.ms")
 _NONE = Stamped(-1, -1)
 
@@ -67,6 +71,8 @@ class ClusterPort:
         self._asking: Consumer | None = None
         self._groups: dict[str, Consumer] = {}
         self._admin: Admin | None = None
+        self._making = threading.Lock()
+        self._closed = False
 
     # Topics
 
@@ -186,23 +192,32 @@ class ClusterPort:
     @property
     def admin(self) -> Admin:
         """The admin client, made when it is first needed."""
-        if self._admin is None:
-            self._admin = Admin(**known_to(AdminConfig, self._config))
-        return self._admin
+        with self._making:
+            if self._admin is None:
+                self._check()
+                self._admin = Admin(**known_to(AdminConfig, self._config))
+            return self._admin
 
     @property
     def asking(self) -> Consumer:
         """A consumer without a group."""
-        if self._asking is None:
-            self._asking = self._consumer(None)
-        return self._asking
+        with self._making:
+            if self._asking is None:
+                self._asking = self._consumer(None)
+            return self._asking
 
     def _group(self, group: str) -> Consumer:
-        if group not in self._groups:
-            self._groups[group] = self._consumer(group)
-        return self._groups[group]
+        with self._making:
+            if group not in self._groups:
+                self._groups[group] = self._consumer(group)
+            return self._groups[group]
+
+    def _check(self) -> None:
+        if self._closed:
+            raise ClosedError("whoever asks the cluster was closed; make a new port")
 
     def _consumer(self, group: str | None) -> Consumer:
+        self._check()
         ours: dict[str, Any] = {
             "enable_auto_commit": False,
             "auto_offset_reset": "none",
@@ -214,12 +229,30 @@ class ClusterPort:
         return Consumer(config=ConsumerConfig.from_mapping(settings))
 
     def close(self) -> None:
-        """Close every client."""
-        for client in (self._asking, self._admin, *self._groups.values()):
-            if client is not None:
-                client.close()
-        self._asking = self._admin = None
-        self._groups.clear()
+        """Close every client. A second call does nothing."""
+        with self._making:
+            self._closed = True
+            admin, asking, groups = self._admin, self._asking, list(self._groups.values())
+            self._asking = self._admin = None
+            self._groups.clear()
+        if admin is not None:
+            admin.close()
+        for consumer in groups if asking is None else [asking, *groups]:
+            _close(consumer)
+
+
+def _close(consumer: Consumer) -> None:
+    """Close it, once whoever is in a call of it has heard that it is over."""
+    until_s = time.monotonic() + CLOSE_S
+    while True:
+        try:
+            consumer.close()
+            return
+        except ConcurrentUseError:
+            if time.monotonic() >= until_s:
+                raise
+            consumer.wakeup()
+            time.sleep(0.01)
 
 
 def _named(wanted: Iterable[TopicPartition]) -> list[Partition]:
