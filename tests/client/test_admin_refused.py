@@ -215,6 +215,18 @@ def test_a_call_about_several_partitions_names_all_that_failed(made: Callable[..
         lambda a: a.alter_group_offsets("g", {TP: 1, no: 1, neither: 1}, timeout_s=0.3),
         lambda a: a.delete_group_offsets("g", [TP, no, neither], timeout_s=0.3),
     ):
-        with pytest.raises(GroupError) as raised:
-            made(call)
-        assert {"orders-7", "nowhere-0"} <= set(str(raised.value).replace("'", " ").split())
+        said = ""
+        while not said:
+            said = refused(made, call)
+        assert {"orders-7", "nowhere-0"} <= set(said.replace("'", " ").split())
+
+
+def refused(made: Callable[..., Any], call: Callable[..., Any]) -> str:
+    """What it is refused with; nothing where a slow machine had no answer in so little time."""
+    try:
+        made(call)
+    except GroupError as error:
+        return str(error)
+    except (KafkaTimeoutError, ConnectionFailedError):
+        return ""
+    pytest.fail("it was not refused")

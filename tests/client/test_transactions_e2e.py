@@ -11,6 +11,7 @@ import pytest
 
 from kohort import AsyncProducer, Consumer, Producer, TopicPartition
 from kohort.broker.apis import api_versions
+from kohort.client import producer_transactions
 from kohort.errors import (
     AbortableTransactionError,
     BrokerError,
@@ -363,6 +364,52 @@ def test_closing_aborts_what_is_open(cluster: Cluster) -> None:
     with producer(cluster, "other") as other, other.transaction():
         other.send("t", b"b")
     assert shows(cluster, [b"b"])
+
+
+def fail_in_the_block(cluster: Cluster, face: str) -> None:
+    """An error leaves the producer's block while a transaction is open."""
+    settings = {"bootstrap_servers": cluster.bootstrap, "transactional_id": "tx"}
+
+    def fails() -> None:
+        with Producer(**settings) as p:
+            p.init_transactions(PATIENCE_S)
+            p.begin_transaction()
+            p.send("t", b"a").result(PATIENCE_S)
+            raise ZeroDivisionError
+
+    async def fails_too() -> None:
+        async with AsyncProducer(**settings) as p:
+            await p.init_transactions(PATIENCE_S)
+            p.begin_transaction()
+            await (await p.send("t", b"a"))
+            raise ZeroDivisionError
+
+    fails() if face == "Producer" else asyncio.run(fails_too())
+
+
+@pytest.mark.parametrize("face", ["Producer", "AsyncProducer"])
+def test_an_error_out_of_the_block_aborts_what_is_open(cluster: Cluster, face: str) -> None:
+    """Else readers of committed records would wait for it until its time is over."""
+    with pytest.raises(ZeroDivisionError):
+        fail_in_the_block(cluster, face)
+    with producer(cluster, "other") as other, other.transaction():
+        other.send("t", b"b")
+    assert shows(cluster, [b"b"])
+
+
+@pytest.mark.skipif(APACHE, reason="tells the broker to refuse")
+@pytest.mark.parametrize("face", ["Producer", "AsyncProducer"])
+def test_an_error_out_of_the_block_does_not_wait_for_ever(
+    cluster: Cluster, face: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is raised as it is, and says that the transaction could not be aborted."""
+    monkeypatch.setattr(producer_transactions, "LAST_ABORT_S", 0.05)
+    with (
+        cluster.faults.fail("EndTxn", "COORDINATOR_LOAD_IN_PROGRESS", times=1_000_000),
+        pytest.raises(ZeroDivisionError) as raised,
+    ):
+        fail_in_the_block(cluster, face)
+    assert "could not be aborted" in raised.value.__notes__[0]
 
 
 def test_closing_aborts_what_is_open_with_asyncio(cluster: Cluster) -> None:

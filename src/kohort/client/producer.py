@@ -175,10 +175,14 @@ class Producer(Front, Transacting, _Begun):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        """Close. After an exception what was not sent is dropped, an open transaction aborted."""
         if error is None:
             self.close()
         elif not self._core.closed:
-            self._shut_down()
+            try:
+                self._abort_failed(error)
+            finally:
+                self._shut_down()
 
     # -- inside
 
@@ -292,10 +296,14 @@ class AsyncProducer(AsyncTransacting, _Begun):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        """As `Producer.__exit__`."""
         if error is None:
             await self.close()
         elif not self._core.closed:
-            await self._shut_down()
+            try:
+                await self._abort_failed(error)
+            finally:
+                await self._shut_down()
 
     async def _carried_out(self, steps: bulk.Filling[T], topic: str) -> T:
         import asyncio  # only tasks need it, and they have it

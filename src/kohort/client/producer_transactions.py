@@ -20,7 +20,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kohort.client import given
 from kohort.client.delivery import Delivery
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from kohort.client.transactional import Transactional
 
 Offsets = Mapping[TopicPartition, "OffsetAndMetadata | int"]
+LAST_ABORT_S: Final = 3.0
+"""An error waits no longer for the end of the transaction that it left open."""
 
 
 def _note(cause: BaseException, error: KohortError) -> None:
@@ -151,6 +153,14 @@ class Transacting:
         if self._core.transactional is not None and self._core.transactional.is_open:
             self.abort_transaction(timeout_s)
 
+    def _abort_failed(self, cause: BaseException) -> None:
+        """Before the producer is dropped because of an error, which says if it was in vain."""
+        if self._core.thread.alive:
+            try:
+                self._abort_open(LAST_ABORT_S)
+            except KohortError as error:
+                cause.add_note(f"and the transaction could not be aborted: {error}")
+
     def _time_s(self, timeout_s: float | None) -> float:
         if timeout_s is None:
             return self._core.config.max_block_ms / 1000
@@ -241,6 +251,14 @@ class AsyncTransacting:
         """As `Producer._abort_open`."""
         if self._core.transactional is not None and self._core.transactional.is_open:
             await self.abort_transaction(timeout_s)
+
+    async def _abort_failed(self, cause: BaseException) -> None:
+        """As `Producer._abort_failed`."""
+        if self._core.thread.alive:
+            try:
+                await self._abort_open(LAST_ABORT_S)
+            except KohortError as error:
+                cause.add_note(f"and the transaction could not be aborted: {error}")
 
     def _time_s(self, timeout_s: float | None) -> float:
         if timeout_s is None:
