@@ -311,6 +311,28 @@ def test_os_durability_flushes_what_is_sealed() -> None:
     assert all(disk._safe[name].synced for name in sealed)
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_the_recovery_point_of_durability_os_never_falls(clean: bool) -> None:
+    """What was flushed before a start need not be read again after the next crash (L7)."""
+    disk = ShadowFiles(random.Random(1))
+    harness = Harness(disk, FakeEnv(), **{**CONFIG, "durability": "os"})
+    harness.create("t")
+    for i in range(60):
+        assert harness.produce("t", batch_of([b"value %d" % i])).error_code == 0
+    harness.commons.write_checkpoint()
+    for _ in range(2):
+        before = harness.commons._flushed()["t", 0]
+        harness = harness.restarted(clean=clean)
+        harness.commons.write_checkpoint()
+        assert harness.commons._flushed()["t", 0] >= before > 0
+    assert len(harness.read_all("t")) == 60
+    disk._live["t-0/00000000000000000000.log"].data[-1] ^= 1  # not read, hence not cut
+    harness = harness.restarted(clean=False)
+    partition = harness.node.topics.partition("t", 0)
+    assert partition is not None
+    assert partition.end_offset == 60
+
+
 def test_a_defect_of_one_waiter_is_not_that_of_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

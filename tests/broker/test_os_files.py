@@ -108,6 +108,7 @@ def test_an_error_is_told_to_who_writes_the_file_not_to_who_needs_room(
             made[0].append([b"more"])
         with pytest.raises(OSError, match="Input/output"):
             made[0].sync()
+    assert made[0].unsynced, "it is not closed to make room"
     made[1].append([b"more"])
     with pytest.raises(OSError, match="Input/output"):
         files.sync_all(made)

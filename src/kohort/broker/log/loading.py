@@ -125,6 +125,9 @@ def open_log(files: Files, opening: Opening) -> tuple[PartitionLog, list[LogFile
         leader_epoch=leader_epoch,
     )
     opened.snapshot_at = recovery.snapshot_at
+    opened.flushed_offset = max(
+        opened.log_start_offset, min(opening.recovery_point, opened.end.offset)
+    )
     return opened, recovery.unsynced
 
 
