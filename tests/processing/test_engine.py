@@ -10,11 +10,13 @@ import pytest
 from kohort.processing.blocking import Blocking
 from kohort.processing.circuit import CircuitConfig
 from kohort.processing.dispatch import Order
+from kohort.processing.engine import Engine
 from kohort.processing.engine_core import Limits
 from kohort.processing.partition import OnFailure
 from kohort.retry import headers as h
-from kohort.retry.classify import Permanent, RetryAfter, Temporary
+from kohort.retry.classify import Classifier, Permanent, RetryAfter, Temporary
 from tests.processing import world as world_module
+from tests.processing.test_broken import TP, records, started
 from tests.processing.world import World, route
 
 MINUTE = 60_000
@@ -429,3 +431,27 @@ def test_soak(seed: int, order: Order) -> None:
     assert (world.engine.outstanding, world.engine.outstanding_bytes) == (0, 0)
     assert all(world.commits[k][0] == len(log) for k, log in world.logs.items()
                if k in world.engine.partitions and log)  # fmt: skip
+
+
+@pytest.mark.parametrize(("delay", "place"), [("150ms", "here"), ("10m", "tier"), ("1h", "tier")])
+def test_what_is_to_be_left_alone_for_long_goes_to_a_tier_at_once(delay: str, place: str) -> None:
+    """A2, RetryAfter: the tries in place are for a moment; the lane does not wait for hours."""
+    engine = Engine([route(blocking=Blocking.parse("200ms ..."))], crash_guard=False)
+    started(engine)
+    engine.polled(TP, records(0), 1, 0)
+    items = engine.take("threads", 1, 0)
+    engine.finished(items, [Classifier().classify(RetryAfter(delay, "busy"))], 0)
+    copies = [publication.copy.topic for publication in engine.publications()]
+    wanted = {"10m": "30m", "1h": "1h"}
+    assert copies == ([f"orders.billing.retry.{wanted[delay]}"] if place == "tier" else [])
+
+
+def test_without_tiers_a_try_in_place_waits_as_long_as_was_asked() -> None:
+    """A2, RetryAfter: never before its delay is over, wherever it is waited out."""
+    engine = Engine([route(retries="none", blocking=Blocking.parse("200ms"))], crash_guard=False)
+    started(engine)
+    engine.polled(TP, records(0), 1, 0)
+    items = engine.take("threads", 1, 0)
+    engine.finished(items, [Classifier().classify(RetryAfter("10m", "busy"))], 0)
+    assert not engine.publications()
+    assert engine.next_deadline() == 600_000

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import random
+import zlib
 
 import pytest
 from hypothesis import given
@@ -10,12 +12,14 @@ from hypothesis import strategies as st
 
 from kohort.processing.snapshot import (
     MAX_CHARS,
+    PREFIX,
     Snapshot,
     SnapshotError,
     capacity,
     decode,
     encode,
 )
+from kohort.processing.tracker import PartitionTracker
 
 
 def ranges(base: int, done: set[int]) -> tuple[tuple[int, int], ...]:
@@ -105,3 +109,26 @@ def test_too_long_is_refused() -> None:
     done = ranges(0, {o for o in range(1, 4_000) if chance.random() < 0.5})
     with pytest.raises(SnapshotError, match="characters of 64"):
         encode(0, Snapshot(done), 64)
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (bytes([7, 2]), "unknown encoding 7"),
+        (bytes([1, 2, 1, 5]), "runs past its span of 2"),
+        (bytes([2, 2, 0b1000]), "runs past its span of 2"),
+        (bytes([1, *[0xFF] * 5, 0x7F]), "ends inside a number"),
+        (bytes([3, 2, 1, 2, 3]), "is damaged"),
+    ],
+    ids=["later version", "runs", "bitmap", "number", "zip"],
+)
+def test_a_text_that_this_version_would_not_write_is_told_not_believed(raw, said) -> None:
+    """C2: of a later version or a foreign tool, its checksum in order. Half of it would be worse
+    than nothing: what it calls done would never be handled."""
+    sealed = raw + (zlib.crc32(raw, zlib.crc32((40).to_bytes(8, "big")))).to_bytes(4, "big")
+    text = PREFIX + base64.urlsafe_b64encode(sealed).decode().rstrip("=")
+    with pytest.raises(SnapshotError, match=said):
+        decode(40, text)
+    tracker = PartitionTracker(1, 40, text)
+    assert said in tracker.unreadable
+    assert tracker.polled([40, 41], 42) == [40, 41]

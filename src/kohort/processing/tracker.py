@@ -218,7 +218,6 @@ class PartitionTracker:
         )
         twin.version, twin.crashes, twin.suspect = self.version, self.crashes, self.suspect
         twin._queue, twin._incomplete = self._queue.copy(), self._incomplete.copy()
-        twin._limit_chars = self._limit_chars
         twin._restore(self._restored)
         twin.complete_all(self.epoch, done)
         try:
