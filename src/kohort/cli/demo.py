@@ -62,17 +62,23 @@ def flights(
 
 
 def _run(run: FlightsRun, settings: RunSettings, resume: bool, keep_broker: bool) -> int:
+    from kohort.cli.pipeline import interruptible
     from kohort.demo.flights_report import text_of, write_report
     from kohort.demo.progress import Bar
 
-    try:
-        run.prepare(settings, resume=resume)
-        with Bar(sys.stderr) as bar:
-            run.run(bar.show)
-        facts = run.facts()
-    finally:
-        if not keep_broker:
-            run.close()
+    with interruptible():  # SIGTERM, too, is to leave no broker behind
+        try:
+            run.prepare(settings, resume=resume)
+            with Bar(sys.stderr) as bar:
+                run.run(bar.show)
+            facts = run.facts()
+        except KeyboardInterrupt:
+            again = f"kohort demo flights --resume --dir {run.directory}"
+            click.echo(f"\nstopped; `{again}` goes on", err=True)
+            raise
+        finally:
+            if not keep_broker:
+                run.close()
     as_json, as_html = write_report(facts, run.directory)
     click.echo(text_of(facts))
     click.echo(f"\n{as_json}\n{as_html}")
