@@ -198,3 +198,9 @@ def test_the_consumer_protocol_in_any_case():
     )
     assert (config.group_protocol, config.group_remote_assignor) == ("consumer", "uniform")
     assert config.replace(max_poll_records=5).group_protocol == "consumer"
+
+
+@pytest.mark.parametrize("text", ["false", " False", "FALSE"])
+def test_false_is_false(text):
+    config = ConsumerConfig.from_mapping({"enable.auto.commit": text})
+    assert config.enable_auto_commit is False

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from kohort import Admin, Consumer, NewTopic, Producer
+from kohort.client import client_metrics, consumer_metrics, producer_metrics
 from kohort.client.rebalance_watch import RebalanceWatch
 from kohort.metrics import (
     BatchStored,
@@ -19,6 +21,7 @@ from kohort.metrics import (
     RebalanceEnded,
     RequestDone,
 )
+from kohort.metrics.sensor import View
 from tests.clusters import Cluster
 from tests.patience import PATIENCE_S
 
@@ -162,3 +165,32 @@ def test_rebalances_are_seen_from_the_states(states: list[str], told: list[objec
         elif event is not None:
             seen.append("begun")
     assert seen == told
+
+
+def views(found: object) -> Iterator[tuple[str, View]]:
+    """Every name with what it shows, in the tables of a module."""
+    if isinstance(found, dict):
+        for name, value in found.items():
+            if isinstance(value, tuple) and isinstance(value[0], View):
+                yield str(name), value[0]
+            else:
+                yield from views(value)
+
+
+@pytest.mark.parametrize("module", [client_metrics, consumer_metrics, producer_metrics])
+def test_a_name_says_what_is_shown(module: ModuleType) -> None:
+    """As Java's: an average is one, and what is said of an hour is of an hour."""
+    ends = {
+        "-rate-per-hour": {View.HOURLY},
+        "-ns-total": {View.SUM_NS},
+        "-seconds-ago": {View.AGO},
+        "-avg": {View.AVG},
+        "-max": {View.MAX},
+        "-rate": {View.RATE, View.SUM_RATE},
+        "-total": {View.COUNT, View.SUM},
+    }
+    found = [pair for table in vars(module).values() for pair in views(table)]
+    assert found
+    for name, view in found:
+        end = next(end for end in ends if name.endswith(end))
+        assert view in ends[end], name
