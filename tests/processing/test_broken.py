@@ -129,6 +129,7 @@ def test_metadata_refused_shrinks_only_what_was_long() -> None:
     odd = [None if chance.random() < 0.5 else stated("down", permanent=False) for _ in items]
     engine.finished(items, odd, 0)
     engine.partitions[other].tracker.guard(0)
+    engine.polled(other, records(*range(50)), 50, 0)  # as many as a small window cannot tell
     commits = engine.commits()
     assert len(commits[TP].metadata) > 100 > len(commits[other].metadata)
     engine.metadata_refused(commits)

@@ -13,6 +13,7 @@ from kohort.processing.dispatch import Order
 from kohort.processing.engine import Engine
 from kohort.processing.engine_core import Limits
 from kohort.processing.partition import OnFailure
+from kohort.records import Record
 from kohort.retry import headers as h
 from kohort.retry.classify import Classifier, Permanent, RetryAfter, Temporary
 from tests.processing import world as world_module
@@ -455,3 +456,75 @@ def test_without_tiers_a_try_in_place_waits_as_long_as_was_asked() -> None:
     engine.finished(items, [Classifier().classify(RetryAfter("10m", "busy"))], 0)
     assert not engine.publications()
     assert engine.next_deadline() == 600_000
+
+
+def test_what_is_read_of_a_partition_that_is_being_given_up_is_nobodys() -> None:
+    """C2, revoked: nothing more is begun; whoever owns it next reads it."""
+    engine = Engine([route()], crash_guard=False)
+    started(engine)
+    engine.draining([TP])
+    engine.polled(TP, records(0), 1, 0)
+    assert (engine.ready("threads"), engine.outstanding) == (0, 0)
+    assert not engine.commits()
+
+
+def test_a_commit_of_a_former_assignment_lets_nothing_begin() -> None:
+    """C7: its answer comes when the partition has been given up, and has come back."""
+    engine = Engine([route()])
+    engine.assigned(TP, 1, 0)
+    former = engine.commits()
+    engine.removed([TP])
+    engine.assigned(TP, 2, 0)
+    engine.polled(TP, records(0), 1, 0)
+    engine.committed(former, 0)
+    assert engine.ready("threads") == 0
+    engine.committed(engine.commits(), 0)
+    assert engine.ready("threads") == 1
+
+
+def test_failures_in_a_tier_open_no_circuit() -> None:
+    """B16: what is in a tier has waited already, and waits again in the next one."""
+    engine = Engine([route(circuit=CircuitConfig(tokens=1))], skew_ms=0, crash_guard=False)
+    started(engine)
+    engine.polled(TP, records(0), 1, 0)
+    down = Classifier().classify(Temporary("down"))
+    engine.finished(engine.take("threads", 1, 0), [down], 0)
+    (publication,) = engine.publications()
+    copy, tier = publication.copy, (publication.copy.topic, 0)
+    engine.assigned(tier, 7, 0)
+    waiting = Record(*tier, 0, key=copy.key, value=copy.value, headers=tuple(copy.headers))
+    engine.polled(tier, [waiting], 1, 5 * MINUTE)
+    engine.finished(engine.take("threads", 1, 5 * MINUTE), [down], 5 * MINUTE)
+    assert engine.partitions[TP].circuit.opened == 1
+    assert engine.partitions[tier].circuit.opened == 0
+
+
+def test_a_record_is_evicted_once() -> None:
+    """C2, head of line: its copy is on its way, and a second one would be run, too."""
+    limits = Limits(head_timeout_ms=1_000)
+    engine = Engine([route(order=Order.NONE)], limits, crash_guard=False)
+    started(engine)
+    engine.polled(TP, records(*range(100)), 100, 0)
+    engine.take("threads", 1, 0)
+    engine.finished(engine.take("threads", 99, 0), None, 0)
+    for now_ms in (1_000, 2_000, 3_000):
+        engine.tick(now_ms)
+    (publication,) = engine.publications()
+    assert publication.copy.retry.disposition == "evicted"
+
+
+def test_a_partition_that_is_resumed_has_all_its_tries_in_place() -> None:
+    """Spec 5.2: whoever mended the cause may have mended it not quite."""
+    kept = route(blocking=Blocking.parse("100ms"), on_failure=OnFailure.STOP_PARTITION)
+    engine = Engine([kept], crash_guard=False)
+    started(engine)
+    engine.polled(TP, records(0), 1, 0)
+    down = Classifier().classify(Temporary("down"))
+    for now_ms in (0, 100):
+        engine.tick(now_ms)
+        engine.finished(engine.take("threads", 1, now_ms), [down], now_ms)
+    assert engine.partitions[TP].stopped
+    assert engine.resume(TP, 200)
+    engine.finished(engine.take("threads", 1, 200), [down], 200)
+    assert not engine.partitions[TP].stopped
+    assert engine.next_deadline() == 300
