@@ -10,7 +10,7 @@ import pytest
 from kohort.processing.blocking import Blocking
 from kohort.processing.circuit import CircuitConfig
 from kohort.processing.dispatch import Order
-from kohort.processing.engine import Engine
+from kohort.processing.engine import NOT_BEGUN, Engine
 from kohort.processing.engine_core import Limits
 from kohort.processing.partition import OnFailure
 from kohort.records import Record
@@ -528,3 +528,49 @@ def test_a_partition_that_is_resumed_has_all_its_tries_in_place() -> None:
     engine.finished(engine.take("threads", 1, 200), [down], 200)
     assert not engine.partitions[TP].stopped
     assert engine.next_deadline() == 300
+
+
+def test_what_a_worker_gives_back_of_a_partition_that_goes_is_not_begun() -> None:
+    """C2, revoked: it is read again by whoever owns the partition next."""
+    engine = Engine([route(order=Order.PARTITION)], crash_guard=False)
+    started(engine)
+    engine.polled(TP, records(0, 1), 2, 0)
+    items = engine.take("threads", 2, 0)
+    engine.draining([TP])
+    engine.finished(items, [None, NOT_BEGUN], 0)
+    assert (engine.ready("threads"), engine.outstanding) == (0, 0)
+
+
+def test_reading_stops_at_so_many_bytes() -> None:
+    """C2: few large records fill memory as many small ones do."""
+    engine = Engine([route()], Limits(bytes=10), crash_guard=False)
+    started(engine)
+    engine.polled(TP, records(0, 1, 2, 3), 4, 0)
+    assert engine.paused(0) == {TP}
+    engine.finished(engine.take("threads", 4, 0), None, 0)
+    assert engine.paused(0) == set()
+
+
+def test_a_half_open_circuit_lets_one_record_through() -> None:
+    """B16: whether the dependency is back is found out with one record."""
+    kept = route(order=Order.NONE, circuit=CircuitConfig(tokens=1))
+    engine = Engine([kept], crash_guard=False)
+    started(engine)
+    engine.polled(TP, records(0, 1, 2), 3, 0)
+    down = Classifier().classify(Temporary("down"))
+    engine.finished(engine.take("threads", 1, 0), [down], 0)
+    assert engine.ready("threads") == 0
+    engine.tick(engine.next_deadline())
+    assert engine.ready("threads") == 1
+
+
+def test_a_reader_that_was_set_back_hears_no_commit_of_the_log_before() -> None:
+    """C7: its offsets are of other records."""
+    engine = Engine([route()], crash_guard=False)
+    started(engine)
+    engine.polled(TP, records(0, 1), 2, 0)
+    engine.finished(engine.take("threads", 2, 0), None, 0)
+    former = engine.commits()
+    engine.polled(TP, records(0), 1, 0)
+    assert engine.counts["set_back"] == 1
+    assert engine.partitions[TP].tracker.epoch != former[TP].epoch
