@@ -121,6 +121,25 @@ def test_tombstones_go_after_their_retention() -> None:
     assert b"gone" not in latest(records(log))
 
 
+def test_a_batch_is_as_late_as_what_is_left_of_it() -> None:
+    """Lookups by time and retention go by its header, and by the segment's index."""
+    harness = Harness(**CONFIG)
+    harness.create("c", cleanup_policy="compact", segment_bytes="300")
+    builder = BatchBuilder()
+    builder.append(WALL_MS, b"stays", b"v")
+    builder.append(WALL_MS + 500, b"goes", b"v")
+    harness.produce("c", builder.build())
+    for _ in range(8):
+        builder.clear()
+        builder.append(WALL_MS + 100, b"goes", b"v" * 100)
+        harness.produce("c", builder.build())
+    compacted(harness)
+    log = log_of(harness)
+    header, _ = next(iter(log.batches()))
+    assert (header.record_count, header.max_timestamp) == (1, WALL_MS)
+    assert log.segments[0].max_timestamp < WALL_MS + 500
+
+
 def test_keys_of_one_pass_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits on everything that grows: what is behind waits, and the next pass goes on there."""
     harness = Harness(**CONFIG)

@@ -360,6 +360,41 @@ def test_a_defect_of_one_waiter_is_not_that_of_the_others(
     assert flusher.flushes == 1
 
 
+def test_everybody_who_waits_for_a_file_hears_that_its_flush_failed() -> None:
+    """L9: not only the first of them."""
+    from kohort.broker.flusher import Flusher
+    from kohort.broker.log.files import MemoryFile
+
+    class Bad(MemoryFile):
+        def sync(self) -> None:
+            raise OSError(5, "no")
+
+    posted: list[tuple] = []
+    told: list[tuple[str, bool]] = []
+    flusher = Flusher(lambda *call: posted.append(call))
+    bad, good = Bad("bad"), MemoryFile("good")
+    flusher.submit(
+        [(file, lambda e, f=file: told.append((f.path, e is None))) for file in (bad, good, bad)]
+    )
+    flusher.stop()
+    for fn, *args in posted:
+        fn(*args)
+    assert told == [("bad", False), ("good", True), ("bad", False)]
+
+
+def test_an_end_with_a_log_offline_is_no_clean_one() -> None:
+    """L9: what could not be flushed is read again at the next start."""
+    disk, harness = filled(3)
+    partition = harness.node.topics.partition("t", 0)
+    assert partition is not None
+    partition.fail("as a test says")
+    harness.commons.close()
+    assert ".kafka_cleanshutdown" not in disk.list("")
+    again = Harness(disk, FakeEnv(), **CONFIG)
+    assert not again.commons.directory.clean
+    assert len(again.read_all("t")) == 3
+
+
 def test_housekeeping_goes_on_after_an_error() -> None:
     """Retention meets a damaged segment: that partition is offline, the rest goes on."""
     disk, harness = filled(60)
