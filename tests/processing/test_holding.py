@@ -11,6 +11,8 @@ from kohort.errors import ConfigError
 from kohort.processing import app as shell
 from kohort.processing.app import App
 from kohort.processing.colocation import check_holding, holding_client
+from kohort.processing.engine import Engine
+from kohort.processing.holding import Scanned, Waiting
 from kohort.processing.partition import OnFailure
 from kohort.processing.runner import wall_ms
 from kohort.retry import Permanent, Temporary
@@ -257,3 +259,21 @@ def wait(condition) -> None:
     from .test_exact import wait_for
 
     wait_for(condition, "it did not happen")
+
+
+def test_what_was_found_in_a_tier_counts_for_what_was_not_read_since() -> None:
+    """B2, C7: not that of a former assignment, nor what has been read, which is held or has ended:
+    its key would be held for ever.
+    """
+    engine = Engine([route(retries="5m", on_failure=OnFailure.HOLD_KEY)], crash_guard=False)
+    tier = ("orders.billing.retry.5m", 0)
+    engine.assigned(("orders", 0), 1, 0)
+    engine.assigned(tier, 2, 0)
+    found = [Waiting(0, b"k", (0, 0)), Waiting(1, b"k", (0, 1))]
+    engine.scanned(Scanned(tier, 1, found, True), 0)
+    assert len(engine.holds) == 0
+    assert engine.partitions["orders", 0].unknown
+    engine.polled(tier, (), 1, 0)
+    engine.scanned(Scanned(tier, 2, found, True), 0)
+    assert len(engine.holds) == 1
+    assert not engine.partitions["orders", 0].unknown
