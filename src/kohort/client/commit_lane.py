@@ -78,6 +78,8 @@ class CommitJob:
     """Whether the group assigns its partitions; else the caller chose them."""
     automatic: bool = False
     done: bool = False
+    taken: bool = False
+    """True when the lane has it."""
 
 
 class CommitSend(NamedTuple):
@@ -143,11 +145,13 @@ class CommitLane:
         return any(job.automatic and not job.done for job in (*self._waiting, *self._jobs))
 
     def expect(self, job: CommitJob) -> None:
-        """It will be submitted soon."""
-        self._expected.add(job)
+        """It is on its way; said after it was sent here, so that no interrupt comes in between."""
+        if not job.taken:
+            self._expected.add(job)
 
     def submit(self, job: CommitJob) -> list[CommitEffect]:
         """Take a job in, behind all earlier ones."""
+        job.taken = True
         self._expected.discard(job)
         if not job.offsets:
             return [self._finish(job, None)]

@@ -354,6 +354,7 @@ class ConsumerBase(Observed):
                 core.warn(f"asynchronous commit failed: {error}")
 
         core.post(core.commit, job, told)
+        self._calls.expect(job)
 
     def _most(self, asked: int | None, default: int) -> int:
         if asked is None:

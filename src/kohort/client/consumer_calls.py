@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kohort.client.cluster import UNREACHABLE_WARNING_MS
+from kohort.client.commit_lane import CommitJob
 from kohort.client.committed_queries import CommittedQuery
 from kohort.client.consumer_core import ConsumerCore
 from kohort.client.consumer_exchange import SESSIONS_END_MS
@@ -272,7 +273,14 @@ class ConsumerCalls:
         core, outcome = self.core, Outcome()
         job = core.commit_job(offsets, timeout_ms)
         core.post(core.commit, job, self._teller(outcome))
+        self.expect(job)
         return outcome
+
+    def expect(self, job: CommitJob) -> None:
+        """Who waits for an idle lane waits for this one, too."""
+        with self.core.lock:
+            if self.core.lane is not None:
+                self.core.lane.expect(job)
 
     def commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_ms: int

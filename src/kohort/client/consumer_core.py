@@ -127,7 +127,6 @@ class ConsumerCore:
         until_ms, bound = self.loop.now_ms() + timeout_ms, not self.subscription.partitions
         job = CommitJob(offsets, owned, until_ms, bound)
         with self.lock:
-            self.lane.expect(job)
             for tp, offset in offsets.items():
                 position = self.positions.partitions.get(tp)
                 if position is None:
