@@ -12,6 +12,8 @@ from kohort.processing.app import App
 from tests.clusters import Cluster
 from tests.patience import PATIENCE_S as PATIENCE_S
 
+from .exact_world import opened
+
 
 class Running:
     """An app in a thread of this process."""
@@ -55,6 +57,14 @@ class Until:
 
     def wait(self) -> None:
         assert self._event.wait(PATIENCE_S), f"{self.left} left after {PATIENCE_S} s"
+
+
+@pytest.fixture(autouse=True)
+def no_store_stays_open() -> Iterator[None]:
+    """A process that is killed closes nothing, but the one that plays it has to."""
+    yield
+    while opened:
+        opened.pop().close()
 
 
 @pytest.fixture(scope="module")

@@ -176,6 +176,10 @@ class Plain:
         ))  # fmt: skip
 
 
+opened: list[Store] = []
+"""The stores of all lives, also of those that were killed; a fixture closes them."""
+
+
 @dataclass
 class ExactWorld(World):
     """`url` None: exactly once into Kafka; else into this store.
@@ -201,7 +205,8 @@ class ExactWorld(World):
 
     def store(self) -> Store:
         assert self.url is not None
-        return open_store(self.url)
+        opened.append(open_store(self.url))
+        return opened[-1]
 
     def close(self) -> None:
         """Whoever still lives closes what it has open."""
