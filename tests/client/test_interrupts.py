@@ -31,10 +31,12 @@ from kohort.client.consumer_calls import ConsumerCalls
 from kohort.client.network import NetworkThread
 from kohort.client.waiting import Doorbell, run_steps
 from kohort.errors import ConcurrentUseError
-from tests.clusters import Cluster
+from tests.clusters import APACHE, Cluster
 from tests.patience import PATIENCE_S
 
 from .consumer_world import World
+
+pytestmark = pytest.mark.skipif(APACHE, reason="the client's own matter; a group for each try")
 
 POINTS = int(os.environ.get("KOHORT_INTERRUPTS", "60"))
 """How many points of each program are tried; 300 of each were, once."""

@@ -399,9 +399,12 @@ class App:
         if not self._prepare_store(on_trouble):
             return 0
         routes = self._routes.values()
-        with self._way.consumer(routes) as consumer, self._way.producer() as producer:
+        with (
+            self._lookups() as lookups,
+            self._way.consumer(routes) as consumer, self._way.producer() as producer,
+        ):  # fmt: skip
             runner = self.exactly.runner(
-                routes, self._limits, consumer, self._pools(), self._timing, ids,
+                routes, self._limits, consumer, self._pools(lookups), self._timing, ids,
                 skew_ms=self._skew_ms, crash_guard=self._crash_guard,
             )  # fmt: skip
             if isinstance(runner, ExactRunner):
@@ -505,9 +508,12 @@ class App:
         """Where the cluster is: host:port, separated by commas."""
         return self._way.servers
 
-    def _pools(self) -> list[Pool]:
+    def _lookups(self) -> contextlib.AbstractContextManager[ThreadLookups | None]:
         url = self.exactly.store_url
-        lookups = None if url is None else ThreadLookups(url)
+        return contextlib.nullcontext() if url is None else ThreadLookups(url)
+
+    def _pools(self, lookups: ThreadLookups | None) -> list[Pool]:
+        url = self.exactly.store_url
         invoker, pools = Invoker(self._specs, lookups), list[Pool]()
         for kind in sorted({route.pool for route in self._routes.values()}):
             workers = self._workers[kind]

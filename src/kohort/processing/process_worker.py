@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from kohort.errors import UsageError
@@ -64,7 +65,11 @@ def child_main(pipe: Any, specs: Mapping[str, HandlerSpec], store_url: str | Non
     # Ctrl-C reaches every process of a terminal; the parent ends its children in its own time, and
     # one that dies of it would be taken for the victim of its record.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    invoker = Invoker(specs, None if store_url is None else ThreadLookups(store_url))
+    with nullcontext() if store_url is None else ThreadLookups(store_url) as lookups:
+        _serve(pipe, Invoker(specs, lookups))
+
+
+def _serve(pipe: Any, invoker: Invoker) -> None:
     pipe.send(READY)
     while True:
         try:

@@ -42,7 +42,12 @@ class SqliteStore(Store):
             raise StorageError(f"{self.path.parent} is not a directory; make it, then start again")
         if read_only and not self.path.exists():  # looking must not make a file
             raise StorageError(f"there is no database {self.path}; is its name spelt right?")
-        connection = sqlite3.connect(self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+        connection = sqlite3.connect(
+            self.path,
+            timeout=BUSY_TIMEOUT_S,
+            isolation_level=None,
+            check_same_thread=not read_only,  # a handler's is closed by the app, not by its thread
+        )
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
