@@ -77,11 +77,11 @@ What was learned about them (none of it needs anything from the broker):
 - librdkafka 2.16: when the broker dies while AddOffsetsToTxn is under way, the retry is answered
   and TxnOffsetCommit is never sent; `send_offsets_to_transaction` does not end. Make a new
   producer: it takes over the transactional id.
-- Apache Kafka 4.3, one node, killed with -9 between a transaction's PrepareCommit and its markers: once
-  its coordinator wrote CompleteCommit after the start though the marker stood in none of the topic's
-  partitions; a later commit of the same producer then committed the records, whose offsets were lost, a
-  second time. Read off its own files after `tests/e2e/test_interop_transactions.py` had failed in
-  `make interop`; some fifty runs of it on the embedded broker did not fail.
+- Apache Kafka 4.3, one node, killed with -9 between a transaction's PrepareCommit and its markers:
+  once its coordinator wrote CompleteCommit after the start though the marker stood in none of the
+  topic's partitions; a later commit of the same producer then committed the records, whose offsets
+  were lost, a second time. Read off its own files when `tests/e2e/test_interop_transactions.py` had
+  failed in `make interop`; some fifty runs of it on the embedded broker did not fail.
 - kafka-python 3.0.12 leaves sockets unclosed whose connect was refused.
 - kafka-python 3.0.12 compresses with snappy, lz4 and zstd only where `python-snappy`, `lz4` and
   `zstandard` are installed.
