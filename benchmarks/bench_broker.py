@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from benchmarks.load import Rate, Served, ask, broker, drive, frame_of, memory_mb, threads_s
+from kohort.errors import BrokerError, ErrorCode
 from kohort.records import BatchBuilder
 from kohort.wire import decode_response
 from kohort.wire.messages.api_versions_request import ApiVersionsRequest
@@ -29,6 +30,12 @@ from kohort.wire.messages.create_topics_response import CreateTopicsResponse
 from kohort.wire.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
 from kohort.wire.messages.delete_topics_response import DeleteTopicsResponse
 from kohort.wire.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
+from kohort.wire.messages.list_offsets_request import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from kohort.wire.messages.list_offsets_response import ListOffsetsResponse
 from kohort.wire.messages.produce_request import (
     PartitionProduceData,
     ProduceRequest,
@@ -43,6 +50,12 @@ for _ in range(int(sys.argv[2])):
     s.sendall(data)
 """
 MB = 1e6
+LEADERS_WITHIN_S = 30.0
+NO_LEADER_YET = {
+    int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    int(ErrorCode.LEADER_NOT_AVAILABLE),
+    int(ErrorCode.NOT_LEADER_OR_FOLLOWER),
+}
 
 
 class Moved(NamedTuple):
@@ -117,12 +130,34 @@ def fetch_frame(topic: str, partition: int, offset: int, size: int) -> bytes:
 
 
 def create(address: tuple[str, int], topic: str, partitions: int) -> None:
+    """Make a topic and wait until all of its partitions can be written."""
     client = Client(address)
     wanted = CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1)
     client.send(frame_of(CreateTopicsRequest(topics=[wanted]), 7))
     answer = decode_response(CreateTopicsResponse, 7, bytes(client.receive()))[1]
     assert answer.topics[0].error_code == 0, answer
     client.socket.close()
+    await_leaders(address, topic, partitions)
+
+
+def await_leaders(address: tuple[str, int], topic: str, partitions: int) -> None:
+    """Wait until the broker leads them: Apache Kafka answers CreateTopics, and starts, before.
+
+    Raises TimeoutError after `LEADERS_WITHIN_S`, BrokerError for any other answer.
+    """
+    parts = [ListOffsetsPartition(partition_index=n, timestamp=-1) for n in range(partitions)]
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=parts)])
+    frame, end = frame_of(request, 5), time.monotonic() + LEADERS_WITHIN_S
+    while True:
+        answer = decode_response(ListOffsetsResponse, 5, ask(address, frame))[1]
+        codes = {part.error_code for part in answer.topics[0].partitions} - {0}
+        if not codes:
+            return
+        if wrong := codes - NO_LEADER_YET:
+            raise BrokerError(min(wrong), f"waiting for the leaders of {topic}")
+        if time.monotonic() > end:
+            raise TimeoutError(f"{topic} has no leaders within {LEADERS_WITHIN_S:.0f} s: {codes}")
+        time.sleep(0.01)
 
 
 def delete(address: tuple[str, int], topic: str) -> None:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from time import process_time
 
-from kohort.group.config import GroupConfig
-from kohort.group.effects import Effects, GroupRecord, RequestContext
-from kohort.group.shard import GroupShard
+from kohort.group.coordinator.shard import GroupShard
+from kohort.group.coordinator.state.config import GroupConfig
+from kohort.group.coordinator.state.effects import Effects, GroupRecord, RequestContext
 from kohort.wire import Message
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
 from kohort.wire.messages.join_group_request import JoinGroupRequest, JoinGroupRequestProtocol

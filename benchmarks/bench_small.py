@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from itertools import count
 
+from benchmarks.bench_broker import create
 from benchmarks.load import Rate, Served, ask, broker, drive, frame_of
 from kohort.group.assignors.protocol import encode_subscription
 from kohort.records import BatchBuilder
@@ -23,7 +24,6 @@ from kohort.wire.messages.api_versions_request import ApiVersionsRequest
 from kohort.wire.messages.api_versions_response import ApiVersionsResponse
 from kohort.wire.messages.consumer_group_heartbeat_request import ConsumerGroupHeartbeatRequest
 from kohort.wire.messages.consumer_group_heartbeat_response import ConsumerGroupHeartbeatResponse
-from kohort.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
 from kohort.wire.messages.heartbeat_response import HeartbeatResponse
 from kohort.wire.messages.join_group_request import JoinGroupRequest, JoinGroupRequestProtocol
@@ -155,8 +155,7 @@ def run(durability: str, cases: list[Case], seconds: float) -> None:
         tempfile.TemporaryDirectory(prefix="kohort-bench-") as directory,
         broker(durability=durability, data_dir=directory) as served,
     ):
-        wanted = CreatableTopic(name="small", num_partitions=1, replication_factor=1)
-        ask(served.address, frame_of(CreateTopicsRequest(topics=[wanted]), 7))
+        create(served.address, "small", 1)
         for case in cases:
             for connections, depth in ((64, 1), (8, 32)):
                 name = f"{case[0]}, {durability}, {connections} x {depth}"

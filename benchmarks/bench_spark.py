@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kohort.client.producer import Producer
+from kohort.client.producer.producer import Producer
 from kohort.retry.cluster_port import ClusterPort
 from kohort.spark import Pipeline, Record, session
 from kohort.spark.fetch import read_ranges

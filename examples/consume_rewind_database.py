@@ -1,10 +1,14 @@
-"""Rewind a group whose offsets are in a database (usage 8): one update, then a rolling restart.
+"""Rewind a group whose offsets are in a database (usage 8): one transaction, a rolling restart.
 
-As in `consume_exactly_once.py` the database says where to go on. So the whole group is rewound by
-one transaction that puts the positions back and removes what the bad deployment wrote; the members
-are restarted one by one and seek to where the database stands.
+The members run `consume_exactly_once.py`, where the database decides where each partition
+continues. One transaction withdraws the bad deployment, puts the positions back and deletes the
+results from there on. Members may be running meanwhile: those of the withdrawn deployment store
+nothing any more and end, those of another continue from the database's positions. Then restart the
+members one by one, as a new deployment.
 
-python examples/consume_rewind_database.py TOPIC TIME_MS FILE.db [BOOTSTRAP]
+A partition that has not reached the time stays where it is: a rewind only ever moves back.
+
+python examples/consume_rewind_database.py TOPIC TIME_MS BAD_DEPLOYMENT FILE.db [BOOTSTRAP]
 """
 
 from __future__ import annotations
@@ -14,31 +18,29 @@ import sys
 
 from kohort import Admin, Consumer, TopicPartition
 
+MOVE_BACK = "UPDATE positions SET next = ? WHERE topic = ? AND partition = ? AND next > ?"
+DELETE = 'DELETE FROM results WHERE topic = ? AND partition = ? AND "offset" >= ?'
 
-def rewind(topic: str, time_ms: int, file: str, bootstrap: str = "localhost:9092") -> int:
-    """Put every position back to `time_ms` and empty the results; how many were moved.
 
-    Members that are at work meanwhile find that their positions have moved, and roll back.
-    """
+def rewind(topic: str, time_ms: int, bad: str, file: str, bootstrap: str = "localhost:9092") -> int:
+    """Withdraw the deployment `bad` and go back to `time_ms`; how many positions moved."""
     with Admin(bootstrap_servers=bootstrap) as admin:
         count = len(admin.describe_topics([topic])[topic].partitions)
     partitions = [TopicPartition(topic, number) for number in range(count)]
     with Consumer(bootstrap_servers=bootstrap) as consumer:
-        ends = consumer.end_offsets(partitions)
-        found = consumer.offsets_for_times(dict.fromkeys(partitions, time_ms))
+        offsets = consumer.offsets_for_times(dict.fromkeys(partitions, time_ms))
     database = sqlite3.connect(file, timeout=30)
     moved = 0
     with database:
-        database.execute("DELETE FROM sums")
-        for tp in partitions:
-            at = found[tp]
-            moved += database.execute(
-                "UPDATE positions SET next = ? WHERE topic = ? AND partition = ? AND next > ?",
-                (offset := ends[tp] if at is None else at.offset, *tp, offset),
-            ).rowcount
+        database.execute("INSERT OR IGNORE INTO withdrawn VALUES (?)", (bad,))
+        for tp, at in offsets.items():
+            if at is not None:  # None: no record is as young as that
+                moved += database.execute(MOVE_BACK, (at.offset, *tp, at.offset)).rowcount
+                database.execute(DELETE, (*tp, at.offset))
     database.close()
     return moved
 
 
 if __name__ == "__main__":
-    print(rewind(sys.argv[1], int(sys.argv[2]), *sys.argv[3:]), "positions were put back")
+    moved = rewind(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])
+    print(moved, "positions were put back")

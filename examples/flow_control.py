@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 
 from kohort import Consumer, Record
-from kohort.client.flow import Priorities, Together
+from kohort.client.consumer.flow_control import Priorities, Together
 
 
 def by_priority(

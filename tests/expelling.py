@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kohort import Admin
-from kohort.client.types import GroupMetadata
+from kohort.client.common.types import GroupMetadata
 from kohort.wire.messages.consumer_group_heartbeat_request import ConsumerGroupHeartbeatRequest
 from kohort.wire.messages.consumer_group_heartbeat_response import ConsumerGroupHeartbeatResponse
 from kohort.wire.messages.leave_group_request import LeaveGroupRequest, MemberIdentity

@@ -29,7 +29,7 @@ from types import ModuleType
 
 import kohort
 from kohort import Admin, Consumer
-from kohort.broker.control import Control
+from kohort.broker.control.port import Control
 from kohort.testing import Cluster
 
 ROOT = Path(__file__).parent.parent

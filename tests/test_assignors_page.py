@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kohort.cli.app import app, invoke
+from kohort.cli.common.root import app, invoke
 from kohort.group.assignors import BUILT_IN, SERVER_SIDE
 from tests.pages import blocks_of
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from kohort import AsyncConsumer, Consumer, Producer
-from kohort.client.config import AdminConfig, ConsumerConfig, ProducerConfig
-from kohort.client.foreign_keys import FOREIGN_KEYS
+from kohort.client.common.config import AdminConfig, ConsumerConfig, ProducerConfig
+from kohort.client.common.foreign_keys import FOREIGN_KEYS
 from kohort.errors import ConfigError
 from kohort.testing import Cluster
 from tests.patience import PATIENCE_S

@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
+from queue import SimpleQueue
+from typing import IO
 
 import pytest
 
-from kohort import Producer
+from kohort import Admin, Producer, TopicPartition
 from kohort.testing import Cluster
 from tests.pages import blocks_of
 from tests.patience import PATIENCE_S
@@ -36,48 +37,84 @@ def environment(cluster: Cluster) -> dict[str, str]:
     }
 
 
-def test_the_first_lines_of_code_consume_as_they_stand() -> None:
-    """Only the address is another one. The group has then committed what was printed."""
-    first = blocks_of(README, "python")[0]
-    assert len(first.splitlines()) <= 10
-    with Cluster() as cluster:
-        cluster.create_topic("orders")
-        code = CTRL_C + first.replace("localhost:9092", cluster.bootstrap)
-        process = subprocess.Popen(
-            [sys.executable, "-c", code],
+class Program:
+    """A program of the README in a process of its own; only the address is another one."""
+
+    def __init__(self, number: int, cluster: Cluster) -> None:
+        code = blocks_of(README, "python")[number].replace("localhost:9092", cluster.bootstrap)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", CTRL_C + code],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(cluster),
         )  # fmt: skip
-        printed: list[str] = []
-        seen = threading.Event()
+        self.lines: SimpleQueue[str] = SimpleQueue()
+        self.warnings: SimpleQueue[str] = SimpleQueue()
+        pipes = ((self.process.stdout, self.lines), (self.process.stderr, self.warnings))
+        self._readers = [threading.Thread(target=self._read, args=pair) for pair in pipes]
+        for reader in self._readers:
+            reader.start()
 
-        def watch() -> None:
-            assert process.stdout is not None
-            for line in process.stdout:
-                printed.append(line)
-                seen.set()
+    @staticmethod
+    def _read(pipe: IO[str], lines: SimpleQueue[str]) -> None:
+        for line in pipe:
+            lines.put(line)
 
-        reader = threading.Thread(target=watch)
-        reader.start()
-        try:
-            with Producer(bootstrap_servers=cluster.bootstrap) as producer:
-                deadline = time.monotonic() + TIMEOUT_S
-                while not seen.wait(0.2):  # a new group starts at the end: produce until it reads
-                    assert time.monotonic() < deadline
-                    assert process.poll() is None
-                    producer.send("orders", b"one", key=b"k").result(TIMEOUT_S)
-            process.send_signal(signal.SIGINT)
+    def interrupt(self) -> list[str]:
+        """Ctrl-C; what it wrote to its standard error from then on. It ends in peace."""
+        while not self.warnings.empty():
+            self.warnings.get()
+        self.process.send_signal(signal.SIGINT)
+        assert self.process.wait(TIMEOUT_S) == 0
+        for reader in self._readers:
             reader.join(TIMEOUT_S)
-            _, said = process.communicate(timeout=TIMEOUT_S)
-        finally:
-            process.kill()
-            process.communicate()
-        assert re.fullmatch(r"0 \d+ b'k' b'one'\n", printed[0])
-        assert "KeyboardInterrupt" in said
-        lag = subprocess.run(
-            [sys.executable, "-m", "kohort", "group", "lag", "billing"],
-            capture_output=True, text=True, env=environment(cluster), timeout=TIMEOUT_S,
-        )  # fmt: skip
-        assert lag.returncode == 0, lag.stderr
+        return [self.warnings.get() for _ in range(self.warnings.qsize())]
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def test_the_first_lines_of_code_consume_as_they_stand() -> None:
+    """They print what is there and what comes; Ctrl-C ends them in peace, all is committed."""
+    first = blocks_of(README, "python")[0]
+    assert len([line for line in first.splitlines() if line]) <= 10
+    with Cluster() as cluster:
+        cluster.create_topic("orders")
+        with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            producer.send("orders", b"before", key=b"k").result(TIMEOUT_S)
+            with Program(0, cluster) as program:
+                assert program.lines.get(timeout=TIMEOUT_S) == "0 0 b'k' b'before'\n"
+                producer.send("orders", b"after", key=b"k").result(TIMEOUT_S)
+                assert program.lines.get(timeout=TIMEOUT_S) == "0 1 b'k' b'after'\n"
+                assert program.interrupt() == []
+        with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            committed = admin.list_group_offsets("billing")[TopicPartition("orders", 0)]
+        assert committed.offset == 2
+
+
+def test_the_first_lines_run_before_their_topic_is_there() -> None:
+    with Cluster() as cluster, Program(0, cluster) as program:
+        assert "'orders' does not exist" in program.warnings.get(timeout=TIMEOUT_S)
+        with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            producer.send("orders", b"one", key=b"k").result(TIMEOUT_S)
+        assert program.lines.get(timeout=TIMEOUT_S).endswith("b'k' b'one'\n")
+        assert program.interrupt() == []
+
+
+def test_the_app_runs_before_its_topic_is_there() -> None:
+    """It says what is missing, begins when it comes, and ends in peace in either state."""
+    with Cluster() as cluster:
+        with Program(1, cluster) as program:
+            assert "'payments', which does not exist" in program.warnings.get(timeout=TIMEOUT_S)
+            assert program.interrupt() == []
+        with Program(1, cluster) as program:
+            assert "'payments', which does not exist" in program.warnings.get(timeout=TIMEOUT_S)
+            with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+                producer.send("payments", b'{"amount": 5}').result(TIMEOUT_S)
+            assert program.lines.get(timeout=TIMEOUT_S) == "billed 5\n"
+            assert program.interrupt() == []
 
 
 def test_the_app_bills_and_fails_as_it_says() -> None:
@@ -95,20 +132,11 @@ def test_the_app_bills_and_fails_as_it_says() -> None:
         with Producer(bootstrap_servers=cluster.bootstrap) as producer:
             producer.send("payments", b'{"amount": -1}')
             producer.send("payments", b'{"amount": 5}')
-        code = blocks_of(README, "python")[1].replace("localhost:9092", cluster.bootstrap)
-        process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(cluster),
-        )  # fmt: skip
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "billed 5\n"
-            process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=TIMEOUT_S)
-        finally:
-            process.kill()
-            process.communicate()
-        assert (process.returncode, said) == (0, "")
+        with Program(1, cluster) as program:
+            assert program.lines.get(timeout=TIMEOUT_S) == "billed 5\n"
+            told = program.warnings.get(timeout=TIMEOUT_S)
+            assert program.interrupt() == []
+        assert "Permanent: negative_amount; it goes to the dead-letter topic" in told
         assert "1 failed" in kohort("failed", "list", *chosen).stdout
         redrive = kohort("failed", "redrive", *chosen, "--reason", "negative_amount", "--dry-run")
         assert "1 would be sent" in redrive.stdout + redrive.stderr

@@ -16,9 +16,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-from tests.wire.values import Maker, every_version  # noqa: E402
+from tests.wire.values import Maker, every_version
 
-from kohort.wire import Message, encode  # noqa: E402
+from kohort.wire import Message, encode
 
 SEEDS = 5
 

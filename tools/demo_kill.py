@@ -46,7 +46,7 @@ def plan(seed: int, kills: int, longest_s: float) -> Iterator[Kill]:
 
 def expected(limit: int | None) -> dict[str, Any]:
     """What must come out, from the data alone."""
-    from kohort.client.partitioner import for_key
+    from kohort.client.producer.plan.partitioner import for_key
     from kohort.demo import flights_data as data
 
     year = data.load_year(for_key, limit=limit)

@@ -14,15 +14,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from kohort.client import positions, transaction_table  # noqa: E402
-from kohort.errors import ErrorCode  # noqa: E402
-from kohort.group import (  # noqa: E402
-    consumer_member_table,
-    consumer_states,
-    member_table,
-    states,
-)
-from kohort.transactions import states as transaction_states  # noqa: E402
+from kohort.client.consumer.plan import positions
+from kohort.client.producer.plan import transaction_table
+from kohort.errors import ErrorCode
+from kohort.group.coordinator.state import classic_table as states
+from kohort.group.coordinator.state import consumer_table as consumer_states
+from kohort.group.member import classic_table as member_table
+from kohort.group.member import consumer_table as consumer_member_table
+from kohort.transactions import states as transaction_states
 
 TARGET = ROOT / "docs" / "diagrams"
 Arrow = tuple[Enum, Enum, Enum]
@@ -62,7 +61,7 @@ def coordinator() -> str:
         [
             "# A classic group, seen by its coordinator",
             "",
-            "Drawn by `make diagrams` from `kohort/group/states.py`.",
+            "Drawn by `make diagrams` from `kohort/group/coordinator/state/classic_table.py`.",
             "",
             *diagram(states.GroupState.EMPTY, arrows, "States"),
             *legend("state", states.GroupState),
@@ -101,7 +100,7 @@ def member() -> str:
         [
             "# A member of a classic group",
             "",
-            "Drawn by `make diagrams` from `kohort/group/member_table.py`.",
+            "Drawn by `make diagrams` from `kohort/group/member/classic_table.py`.",
             "",
             *diagram(member_table.State.DOWN, arrows, "States"),
             *legend("state", member_table.State),
@@ -121,7 +120,7 @@ def consumer_member() -> str:
         [
             "# A member under the consumer protocol (KIP-848)",
             "",
-            "Drawn by `make diagrams` from `kohort/group/consumer_member_table.py`.",
+            "Drawn by `make diagrams` from `kohort/group/member/consumer_table.py`.",
             "",
             *diagram(consumer_member_table.State.DOWN, arrows, "States"),
             *legend("state", consumer_member_table.State),
@@ -144,7 +143,7 @@ def consumer_group() -> str:
         [
             "# A consumer group (KIP-848), seen by its coordinator",
             "",
-            "Drawn by `make diagrams` from `kohort/group/consumer_states.py`.",
+            "Drawn by `make diagrams` from `kohort/group/coordinator/state/consumer_table.py`.",
             "",
             *diagram(consumer_states.MemberState.STABLE, members, "A member"),
             *table("state", ["what it means"], words),
@@ -168,7 +167,7 @@ def partition() -> str:
         [
             "# A partition that a consumer reads",
             "",
-            "Drawn by `make diagrams` from `kohort/client/positions.py`.",
+            "Drawn by `make diagrams` from `kohort/client/consumer/plan/positions.py`.",
             "",
             *diagram(positions.Phase.AWAITING_OFFSET, arrows, "States"),
             *legend("state", positions.Phase),
@@ -184,7 +183,7 @@ def producer() -> str:
         [
             "# A transactional producer",
             "",
-            "Drawn by `make diagrams` from `kohort/client/transaction_table.py`.",
+            "Drawn by `make diagrams` from `kohort/client/producer/plan/transaction_table.py`.",
             "",
             *diagram(transaction_table.TxState.NEW, arrows, "States"),
             *legend("state", transaction_table.TxState),

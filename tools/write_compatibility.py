@@ -16,9 +16,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from kohort.broker import config, topic_settings  # noqa: E402
-from kohort.broker.apis import APIS  # noqa: E402
-from kohort.broker.calls import Api  # noqa: E402
+from kohort.broker.apis import APIS
+from kohort.broker.base import config
+from kohort.broker.base.request import Api
+from kohort.broker.log import topic_config as topic_settings
 
 TARGET = ROOT / "docs" / "compatibility.md"
 DIFFERS = "Differs from Apache Kafka: "
@@ -74,9 +75,10 @@ What was learned about them (none of it needs anything from the broker):
 - kafka-python 3.0.12: when a topic's metadata comes after the first join, it joins again; if a
   `poll` ends while that second join is under way, its answer is forgotten, no heartbeat is sent and
   the member never comes back. Give its first polls several seconds.
-- librdkafka 2.16: when the broker dies while AddOffsetsToTxn is under way, the retry is answered
-  and TxnOffsetCommit is never sent; `send_offsets_to_transaction` does not end. Make a new
-  producer: it takes over the transactional id.
+- librdkafka 2.16: when a broker that coordinates a group is killed and started again under
+  transactions, the next `send_offsets_to_transaction` does not end, whatever its timeout: against
+  the embedded broker and against Apache Kafka alike ([compat-findings.md](compat-findings.md)).
+  Make a new producer: it takes over the transactional id.
 - Apache Kafka 4.3, one node, killed with -9 between a transaction's PrepareCommit and its markers:
   once its coordinator wrote CompleteCommit after the start though the marker stood in none of the
   topic's partitions; a later commit of the same producer then committed the records, whose offsets

@@ -16,15 +16,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from kohort.client import config, security  # noqa: E402
-from kohort.lean import fields  # noqa: E402
+from kohort.client.common import config
+from kohort.client.common import security_config as security
+from kohort.lean import fields
 
 TARGET = ROOT / "docs" / "configuration.md"
 
 INTRODUCTION = """\
 # Configuration
 
-Written by `make configuration` from `kohort/client/config.py` and `security.py`; a test fails when it
+Written by `make configuration` from `kohort/client/common/config.py` and `security.py`; a test fails when it
 is not up to date. Names, units and defaults are Kafka's; what is Kohort's own says so. What other
 clients call otherwise: [migration.md](migration.md#settings); the broker's settings: `kohort broker run
 --help`; an `App`'s: [processing.md](processing.md#sizing).

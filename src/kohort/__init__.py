@@ -10,22 +10,22 @@ TYPE_CHECKING = False  # type checkers go by the name; `typing` would be all tha
 if TYPE_CHECKING:
     from typing import Any
 
-    from kohort.client.admin import Admin as Admin
-    from kohort.client.admin_types import NewTopic as NewTopic
-    from kohort.client.async_admin import AsyncAdmin as AsyncAdmin
-    from kohort.client.async_consumer import AsyncConsumer as AsyncConsumer
-    from kohort.client.config import AdminConfig as AdminConfig
-    from kohort.client.config import ConsumerConfig as ConsumerConfig
-    from kohort.client.config import ProducerConfig as ProducerConfig
-    from kohort.client.consumer import Consumer as Consumer
-    from kohort.client.listener import RebalanceListener as RebalanceListener
-    from kohort.client.producer import AsyncProducer as AsyncProducer
-    from kohort.client.producer import Producer as Producer
-    from kohort.client.subscription import SubscriptionPattern as SubscriptionPattern
-    from kohort.client.types import OffsetAndMetadata as OffsetAndMetadata
-    from kohort.client.types import OffsetAndTimestamp as OffsetAndTimestamp
-    from kohort.client.types import RecordMetadata as RecordMetadata
-    from kohort.client.types import TopicPartition as TopicPartition
+    from kohort.client.admin.admin import Admin as Admin
+    from kohort.client.admin.async_admin import AsyncAdmin as AsyncAdmin
+    from kohort.client.admin.types import NewTopic as NewTopic
+    from kohort.client.common.config import AdminConfig as AdminConfig
+    from kohort.client.common.config import ConsumerConfig as ConsumerConfig
+    from kohort.client.common.config import ProducerConfig as ProducerConfig
+    from kohort.client.common.listener import RebalanceListener as RebalanceListener
+    from kohort.client.common.types import OffsetAndMetadata as OffsetAndMetadata
+    from kohort.client.common.types import OffsetAndTimestamp as OffsetAndTimestamp
+    from kohort.client.common.types import RecordMetadata as RecordMetadata
+    from kohort.client.common.types import TopicPartition as TopicPartition
+    from kohort.client.consumer.async_consumer import AsyncConsumer as AsyncConsumer
+    from kohort.client.consumer.consumer import Consumer as Consumer
+    from kohort.client.consumer.plan.subscription import SubscriptionPattern as SubscriptionPattern
+    from kohort.client.producer.producer import AsyncProducer as AsyncProducer
+    from kohort.client.producer.producer import Producer as Producer
     from kohort.group.assignors import Assignor as Assignor
     from kohort.group.assignors import AssignorError as AssignorError
     from kohort.group.assignors import GroupView as GroupView
@@ -41,32 +41,32 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Admin": "kohort.client.admin",
-    "AdminConfig": "kohort.client.config",
+    "Admin": "kohort.client.admin.admin",
+    "AdminConfig": "kohort.client.common.config",
     "App": "kohort.processing.app",
     "Assignor": "kohort.group.assignors",
     "AssignorError": "kohort.group.assignors",
-    "AsyncAdmin": "kohort.client.async_admin",
-    "AsyncConsumer": "kohort.client.async_consumer",
-    "AsyncProducer": "kohort.client.producer",
-    "Consumer": "kohort.client.consumer",
-    "ConsumerConfig": "kohort.client.config",
+    "AsyncAdmin": "kohort.client.admin.async_admin",
+    "AsyncConsumer": "kohort.client.consumer.async_consumer",
+    "AsyncProducer": "kohort.client.producer.producer",
+    "Consumer": "kohort.client.consumer.consumer",
+    "ConsumerConfig": "kohort.client.common.config",
     "GroupView": "kohort.group.assignors",
     "MemberView": "kohort.group.assignors",
-    "NewTopic": "kohort.client.admin_types",
-    "OffsetAndMetadata": "kohort.client.types",
-    "OffsetAndTimestamp": "kohort.client.types",
+    "NewTopic": "kohort.client.admin.types",
+    "OffsetAndMetadata": "kohort.client.common.types",
+    "OffsetAndTimestamp": "kohort.client.common.types",
     "Permanent": "kohort.retry.classify",
     "Plan": "kohort.group.assignors",
-    "Producer": "kohort.client.producer",
-    "ProducerConfig": "kohort.client.config",
-    "RebalanceListener": "kohort.client.listener",
+    "Producer": "kohort.client.producer.producer",
+    "ProducerConfig": "kohort.client.common.config",
+    "RebalanceListener": "kohort.client.common.listener",
     "Record": "kohort.records",
-    "RecordMetadata": "kohort.client.types",
+    "RecordMetadata": "kohort.client.common.types",
     "RetryAfter": "kohort.retry.classify",
     "Temporary": "kohort.retry.classify",
-    "SubscriptionPattern": "kohort.client.subscription",
-    "TopicPartition": "kohort.client.types",
+    "SubscriptionPattern": "kohort.client.consumer.plan.subscription",
+    "TopicPartition": "kohort.client.common.types",
     "TopicView": "kohort.group.assignors",
 }
 

@@ -13,6 +13,7 @@ Source of the codes: the `Errors` table of Apache Kafka 4.3.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TypeVar
 
 
 class ErrorCode(IntEnum):
@@ -243,6 +244,10 @@ class ConnectionFailedError(KohortError, ConnectionError):
     retriable = True
 
 
+class DamagedAnswerError(ConnectionFailedError):
+    """An answer could not be decoded, so its connection was given up. Asking again may help."""
+
+
 class AuthenticationError(KohortError):
     """The two sides do not take each other for who they say they are. Never tried again by itself.
 
@@ -300,7 +305,8 @@ class CorruptRecordError(ProtocolError):
     """A record batch is damaged (CRC, length, count). Names topic, partition, offset if known.
 
     `offset` is the first offset that cannot be read, `next_offset` the first one after the damaged
-    batch, as far as its header can be trusted. All four are None where they are not known.
+    batch, as far as its header can be trusted, `batch` its bytes as they were fetched, 16 MiB of
+    them at most. Each is None where it is not known.
     """
 
     def __init__(
@@ -311,12 +317,18 @@ class CorruptRecordError(ProtocolError):
         partition: int | None = None,
         offset: int | None = None,
         next_offset: int | None = None,
+        batch: bytes | None = None,
     ) -> None:
         self.topic = topic
         self.partition = partition
         self.offset = offset
         self.next_offset = next_offset
+        self.batch = batch
         super().__init__(message)
+
+
+class DecompressionLimitError(CorruptRecordError):
+    """A batch expands past the limit of bytes it may have when it is decompressed."""
 
 
 class DeserializationError(KohortError):
@@ -396,3 +408,28 @@ class ConsumerStalledError(KohortError):
 
 class DataLossError(KohortError):
     """Records that were asked for are gone (retention, truncation, or a topic made anew)."""
+
+
+_E = TypeVar("_E", bound=BaseException)
+
+
+def fresh(error: _E) -> _E:
+    """A copy of an error that is kept, to be raised.
+
+    One object that is raised again and again gets a longer traceback each time, and keeps the
+    frames of every caller alive.
+
+    Args:
+        error: the error that is kept; errors that are not Kohort's are returned as they are.
+
+    Returns:
+        An error of the same class, with the same arguments, attributes and cause, and no traceback.
+    """
+    if not isinstance(error, KohortError):
+        return error
+    cls = type(error)
+    made = cls.__new__(cls, *error.args)
+    made.args = error.args
+    made.__dict__.update(error.__dict__)
+    made.__cause__ = error.__cause__
+    return made

@@ -10,7 +10,7 @@ HERE = Path(__file__).parent
 ONCE = {
     f"test_{name}.py"
     for name in [
-        "fetch_sessions", "group_configs", "make_dir", "many_logs", "news", "os_files",
+        "fetch_sessions", "group_configs", "make_dir", "many_logs", "group_hints", "os_files",
         "other_systems", "start",
     ]
 }  # fmt: skip
@@ -21,5 +21,5 @@ both; records and messages go through them as through the other files, too."""
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.parent == HERE and item.path.name in ONCE:
+        if item.path.is_relative_to(HERE) and item.path.name in ONCE:
             item.add_marker("once")

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from kohort.broker.apis import APIS
-from kohort.broker.calls import ANONYMOUS, Call
-from kohort.broker.commons import Commons
-from kohort.broker.config import BrokerConfig
+from kohort.broker.base.config import BrokerConfig
+from kohort.broker.base.request import ANONYMOUS, Call
 from kohort.broker.log.files import Files, LogFile, MemoryFiles
-from kohort.broker.node import Node
+from kohort.broker.node.node import Node
+from kohort.broker.node.nodes import open_nodes
+from kohort.broker.state.broker_state import BrokerState
 from kohort.records import BatchBuilder, Chunk, Compression
 from kohort.wire import Message, decode_request, decode_response, encode_request, encode_response
 from kohort.wire.messages.create_topics_request import (
@@ -137,7 +138,8 @@ class Harness:
         self.files: Files = MemoryFiles() if files is None else files
         self.env = FakeEnv() if env is None else env
         self.config = BrokerConfig(**config)
-        self.commons = Commons(self.config, self.files, self.env)
+        self.state = BrokerState(self.config, self.files, self.env)
+        self.nodes = open_nodes(self.state)
         self.env.settle()
 
     @property
@@ -147,7 +149,7 @@ class Harness:
 
     def at(self, node_id: int) -> Node:
         """One of the nodes, which must run."""
-        node = self.commons.nodes.get(node_id)
+        node = self.nodes.get(node_id)
         assert node is not None
         return node
 
@@ -241,7 +243,7 @@ class Harness:
     def restarted(self, *, clean: bool) -> Harness:
         """A new node over the same files."""
         if clean:
-            self.commons.close()
+            self.state.close()
         config = {n: getattr(self.config, n) for n in self.config.field_names()}
         return Harness(self.files, self.env, **config)
 

@@ -2,8 +2,8 @@
 
 Requests are filled at random, then names, ids and numbers are put right by chance, so that many
 come through to the bottom of the APIs; half of the frames are damaged on top. Where the broker has
-a lane, a fifth of the turns begins as what that takes (`hostile_lane.py`). All of it follows from
-one seed.
+a fast path, a fifth of the turns begins as what that takes (`hostile_fast_path.py`). All of it
+follows from one seed.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from types import SimpleNamespace
 from typing import Any
 
 from kohort.broker.apis import APIS
-from kohort.broker.endpoint import Peer
-from kohort.broker.lane import LANE
+from kohort.broker.fast_path.fast_path import FAST_PATH
+from kohort.broker.server.connection import ClientConnection
 from kohort.errors import EncodeError, KohortError, ProtocolError
-from kohort.records import BatchHeader, Compression
+from kohort.records import BatchHeader, Chunk, Compression
 from kohort.records.batch import check_batch
 from kohort.wire import Message, decode_response, encode_request
 from kohort.wire import _schema as schema
 from kohort.wire.messages.api_versions_request import ApiVersionsRequest
 from kohort.wire.messages.api_versions_response import ApiVersionsResponse
+from tests.broker.harness import Harness, batch_of
+from tests.broker.hostile_batches import hostile_batch
+from tests.broker.hostile_fast_path import Usual
 from tests.wire.test_fuzz import mutated
 from tests.wire.values import Maker
-
-from .harness import Harness, batch_of
-from .hostile_lane import Usual
 
 NAMES = ("t", "u", "g", "m", "x", "", "absent", "../t", "t" * 250, "*", "__consumer_offsets")
 _SMALL = (0, 1, -1, 2, 5, 100)
@@ -79,35 +79,37 @@ class HostileWorld:
             group_min_session_timeout_ms=10, **config,
         )  # fmt: skip
         self.random = random.Random(seed)
-        self.harness.commons.topics.create("t", 2, {})
-        self.harness.commons.topics.create("u", 1, {"cleanup.policy": "compact"})
+        self.harness.state.topics.create("t", 2, {})
+        self.harness.state.topics.create("u", 1, {"cleanup.policy": "compact"})
         self.frames = self.refused = self.answered = 0
+        self.read = 0
+        """Records that were stored, each as often as it was looked at."""
         self.turns = self.taken = 0
-        """Turns of usual requests, and how many of these the lane served."""
-        peers: set[Peer] = set()
+        """Turns of usual requests, and how many of these the fast path served."""
+        peers: set[ClientConnection] = set()
         self.endpoint: Any = SimpleNamespace(
-            node=self.harness.node, peers=peers, left=peers.discard
+            node=self.harness.node, gate=None, peers=peers, left=peers.discard
         )
         self._line, self._peer = self._connect()
         self._honest_line, self._honest = self._connect()
         self._apis = sorted(APIS)
         self._quick_line, self._quick = self._connect()
         self._usual = Usual(self.harness, self.random)
-        self.has_lane = LANE == "cython"
+        self.has_lane = FAST_PATH == "cython"
 
-    def _connect(self) -> tuple[Line, Peer]:
+    def _connect(self) -> tuple[Line, ClientConnection]:
         line = Line(self)
-        peer = Peer(self.endpoint, line)  # type: ignore[arg-type]
+        peer = ClientConnection(self.endpoint, line)  # type: ignore[arg-type]
         self.endpoint.peers.add(peer)
         peer.connected(line)  # type: ignore[arg-type]
-        serve: Any = peer._in_lane  # pyright: ignore[reportPrivateUsage]
+        serve: Any = peer._may_take_fast_path  # pyright: ignore[reportPrivateUsage]
 
         def counted(entry: Any) -> bool:
             served = bool(serve(entry))
             self.taken += served
             return served
 
-        peer._in_lane = counted  # type: ignore[method-assign]  # pyright: ignore[reportPrivateUsage]
+        peer._may_take_fast_path = counted  # type: ignore[method-assign]  # pyright: ignore[reportPrivateUsage]
         return line, peer
 
     def attack(self) -> str:
@@ -149,7 +151,7 @@ class HostileWorld:
             self.harness.env.advance(self.random.choice((1, 20, 1_000, 60_000)))
 
     def _usual_turn(self) -> str:
-        """Several requests of the lane in one turn, all well or some of them damaged."""
+        """Several requests of the fast path in one turn, all well or some of them damaged."""
         if self.turns % TURNS_A_MEMBER == 0:
             self._usual.join()
         self.turns += 1
@@ -178,8 +180,8 @@ class HostileWorld:
 
     def prove_sound(self) -> None:
         """No partition was taken away, and what stands in the logs is whole: every batch in its
-        place, with its checksum."""
-        for partition in self.harness.commons.topics.partitions():
+        place, with its checksum, and every record can be read."""
+        for partition in self.harness.state.topics.partitions():
             opened = partition.log
             assert partition.offline is None, f"{partition.key}: {partition.offline}"
             if opened is None or opened.closed:
@@ -187,6 +189,7 @@ class HostileWorld:
             after, times = 0, list[int]()
             for header, batch in opened.batches(opened.log_start_offset):
                 check_batch(batch, BatchHeader(batch, 0))
+                self._prove_readable(header, batch)
                 thin = partition.topic.config.compact
                 assert header.base_offset == after or (thin or not after)
                 assert header.record_count == header.last_offset_delta + 1 or thin, partition.key
@@ -195,6 +198,19 @@ class HostileWorld:
             assert after <= opened.end.offset, partition.key
             for time_ms in self.random.sample(times, min(len(times), 20)):
                 opened.offset_for_time(time_ms, opened.end)  # raises for a damaged log alone
+
+    def _prove_readable(self, header: BatchHeader, batch: memoryview) -> None:
+        """As a consumer would read it, who stops at what cannot be read."""
+        if header.is_control:
+            return
+        chunk, count, latest = Chunk("", 0, batch, header.base_offset), 0, -1
+        while not chunk.exhausted:
+            records = chunk.next_records(1_000)
+            count += len(records)
+            latest = max(latest, *(record.timestamp for record in records))
+        self.read += count
+        assert count == header.record_count
+        assert latest == header.max_timestamp
 
     def _mend(self, value: Any, facts: schema.Struct, version: int) -> None:
         """Put plausible things where they belong."""
@@ -218,8 +234,10 @@ class HostileWorld:
             self._mend(held, field.struct, version)
             return held
         if field.name == "topic_id":
-            topic = self.harness.commons.topics.get(pick.choice(("t", "u")))
+            topic = self.harness.state.topics.get(pick.choice(("t", "u")))
             return bytes(16) if topic is None or pick.random() < 0.2 else topic.topic_id
+        if field.base == "records" and pick.random() < 0.7:
+            return hostile_batch(pick)
         if field.base == "records":
             codec = pick.choice(list(Compression))
             return batch_of([b"v" * pick.randint(0, 50)] * pick.randint(1, 5), compression=codec)

@@ -42,8 +42,7 @@ from kohort.wire.messages.write_txn_markers_request import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-
-from .harness import Answer, Harness, batch_of, fetch_request, produce_request
+from tests.broker.harness import Answer, Harness, batch_of, fetch_request, produce_request
 
 BEFORE, KIP_890 = "before KIP-890", "KIP-890"
 # Versions of AddPartitionsToTxn, AddOffsetsToTxn, TxnOffsetCommit, EndTxn, Produce.

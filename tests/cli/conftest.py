@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kohort.cli.app import app, invoke
+from kohort.cli.common.root import app, invoke
 from tests.clusters import Cluster
 
 

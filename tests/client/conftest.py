@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 
 from kohort import Admin
-from kohort.client.cluster import ClusterClient
-from kohort.client.config import ClientConfig
-from kohort.client.network import NetworkThread
+from kohort.client.cluster.client import ClusterClient
+from kohort.client.cluster.network_thread import NetworkThread
+from kohort.client.common.config import ClientConfig
 from kohort.errors import KohortError
+from tests.client.consumer_world import World
+from tests.client.scripted import ScriptedBroker, ScriptedCluster
 from tests.clusters import Cluster
 from tests.patience import PATIENCE_S
-
-from .consumer_world import World
-from .scripted import ScriptedBroker, ScriptedCluster
 
 HERE = Path(__file__).parent
 ONCE = {
@@ -30,23 +29,23 @@ ONCE = {
         "config",
         "configuration_page",
         "consumer_close",
-        "consumer_commit_lane",
+        "commit_queue",
         "consumer_exchange",
-        "consumer_fetch_planner",
+        "fetch_planner",
         "consumer_model",
-        "consumer_positions",
+        "positions",
         "consumer_protocol_e2e",
         "docs",
         "dropped",
         "fetch_session",
-        "given_wrong",
+        "arguments",
         "group_descriptions",
         "group_timeline",
         "health",
         "left_behind",
-        "network",
+        "network_thread",
         "public_names",
-        "pure",
+        "metadata_and_versions",
         "security_config",
         "transactions",
     ]
@@ -60,7 +59,7 @@ for them only what it does for the other files, too."""
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.parent == HERE and item.path.name in ONCE:
+        if item.path.is_relative_to(HERE) and item.path.name in ONCE:
             item.add_marker("once")
 
 

@@ -52,7 +52,7 @@ def test_every_public_call_is_documented(face: type) -> None:
 
 
 def test_both_hot_paths_say_the_same_of_themselves() -> None:
-    from kohort.client.front import Front
+    from kohort.client.producer.plan.fast_send import Front
 
     assert inspect.getdoc(Producer.send) == inspect.getdoc(Front.send)
     assert taken(Producer.send) == taken(Front.send)

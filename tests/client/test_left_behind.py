@@ -14,11 +14,10 @@ import pytest
 
 from kohort import Admin, Producer
 from kohort.errors import AbortableTransactionError
+from tests.client.consumer_world import World, take, until
 from tests.clusters import Cluster
 from tests.expelling import expel
 from tests.patience import PATIENCE_S
-
-from .consumer_world import World, take, until
 
 
 @pytest.fixture(scope="module")

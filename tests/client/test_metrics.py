@@ -10,8 +10,10 @@ from types import ModuleType
 import pytest
 
 from kohort import Admin, Consumer, NewTopic, Producer
-from kohort.client import client_metrics, consumer_metrics, producer_metrics
-from kohort.client.rebalance_watch import RebalanceWatch
+from kohort.client.cluster import metrics as client_metrics
+from kohort.client.consumer import metrics as consumer_metrics
+from kohort.client.consumer.rebalance_watch import RebalanceWatch
+from kohort.client.producer import metrics as producer_metrics
 from kohort.metrics import (
     BatchStored,
     MetricName,

@@ -82,8 +82,12 @@ def test_what_a_client_works_with_is_imported_with_the_first_one():
     assert not {"heapq", "random", "selectors", "socket"} & found
     working = ("kohort.group", "kohort.metrics", "kohort.net", "kohort.sasl.", "kohort.wire")
     assert not [name for name in found if name.startswith(working)]
-    cores = {"kohort.client.cluster", "kohort.client.consumer_core", "kohort.client.producer_core"}
+    cores = {
+        "kohort.client.cluster.client",
+        "kohort.client.consumer.core",
+        "kohort.client.producer.core",
+    }
     assert not cores & found
     made = imported_by("from kohort import Producer; Producer(bootstrap_servers='localhost:1')")
-    assert "kohort.client.producer_core" in made
-    assert not {"kohort.client.consumer_base", "kohort.client.consumer_core"} & made
+    assert "kohort.client.producer.core" in made
+    assert not {"kohort.client.consumer.base", "kohort.client.consumer.core"} & made

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kohort.cli.demo import _run  # pyright: ignore[reportPrivateUsage]
+from kohort.cli.demo.commands import _run  # pyright: ignore[reportPrivateUsage]
 from tests.patience import PATIENCE_S
 
 

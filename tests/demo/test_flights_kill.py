@@ -23,7 +23,14 @@ RETRIES = "1s 1s 2s 2s 2s 4s"
 
 
 # Without kills nothing is shown that the last life of the other run does not show, too.
-@pytest.mark.parametrize("kills", [pytest.param(0, marks=pytest.mark.nightly), 4])
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param(0, marks=pytest.mark.nightly),
+        1,
+        pytest.param(4, marks=pytest.mark.extended),
+    ],
+)
 def test_the_books_balance(kills: int, tmp_path: Path) -> None:
     """Each flight once and only once, none in a tier, whoever is killed whenever."""
     report = run_with_kills(

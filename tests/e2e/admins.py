@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests.e2e.makes import AIOKAFKA, CONFLUENT, KAFKA_PYTHON
 from tests.patience import PATIENCE_S
-
-from .makes import AIOKAFKA, CONFLUENT, KAFKA_PYTHON
 
 TIMEOUT_S = int(PATIENCE_S)
 

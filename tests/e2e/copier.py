@@ -12,9 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from tests.e2e.makes import CONFLUENT, KOHORT
 from tests.patience import PATIENCE_S
-
-from .makes import CONFLUENT, KOHORT
 
 WAIT_S, STUCK_S = PATIENCE_S, 10
 

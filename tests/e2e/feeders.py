@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from .makes import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, KOHORT, PATIENCE_S
+from tests.e2e.makes import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, KOHORT, PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 STEP = 20

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from kohort import Admin, Producer, TopicPartition
-from kohort.client.admin_types import GroupDescription
+from kohort.client.admin.types import GroupDescription
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]

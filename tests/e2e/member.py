@@ -24,9 +24,8 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from tests.e2e.makes import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, KOHORT
 from tests.patience import PATIENCE_S
-
-from .makes import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, KOHORT
 
 POLL_MS = 100
 SETTLE_S = 2

@@ -8,9 +8,8 @@ from types import ModuleType
 
 import pytest
 
+from tests.e2e.makes import PEERS
 from tests.pages import ROOT, tool
-
-from .makes import PEERS
 
 
 @pytest.fixture(scope="module", name="tool")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kohort.broker.taps import Event, Moment, Verdict
+from kohort.broker.state.failpoints import Event, Moment, Verdict
 from kohort.errors import ErrorCode
-from kohort.group.records import GroupEntry, StoredGroup, decode_record
+from kohort.group.coordinator.state.classic_records import GroupEntry, StoredGroup, decode_record
 from kohort.wire import decode_versioned
 from kohort.wire.messages.consumer_group_heartbeat_request import ConsumerGroupHeartbeatRequest
 from kohort.wire.messages.consumer_group_heartbeat_response import ConsumerGroupHeartbeatResponse
@@ -22,11 +22,10 @@ from kohort.wire.messages.join_group_request import JoinGroupRequest
 from kohort.wire.messages.join_group_response import JoinGroupResponse
 from kohort.wire.messages.sync_group_response import SyncGroupResponse
 from tests.clusters import Embedded as Cluster
+from tests.e2e.conftest import SESSIONS
+from tests.e2e.group_run import GroupRun
+from tests.e2e.makes import CONFLUENT, KOHORT, MAKES
 from tests.patience import PATIENCE_S
-
-from .conftest import SESSIONS
-from .group_run import GroupRun
-from .makes import CONFLUENT, KOHORT, MAKES
 
 PARTITIONS = 8
 GROUP = "crashing"

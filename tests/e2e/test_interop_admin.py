@@ -10,10 +10,9 @@ import pytest
 from kohort import Admin, Consumer, Producer, TopicPartition
 from kohort.errors import BrokerError
 from tests.clusters import APACHE, Cluster
+from tests.e2e.admins import admin_of
+from tests.e2e.makes import CONFLUENT, PEERS, deadline, fresh
 from tests.patience import PATIENCE_S
-
-from .admins import admin_of
-from .makes import CONFLUENT, PEERS, deadline, fresh
 
 DEFAULT_RETENTION = "604800000"
 

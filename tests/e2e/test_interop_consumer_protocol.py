@@ -12,10 +12,9 @@ import pytest
 
 from kohort import Admin, NewTopic
 from tests.clusters import APACHE, BrokerProcess, Cluster
-
-from .conftest import SESSIONS
-from .group_run import GroupRun
-from .makes import CONFLUENT, KOHORT, fresh
+from tests.e2e.conftest import SESSIONS
+from tests.e2e.group_run import GroupRun
+from tests.e2e.makes import CONFLUENT, KOHORT, fresh
 
 PARTITIONS = 6
 CONSUMER, CLASSIC = "consumer", "classic"

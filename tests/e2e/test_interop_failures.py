@@ -9,12 +9,21 @@ import pytest
 
 from kohort import Admin
 from tests.clusters import APACHE, BrokerProcess, Cluster
+from tests.e2e.conftest import SESSIONS, Watch
+from tests.e2e.feeders import Feeder
+from tests.e2e.group_run import GroupRun
+from tests.e2e.makes import (
+    AIOKAFKA,
+    CONFLUENT,
+    KAFKA_PYTHON,
+    KOHORT,
+    MAKES,
+    Row,
+    fresh,
+    read,
+    write,
+)
 from tests.patience import PATIENCE_S
-
-from .conftest import SESSIONS, Watch
-from .feeders import Feeder
-from .group_run import GroupRun
-from .makes import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, KOHORT, MAKES, Row, fresh, read, write
 
 LARGE = 5_000
 

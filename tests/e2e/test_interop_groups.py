@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.clusters import Cluster
-
-from .group_run import GroupRun
-from .makes import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, KOHORT, MAKES, fresh
+from tests.e2e.group_run import GroupRun
+from tests.e2e.makes import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, KOHORT, MAKES, fresh
 
 PARTITIONS = 6
 
@@ -67,7 +66,15 @@ ONE_OF_EACH = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", ONE_OF_EACH)
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "range",
+        pytest.param("roundrobin", marks=pytest.mark.extended),
+        pytest.param("sticky", marks=pytest.mark.extended),
+        "cooperative-sticky",
+    ],
+)
 def test_one_of_each_make_shares_a_topic(group, strategy: str) -> None:
     """Issue 2: no overlap, no gap, whoever leads, joins, leaves or is killed."""
     run: GroupRun = group(strategy)

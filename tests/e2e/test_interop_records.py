@@ -8,8 +8,7 @@ from kohort.records import Compression, iter_batches
 from kohort.wire.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
 from kohort.wire.messages.fetch_response import FetchResponse
 from tests.clusters import Cluster
-
-from .makes import (
+from tests.e2e.makes import (
     AIOKAFKA,
     CODECS,
     KAFKA_PYTHON,

@@ -16,15 +16,14 @@ from pathlib import Path
 import pytest
 
 from kohort import Admin, Consumer, NewTopic, Producer, TopicPartition
-from kohort.broker.config import TRANSACTIONS_TOPIC
-from kohort.broker.taps import Event, Moment, Verdict
+from kohort.broker.base.config import TRANSACTIONS_TOPIC
+from kohort.broker.state.failpoints import Event, Moment, Verdict
 from kohort.transactions.records import decode_record
 from kohort.transactions.states import TransactionState
 from tests.clusters import APACHE, BrokerProcess, Cluster
-
-from .broker_process import ROOT
-from .conftest import SESSIONS
-from .makes import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, KOHORT, MAKES, deadline, fresh
+from tests.e2e.broker_process import ROOT
+from tests.e2e.conftest import SESSIONS
+from tests.e2e.makes import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, KOHORT, MAKES, deadline, fresh
 
 PATIENCE_S = WAIT_S = 150 if APACHE else 100  # Apache Kafka takes longer to start again
 STORED = [b"a%d" % n for n in range(10)] + [b"c%d" % n for n in range(10)]

@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 
 from kohort import Consumer, Producer
-from kohort.broker.taps import Event, Moment
+from kohort.broker.state.failpoints import Event, Moment
 from kohort.wire.messages.fetch_request import FetchRequest
 from tests.clusters import Embedded as Cluster
+from tests.e2e.conftest import SESSIONS
+from tests.e2e.feeders import Feeder
+from tests.e2e.group_run import GroupRun
+from tests.e2e.makes import CONFLUENT, KOHORT, MAKES, deadline, fresh, read
 from tests.patience import PATIENCE_S
-
-from .conftest import SESSIONS
-from .feeders import Feeder
-from .group_run import GroupRun
-from .makes import CONFLUENT, KOHORT, MAKES, deadline, fresh, read
 
 PARTITIONS = 6
 

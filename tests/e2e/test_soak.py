@@ -17,11 +17,10 @@ from pathlib import Path
 import pytest
 
 from tests.clusters import Cluster
+from tests.e2e.conftest import SESSIONS
+from tests.e2e.group_run import GroupRun
+from tests.e2e.makes import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, KOHORT, fresh
 from tests.interop.java import JARS
-
-from .conftest import SESSIONS
-from .group_run import GroupRun
-from .makes import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, KOHORT, fresh
 
 LIFE_S = float(os.environ.get("KOHORT_SOAK_S", "150"))
 SEED = int(os.environ.get("KOHORT_SOAK_SEED", "1"))

@@ -12,7 +12,7 @@ import pytest
 
 from kohort import Consumer, Producer, TopicPartition
 from kohort.broker.apis import api_versions
-from kohort.broker.config import TRANSACTIONS_TOPIC
+from kohort.broker.base.config import TRANSACTIONS_TOPIC
 from kohort.errors import AbortableTransactionError
 from tests.clusters import Embedded as Cluster
 

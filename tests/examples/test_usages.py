@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import subprocess
 import sys
 import threading
 from collections import Counter, defaultdict
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,62 +17,21 @@ from examples import (
     consume_auto_commit,
     consume_exactly_once,
     consume_into_database,
-    consume_rewind,
-    consume_rewind_database,
     consume_seek_back,
     consume_to_the_end,
     flow_control,
     threads_app,
     threads_one_consumer_each,
 )
-from kohort import Admin, Producer
-from kohort.client.flow import Priorities, Together
-from kohort.client.types import TopicPartition
+from kohort.client.common.types import TopicPartition
+from kohort.client.consumer.flow_control import Priorities, Together
 from kohort.errors import ConfigError
 from kohort.records import Record
-from tests.clusters import Cluster
+from tests.examples.conftest import Collect, committed, fill, one_of, total
 from tests.processing.conftest import Running, Until
 from tests.processing.test_exact import read_committed, rows, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    with Cluster(group_initial_rebalance_delay_ms=0) as running:
-        yield running
-
-
-@pytest.fixture
-def topic(cluster, request) -> str:
-    name = request.node.name
-    cluster.create_topic(name, partitions=3)
-    fill(cluster, name, 60)
-    return name
-
-
-def fill(cluster, topic: str, count: int, start: int = 0) -> None:
-    """Number n to partition n % 3, key n % 5, at time 1000 + n."""
-    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
-        for n in range(start, start + count):
-            producer.send(topic, b"%d" % n, b"k%d" % (n % 5), n % 3, 1_000 + n)
-
-
-def committed(cluster, group: str) -> int:
-    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        return sum(o.offset for o in admin.list_group_offsets(group).values())
-
-
-class Collect:
-    """Takes records until there are enough."""
-
-    def __init__(self, enough: int) -> None:
-        self.enough = enough
-        self.values: list[int] = []
-
-    def __call__(self, record) -> bool:
-        self.values.append(int(record.value))
-        return len(self.values) < self.enough
 
 
 def test_1_smallest(cluster, topic) -> None:
@@ -132,15 +89,6 @@ def test_4_to_the_end(cluster, topic) -> None:
     assert sorted(values) == list(range(60))
 
 
-def one_of(file: str, query: str) -> int:
-    with closing(sqlite3.connect(file)) as base:
-        return base.execute(query).fetchone()[0]
-
-
-def total(file: str) -> int:
-    return one_of(file, "SELECT sum(total) FROM sums")
-
-
 def test_5_exactly_once_over_a_rebalance(cluster, topic, tmp_path) -> None:
     """Spec 4.10, the fifth: results and offsets in one transaction of the database."""
     file = str(tmp_path / "sums.db")
@@ -174,29 +122,6 @@ def test_6_seek_back(cluster, topic) -> None:
     consume_seek_back.run(topic, "seek", cluster.bootstrap, work, until=60)
     assert done == {p: list(range(p, 60, 3)) for p in range(3)}
     assert committed(cluster, "seek") == 60
-
-
-def test_7_rewind_by_a_flag_once(cluster, topic) -> None:
-    """Spec 4.10, the seventh: a whole group, by a flag and a rolling restart."""
-    first = Collect(60)
-    consume_rewind.run(topic, "rewind", "v1", 0, cluster.bootstrap, first)
-    again = Collect(30)
-    consume_rewind.run(topic, "rewind", "v2", 1_030, cluster.bootstrap, again)
-    assert sorted(again.values) == list(range(30, 60))
-    fill(cluster, topic, 3, 60)
-    restarted = Collect(3)  # the same deployment does not rewind a second time
-    consume_rewind.run(topic, "rewind", "v2", 1_030, cluster.bootstrap, restarted)
-    assert sorted(restarted.values) == [60, 61, 62]
-
-
-def test_8_rewind_in_the_database(cluster, topic, tmp_path) -> None:
-    """Spec 4.10, the eighth: the same with offsets kept in a database."""
-    file = str(tmp_path / "sums.db")
-    consume_exactly_once.run(topic, "put-back", file, cluster.bootstrap, until=60)
-    assert total(file) == sum(range(60))
-    assert consume_rewind_database.rewind(topic, 1_030, file, cluster.bootstrap) == 3
-    consume_exactly_once.run(topic, "put-back", file, cluster.bootstrap, until=60)
-    assert total(file) == sum(range(30, 60))
 
 
 def test_one_consumer_each(cluster, topic) -> None:
@@ -321,27 +246,45 @@ def test_what_is_paused_is_resumed_and_the_rest_left_alone() -> None:
     consumer.lags[a] = 5
     both.saw([Record("a", 0, 0, timestamp=1_000), Record("b", 0, 0, timestamp=2_000)])
     for _ in range(2):
-        assert both.apply(consumer) == {"b"}
+        assert both.apply(consumer) == {b}
         assert consumer.now_paused == {b, other}
     both.saw([Record("a", 0, 1, timestamp=1_900)])
     assert both.apply(consumer) == set()
     assert consumer.now_paused == {other}
     both.saw([Record("b", 0, 1, timestamp=3_000)])
-    assert both.apply(consumer) == {"b"}
+    assert both.apply(consumer) == {b}
     consumer.lags[a] = 0  # read to its end: nothing can be waited for
     assert both.apply(consumer) == set()
     del consumer.lags[b]
     assert both.apply(consumer) == set()
 
 
+def test_a_partition_that_lags_is_waited_for_beside_another_of_its_topic() -> None:
+    """Issue 14, item 17: the newest time of a topic hid the partition that lags behind."""
+    both = Together(["a", "b"], 100)
+    slow, fast, b = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+    both.saw([Record("a", 0, 0, timestamp=1_000), Record("a", 1, 0, timestamp=9_000)])
+    both.saw([Record("b", 0, 0, timestamp=9_000)])
+    consumer = Reading({slow: 5, fast: 5, b: 5})
+    assert both.apply(consumer) == {fast, b}
+    both.saw([Record("a", 0, 1, timestamp=8_950)])
+    assert both.apply(consumer) == set()
+    new = TopicPartition("b", 1)
+    consumer.lags[new] = None  # nothing of it has been read: nobody runs ahead of it
+    assert both.apply(consumer) == {slow, fast, b}
+    consumer.lags[new] = 0
+    assert both.apply(consumer) == set()
+
+
 def test_who_waits_for_whom() -> None:
     """Pure: the stream ahead waits, unless the other has nothing left to read."""
     both = Together(["a", "b"], 100)
+    a, b = TopicPartition("a", 0), TopicPartition("b", 0)
     both.saw([Record("a", 0, 0, timestamp=1_000), Record("b", 0, 0, timestamp=1_050)])
-    assert both.ahead() == set()
+    assert both.ahead({a: True, b: True}) == set()
     both.saw([Record("b", 0, 1, timestamp=1_101)])
-    assert both.ahead() == {"b"}
-    assert both.ahead(at_end=["a"]) == set()
+    assert both.ahead({a: True, b: True}) == {b}
+    assert both.ahead({a: False, b: True}) == set()
     first = Priorities([["a"], ["b", "c"], ["d"]], max_lag=5)
     lags = {TopicPartition(t, 0): lag for t, lag in (("a", 5), ("b", 9), ("c", None), ("d", 0))}
     assert first.paused(lags) == {TopicPartition("d", 0)}

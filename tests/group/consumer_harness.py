@@ -9,12 +9,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kohort.errors import ErrorCode
-from kohort.group.consumer_group import ConsumerGroup
-from kohort.group.consumer_records import ConsumerEntry, Current, Field, MemberMetadata
-from kohort.group.consumer_states import ConsumerState, MemberState
-from kohort.group.effects import Effects, GroupRecord
-from kohort.group.records import GroupEntry, OffsetEntry, decode_record
-from kohort.group.topics import TopicImage, TopicsImage
+from kohort.group.coordinator.state.classic_records import GroupEntry, OffsetEntry, decode_record
+from kohort.group.coordinator.state.consumer_group import ConsumerGroup
+from kohort.group.coordinator.state.consumer_records import (
+    ConsumerEntry,
+    Current,
+    Field,
+    MemberMetadata,
+)
+from kohort.group.coordinator.state.consumer_table import ConsumerState, MemberState
+from kohort.group.coordinator.state.effects import Effects, GroupRecord
+from kohort.group.coordinator.state.topics_image import TopicImage, TopicsImage
 from kohort.wire import Message
 from kohort.wire.messages.consumer_group_describe_request import ConsumerGroupDescribeRequest
 from kohort.wire.messages.consumer_group_heartbeat_request import (

@@ -8,9 +8,9 @@ from typing import Any
 
 from kohort.errors import KohortError
 from kohort.group.assignors import TopicView
-from kohort.group.consumer_member import ConsumerMember
-from kohort.group.member_config import MemberConfig
-from kohort.group.member_effects import Effect, Send
+from kohort.group.member.config import MemberConfig
+from kohort.group.member.consumer import ConsumerMember
+from kohort.group.member.effects import Effect, Send
 from kohort.wire.messages.consumer_group_heartbeat_request import (
     ConsumerGroupHeartbeatRequest as Beat,
 )

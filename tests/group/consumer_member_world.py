@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from kohort.errors import ErrorCode
 from kohort.group.assignors import TopicView, make_assignors
-from kohort.group.config import GroupConfig
-from kohort.group.consumer_member import ConsumerMember
-from kohort.group.consumer_member_table import State
-from kohort.group.member import ClassicMember
-from kohort.group.member_config import MemberConfig
-from kohort.group.member_effects import Effect, Fatal, WatchTopics
-from kohort.group.shard import GroupShard
-from kohort.group.topics import TopicImage, TopicsImage
+from kohort.group.coordinator.shard import GroupShard
+from kohort.group.coordinator.state.config import GroupConfig
+from kohort.group.coordinator.state.topics_image import TopicImage, TopicsImage
+from kohort.group.member.classic import ClassicMember
+from kohort.group.member.config import MemberConfig
+from kohort.group.member.consumer import ConsumerMember
+from kohort.group.member.consumer_table import State
+from kohort.group.member.effects import Effect, Fatal, WatchTopics
 from tests.group.member_world import BEAT_MS, POLL_MS, SESSION_MS, Caller, World, flat
 
 CONSUMER = "consumer"

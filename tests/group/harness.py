@@ -11,14 +11,20 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from kohort.errors import ErrorCode
-from kohort.group.config import GroupConfig
-from kohort.group.durable import DurableState
-from kohort.group.effects import Effects, GroupRecord, RequestContext
-from kohort.group.live import Group
-from kohort.group.records import GroupEntry, OffsetEntry, Skipped, StoredGroup, decode_record
-from kohort.group.shard import GroupShard
-from kohort.group.states import GroupState
-from kohort.group.timeline import tell
+from kohort.group.coordinator.shard import GroupShard
+from kohort.group.coordinator.state.classic_group import Group
+from kohort.group.coordinator.state.classic_records import (
+    GroupEntry,
+    OffsetEntry,
+    Skipped,
+    StoredGroup,
+    decode_record,
+)
+from kohort.group.coordinator.state.classic_table import GroupState
+from kohort.group.coordinator.state.config import GroupConfig
+from kohort.group.coordinator.state.durable_state import DurableState
+from kohort.group.coordinator.state.effects import Effects, GroupRecord, RequestContext
+from kohort.group.explain.timeline import tell
 from kohort.wire import Message, decode, encode, encode_versioned
 from kohort.wire.messages.consumer_protocol_subscription import ConsumerProtocolSubscription
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest

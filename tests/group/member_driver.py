@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 from kohort.errors import ErrorCode, KohortError
 from kohort.group.assignors import Assignor, TopicView, make_assignors
 from kohort.group.assignors.protocol import encode_assignment, encode_subscription
-from kohort.group.member import ClassicMember
-from kohort.group.member_config import MemberConfig
-from kohort.group.member_effects import Assign, Effect, FindCoordinator, Revoke, Send
+from kohort.group.member.classic import ClassicMember
+from kohort.group.member.config import MemberConfig
+from kohort.group.member.effects import Assign, Effect, FindCoordinator, Revoke, Send
 from kohort.wire import Message
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
 from kohort.wire.messages.heartbeat_response import HeartbeatResponse

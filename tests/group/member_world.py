@@ -17,13 +17,13 @@ from itertools import count
 from kohort.errors import ConnectionFailedError, ErrorCode, FencedError
 from kohort.group.assignors import TopicView, make_assignors
 from kohort.group.assignors.base import Partitions
-from kohort.group.config import GroupConfig
-from kohort.group.effects import Effects, GroupRecord, RequestContext
-from kohort.group.member import ClassicMember
-from kohort.group.member_config import MemberConfig
-from kohort.group.member_effects import Assign, Effect, Fatal, FindCoordinator, Revoke, Send
-from kohort.group.member_table import State
-from kohort.group.shard import GroupShard
+from kohort.group.coordinator.shard import GroupShard
+from kohort.group.coordinator.state.config import GroupConfig
+from kohort.group.coordinator.state.effects import Effects, GroupRecord, RequestContext
+from kohort.group.member.classic import ClassicMember
+from kohort.group.member.classic_table import State
+from kohort.group.member.config import MemberConfig
+from kohort.group.member.effects import Assign, Effect, Fatal, FindCoordinator, Revoke, Send
 from kohort.wire import Message
 
 SESSION_MS, POLL_MS, BEAT_MS = 6_000, 20_000, 1_000

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
-from kohort.group.member_effects import Assign, Revoke, Send
-from kohort.group.member_machine import Machine
+from kohort.group.member.effects import Assign, Revoke, Send
+from kohort.group.member.machine import Machine
 
 
 class Walking:

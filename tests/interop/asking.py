@@ -49,8 +49,10 @@ Flat = dict[str, str]
 class World:
     """One broker under examination. `told`: request -> its flat answer."""
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, login: tuple[str, str] | None = None) -> None:
+        """`login`: a user's name and password (SASL_PLAINTEXT, PLAIN)."""
         host, _, port = bootstrap.rpartition(":")
+        self._login = login
         self.address = (host, int(port))
         self.told: dict[str, Flat] = {}
         self.topic_ids: dict[str, bytes] = {}
@@ -62,13 +64,13 @@ class World:
         self, api: str, label: str, /, *, since: int = 0, until: int = 99, **fields: Any
     ) -> None:
         """Ask in every version that both serve. For what changes nothing."""
-        served = _served(api)
-        for version in range(max(since, served[0]), min(until, served[1]) + 1):
+        oldest, newest = served(api)
+        for version in range(max(since, oldest), min(until, newest) + 1):
             self.ask(api, label, version, **fields)
 
     def ask(self, api: str, label: str, version: int | None = None, /, **fields: Any) -> Any:
         """Ask in one version (None: the newest), keep the answer as told, and give it raw."""
-        used = _served(api)[1] if version is None else version
+        used = served(api)[1] if version is None else version
         answer = self.call(api, used, **fields)
         what = f"{api}.{used} {label}"
         assert what not in self.told, f"{what} is recorded twice"
@@ -89,7 +91,7 @@ class World:
 
     def call(self, api: str, version: int | None = None, /, **fields: Any) -> Any:
         """Ask without keeping the answer."""
-        used = _served(api)[1] if version is None else version
+        used = served(api)[1] if version is None else version
         request = build(f"{api}Request", used, fields)
         pause = threading.Event()
         for _ in range(TRIES):
@@ -103,6 +105,8 @@ class World:
         """The answer; "none" when the broker ends the connection, or is silent."""
         if self._connection is None:
             self._connection = socket.create_connection(self.address, timeout=SILENT_S)
+            if self._login is not None:
+                self._log_in(*self._login)
         self._connection.sendall(b"".join(encode_request(request, version, 1, "recorder")))
         frame = self._read()
         if frame is None:
@@ -110,6 +114,15 @@ class World:
             return "none"
         response = message_class(request.NAME.removesuffix("Request") + "Response")
         return decode_response(response, version, frame)[1]
+
+    def _log_in(self, user: str, password: str) -> None:
+        token = f"\0{user}\0{password}".encode()
+        for request in (
+            build("SaslHandshakeRequest", 1, {"mechanism": "PLAIN"}),
+            build("SaslAuthenticateRequest", 1, {"auth_bytes": token}),
+        ):
+            answer = self._exchange(request, 1)
+            assert set(codes_in(answer)) == {0}, answer
 
     def _read(self) -> bytes | None:
         assert self._connection is not None
@@ -258,7 +271,7 @@ def _definition(name: str) -> Definition:
 
 
 @cache
-def _served(api: str) -> tuple[int, int]:
+def served(api: str) -> tuple[int, int]:
     request = message_class(f"{api}Request")
     if request.API_KEY not in APIS:
         return request.MIN_VERSION, request.STABLE_VERSION

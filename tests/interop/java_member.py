@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from .java import events, java
+from tests.interop.java import events, java
 
 JAVA = "java"
 _PR_SET_PDEATHSIG = 1

@@ -9,9 +9,8 @@ import pytest
 from kohort import Admin, Consumer, Producer
 from tests.clusters import Embedded as Cluster
 from tests.e2e.makes import fresh
+from tests.interop.java import events, needs_java, tool, verifiable
 from tests.patience import PATIENCE_S
-
-from .java import events, needs_java, tool, verifiable
 
 pytestmark = [needs_java, pytest.mark.slow, pytest.mark.java]
 TOOLS = "org.apache.kafka.tools"

@@ -1,7 +1,7 @@
 """Real clients keep to the interval that each answer names (KIP-848), ours, librdkafka and Java's.
 
 A member by hand holds everything; the client's member waits for half of it, and is told to
-heartbeat sooner than others meanwhile (`kohort.group.consumer_pace`).
+heartbeat sooner than others meanwhile (`state.consumer_heartbeat_interval`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from kohort.wire.messages.consumer_group_heartbeat_request import (
     TopicPartitions,
 )
 from kohort.wire.messages.consumer_group_heartbeat_response import ConsumerGroupHeartbeatResponse
-
-from .java import java, needs_java
+from tests.interop.java import java, needs_java
 
 INTERVAL_MS = 2_000
 SOON_MS = INTERVAL_MS // 2

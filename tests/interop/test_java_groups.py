@@ -14,9 +14,8 @@ from tests.clusters import APACHE, Cluster
 from tests.e2e.conftest import SESSIONS
 from tests.e2e.group_run import GroupRun
 from tests.e2e.makes import CONFLUENT, KOHORT, fresh
-
-from .java import needs_java
-from .java_member import JAVA, STRATEGIES
+from tests.interop.java import needs_java
+from tests.interop.java_member import JAVA, STRATEGIES
 
 pytestmark = [needs_java, pytest.mark.slow, pytest.mark.java]
 PARTITIONS = 6

@@ -14,10 +14,9 @@ import pytest
 
 from kohort.broker.apis import APIS
 from tests.clusters import Embedded as Cluster
-
-from . import recorded, recorded_groups
-from .asking import Flat, World
-from .java import ROOT, ApacheKafka, needs_java
+from tests.interop import recorded, recorded_groups
+from tests.interop.asking import Flat, World
+from tests.interop.java import ROOT, ApacheKafka, needs_java
 
 PAGE = ROOT / "docs" / "differences.md"
 SASL_APIS = {"SaslHandshake", "SaslAuthenticate"}

@@ -13,9 +13,8 @@ from kohort import Admin, Consumer, Producer
 from kohort.errors import AuthenticationError
 from kohort.testing import Cluster
 from kohort.testing.certificates import Certificates
+from tests.interop.java import ApacheKafka, free_port, needs_java, tool
 from tests.patience import PATIENCE_S
-
-from .java import ApacheKafka, free_port, needs_java, tool
 
 pytestmark = needs_java
 USER, PASSWORD = "alice", "se-cret"

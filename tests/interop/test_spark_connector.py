@@ -20,10 +20,9 @@ import pytest
 
 from kohort import Admin, Producer, TopicPartition
 from tests.clusters import Embedded as Cluster
+from tests.interop.java import JARS
 from tests.java import skip_without
 from tests.patience import PATIENCE_S
-
-from .java import JARS
 
 CONNECTOR = JARS / "spark"
 COLUMNS = ("topic", "partition", "offset", "key", "value", "timestamp", "timestampType", "headers")

@@ -21,8 +21,7 @@ from tests.broker import transacting
 from tests.broker.harness import batch_of, produce_request
 from tests.broker.transacting import BEFORE, KIP_890, Tx
 from tests.clusters import Embedded as Cluster
-
-from .java import ApacheKafka, needs_java
+from tests.interop.java import ApacheKafka, needs_java
 
 pytestmark = [needs_java, pytest.mark.slow, pytest.mark.java]
 E = ErrorCode

@@ -10,9 +10,8 @@ import pytest
 
 from kohort.testing import History
 from tests.clusters import Embedded as Cluster
+from tests.interop.java import java, needs_java
 from tests.testing.verifiable_run import ENV, KOHORT, Run
-
-from .java import java, needs_java
 
 pytestmark = [needs_java, pytest.mark.slow, pytest.mark.java]
 WAIT_S = 180

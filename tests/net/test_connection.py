@@ -12,9 +12,8 @@ import pytest
 from kohort.errors import ClosedError, ConfigError, ConnectionFailedError, ProtocolError
 from kohort.net import Connection
 from kohort.net.poller import READ
+from tests.net.conftest import LoopThread, Recorder
 from tests.patience import PATIENCE_S
-
-from .conftest import LoopThread, Recorder
 
 
 @pytest.fixture(params=[0, 2], ids=["alone", "movers"])

@@ -10,9 +10,8 @@ import pytest
 from kohort.errors import ClosedError, UsageError
 from kohort.net import Loop
 from kohort.net.poller import SelectorPoller
+from tests.net.conftest import LoopThread, Recorder
 from tests.patience import PATIENCE_S
-
-from .conftest import LoopThread, Recorder
 
 
 class VirtualPoller:

@@ -17,9 +17,8 @@ from kohort.errors import ClosedError, ConnectionFailedError
 from kohort.net import Connection
 from kohort.net.movers import Movers, parts_of
 from kohort.net.poller import WRITE
+from tests.net.conftest import LoopThread, Recorder
 from tests.patience import PATIENCE_S
-
-from .conftest import LoopThread, Recorder
 
 LARGE = 1 << 20
 

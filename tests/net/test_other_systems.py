@@ -12,9 +12,8 @@ import pytest
 from kohort.net import connection as connections
 from kohort.net import listener as listeners
 from kohort.net.poller import SelectorPoller
+from tests.net.conftest import LoopThread, Recorder
 from tests.patience import PATIENCE_S
-
-from .conftest import LoopThread, Recorder
 
 
 class Tired(socket.socket):

@@ -22,10 +22,9 @@ from kohort.net.tls import (
     server_context,
 )
 from kohort.testing.certificates import Certificates
+from tests.net.conftest import LoopThread, Recorder
+from tests.net.test_connection import framed
 from tests.patience import PATIENCE_S
-
-from .conftest import LoopThread, Recorder
-from .test_connection import framed
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +228,7 @@ def test_versions_that_do_not_meet(lt: LoopThread, certificates) -> None:
 
 
 def test_a_handshake_that_never_ends_is_cut(lt: LoopThread, certificates) -> None:
-    """Slow loris: ten seconds by default (reliability reference, section 5)."""
+    """Slow loris: ten seconds by default."""
     server = TlsServer(serving(certificates).context, handshake_ms=30)
     handler = Recorder()
     listener = lt.do(

@@ -11,8 +11,7 @@ from kohort import Producer
 from kohort.processing.app import App
 from tests.clusters import Cluster
 from tests.patience import PATIENCE_S as PATIENCE_S
-
-from .exact_world import opened
+from tests.processing.exactly_once_world import opened
 
 
 class Running:

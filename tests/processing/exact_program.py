@@ -14,7 +14,7 @@ import threading
 from itertools import count
 
 from kohort import App, Permanent, Producer, Temporary
-from kohort.processing import exactly
+from kohort.processing.runtime import exactly_once as exactly
 from kohort.retry.progress import Progress
 from kohort.retry.store import Store
 

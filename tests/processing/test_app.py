@@ -9,11 +9,12 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from kohort import Admin, Consumer
+from kohort import Admin, Consumer, Producer
 from kohort.errors import BrokerError, ConfigError, UsageError
 from kohort.processing.app import App
 from kohort.retry import Permanent, Temporary
 from kohort.retry import headers as h
+from kohort.testing import VirtualClock
 from tests.patience import until
 from tests.processing.conftest import PATIENCE_S, Until
 
@@ -164,7 +165,7 @@ def test_batches_mark_what_failed(cluster, topic, produce, app, start) -> None:
 def test_a_batch_that_raises_is_halved_until_the_bad_one_is_alone(
     cluster, topic, produce, app, start
 ) -> None:
-    """B20: one bad record never fails its neighbours."""
+    """W7: one bad record never fails its neighbours."""
     produce(64)
     done = set()
     until = Until(63)
@@ -213,7 +214,7 @@ def in_a_process(record):
 
 
 def test_processes_and_one_record_that_kills_them(cluster, topic, app, start) -> None:
-    """C3: a process that dies is replaced, and the record that kills it twice, alone, fails."""
+    """W2: a process that dies is replaced, and the record that kills it twice, alone, fails."""
     from kohort import Producer
 
     out = f"{topic}-out"
@@ -238,7 +239,7 @@ def test_processes_and_one_record_that_kills_them(cluster, topic, app, start) ->
 
 
 def test_outputs_are_sent_only_by_what_succeeds(cluster, topic, produce, app, start) -> None:
-    """B7: what a failed try sent does not count."""
+    """W5: what a failed try sent does not count."""
     out = f"{topic}-out"
     cluster.create_topic(out, partitions=3)
     produce(50)
@@ -306,6 +307,34 @@ def test_a_second_member_takes_over_without_loss(cluster, topic, produce, app, s
     assert sorted(done) == list(range(3_000))
 
 
+def test_a_batch_handler_gets_as_many_as_it_takes(cluster, topic, produce, app, start) -> None:
+    """Issue 14, item 17: with 2,000 ready records no call had more than 180 of its 500."""
+    cluster.create_topic(f"{topic}-one", partitions=1)
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        for n in range(2_000):
+            producer.send(f"{topic}-one", b"%d" % n)
+    program = app(threads=1)
+    sizes: list[int] = []
+
+    @program.handler(f"{topic}-one", batch=True, max_batch=500)
+    def handle(batch):
+        sizes.append(len(batch))
+
+    running = start(program)
+    until(lambda: sum(sizes) == 2_000 or running.error, "all are handled")
+    running.stop()
+    assert max(sizes) == 500
+
+
+def test_a_virtual_clock_is_refused_in_words() -> None:
+    """Issue 14, item 16: it never ended, since no virtual clock drives worker threads."""
+    with VirtualClock():
+        program = App("g", bootstrap_servers="localhost:1")
+        program.handler("t")(lambda record: None)
+        with pytest.raises(UsageError, match="does not run under VirtualClock"):
+            program.run()
+
+
 def test_refusals(cluster, topic, app) -> None:
     program = app()
     with pytest.raises(UsageError, match="no handler"):
@@ -321,7 +350,7 @@ def test_refusals(cluster, topic, app) -> None:
         app(client={"fetch.max.wait": 3})
     with pytest.raises(ConfigError, match="decided by the app"):
         app(client={"group.id": "other"})
-    wrong = App("g", bootstrap_servers=cluster.bootstrap)
+    wrong = App("g", bootstrap_servers=cluster.bootstrap, topic_wait=0)
     wrong.handler("no-such-topic")(lambda record: None)
     with pytest.raises(BrokerError, match="does not exist; nothing was started"):
         wrong.run()

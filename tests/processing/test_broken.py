@@ -9,7 +9,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from kohort.client.types import OffsetAndMetadata, TopicPartition
+from kohort.client.common.types import OffsetAndMetadata, TopicPartition
 from kohort.errors import (
     BrokerError,
     CommitFailedError,
@@ -18,20 +18,20 @@ from kohort.errors import (
     KohortError,
     UsageError,
 )
-from kohort.processing import gatekeeper
-from kohort.processing import runner as shell
-from kohort.processing.circuit import CircuitConfig
-from kohort.processing.dispatch import Item, Order
-from kohort.processing.engine import Engine
-from kohort.processing.engine_core import Limits
-from kohort.processing.gatekeeper import Gatekeeper
-from kohort.processing.handlers import HandlerSpec, Invoker, Kind
-from kohort.processing.holding import Scanned
-from kohort.processing.partition import OnFailure
-from kohort.processing.pools import Finished, ProcessPool
-from kohort.processing.tasks import run_async
-from kohort.processing.tracker import PartitionTracker
-from kohort.processing.transactor import Transactor
+from kohort.processing.engine.circuit_breaker import CircuitConfig
+from kohort.processing.engine.dispatcher import Item, Order
+from kohort.processing.engine.engine import Engine
+from kohort.processing.engine.key_holds import Scanned
+from kohort.processing.engine.partition_state import OnFailure
+from kohort.processing.engine.state import Limits
+from kohort.processing.engine.tracker import PartitionTracker
+from kohort.processing.runtime import retry_topic_poller as gatekeeper
+from kohort.processing.runtime import runner as shell
+from kohort.processing.runtime.retry_topic_poller import Gatekeeper
+from kohort.processing.runtime.transactor import Transactor
+from kohort.processing.workers.handlers import HandlerSpec, Invoker, Kind
+from kohort.processing.workers.task_pool import run_async
+from kohort.processing.workers.worker_pools import Finished, ProcessPool
 from kohort.records import Record
 from kohort.retry.asking import Stamped, TopicView
 from kohort.retry.classify import Failure, stated
@@ -74,7 +74,7 @@ def test_a_stopped_partition_that_comes_back_is_worked_on(order: Order) -> None:
 
 
 def test_a_probe_that_follows_its_key_into_a_tier_does_not_end_probing() -> None:
-    """B16: half-open, the record let through goes behind its key (`hold_key`); the next is let
+    """W6: half-open, the record let through goes behind its key (`hold_key`); the next is let
     through, or the partition would stand still for ever."""
     config = CircuitConfig(tokens=1, pause_ms=1_000)
     engine = Engine([route(on_failure=OnFailure.HOLD_KEY, circuit=config)], crash_guard=False)
@@ -102,7 +102,7 @@ def test_a_probe_that_follows_its_key_into_a_tier_does_not_end_probing() -> None
 
 
 def test_being_moved_about_is_not_dying() -> None:
-    """Retry reference A2: partitions that are given up in order were not left by a crash; else a
+    """A2: partitions that are given up in order were not left by a crash; else a
     quiet one becomes careful, and then its suspect goes to the failed topic untried."""
     world = World([route()], nothing)
     for _ in range(5):
@@ -380,7 +380,7 @@ class Unloadable:
 
 
 def test_a_process_that_cannot_even_start_is_not_its_records_fault() -> None:
-    """C3: else a program that cannot be imported sends all of its topic to the failed topic."""
+    """W2: else a program that cannot be imported sends all of its topic to the failed topic."""
     said: SimpleQueue[Finished] = SimpleQueue()
     pool = ProcessPool({"orders": HandlerSpec("orders", Unloadable())}, 1)
     engine = Engine([route(pool="processes")])
@@ -495,7 +495,7 @@ def test_a_commit_that_is_refused_in_a_rebalance_ends_nobody() -> None:
 
 
 def test_what_is_paused_follows_from_what_is_true_now() -> None:
-    """B4: no flag outlives a rebalance, and what is not assigned is never paused."""
+    """W4: no flag outlives a rebalance, and what is not assigned is never paused."""
 
     class Flags:
         def __init__(self):
@@ -529,7 +529,7 @@ def test_what_is_paused_follows_from_what_is_true_now() -> None:
 
 
 def test_nobody_reads_the_failed_topic_by_itself() -> None:
-    """B6: what has failed for good is no input of the program that it failed in."""
+    """W8: what has failed for good is no input of the program that it failed in."""
     made = route()
     assert made.topics.failed not in Engine([made]).topics
 

@@ -14,10 +14,9 @@ from kohort.processing.app import App
 from kohort.retry import headers as h
 from kohort.retry.handling import UNANSWERED, decode_all
 from kohort.serdes import JsonSchemaSerde, SchemaRegistry, Serde, Serdes
+from tests.processing.conftest import PATIENCE_S, Until
+from tests.processing.test_exact import read_committed, wait_for
 from tests.serdes.fake_registry import Registry, running
-
-from .conftest import PATIENCE_S, Until
-from .test_exact import read_committed, wait_for
 
 SCHEMA = {"type": "object"}
 

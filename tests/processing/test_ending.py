@@ -16,17 +16,16 @@ import pytest
 
 from kohort.errors import KafkaTimeoutError
 from kohort.processing.app import App, Ended
-from kohort.processing.engine import Done, Engine
-from kohort.processing.exact import ExactEngine, Verdict
-from kohort.processing.exact_runner import ExactRunner
-from kohort.processing.outbox import Output
-from kohort.processing.pools import ThreadPool
-from kohort.processing.publishing import Published
-from kohort.processing.runner import Runner
-
-from .conftest import PATIENCE_S
-from .test_broken import TP, records, started
-from .world import route
+from kohort.processing.engine.engine import Done, Engine
+from kohort.processing.engine.exactly_once_engine import ExactEngine, Verdict
+from kohort.processing.engine.outbox import Output
+from kohort.processing.runtime.exactly_once_runner import ExactRunner
+from kohort.processing.runtime.publishing import Published
+from kohort.processing.runtime.runner import Runner
+from kohort.processing.workers.worker_pools import ThreadPool
+from tests.processing.conftest import PATIENCE_S
+from tests.processing.test_broken import TP, records, started
+from tests.processing.world import route
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = """

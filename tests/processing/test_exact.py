@@ -1,4 +1,4 @@
-"""`App(exactly_once=...)` with a real broker and a real database (retry reference E, spec 6.3)."""
+"""`App(exactly_once=...)` with a real broker and a real database (E2, E3, spec 6.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kill table with processes that are really killed, and really hang (retry reference E2, X3).
+"""The kill table with processes that are really killed, and really hang (E2, X3).
 
 Sockets, the broker's coordinators and SQLite's file are real here; `test_exact_world` has the same
 rows, and many more lives, in virtual time.
@@ -19,9 +19,8 @@ from kohort.retry.policy import RetryPolicy, RetryTopics
 from kohort.retry.store import open_store
 from tests.clusters import APACHE, Cluster
 from tests.e2e.broker_process import ROOT
-
-from .exact_program import OUT, TOPIC
-from .test_exact import read_committed, wait_for
+from tests.processing.exact_program import OUT, TOPIC
+from tests.processing.test_exact import read_committed, wait_for
 
 RECORDS = 120
 PATIENCE_S = 120.0  # two starts of Python and many rebalances, on a machine that is busy
@@ -79,11 +78,15 @@ def mode(request: pytest.FixtureRequest, where: str, tmp_path: Path) -> str:
     return "kafka" if where == "kafka" else f"sqlite:///{tmp_path}/results.db"
 
 
-def everywhere(kafka: list[str], store: list[str]) -> list:
-    """(where, place) for each place of a kind of transaction."""
-    found: list = [("kafka", place) for place in kafka]
-    found += [("sqlite", place) for place in store]
-    return found + [pytest.param("postgres", p, marks=pytest.mark.postgres) for p in store]
+def everywhere(kafka: list[str], store: list[str], first: int = 0) -> list:
+    """(where, place) for each place of a kind of transaction; `make test` runs one per store."""
+    rows = []
+    for where, places in (("kafka", kafka), ("sqlite", store), ("postgres", store)):
+        database = [pytest.mark.postgres] if where == "postgres" else []
+        for n, place in enumerate(places):
+            more = [] if n == first else [pytest.mark.extended]
+            rows.append(pytest.param(where, place, marks=[*database, *more]))
+    return rows
 
 
 def ask(url: str, sql: str) -> list[tuple]:
@@ -121,7 +124,7 @@ def finish(cluster: Cluster, mode: str, process: subprocess.Popen[bytes]) -> Non
 @pytest.mark.parametrize("number", [5, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("where", "place"),
-    everywhere(["begun", "offsets", "committed"], ["published", "inside", "stored"]),
+    everywhere(["begun", "offsets", "committed"], ["published", "inside", "stored"], first=1),
 )
 def test_killed_in_the_midst_of_a_transaction(cluster, program, mode, place, number) -> None:
     """Before, between and after; the next process starts at once, as the same static member."""
@@ -130,7 +133,11 @@ def test_killed_in_the_midst_of_a_transaction(cluster, program, mode, place, num
     finish(cluster, mode, program(mode, instance="one"))
 
 
-@pytest.mark.parametrize("instances", [("", ""), ("one", "two")], ids=["dynamic", "static"])
+@pytest.mark.parametrize(
+    "instances",
+    [("", ""), pytest.param(("one", "two"), marks=pytest.mark.extended)],
+    ids=["dynamic", "static"],
+)
 @pytest.mark.parametrize(("where", "place"), everywhere(["stop:offsets"], ["stop:published"]))
 def test_a_process_that_hangs_and_comes_back(cluster, program, mode, place, instances) -> None:
     """E2, "zombie": another member has its partitions when it goes on with its transaction.

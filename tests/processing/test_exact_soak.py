@@ -1,4 +1,4 @@
-"""Both exactly-once modes while processes die and hang, coordinators and leaders move (E, X3, R1).
+"""Both exactly-once modes while processes die and hang, coordinators and leaders move (E2, X3, R1).
 
 Every input's result is there once, or it has failed once; within a key what never failed keeps its
 order, whatever failed around it (4.12, 5.4), also when the handler is slow now and then.
@@ -22,10 +22,9 @@ import pytest
 from kohort import Producer
 from tests.clusters import Embedded as Cluster
 from tests.e2e.broker_process import ROOT
-
-from .exact_program import OUT, TOPIC
-from .test_exact import read_committed, rows, wait_for
-from .test_exact_kills import CONFIG, FAILED
+from tests.processing.exact_program import OUT, TOPIC
+from tests.processing.test_exact import read_committed, rows, wait_for
+from tests.processing.test_exact_kills import CONFIG, FAILED
 
 LIFE_S = float(os.environ.get("KOHORT_APP_SOAK_S", "30"))
 SEED = int(os.environ.get("KOHORT_SOAK_SEED", "1"))

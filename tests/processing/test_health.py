@@ -11,24 +11,23 @@ import threading
 import pytest
 
 from kohort import Permanent, Temporary
-from kohort.client.health import ConsumerHealth, PartitionHealth
-from kohort.client.types import TopicPartition
+from kohort.client.common.types import TopicPartition
+from kohort.client.consumer.health import ConsumerHealth, PartitionHealth
 from kohort.errors import BrokerError, ErrorCode
-from kohort.processing import runner
 from kohort.processing.app import App
-from kohort.processing.circuit import CircuitConfig
-from kohort.processing.engine import Done, Engine
-from kohort.processing.health import PAUSED, Reading, examine, reading
-from kohort.processing.outbox import Output
-from kohort.processing.partition import OnFailure
+from kohort.processing.engine.circuit_breaker import CircuitConfig
+from kohort.processing.engine.engine import Done, Engine
+from kohort.processing.engine.health import PAUSED, Reading, examine, reading
+from kohort.processing.engine.outbox import Output
+from kohort.processing.engine.partition_state import OnFailure
+from kohort.processing.runtime import runner
 from kohort.retry.classify import stated
 from tests.clusters import APACHE
 from tests.e2e.broker_process import ROOT
 from tests.patience import PATIENCE_S
-
-from .test_broken import TP, records, started
-from .test_exact import wait_for
-from .world import route
+from tests.processing.test_broken import TP, records, started
+from tests.processing.test_exact import wait_for
+from tests.processing.world import route
 
 SECOND = 1_000
 PROGRAM = """

@@ -1,4 +1,4 @@
-"""An exactly-once program whose group has gone on without it (retry reference E2, "zombie").
+"""An exactly-once program whose group has gone on without it (E2, "zombie").
 
 It hangs in the midst of a transaction, is expelled, and another one does its work. What it does
 when it comes back must not be seen, wherever it stood: reading on, giving its partitions up in a
@@ -15,9 +15,8 @@ import pytest
 from kohort import Admin, Producer
 from kohort.processing.app import App
 from tests.expelling import expel
-
-from .conftest import PATIENCE_S
-from .test_exact import read_committed, wait_for
+from tests.processing.conftest import PATIENCE_S
+from tests.processing.test_exact import read_committed, wait_for
 
 RECORDS = 60
 

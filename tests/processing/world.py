@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from kohort.errors import KohortError
-from kohort.processing.dispatch import Item, Order
-from kohort.processing.engine import NOT_BEGUN, Done, Engine, Outcome
-from kohort.processing.engine_core import Limits
-from kohort.processing.holding import Scanned, waiting_in
-from kohort.processing.partition import OnFailure, Route
+from kohort.processing.engine.dispatcher import Item, Order
+from kohort.processing.engine.engine import NOT_BEGUN, Done, Engine, Outcome
+from kohort.processing.engine.key_holds import Scanned, waiting_in
+from kohort.processing.engine.partition_state import OnFailure, Route
+from kohort.processing.engine.state import Limits
 from kohort.records import Record
 from kohort.retry.classify import Classifier
 from kohort.retry.policy import RetryPolicy, RetryTopics

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kohort.records import KERNEL, Record
+from kohort.records import KERNEL, Record, check_produced, crc_matches, iter_batches
 from kohort.records.layout import BatchHeader
 
 Fields = tuple[Any, ...]
@@ -56,13 +56,24 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def raw_record(delta: int, key: bytes | None, value: bytes | None, tail: bytes = b"\0") -> bytes:
-    """One record by hand; `tail` is its header count and headers."""
-    fields = [b"\0" + varint(0) + varint(delta)]
+def raw_record(
+    delta: int,
+    key: bytes | None,
+    value: bytes | None,
+    tail: bytes = b"\0",
+    *,
+    timestamp: int = 0,
+) -> bytes:
+    """One record by hand; `tail` is its header count and headers, `timestamp` a difference."""
+    fields = [b"\0" + varint(timestamp) + varint(delta)]
     for data in (key, value):
         fields.append(varint(-1) if data is None else varint(len(data)) + data)
     body = b"".join(fields) + tail
     return varint(len(body)) + body
+
+
+RECORDS = raw_record(0, b"k", b"x") + raw_record(1, None, b"y", b"\x02\x02n\x01")
+"""Two that are sound."""
 
 
 def raw_batch(
@@ -73,12 +84,13 @@ def raw_batch(
     last_delta: int | None = None,
     attributes: int = 0,
     producer_id: int = -1,
+    base_sequence: int = 0,
     max_timestamp: int = 2000,
 ) -> bytes:
     """A batch by hand, whatever its records are, with a right CRC."""
     last = count - 1 if last_delta is None else last_delta
     checked = struct.pack(
-        ">hiqqqhii", attributes, last, 1000, max_timestamp, producer_id, 0, 0, count
+        ">hiqqqhii", attributes, last, 1000, max_timestamp, producer_id, 0, base_sequence, count
     )
     checked += records
     crc = IMPLEMENTATIONS[0].crc32c(checked)
@@ -106,3 +118,14 @@ def drained(chunk: Any, size: int = 100) -> list[tuple[int, bytes | None]]:
     while records := chunk.next_records(size):
         out += [(record.offset, record.value) for record in records]
     return out
+
+
+def checked_set(data: bytes) -> list[BatchHeader]:
+    """The batches of a set, each of which a broker would take, wherever it is to stand."""
+    headers = list(iter_batches(data, strict=True))
+    for header in headers:
+        assert crc_matches(data, header)
+        sent = bytearray(data[header.position : header.position + header.size])
+        sent[:8] = bytes(8)
+        assert check_produced(sent, BatchHeader(sent)).latest == max(header.max_timestamp, -1)
+    return headers

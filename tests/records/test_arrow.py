@@ -21,8 +21,7 @@ from kohort.records.arrow import (
     to_record_batch,
 )
 from kohort.records.implementation import Lent
-
-from .conftest import batch_of, fields
+from tests.records.conftest import batch_of, fields
 
 VALUES = [b"a", b"bb", b"ccc"]
 

@@ -15,10 +15,8 @@ from kohort.records import (
     HeaderColumn,
     TimestampType,
     read_batch_header,
-    validate_record_set,
 )
-
-from .conftest import fields
+from tests.records.conftest import checked_set, fields
 
 
 def test_the_size_is_exact_and_the_limit_holds(impl: Any) -> None:
@@ -60,7 +58,7 @@ def test_a_batch_may_be_built_again_with_another_sequence(impl: Any) -> None:
         batch = builder.build(
             producer_id=1 << 40, producer_epoch=epoch, base_sequence=sequence, transactional=True
         )
-        (header,) = validate_record_set(batch, check_contents=True)
+        (header,) = checked_set(batch)
         assert (header.producer_id, header.producer_epoch) == (1 << 40, epoch)
         assert header.base_sequence == header.last_sequence == sequence
         assert header.is_transactional
@@ -281,9 +279,9 @@ def test_the_crc_of_records_that_were_summed_as_they_were_written(impl: Any) -> 
             for n in range(count):
                 builder.append(1_000 + n, b"%d" % n, bytes([n & 255]) * each)
             built = builder.build(producer_id=7, producer_epoch=0, base_sequence=count)
-            validate_record_set(built, check_contents=True)
+            checked_set(built)
             assert read_batch_header(built).producer_id == 7
         taken = builder.take(producer_id=8, producer_epoch=0, base_sequence=1)
-        validate_record_set(bytes(taken), check_contents=True)
+        checked_set(bytes(taken))
         builder.append(5, None, b"next")
-        validate_record_set(builder.build(), check_contents=True)
+        checked_set(builder.build())

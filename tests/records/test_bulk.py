@@ -16,9 +16,15 @@ import pytest
 
 from kohort.records import ALL_COLUMNS, DEFAULT_COLUMNS
 from kohort.records.implementation import KERNEL, allocate
-
-from .conftest import IMPLEMENTATIONS, batch_of, crc_mended, marker, raw_batch, raw_record
-from .test_damage import outcome
+from tests.records.conftest import (
+    IMPLEMENTATIONS,
+    batch_of,
+    crc_mended,
+    marker,
+    raw_batch,
+    raw_record,
+)
+from tests.records.test_damage import outcome
 
 SIZES = [0, 1, 15, 16, 17, 62, 63, 64, 100, 127, 128, 8191, 8192, 8193, 20_000]
 

@@ -12,8 +12,7 @@ import pytest
 
 from kohort.errors import ConcurrentUseError, CorruptRecordError, UsageError
 from kohort.records import ALL_COLUMNS, TimestampType
-
-from .conftest import (
+from tests.records.conftest import (
     IMPLEMENTATIONS,
     batch_of,
     crc_mended,
@@ -147,8 +146,9 @@ def test_a_first_batch_cut_off_is_damage(impl: Any) -> None:
     for cut in range(1, len(batch)):
         chunk = impl.Chunk("t", 0, batch[:cut], 5)
         assert not chunk.exhausted
-        with pytest.raises(CorruptRecordError):
+        with pytest.raises(CorruptRecordError) as caught:
             chunk.next_records(1)
+        assert caught.value.batch == batch[:cut]
         chunk.skip_batch()
         assert chunk.exhausted
         assert chunk.position in (6, 8)
@@ -170,7 +170,7 @@ def test_damage_waits_for_its_turn_stays_and_can_be_skipped(impl: Any) -> None:
             chunk.next_columns()
         error = caught.value
         assert (error.topic, error.partition, error.offset) == ("topic", 4, 3)
-        assert error.next_offset == 6
+        assert (error.next_offset, error.batch) == (6, bytes(bad))
         assert (chunk.position, chunk.exhausted) == (3, False)
     chunk.skip_batch()
     assert [offset for offset, _ in drained(chunk)] == [6, 7, 8]

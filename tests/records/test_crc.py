@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import IMPLEMENTATIONS
+from tests.records.conftest import IMPLEMENTATIONS
 
 # RFC 3720, appendix B.4, and the usual check value.
 VECTORS = [

@@ -7,6 +7,7 @@ again, parsing itself is attacked. The bar is one family of errors, no hang, and
 from __future__ import annotations
 
 import random
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -15,8 +16,8 @@ import pytest
 from kohort.errors import CorruptRecordError
 from kohort.records import ALL_COLUMNS, Compression
 from kohort.records.arrow import to_record_batch
-
-from .conftest import IMPLEMENTATIONS, batch_of, crc_mended, fields, marker
+from kohort.records.layout import MAX_OFFSET
+from tests.records.conftest import IMPLEMENTATIONS, batch_of, crc_mended, fields, marker
 
 HEADERS = [("name", b"value"), ("other", None)]
 # Bytes that no CRC covers: base offset, and partition leader epoch.
@@ -174,3 +175,64 @@ def test_noise(impl: Any) -> None:
         data = random.Random(seed).randbytes(seed + 1)
         with pytest.raises(CorruptRecordError):
             impl.Chunk("t", 0, data, 0).next_records(5)
+
+
+FIELDS = (
+    (0, ">q"), (8, ">i"), (12, ">i"), (16, ">b"), (21, ">h"), (23, ">i"), (57, ">i"), (70, ">b"),
+)  # fmt: skip
+"""Fields of a batch's header, and a byte of its records, by their place."""
+
+
+def odd_set(chance: random.Random) -> tuple[bytes, int, dict[str, Any]]:
+    """A set whose headers say odd things, often at the end of all offsets; how it is read."""
+    base = MAX_OFFSET - chance.randrange(12) if chance.random() < 0.3 else 0
+    parts: list[bytes] = []
+    after = base
+    for _ in range(chance.randint(1, 4)):
+        offset = min(after, MAX_OFFSET)
+        control = chance.random() < 0.15
+        batch = bytearray(marker(offset, 7, abort=chance.random() < 0.5) if control
+                          else small(chance.choice((0, 0, 3)), offset))  # fmt: skip
+        if chance.random() < 0.3:
+            batch[22] |= 0x10
+            struct.pack_into(">q", batch, 43, 7)
+        for at, kind in chance.sample(FIELDS, chance.choice((0, 0, 1, 2))):
+            most = 2 ** (struct.calcsize(kind) * 8 - 1) - 1
+            odd = (0, 1, -1, -2, 2, 3, chance.randrange(-5, 60), most, -most - 1)
+            struct.pack_into(kind, batch, at, chance.choice(odd))
+        if chance.random() < 0.8:
+            crc = IMPLEMENTATIONS[0].crc32c(batch[21:])
+            struct.pack_into(">I", batch, 17, crc)
+        parts.append(bytes(batch))
+        after += 3 + chance.choice((0, 0, 2))
+    data = b"".join(parts)
+    if chance.random() < 0.2:
+        data = data[: chance.randrange(len(data))]
+    options: dict[str, Any] = {"aborted": [(7, base)]} if chance.random() < 0.4 else {}
+    if chance.random() < 0.4:
+        options["end_offset"] = min(base + chance.randrange(12), MAX_OFFSET)
+    return data, min(base + chance.choice((0, 0, 1, 4)), MAX_OFFSET), options
+
+
+def transcript(impl: Any, data: bytes, start: int, give: Give, options: Any) -> list[Any]:
+    """All that a chunk says of itself after each call."""
+    chunk = impl.Chunk("t", 0, data, start, max_decompressed=100_000, **options)
+    seen: list[Any] = []
+    while not chunk.exhausted and len(seen) < 40:
+        try:
+            what: Any = give(chunk)
+        except CorruptRecordError as error:
+            what = (str(error), error.offset, error.next_offset)
+            chunk.skip_batch()
+        seen.append((what, chunk.exhausted, chunk.position, chunk.leader_epoch))
+    return seen
+
+
+@pytest.mark.parametrize("give", [as_records, as_columns])
+def test_both_say_the_same_after_each_call(give: Give) -> None:
+    """Whether it is exhausted, where it stands, where to skip to; up to the last offset of all."""
+    for seed in range(1_500):
+        data, start, options = odd_set(random.Random(seed))
+        one, *others = (transcript(impl, data, start, give, options) for impl in IMPLEMENTATIONS)
+        assert all(other == one for other in others), seed
+        assert all(-1 <= position <= MAX_OFFSET for _, _, position, _ in one), seed

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from kohort.records import BatchBuilder, BatchHeader, Compression, validate_record_set
+from kohort.records import BatchBuilder, BatchHeader, Compression
 from kohort.wire import Message, decode_response, encode_request
 from kohort.wire.messages.fetch_request import FetchPartition, FetchRequest, FetchTopic
 from kohort.wire.messages.fetch_response import FetchResponse
@@ -23,6 +23,7 @@ from kohort.wire.messages.produce_request import (
 )
 from kohort.wire.messages.produce_response import ProduceResponse
 from tests.patience import PATIENCE_S
+from tests.records.conftest import checked_set
 
 FETCH_VERSION, PRODUCE_VERSION = 11, 8
 # The mock cluster of librdkafka speaks these; the default logger would write to stderr.
@@ -92,7 +93,7 @@ def test_we_read_librdkafka(impl: Any, mock: Mock) -> None:
     got: list[Any] = []
     codecs: set[int] = set()
     for batch in mock.batches():
-        codecs.add(validate_record_set(batch, check_contents=True)[0].codec)
+        codecs.add(checked_set(batch)[0].codec)
         records = impl.Chunk(mock.topic, 0, batch, 0).next_records(1000)
         got += [(r.timestamp, r.key, r.value, list(r.headers)) for r in records]
     assert got == ROWS

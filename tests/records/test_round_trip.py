@@ -8,10 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kohort.records import ALL_COLUMNS, Compression, validate_record_set
+from kohort.records import ALL_COLUMNS, Compression
 from kohort.records.arrow import encode_record_batch, to_record_batch
-
-from .conftest import IMPLEMENTATIONS, fields
+from tests.records.conftest import IMPLEMENTATIONS, checked_set, fields
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 DATA = st.none() | st.binary(max_size=300)
@@ -35,7 +34,7 @@ def test_bytes_and_values_are_equal_in_both(records: list[Any], codec: Compressi
         for impl in IMPLEMENTATIONS
     ]  # fmt: skip
     assert all(batch == batches[0] for batch in batches)
-    assert validate_record_set(batches[0], check_contents=True)[0].record_count == len(records)
+    assert checked_set(batches[0])[0].record_count == len(records)
     for impl in IMPLEMENTATIONS:
         chunk = impl.Chunk("t", 3, batches[0], 50)
         got = [fields(record) for record in chunk.next_records(1000)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kohort.retry.classify import (
     Classifier,
     Disposition,
@@ -41,8 +43,37 @@ def test_causes_are_searched() -> None:
     assert sort.classify(raised(RuntimeError("x"), raised(Permanent("told")))).reason == "told"
 
 
+class NotFoundError(OSError, ValueError):
+    """As some client libraries have it: the network's, and a ValueError."""
+
+
+@pytest.mark.parametrize(
+    ("error", "permanent"),
+    [
+        (KeyError("amount"), True), (TypeError("None + 1"), True), (ValueError("abc"), True),
+        (IndexError("3"), True), (AttributeError("x"), True), (NameError("x"), True),
+        (ZeroDivisionError("x"), True), (UnicodeDecodeError("utf-8", b"", 0, 1, "bad"), True),
+        (AssertionError("x"), True),
+        (TimeoutError("x"), False), (ConnectionError("x"), False), (RuntimeError("x"), False),
+        (NotFoundError("x"), False), (Exception("x"), False),
+    ],
+)  # fmt: skip
+def test_what_the_record_or_the_program_causes_is_permanent(
+    error: Exception, permanent: bool
+) -> None:
+    """A missing field is no dependency that is down: it does not travel through every topic."""
+    assert Classifier().classify(raised(error)).permanent is permanent
+    assert not Classifier(temporary=(type(error),)).classify(raised(error)).permanent
+    assert not Classifier().classify(raised(RuntimeError("down"), raised(error))).permanent
+
+
+def test_a_listed_cause_is_nearer_than_the_default() -> None:
+    sort = Classifier(temporary=(RuntimeError,))
+    assert not sort.classify(raised(ValueError("x"), raised(RuntimeError("down")))).permanent
+
+
 def test_a_cycle_of_causes_ends() -> None:
-    one, two = ValueError("1"), ValueError("2")
+    one, two = RuntimeError("1"), RuntimeError("2")
     one.__cause__, two.__cause__ = two, one
     assert not Classifier().classify(one).permanent
 

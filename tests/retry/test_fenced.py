@@ -1,4 +1,4 @@
-"""Retry reference E2: every row of its kill table, and a walk over random kills (spec 6.3)."""
+"""E2: every row of its kill table, and a walk over random kills (spec 6.3)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kohort.errors import DataLossError
-from kohort.retry.classify import Permanent, Temporary
+from kohort.retry.classify import Permanent, RetryAfter, Temporary
 from kohort.retry.copies import Attempt, redrive_copy
 from kohort.retry.effects import Insert
 from kohort.retry.fenced import RawRecord
@@ -47,6 +47,18 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
     made.close()
 
 
+@pytest.mark.parametrize("behind_ms", [5_000, 600_000])
+def test_an_executor_whose_clock_is_behind_does_what_the_driver_planned(
+    world: World, behind_ms: int
+) -> None:
+    """A record is due by the broker's time and the driver's; five seconds ended the pipeline."""
+    world.produce(0, b"1", b"ok")
+    world.behind_ms = behind_ms
+    world.run_all()
+    world.check()
+    assert world.slept_ms == 0
+
+
 def test_everything_ends_loaded_or_failed(world: World) -> None:
     """Spec 5.3, 6.3: permanent to failed, temporary through its tiers, the rest at once."""
     world.produce(0, b"ok", b"bad", b"1", b"3", b"4")
@@ -60,10 +72,48 @@ def test_everything_ends_loaded_or_failed(world: World) -> None:
     assert sorted(reasons) == [("bad", "fatal"), ("not_yet", "exhausted")]
 
 
+def later(record: Record, _store: object) -> object:
+    """The first try asks for 12 s, which is two tiers of 5 s and one of 2 s."""
+    if not record.attempt:
+        raise RetryAfter("12s", "busy")
+    return row(record)
+
+
+def test_retry_after_waits_past_the_longest_delay_and_uses_up_one_attempt(world: World) -> None:
+    """Spec 5.3, 6.5: the ledger follows the copy from tier to tier."""
+    world.handle = later
+    start = world.now
+    world.produce(0, b"a", b"b")
+    world.run_all()
+    world.check()
+    assert world.now - start >= 12_000
+    assert world.ask("SELECT DISTINCT attempt FROM loaded") == [(1,)]
+    assert world.ask("SELECT DISTINCT retry_number, status FROM kohort_ledger") == [(1, "done")]
+    assert [len(world.logs[f"in.g.retry.{tier}", 0]) for tier in ("2s", "5s")] == [2, 4]
+
+
+@settings(
+    max_examples=20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(kills=st.lists(st.sampled_from(KILLS), max_size=8), chunk=st.integers(1, 4))
+def test_kills_while_records_wait_on(tmp_path: Path, kills: list[str], chunk: int) -> None:
+    """X3: a wait that passes through several tiers loses and repeats nothing."""
+    world = World(f"sqlite:///{tmp_path}/{next(numbers)}.sqlite", handle=later)
+    world.produce(0, b"a", b"b", b"c")
+    world.kills.at = list(kills)
+    world.run_all(chunk)
+    world.kills.at = []
+    world.check()
+    assert world.loaded() == ["in/0/0", "in/0/1", "in/0/2"]
+    world.close()
+
+
 @pytest.mark.parametrize("place", KILLS)
 @pytest.mark.parametrize("topic", ["in", "in.g.retry.2s", "in.g.retry.5s"])
 def test_a_kill_anywhere_changes_nothing(world: World, place: str, topic: str) -> None:
-    """Retry reference E2, the kill table's first four rows, on the source and on each tier."""
+    """E2, the kill table's first four rows, on the source and on each tier."""
     world.produce(0, b"ok", b"bad", b"1", b"2", b"3", b"4")
     killed = False
     for _ in range(100):
@@ -309,3 +359,22 @@ def test_only_the_copy_that_the_ledger_names_is_backed(world: World) -> None:
     backed = [backs_failed(Place(world.topics.failed, 0, c.offset), state) for c in copies]
     assert backed == [False, True]
     store.close()
+
+
+def test_the_ledger_forgets_what_was_loaded_long_ago_and_nothing_else(world: World) -> None:
+    """A duplicate of a forgotten copy stays inert; what waits or has failed is kept."""
+    world.produce(0, b"ok", b"bad", b"1", b"3")
+    world.run_all()
+    tier = next(name for name in world.topics.delays_ms if world.logs[name, 0])
+    store = world.store()
+    last = max(int(str(at)) for (at,) in world.ask("SELECT closed_at FROM kohort_ledger"))
+    assert store.vacuum("p", last - 60_000) == 0
+    assert store.vacuum("other", last + 1) == 0
+    assert store.vacuum("p", last + 1) == 1 + 3
+    assert world.ask("SELECT retry_id, status FROM kohort_ledger") == [("in/0/1", "failed")]
+    world.logs[tier, 0].append(world.logs[tier, 0][0]._replace(offset=len(world.logs[tier, 0])))
+    world.produce(0, b"2")
+    world.run("in", 0)
+    assert store.vacuum("p", last + 10_000_000) == 0, "one waits"
+    world.run_all()
+    world.check()

@@ -1,4 +1,4 @@
-"""R3, R6, retry reference D2: the gate is never early and never stuck, on a simulated log."""
+"""R3, R6, D2: the gate is never early and never stuck, on a simulated log."""
 
 from __future__ import annotations
 

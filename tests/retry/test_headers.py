@@ -1,4 +1,4 @@
-"""R5 and retry reference A2: what a copy carries, and that nothing coming back is trusted."""
+"""R5, A2: what a copy carries, and that nothing coming back is trusted."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kohort.config import parse_duration_ms
 from kohort.errors import ConfigError
 from kohort.retry.policy import MAX_TOPIC_NAME_CHARS, RetryPolicy, RetryTopics, topic_name
 
@@ -30,15 +31,18 @@ def test_walking_the_sequence_visits_each_retry_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attempted", "least", "number"), [(0, "20m", 3), (0, "1h", 6), (3, "2h", 6), (6, "1s", None)]
-)
-def test_retry_after_picks_the_first_later_tier_that_is_long_enough(
-    attempted: int, least: str, number: int | None
+    ("attempted", "least", "number", "label"),
+    [
+        (0, "20m", 1, "30m"), (0, "45m", 1, "1h"), (0, "1h", 1, "1h"), (0, "1m", 1, "5m"),
+        (5, "1m", 6, "1h"), (3, "2h", 4, "1h"), (6, "1s", None, None),
+    ],
+)  # fmt: skip
+def test_retry_after_uses_up_one_attempt_and_chooses_a_tier_that_is_long_enough(
+    attempted: int, least: str, number: int | None, label: str | None
 ) -> None:
-    from kohort.config import parse_duration_ms
-
+    """Spec 5.3: the number grows by one; the tier is the shortest that covers the wait."""
     step = RetryPolicy.default().next_step(attempted, parse_duration_ms(least))
-    assert (step.number if step else None) == number
+    assert (step and step.number, step and step.tier.label) == (number, label)
 
 
 @pytest.mark.parametrize("text", ["0s", "5m 0s", "31d", "5x", "-5m", " ".join(["1s"] * 65)])

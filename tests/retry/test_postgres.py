@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from kohort.processing.store_transactor import done_at
-from kohort.retry.effects import Execute, Insert, statements
+from kohort.processing.runtime.store_transactor import done_at
+from kohort.retry.effects import Execute, Insert, Upsert, statements
 from kohort.retry.headers import Origin
 from kohort.retry.ledger import FenceMove, LedgerRow, Place, Status
 from kohort.retry.postgres import translate_marks
@@ -148,6 +148,104 @@ def test_programs_that_start_at_once_make_the_tables_together(database: str) -> 
     for thread in threads:
         thread.join(PATIENCE_S)
     assert not failures
+
+
+@pytest.mark.parametrize("code", ["40001", "40P01"])
+def test_a_transaction_that_lost_a_conflict_is_run_again_in_place(store: Store, code: str) -> None:
+    """It ended the Spark task, and enough of them the pipeline."""
+    store.prepare()
+    store.open_fence("p", "in", "", 0, 0, 1)
+    store.execute(statements([Execute("CREATE SEQUENCE tries"), Execute("CREATE TABLE n (n INT)")]))
+    raising = f"DO $$ BEGIN IF nextval('tries') < 4 THEN RAISE SQLSTATE '{code}'; END IF; END $$"
+    change = Transaction(
+        "p", FenceMove("in", 0, 0, 5), 1,
+        statements([Insert("n", {"n": 1}), Execute(raising)]),
+    )  # fmt: skip
+    assert store.apply(change) is Applied.COMMITTED
+    assert store.query("SELECT n FROM n") == [(1,)]
+
+
+def test_two_partitions_that_deadlock_are_both_written(store: Store) -> None:
+    """A counter by `Execute`, whose order is the handler's: PostgreSQL ends one of the two."""
+    store.prepare()
+    table = "CREATE TABLE c AS SELECT g AS k, 0 AS n FROM generate_series(0, 1) g"
+    store.execute(statements([Execute(table)]))
+    other, together = open_store(store.url), threading.Barrier(2)
+    done: list[Applied] = []
+
+    def count(mine: Store, partition: int) -> None:
+        add = "UPDATE c SET n = n + 1 WHERE k = ?"
+        second = f"{add} AND n >= 0"
+        known, waited = mine._sql, list[bool]()
+
+        def meet(sql: str) -> str:
+            if sql == second and not waited:  # both have their first row by now
+                waited.append(True)
+                together.wait(PATIENCE_S)
+            return known(sql)
+
+        mine._sql = meet
+        effects = [Execute(add, (partition,)), Execute(second, (1 - partition,))]
+        move = FenceMove("in", partition, 0, 5)
+        done.append(mine.apply(Transaction("p", move, 1, statements(effects))))
+
+    for partition in (0, 1):
+        store.open_fence("p", "in", "", partition, 0, 1)
+    threads = [threading.Thread(target=count, args=each) for each in ((store, 0), (other, 1))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert done == [Applied.COMMITTED] * 2
+    assert store.query("SELECT k, n FROM c ORDER BY k") == [(0, 2), (1, 2)]
+    other.close()
+
+
+def written(store: Store, *effects: Insert | Upsert | Execute) -> list[tuple[str, list[object]]]:
+    """What `store` is asked to write for the effects, statement by statement."""
+    ordered = store._in_lock_order(statements(effects))
+    return [(part.table, [row[0] for row in part.rows]) for part in ordered]
+
+
+def test_rows_are_locked_by_table_and_key_and_a_key_is_written_once(store: Store) -> None:
+    store.execute(statements([
+        Execute("CREATE TABLE a (k TEXT PRIMARY KEY, n INT)"),
+        Execute("CREATE TABLE b (k BIGINT PRIMARY KEY, n INT)"),
+        Execute("CREATE TABLE padded (k CHAR(4) PRIMARY KEY, n INT)"),
+    ]))  # fmt: skip
+
+    def put(table: str, key: object, n: int = 0) -> Upsert:
+        return Upsert(table, {"k": key, "n": n}, ("k",))
+
+    both = [put("a", "z"), put("b", 9), put("a", "b", 1), put("b", 10), put("a", "b", 2)]
+    assert written(store, *both) == [("a", ["b", "z"]), ("b", [9, 10])]
+    update = Execute("UPDATE a SET n = n + 1 WHERE k = ?", ("z",))
+    kept = [put("a", "z"), update, put("a", "b")]
+    assert written(store, *kept) == [("a", ["z"]), ("", ["z"]), ("a", ["b"])]
+    # Equal in the database and not in Python: the order of the records decides.
+    blank = [put("padded", "x "), put("padded", "w"), put("padded", "x")]
+    assert written(store, *blank) == [("padded", ["x ", "w", "x"])]
+    assert written(store, put("a", "z"), Insert("a", {"k": "b"})) == [("a", ["z"]), ("a", ["b"])]
+    store.prepare()
+    store.open_fence("p", "in", "", 0, 0, 1)
+    change = Transaction("p", FenceMove("in", 0, 0, 5), 1, statements(both))
+    assert store.apply(change) is Applied.COMMITTED
+    assert store.query("SELECT k, n FROM a ORDER BY k") == [("b", 2), ("z", 0)]
+
+
+def test_a_constraint_between_rows_of_one_table_has_the_order_of_the_records(store: Store) -> None:
+    store.prepare()
+    store.open_fence("p", "in", "", 0, 0, 1)
+    store.execute(statements([
+        Execute("CREATE TABLE t (k TEXT PRIMARY KEY, parent TEXT REFERENCES t)"),
+    ]))  # fmt: skip
+    rows = [
+        Upsert("t", {"k": "z", "parent": None}, ("k",)),
+        Upsert("t", {"k": "a", "parent": "z"}, ("k",)),
+    ]
+    change = Transaction("p", FenceMove("in", 0, 0, 5), 1, statements(rows))
+    assert store.apply(change) is Applied.COMMITTED
+    assert store.query("SELECT k FROM t ORDER BY k") == [("a",), ("z",)]
 
 
 @pytest.mark.parametrize("code", ["40001", "40P01", "25006", "57P01", "57P03", "53300", "55P03"])

@@ -8,10 +8,10 @@ import time
 import pytest
 
 from kohort import Admin, App, Producer
-from kohort.client.config import ConsumerConfig
-from kohort.client.types import TopicPartition
+from kohort.client.common.config import ConsumerConfig
+from kohort.client.common.types import TopicPartition
 from kohort.errors import ConfigError, FencedError, UsageError
-from kohort.processing.circuit import CircuitConfig
+from kohort.processing.engine.circuit_breaker import CircuitConfig
 from kohort.retry import Permanent
 from kohort.retry import headers as h
 from kohort.retry.policy import RetryPolicy, RetryTopics

@@ -36,7 +36,7 @@ def test_an_app_refuses_them(settings: Mapping[str, Any], said: str) -> None:
 
 def test_a_pipeline_refuses_them() -> None:
     pipeline = Pipeline("p", store="sqlite:///p.db")
-    for settings in ({"decode": "jsn"}, {"decode": JsonSerde()}, {"permanent": [1]}):
+    for settings in ({"decode": "jsn"}, {"decode": 5}, {"permanent": [1]}):
         with pytest.raises(ConfigError, match="the handler of 'orders'"):
             pipeline.handler("orders", **settings)(lambda record, store: None)
 
@@ -44,6 +44,8 @@ def test_a_pipeline_refuses_them() -> None:
 def test_what_decodes_is_taken() -> None:
     for number, decode in enumerate(("json", "text", None, int, JsonSerde())):
         App("g").handler(f"t{number}", decode=decode, permanent=[ValueError])(nothing)
+        pipeline = Pipeline("p", store="sqlite:///p.db")
+        pipeline.handler(f"t{number}", decode=decode)(lambda record, store: None)
 
 
 def test_exactly_once_is_a_word() -> None:

@@ -1,4 +1,4 @@
-"""Retry reference A2: how retry topics are made, verified and, where we may not, asked for."""
+"""A2: how retry topics are made, verified and, where we may not, asked for."""
 
 from __future__ import annotations
 

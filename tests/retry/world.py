@@ -44,6 +44,8 @@ class World:
     url: str
     policy: RetryPolicy = field(default_factory=lambda: RetryPolicy.parse("2s 2s 5s"))
     now: int = 1_000_000
+    behind_ms: int = 0
+    slept_ms: int = 0
     logs: dict[tuple[str, int], list[RawRecord]] = field(default_factory=lambda: defaultdict(list))
     checkpoint: dict[tuple[str, int], int] = field(default_factory=dict)
     open_batch: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
@@ -100,16 +102,21 @@ class World:
         return places
 
     def now_ms(self) -> int:
-        return self.now
+        """The executors' clock; `now` is that of driver and brokers."""
+        return self.now - self.behind_ms
 
     def sleep_ms(self, ms: int) -> None:
+        self.slept_ms += ms
         self.now += ms
 
     # What Spark does: plan, keep the plan, run it, remember that it is done
 
     def span(self, topic: str, partition: int, start: int, end: int) -> SourceRange:
         delay = self.topics.delays_ms.get(topic)
-        return SourceRange(topic, self.topic_id, partition, start, end, "in", delay, start == 0)
+        planned_ms = 0 if delay is None else self.now
+        return SourceRange(
+            topic, self.topic_id, partition, start, end, "in", delay, start == 0, planned_ms
+        )
 
     def run(self, topic: str, partition: int, chunk: int = 100) -> Report | None:
         """One micro-batch of one partition; a kill inside leaves the plan open, as Spark does."""

@@ -18,6 +18,12 @@ from kohort.testing import Cluster
 from kohort.wire import Message, decode_response, encode_request
 from kohort.wire.messages.api_versions_request import ApiVersionsRequest
 from kohort.wire.messages.api_versions_response import ApiVersionsResponse
+from kohort.wire.messages.incremental_alter_configs_request import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from kohort.wire.messages.incremental_alter_configs_response import IncrementalAlterConfigsResponse
 from kohort.wire.messages.metadata_request import MetadataRequest
 from kohort.wire.messages.metadata_response import MetadataResponse
 from kohort.wire.messages.sasl_authenticate_request import SaslAuthenticateRequest
@@ -25,8 +31,7 @@ from kohort.wire.messages.sasl_authenticate_response import SaslAuthenticateResp
 from kohort.wire.messages.sasl_handshake_request import SaslHandshakeRequest
 from kohort.wire.messages.sasl_handshake_response import SaslHandshakeResponse
 from tests.patience import PATIENCE_S
-
-from .conftest import PASSWORD, USER
+from tests.security.conftest import PASSWORD, USER
 
 Start = Callable[..., Cluster]
 M = TypeVar("M", bound=Message)
@@ -269,6 +274,21 @@ def test_connections_of_one_address_are_counted(start: Start) -> None:
     second.ask(MetadataRequest(topics=[]), MetadataResponse)
     fourth = Raw(cluster)
     assert not fourth.login(PlainClient(USER, PASSWORD)).error_code
+
+
+def test_how_many_connections_of_one_address_may_be_changed_while_it_runs(start: Start) -> None:
+    """KIP-226, issue F.22."""
+    cluster = start("SASL_PLAINTEXT")
+    first = Raw(cluster)
+    first.login(PlainClient(USER, PASSWORD))
+    config = AlterableConfig(name="max.connections.per.ip", value="2")
+    resource = AlterConfigsResource(resource_type=4, resource_name="", configs=[config])
+    request = IncrementalAlterConfigsRequest(resources=[resource])
+    [answer] = first.ask(request, IncrementalAlterConfigsResponse).responses
+    assert answer.error_code == 0
+    second = Raw(cluster)
+    second.shake("PLAIN")
+    assert Raw(cluster).is_cut()
 
 
 def test_sasl_where_nobody_asks_for_it() -> None:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from kohort import Admin, Producer
-from kohort.broker.jwks import Jwks
-from kohort.client.oidc import fetch_token
+from kohort.broker.security.jwks import Jwks
+from kohort.client.cluster.oidc import fetch_token
 from kohort.errors import AuthenticationError, ConfigError, ConnectionFailedError
 from kohort.sasl.oauthbearer import Token
 from kohort.sasl.tokens import TokenRules

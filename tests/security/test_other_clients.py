@@ -13,8 +13,7 @@ import pytest
 from kohort.testing import Cluster
 from kohort.testing.certificates import Certificates
 from tests.patience import PATIENCE_S, until
-
-from .conftest import PASSWORD, USER
+from tests.security.conftest import PASSWORD, USER
 
 Start = Callable[..., Cluster]
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")

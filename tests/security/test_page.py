@@ -15,8 +15,8 @@ import pytest
 import trustme
 
 from kohort import Admin, Consumer
-from kohort.broker.config import BrokerConfig
-from kohort.client.config import ConsumerConfig
+from kohort.broker.base.config import BrokerConfig
+from kohort.client.common.config import ConsumerConfig
 from kohort.spark.options import parse_source
 from kohort.testing import Cluster
 from tests.pages import blocks_of

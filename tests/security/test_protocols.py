@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from kohort import Admin, AsyncConsumer, Consumer, Producer
-from kohort.broker.taps import Moment
-from kohort.client.types import TopicPartition
+from kohort.broker.state.failpoints import Moment
+from kohort.client.common.types import TopicPartition
 from kohort.errors import (
     AuthenticationError,
     BrokerError,
@@ -25,8 +25,7 @@ from kohort.errors import (
 from kohort.testing import Cluster
 from kohort.testing.certificates import Certificates
 from tests.patience import PATIENCE_S, until
-
-from .conftest import PASSWORD, USER, settings
+from tests.security.conftest import PASSWORD, USER, settings
 
 Start = Callable[..., Cluster]
 PASSWORDS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -159,6 +158,7 @@ def test_what_waits_fails_with_the_login(start: Start) -> None:
     with Producer(**own, transactional_id="tx") as producer, pytest.raises(AuthenticationError):
         producer.init_transactions()
     with Consumer(**own, group_id="g") as consumer:
+        consumer.assign([TopicPartition("t", 0)])
         with pytest.raises(KohortError):
             consumer.commit({TopicPartition("t", 0): 1})
         with pytest.raises(AuthenticationError):

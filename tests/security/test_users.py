@@ -10,12 +10,11 @@ import pytest
 from kohort import Admin
 from kohort.broker.log.directory import DataDirectory
 from kohort.broker.log.files import MemoryFiles
-from kohort.broker.users import USERS_FILE, Users
+from kohort.broker.security.users import USERS_FILE, Users
 from kohort.errors import BrokerError, StorageError
 from kohort.sasl.scram import ScramCredential
 from kohort.testing import Cluster
-
-from .conftest import PASSWORD, USER, settings
+from tests.security.conftest import PASSWORD, USER, settings
 
 
 def opened(files: MemoryFiles, *given: str) -> Users:

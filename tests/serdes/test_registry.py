@@ -26,8 +26,7 @@ from kohort.serdes import (
     Undecodable,
 )
 from tests.patience import PATIENCE_S
-
-from .fake_registry import Registry, running
+from tests.serdes.fake_registry import Registry, running
 
 USER = {
     "type": "record",

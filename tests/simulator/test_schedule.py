@@ -1,4 +1,4 @@
-"""Virtual time: order, cancelling, and chance from the seed alone (reliability 8)."""
+"""Virtual time: order, cancelling, and chance from the seed alone (spec 9.1)."""
 
 from __future__ import annotations
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from kohort.cli.app import app, invoke
+from kohort.cli.common.root import app, invoke
 from kohort.errors import ConfigError
 from kohort.simulator.plan import ConsumerPlan, Plan
+from kohort.simulator.report import as_scenario, told
 from kohort.simulator.running import Options, run, shortest
 from kohort.simulator.scenario import load, parse
 from kohort.simulator.script import parse_step
-from kohort.simulator.telling import as_scenario, told
 
 FAILS = Plan(
     seed=3,

@@ -1,4 +1,4 @@
-"""One Spark session and one broker for all tests that need them (Spark reference 5.9)."""
+"""One Spark session and one broker for all tests that need them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def produce(cluster: Cluster) -> Callable[..., None]:
     """Produce records: tuples of (partition, key, value) and maybe headers."""
 
     def send(topic: str, *records: tuple[Any, ...]) -> None:
-        from kohort.client.producer import Producer
+        from kohort.client.producer.producer import Producer
 
         with Producer(bootstrap_servers=cluster.bootstrap) as producer:
             for partition, key, value, *headers in records:

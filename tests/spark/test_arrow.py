@@ -1,4 +1,4 @@
-"""The rows that Spark is given, as Arrow (Spark reference 1)."""
+"""The rows that Spark is given, as Arrow (spec 6.7)."""
 
 from __future__ import annotations
 
@@ -28,3 +28,14 @@ def test_no_headers_are_null(given: list[Any], skipped: int) -> None:
     shown = arrow.none_as_null(pa.array(lists, arrow.HEADERS).slice(skipped))
     assert shown.type == arrow.HEADERS
     assert shown.to_pylist() == [r or None for r in lists[skipped:]]
+
+
+def test_range_markers_carry_the_plan_of_a_task() -> None:
+    from kohort.spark import arrow
+    from kohort.spark.offsets import Range
+
+    spans = [
+        Range("t", 1, 5, 9, "id", True, 1_700_000_000_123),
+        Range("u", 0, 0, 2, "", False),
+    ]
+    assert arrow.read_markers(arrow.markers(spans)) == spans

@@ -1,4 +1,4 @@
-"""docs/pipelines.md is true: its files and commands are run in order, and print what it shows.
+"""The pages about Spark are true: files and commands are run in order, and print what they show.
 
 What needs a Spark session runs in this process, on the one that all tests here share.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kohort.cli.app import app, invoke
+from kohort.cli.common.root import app, invoke
 from tests.pages import ROOT, Shell, compare, kinds_of_blocks
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 PAGE = ROOT / "docs" / "pipelines.md"
+OUTPUTS_PAGE = ROOT / "docs" / "spark-outputs.md"
 
 
 class InSession(Shell):
@@ -45,17 +46,19 @@ class InSession(Shell):
 
 def test_every_block_is_a_file_or_is_run() -> None:
     assert kinds_of_blocks(PAGE) == {"console spark", "mermaid"}
+    assert kinds_of_blocks(OUTPUTS_PAGE) == {"console spark"}
 
 
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_the_page_of_pipelines_is_true(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("page", [PAGE, OUTPUTS_PAGE], ids=["pipelines", "outputs"])
+def test_the_page_is_true(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: Path
 ) -> None:
     from kohort.testing import Cluster
 
     with Cluster() as cluster:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("KOHORT_BOOTSTRAP_SERVERS", cluster.bootstrap)
-        compare(PAGE, InSession(tmp_path, cluster), "console spark")
+        compare(page, InSession(tmp_path, cluster), "console spark")

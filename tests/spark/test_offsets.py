@@ -1,4 +1,4 @@
-"""Spark reference 5.5: offsets survive JSON, and tasks are a function of (start, end) alone."""
+"""Offsets survive JSON, and tasks are a function of (start, end) alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark reference 1: the connector's option names, and what is refused before anything starts."""
+"""Spec 6.7: the connector's option names, and what is refused before anything starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark reference 0.2, 0.3, 5.2 to 5.4; retry reference D4: what the driver plans."""
+"""Spec 6.7, D4: what the driver plans."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kohort.errors import BrokerError, ConfigError, DataLossError, ErrorCode
+from kohort.errors import BrokerError, ConfigError, DataLossError, ErrorCode, KafkaTimeoutError
 from kohort.retry.asking import Stamped, TopicView
-from kohort.spark.offsets import Position, TopicPartition
+from kohort.spark.offsets import Position, Range, TopicPartition
 from kohort.spark.options import parse_source
 from kohort.spark.planner import Planner
 
@@ -38,8 +38,12 @@ class FakePort:
     def earliest(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         return {at: self.starts.get(at, 0) for at in wanted}
 
-    def latest(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    def latest(
+        self, wanted: Sequence[TopicPartition], timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
         self.asked.append("latest")
+        if not all(at in self.logs for at in wanted):
+            raise KafkaTimeoutError("no offsets; the last answer was UNKNOWN_TOPIC_OR_PARTITION")
         return {at: len(self.logs[at]) for at in wanted}
 
     def by_time(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, Stamped]:
@@ -87,12 +91,14 @@ class Clock:
 def planner(port: FakePort, clock: Clock | None = None, **options: str) -> Planner:
     given = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", "startingOffsets": "earliest"}
     names = {k.replace("_", "."): v for k, v in options.items()}
+    if "assign" in names:
+        del given["subscribe"]
     parsed = parse_source({**given, **names}, streaming=True)
     return Planner(parsed, port, clock or Clock(), tasks=2)
 
 
 def test_latest_is_kept_in_the_group_at_once() -> None:
-    """Spark reference 0.2: asked again after a restart, the start is still the same."""
+    """Asked again after a restart, the start is still the same."""
     port = FakePort({T0: [1] * 5, T1: [1] * 7})
     first = planner(port, group_id="g", startingOffsets="latest").initial()
     port.logs[T0] += [2] * 100
@@ -127,7 +133,7 @@ def test_batches_are_limited_and_replayed_alike() -> None:
 
 
 def test_progress_is_what_the_checkpoint_has_committed() -> None:
-    """Spark reference 0.3, README point 7: from `start`, never back, never ahead."""
+    """From `start`, never back, never ahead."""
     port = FakePort({T0: [1] * 100, T1: []})
     plan = planner(port, group_id="g")
     one = plan.latest(plan.initial(), 10)
@@ -173,8 +179,76 @@ def test_a_topic_made_anew_is_noticed() -> None:
         planner(port).latest(start)
 
 
+def test_latest_by_number_is_kept_in_the_group_too() -> None:
+    """A crash in batch 0 asks for the start again: -1 and a time without a record still stand."""
+    port = FakePort({T0: [1] * 5, T1: [1] * 7})
+    starts = '{"t": {"0": -1, "1": -2}}'
+    first = planner(port, group_id="g", startingOffsets=starts).initial()
+    end = planner(port, group_id="g", startingOffsets=starts).latest(first)
+    port.logs[T0] += [2] * 100
+    again = planner(port, group_id="g", startingOffsets=starts)
+    assert again.initial().next == first.next == {T0: 5, T1: 0}
+    assert again.tasks(again.initial(), end) == again.tasks(first, end)
+    with pytest.raises(ConfigError, match=r"needs the option group\.id"):
+        planner(port, startingOffsets=starts)
+
+
+def test_a_time_without_a_record_is_no_start_of_a_stream() -> None:
+    """Where it begins would move until a record comes, and a batch 0 could not be repeated."""
+    port = FakePort({T0: [1] * 5, T1: [500] * 7})
+    with pytest.raises(ConfigError, match="t/0: there is no record at or after 100"):
+        planner(port, group_id="g", startingTimestamp="100").initial()
+    assert planner(port, startingTimestamp="1").initial().next == {T0: 0, T1: 0}
+
+
+def both(**options: str) -> dict[str, str]:
+    return {"subscribe": "t,u", **options}
+
+
+def test_a_deleted_topic_follows_fail_on_data_loss() -> None:
+    """In the plan, in the plan after stale metadata, and in a batch that is replayed."""
+    clock, u0 = Clock(), ("u", 0)
+    port = FakePort({T0: [1] * 5, u0: [1] * 5})
+    lenient = planner(port, clock, **both(failOnDataLoss="false"))
+    strict = planner(port, clock, **both())
+    start = lenient.latest(lenient.initial())
+    strict.latest(start)
+    del port.logs[u0]
+    port.logs[T0] += [2]
+    end = lenient.latest(start)
+    assert end.next == {T0: 6, u0: 5}
+    with pytest.raises(DataLossError, match="u/0: the topic was deleted"):
+        strict.latest(start)
+    replayed = planner(port, clock, **both(failOnDataLoss="false"))
+    spans = [s for task in replayed.tasks(lenient.initial(), end) for s in task]
+    assert [s[:4] for s in sorted(spans)] == [("t", 0, 0, 3), ("t", 0, 3, 6)]
+    with pytest.raises(DataLossError, match="u/0: the topic was deleted"):
+        planner(port, clock, **both()).tasks(lenient.initial(), end)
+    clock.now += 60_000
+    port.logs[u0], port.ids["u"] = [7] * 2, "new"
+    later = lenient.latest(end)
+    assert later.next == {T0: 6, u0: 2}
+    spans = [s for task in lenient.tasks(end, later) for s in task]
+    assert spans == [Range("u", 0, 0, 1, "new", True), Range("u", 0, 1, 2, "new")]
+
+
+def test_a_topic_that_is_no_longer_subscribed_keeps_its_place() -> None:
+    u0 = ("u", 0)
+    port = FakePort({T0: [1] * 5, u0: [1] * 5})
+    wide = planner(port, **both())
+    start = wide.latest(wide.initial())
+    for log in port.logs.values():
+        log.extend([2] * 3)
+    end = planner(port).latest(start)
+    assert end.next == {T0: 8, u0: 5}
+    again = planner(port, **both()).latest(end)
+    assert again.next == {T0: 8, u0: 8}
+    chosen = planner(port, assign='{"u": [0]}')
+    assert chosen.latest(start).next == {T0: 5, u0: 8}
+
+
 def test_available_now_stops_at_its_first_target() -> None:
-    """Spark reference 5.4: the target is frozen at the first call."""
+    """The target is frozen at the first call."""
     port = FakePort({T0: [1] * 10, T1: []})
     plan = planner(port)
     plan.freeze()
@@ -186,7 +260,7 @@ def test_available_now_stops_at_its_first_target() -> None:
 
 
 def test_tiers_are_bounded_by_what_is_due() -> None:
-    """Retry reference D4: returning `start` schedules nothing; an idle tier is asked seldom."""
+    """D4: returning `start` schedules nothing; an idle tier is asked seldom."""
     clock = Clock()
     port = FakePort({T0: [clock.now - 400_000, clock.now - 100], T1: []})
     plan = planner(port, clock, tierDelaysMs='{"t": 300000}', clockSkewMs="0")
@@ -201,6 +275,9 @@ def test_tiers_are_bounded_by_what_is_due() -> None:
     clock.now += 300_000
     assert plan.latest(end).next == {T0: 2, T1: 0}
     assert port.asked.index("latest") < port.asked.index("by_time")
+    last = plan.latest(end)
+    (span,) = (s for task in plan.tasks(end, Position.from_json(last.to_json())) for s in task)
+    assert span.planned_ms == clock.now
 
 
 def test_no_topic_is_an_error_that_says_so() -> None:

@@ -1,4 +1,4 @@
-"""Retry reference A2: the ladder for copies that are too large, and waiting for every answer."""
+"""A2: the ladder for copies that are too large, and waiting for every answer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kohort.client.types import RecordMetadata
+from kohort.client.common.types import RecordMetadata
 from kohort.errors import BrokerError, ErrorCode, KafkaTimeoutError, RecordTooLargeError
 from kohort.retry.classify import stated
 from kohort.retry.copies import Attempt, Copy, copy_for, is_stub

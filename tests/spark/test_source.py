@@ -23,7 +23,7 @@ Send = Callable[..., None]
 
 def committed(cluster: Cluster, group: str, topic: str, partitions: int = 2) -> list[int | None]:
     """The group's committed offset of each partition."""
-    from kohort.client.consumer import Consumer
+    from kohort.client.consumer.consumer import Consumer
 
     with Consumer(bootstrap_servers=cluster.bootstrap, group_id=group) as consumer:
         found = consumer.committed([(topic, p) for p in range(partitions)])
@@ -33,7 +33,7 @@ def committed(cluster: Cluster, group: str, topic: str, partitions: int = 2) -> 
 def test_batch_read_has_the_connectors_rows(
     spark: SparkSession, cluster: Cluster, topic: Make, produce: Send
 ) -> None:
-    """Spark reference 1: columns, types and order of the JVM connector; ranges by JSON."""
+    """Spec 6.7: columns, types and order of the JVM connector; ranges by JSON."""
     name = topic()
     produce(
         name, (0, b"a", b"1", [("h", b"x"), ("h", None)]), (0, None, b"2"), (1, b"c", None),
@@ -69,7 +69,7 @@ def test_batch_read_has_the_connectors_rows(
 def test_stream_resumes_and_publishes_its_progress(
     spark: SparkSession, cluster: Cluster, topic: Make, produce: Send, tmp_path: Path
 ) -> None:
-    """Spec 6.4, Spark reference 0.2, 0.3: the group shows progress; a restart goes on."""
+    """Spec 6.7: the group shows progress; a restart goes on."""
     name = topic()
     group = f"g-{name}"
     seen: list[tuple[int, list[Any]]] = []
@@ -113,9 +113,9 @@ def test_stream_resumes_and_publishes_its_progress(
 def test_records_that_are_gone_are_an_error_or_a_gap(
     spark: SparkSession, cluster: Cluster, topic: Make, produce: Send
 ) -> None:
-    """Spark reference 1: loss is a log start past what is wanted; failOnDataLoss decides."""
-    from kohort.client.admin import Admin
-    from kohort.client.types import TopicPartition
+    """Spec 6.7: loss is a log start past what is wanted; failOnDataLoss decides."""
+    from kohort.client.admin.admin import Admin
+    from kohort.client.common.types import TopicPartition
 
     name = topic(1)
     produce(name, *((0, None, b"%d" % n) for n in range(10)))
@@ -166,7 +166,7 @@ def test_refusals_reach_the_user(spark: SparkSession, cluster: Cluster) -> None:
 
 
 def test_spark_finds_the_source_by_its_module_name() -> None:
-    """Spark reference 0.8: `pyspark_kohort` holds the `DefaultSource`."""
+    """`pyspark_kohort` holds the `DefaultSource`."""
     pytest.importorskip("pyspark")
     import pyspark_kohort
 

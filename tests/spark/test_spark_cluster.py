@@ -87,4 +87,4 @@ def test_a_master_url_is_all_that_changes(
         env={**os.environ, "PYTHONPATH": str(SRC), "SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True, text=True, timeout=300,
     )  # fmt: skip
-    assert "exact True 50" in run.stdout, run.stderr
+    assert "exact True 51" in run.stdout, run.stderr

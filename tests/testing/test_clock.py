@@ -9,7 +9,7 @@ import confluent_kafka
 import pytest
 
 from kohort import Admin, Consumer, Producer, RebalanceListener
-from kohort.client import completion
+from kohort.client.common import completion
 from kohort.errors import KafkaTimeoutError, UsageError
 from kohort.testing import Cluster, VirtualClock
 

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from kohort.broker.control import MAX_BODY_BYTES, Control
-from kohort.cli.app import app, invoke
+from kohort.broker.control.port import MAX_BODY_BYTES, Control
+from kohort.cli.common.root import app, invoke
 from kohort.errors import ConfigError
 from kohort.testing import Cluster
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
@@ -174,7 +174,7 @@ def test_a_token_is_asked_for(cluster: Cluster):
 def test_it_listens_on_loopback_alone(control: Control):
     assert control._server.socket.getsockname()[0] == "127.0.0.1"
     with pytest.raises(ConfigError, match="cannot be used"):
-        Control(control.broker, control.broker.commons.gate, control.port)
+        Control(control.broker, control.broker.state.gate, control.port)
 
 
 def test_connections_are_bounded(control: Control):

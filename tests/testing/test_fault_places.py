@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from kohort.broker.apis import APIS
-from kohort.broker.fault_places import STAMPED, errors_in, joined, refused, seen, stamp
-from kohort.broker.faults import Fault, Then
-from kohort.broker.request_log import RequestLog
+from kohort.broker.faults.field_map import STAMPED, errors_in, joined, refused, seen, stamp
+from kohort.broker.faults.request_log import RequestLog
+from kohort.broker.faults.rules import Fault, Then
 from kohort.errors import ProtocolError
 from kohort.wire import (
     Message,
@@ -31,7 +31,7 @@ from kohort.wire.messages.offset_commit_request import (
 from kohort.wire.messages.offset_commit_response import OffsetCommitResponse
 
 CODE = 15  # COORDINATOR_NOT_AVAILABLE
-ROW = "an API whose answer lists what its request named needs a row in MIRRORS"
+ROW = "an API whose answer lists what its request named needs a row in FIELD_MAP"
 TOPIC_ID = b"0123456789abcdef"
 
 

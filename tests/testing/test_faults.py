@@ -287,10 +287,10 @@ def test_a_full_disk_is_said_once_and_so_is_its_end(caplog: pytest.LogCaptureFix
 
 def test_a_broker_without_faults_does_not_pass_the_gate():
     with Cluster(request_log=0) as cluster, Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        assert not cluster.broker.call(lambda: cluster.broker.commons.gate.watching)
+        assert not cluster.broker.call(lambda: cluster.broker.state.gate.watching)
         admin.describe_cluster()
         assert not list(cluster.requests)
-        gate = cluster.broker.commons.gate
+        gate = cluster.broker.state.gate
         for begin in (
             lambda: cluster.faults.delay(1),
             lambda: cluster.faults.limit("Fetch", 11),

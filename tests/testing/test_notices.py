@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from kohort.broker.notices import Notices
+from kohort.broker.faults.notices import Notices
 from tests.patience import PATIENCE_S
 
 

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from kohort.errors import BrokerError, ErrorCode
-from kohort.group.effects import GroupRecord, RequestContext
+from kohort.group.coordinator.state.effects import GroupRecord, RequestContext
 from kohort.transactions.config import TransactionConfig
 from kohort.transactions.effects import Markers, TransactionEffects
 from kohort.transactions.records import Transaction, decode_record
@@ -61,19 +61,21 @@ class Bench:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR)
         return next(self._ids)
 
-    def load(self, log: Iterable[GroupRecord] | None = None) -> TransactionShard:
-        self.shard = TransactionShard(0, self.config, self._new_id, WALL_MS)
+    def load(
+        self, log: Iterable[GroupRecord] | None = None, wall_offset_ms: int = WALL_MS
+    ) -> TransactionShard:
+        self.shard = TransactionShard(0, self.config, self._new_id, wall_offset_ms)
         for offset, record in enumerate(self.log if log is None else log):
             self.shard.replay(record, offset)
         self.markers = []
         self.took(self.shard.loaded(self.now_ms))
         return self.shard
 
-    def failover(self) -> None:
+    def failover(self, wall_offset_ms: int = WALL_MS) -> None:
         """The node dies: what waited is told, what was decided is taken up again."""
         for reply in self.shard.unload().replies:
             self.answers[reply.token] = reply.response  # type: ignore[index]
-        self.load()
+        self.load(wall_offset_ms=wall_offset_ms)
 
     def took(self, effects: TransactionEffects) -> TransactionEffects:
         """Append, replay, answer."""

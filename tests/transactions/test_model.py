@@ -11,8 +11,7 @@ import pytest
 
 from kohort.errors import ErrorCode
 from kohort.transactions.states import ENDING, TransactionState
-
-from .harness import BEFORE, KIP_890, Bench, Given
+from tests.transactions.harness import BEFORE, KIP_890, Bench, Given
 
 SEEDS = range(25)
 STEPS = 130

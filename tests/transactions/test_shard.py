@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kohort.errors import ConfigError, DecodeError, ErrorCode
-from kohort.group.effects import GroupRecord, RequestContext
+from kohort.group.coordinator.state.effects import GroupRecord, RequestContext
 from kohort.transactions.config import TransactionConfig
 from kohort.transactions.effects import TransactionEffects
 from kohort.transactions.records import (
@@ -34,8 +34,7 @@ from kohort.wire.messages.heartbeat_request import HeartbeatRequest
 from kohort.wire.messages.init_producer_id_request import InitProducerIdRequest
 from kohort.wire.messages.list_transactions_request import ListTransactionsRequest
 from kohort.wire.messages.transaction_log_value import PartitionsSchema, TransactionLogValue
-
-from .harness import BEFORE, KIP_890, T0, T1, WALL_MS, Bench, Given
+from tests.transactions.harness import BEFORE, KIP_890, T0, T1, WALL_MS, Bench, Given
 
 E, S = ErrorCode, TransactionState
 VERSIONS = pytest.mark.parametrize("version", [BEFORE, KIP_890])
@@ -310,9 +309,27 @@ def test_timeouts_go_on_after_a_failover_and_when_the_clock_is_set() -> None:
     bench.advance(2_000)
     bench.failover()
     bench.shard.wall_offset_ms -= 1_000  # the clock goes back
-    bench.advance(3_999)
+    bench.advance(2_999)
     assert bench.state().state is S.ONGOING
     bench.advance(1)
+    assert bench.state().state is S.PREPARE_ABORT
+
+
+MONTH_MS = 30 * 24 * 3_600_000
+
+
+@pytest.mark.parametrize("fails_over", [False, True])
+@pytest.mark.parametrize("days", [-1, 1])
+def test_a_wall_clock_that_is_set_changes_no_timeout(fails_over: bool, days: int) -> None:
+    """An abandoned transaction ends after its timeout at most, whatever the wall clock says."""
+    bench = Bench()
+    given = bench.given(timeout_ms=5_000)
+    bench.add(given, T0)
+    bench.shard.wall_offset_ms += days * MONTH_MS
+    if fails_over:
+        offset_ms = bench.shard.wall_offset_ms
+        bench.failover(wall_offset_ms=offset_ms)
+    bench.advance(5_000)
     assert bench.state().state is S.PREPARE_ABORT
 
 

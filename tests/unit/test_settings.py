@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kohort import Admin, AsyncConsumer, AsyncProducer, Consumer, Producer
-from kohort.client.config import AdminConfig, ConsumerConfig, ProducerConfig
+from kohort.client.common.config import AdminConfig, ConsumerConfig, ProducerConfig
 from kohort.errors import ConfigError
 from kohort.settings import choose, environment_settings, gather, read_settings, shown
 

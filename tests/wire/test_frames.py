@@ -1,4 +1,4 @@
-"""Frames: size prefix, header versions, ApiVersions (client reference 5.4, KIP-482, KIP-511)."""
+"""Frames: size prefix, header versions, ApiVersions (KIP-482, KIP-511)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,10 @@
-"""The embedded broker: Kafka's protocol over a durable log, in this process or its own."""
+"""The embedded broker: Kafka's protocol over a durable log, in this process or its own.
 
-from kohort.broker.config import BrokerConfig, Durability
-from kohort.broker.server import Broker, serve
+`log` < `base` < `security` < `state` < `authorization` < `fast_path` < `coordinator` < `apis` <
+`node` < `faults` < `server` < `control`; each imports only what stands left of it.
+"""
+
+from kohort.broker.base.config import BrokerConfig, Durability
+from kohort.broker.server.server import Broker, serve
 
 __all__ = ["Broker", "BrokerConfig", "Durability", "serve"]

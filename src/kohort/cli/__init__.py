@@ -6,7 +6,7 @@ from __future__ import annotations
 def main() -> None:
     """The entry point of the `kohort` script. Ctrl-C while it is still being imported, too."""
     try:
-        from kohort.cli.app import app, run
+        from kohort.cli.common.root import app, run
 
         run(app)
     except KeyboardInterrupt:

@@ -28,8 +28,8 @@ from pathlib import Path
 
 import kohort.demo
 from kohort import Admin, Consumer, NewTopic, Producer, TopicPartition
-from kohort.client.admin_types import OffsetSpec
-from kohort.client.partitioner import for_key
+from kohort.client.admin.types import OffsetSpec
+from kohort.client.producer.plan.partitioner import for_key
 from kohort.demo.broker_process import BrokerProcess
 from kohort.demo.flights_data import (
     FLIGHT_PARTITIONS,

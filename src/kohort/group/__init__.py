@@ -1,1 +1,4 @@
-"""Consumer groups as pure machines: the coordinator's side and the member's side."""
+"""Consumer groups as state machines, without sockets, threads or clocks.
+
+`assignors` < `member`; `coordinator.state` < `coordinator.handlers` < `explain` < `coordinator`.
+"""

@@ -1,1 +1,4 @@
-"""Handlers, workers and safe commits: consuming apart from processing (spec 4.12, 5)."""
+"""`App`: handlers with workers, retries and safe commits (spec 4.12, 5).
+
+`engine` < `workers` < `runtime` < `app`; each imports only what stands left of it.
+"""

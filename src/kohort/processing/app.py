@@ -37,30 +37,34 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from kohort.client.arrow_batches import require_pyarrow
+from kohort.client.common import completion
+from kohort.client.consumer.arrow import require_pyarrow
 from kohort.config import parse_duration_ms
 from kohort.errors import ConfigError, KohortError, UsageError
 from kohort.metrics.registry import MetricName
-from kohort.processing.blocking import Blocking
-from kohort.processing.circuit import CircuitConfig
-from kohort.processing.colocation import check_holding
-from kohort.processing.dispatch import Order
-from kohort.processing.engine_core import REFUSED_AFTER_ALL, Limits
-from kohort.processing.exact_runner import ExactRunner
-from kohort.processing.exactly import Exactly
-from kohort.processing.gatekeeper import Gatekeeper
-from kohort.processing.handlers import HandlerSpec, Invoker, Kind, serde_of
-from kohort.processing.health import AppHealth
-from kohort.processing.lookups import ThreadLookups
-from kohort.processing.metrics import AppMetrics
-from kohort.processing.partition import OnFailure, Route
-from kohort.processing.pools import Pool, ProcessPool, ThreadPool
-from kohort.processing.publishing import Publisher
-from kohort.processing.runner import Runner, Timing, wall_ms
-from kohort.processing.store_wait import until_there
-from kohort.processing.way import Way
+from kohort.processing.app_options import choice_of, circuit_of, policy_of, pool_of
+from kohort.processing.engine.circuit_breaker import CircuitConfig
+from kohort.processing.engine.dispatcher import Order
+from kohort.processing.engine.failures import FailedAttempt
+from kohort.processing.engine.health import AppHealth
+from kohort.processing.engine.in_place_retries import Blocking
+from kohort.processing.engine.partition_state import OnFailure, Route
+from kohort.processing.engine.state import REFUSED_AFTER_ALL, Limits
+from kohort.processing.runtime.client_settings import Way
+from kohort.processing.runtime.exactly_once import Exactly
+from kohort.processing.runtime.exactly_once_runner import ExactRunner
+from kohort.processing.runtime.holding_checks import check_holding
+from kohort.processing.runtime.metrics import AppMetrics
+from kohort.processing.runtime.publishing import Publisher
+from kohort.processing.runtime.retry_topic_poller import Gatekeeper
+from kohort.processing.runtime.runner import Runner, Timing, wall_ms
+from kohort.processing.runtime.start_wait import STORE, TOPICS, StartWait
+from kohort.processing.workers.handlers import HandlerSpec, Invoker, Kind, serde_of
+from kohort.processing.workers.store_lookups import ThreadLookups
+from kohort.processing.workers.worker_pools import Pool, ProcessPool, ThreadPool
 from kohort.retry.asking import TopicView
 from kohort.retry.cluster_port import ClusterPort
 from kohort.retry.handling import Decode, SetupStore, set_up
@@ -68,6 +72,7 @@ from kohort.retry.policy import DEFAULT_RETRIES, RetryPolicy, RetryTopics
 from kohort.retry.preparing import ensure_topics, look_at_all, look_for_left, plan_all
 from kohort.retry.registering import (
     check_handler,
+    check_returns,
     checked_decode,
     checked_topic,
     classifier_of,
@@ -138,6 +143,7 @@ class App:
             ended there twice, begin one record at a time; the one that ends it again is failed.
         exactly_once: None (at least once), "kafka", or the URL of a store (sqlite, postgresql).
         store_wait: how long a store that is away at the start is waited for; 0 ends at once.
+        topic_wait: the same of a source topic that does not exist at the start.
         client: further configuration of the consumer, in Kafka's names. What the producer knows too
             (servers, security) goes to both.
 
@@ -163,11 +169,16 @@ class App:
         crash_guard: bool = True,
         exactly_once: str | None = None,
         store_wait: str | int = "5m",
+        topic_wait: str | int = "5m",
         client: Mapping[str, Any] | None = None,
     ) -> None:
         self.group = group
-        self.policy = _policy(retries)
-        workers = {"threads": threads, "tasks": tasks, "processes": processes or _processors()}
+        self.policy = policy_of(retries)
+        workers = {
+            "threads": threads,
+            "tasks": tasks,
+            "processes": processes or os.cpu_count() or 1,
+        }
         for kind, number in workers.items():
             if type(number) is not int or number < 1:
                 raise ConfigError(f"{kind}={number!r}: a number of workers, at least one")
@@ -184,13 +195,13 @@ class App:
         self._crash_guard = crash_guard
         servers = bootstrap_servers or os.environ.get("KOHORT_BOOTSTRAP_SERVERS")
         self._way = Way.to(servers or "localhost:9092", group, self.exactly, client or {})
-        self._store_wait_ms = parse_duration_ms(store_wait)
+        waits = {STORE: parse_duration_ms(store_wait), TOPICS: parse_duration_ms(topic_wait)}
+        self._waiting = StartWait(waits, lambda: self._stopped)
         self._setups: list[Callable[[SetupStore], None]] = []
+        self._on_failure: list[Callable[[FailedAttempt], object]] = []
         self._specs: dict[str, HandlerSpec] = {}
         self._routes: dict[str, Route] = {}
         self._runner: Runner | None = None
-        self._trouble = ""
-        """Why it cannot begin, in words."""
         self._counted: dict[str, int] = {}
         self._stopped = False
         self._metrics = AppMetrics(group, lambda: self._runner, exactly=exactly_once is not None)
@@ -236,6 +247,11 @@ class App:
                 `table`), an effect (`Insert`, `Upsert`, `Execute`), or a list of them; a row
                 replaces the one with the same values in the columns of `key`; `origin` names two
                 columns that get the record's first partition and offset.
+
+        Without a store nothing takes what the function returns, so that it returns None: what is
+        to be sent goes through `record.send`. Raises ConfigError for one that is annotated
+        otherwise; `run` ends with UsageError at the first record for which it returns something,
+        which does not count as done.
         """
         topic = checked_topic(topic, "app.handler")
 
@@ -245,7 +261,7 @@ class App:
                     f"the handler of {topic!r}: max_batch={max_batch!r}; a number, at least 1"
                 )
             kind = self._kind(topic, function, batch=batch, arrow=arrow)
-            pool = _pool(topic, kind, workers, parse_duration_ms(timeout))
+            pool = pool_of(topic, kind, workers, parse_duration_ms(timeout))
             if pool == "processes" and serde_of(decode) is not None:
                 raise ConfigError(
                     f"the handler of {topic!r}: a format of kohort.serdes has connections, which "
@@ -253,18 +269,21 @@ class App:
                 )
             if topic in self._specs:
                 raise ConfigError(f"topic {topic!r} has a handler already; one topic, one handler")
-            policy = self.policy if retries is None else _policy(retries)
+            policy = self.policy if retries is None else policy_of(retries)
             route = Route(
                 RetryTopics(topic, self.group, policy),
-                _choice(Order, "order", order),
+                choice_of(Order, "order", order),
                 blocking if isinstance(blocking, Blocking) else Blocking.parse(blocking),
-                _choice(OnFailure, "on_failure", on_failure),
-                _circuit(topic, circuit),
+                choice_of(OnFailure, "on_failure", on_failure),
+                circuit_of(topic, circuit),
                 pool,
+                max_batch if kind in (Kind.BATCH, Kind.ARROW) else 0,
             )
+            if self.exactly.store_url is None and kind is not Kind.ARROW:
+                check_returns(topic, function)
             rows = self.exactly.rows(topic, kind, function, table, tuple(key), origin)
             spec = HandlerSpec(
-                topic, function, kind, checked_decode(topic, decode, formats=True),
+                topic, function, kind, checked_decode(topic, decode),
                 classifier_of(topic, permanent, temporary), parse_duration_ms(timeout),
                 max_batch, rows,
             )  # fmt: skip
@@ -296,6 +315,15 @@ class App:
         if self.exactly.store_url is None:
             raise ConfigError('setup needs a store: App(..., exactly_once="sqlite:///FILE.db")')
         self._setups.append(function)
+        return function
+
+    def on_failure(self, function: Function) -> Function:
+        """Register `f(failed)`, called for every failed attempt with a `FailedAttempt`.
+
+        It is called on the thread that polls: it counts, or puts into a queue, and does not wait.
+        What it raises is logged, and changes nothing.
+        """
+        self._on_failure.append(function)
         return function
 
     @property
@@ -354,27 +382,41 @@ class App:
                 answers, the store is away, transactions are refused), and "" when it is over.
 
         Raises ConfigError for unfit retry topics (with the commands that mend them), BrokerError
-        for a source topic that does not exist, StuckError, and what a worker itself was ended by.
+        for a source topic that does not come within `topic_wait`, StuckError, and what a worker
+        itself was ended by.
         """
         if not self._specs:
             raise UsageError("the app has no handler; register one with @app.handler(TOPIC)")
         if self._runner is not None:
             raise UsageError("the app is running already; start another process for more")
+        if completion.driver is not None and completion.driver.drives():
+            raise UsageError(
+                "an App does not run under VirtualClock: its workers are threads, which no virtual "
+                "clock drives. Run it outside of `with VirtualClock()`, or test its handlers as "
+                "the functions that they are"
+            )
         port = self._way.port()
+        given_up = 0
         try:
-            ensure_topics(self._name, self.topics, port, bootstrap=self.servers)
-            views = port.topics()
-            planned = {s.name: s.partitions for s in plan_all(self.group, self.topics, views)}
-            counts = planned | {name: view.partitions for name, view in views.items()}
-            check_holding(self._routes.values(), counts)
-            self._tell_what_is_left(views, port)
-            ids = {name: view.topic_id for name, view in views.items()}
-            given_up = self._run(port, counts, ids, signals, on_trouble)
+            if self._await_topics(port, signals, on_trouble):
+                given_up = self._begin(port, signals, on_trouble)
         finally:
             port.close()
             self._counted = {} if self._runner is None else dict(self._runner.engine.counts)
             self._runner = None
         return Ended(self._counted, given_up)
+
+    def _begin(
+        self, port: ClusterPort, signals: bool, on_trouble: Callable[[str], None] | None
+    ) -> int:
+        """Look at the topics that are there now, and run."""
+        views = port.topics()
+        counts = {s.name: s.partitions for s in plan_all(self.group, self.topics, views)}
+        counts |= {name: view.partitions for name, view in views.items()}
+        check_holding(self._routes.values(), counts)
+        self._tell_what_is_left(views, port)
+        ids = {name: view.topic_id for name, view in views.items()}
+        return self._run(port, counts, ids, signals, on_trouble)
 
     @property
     def _name(self) -> str:
@@ -421,11 +463,26 @@ class App:
             )  # fmt: skip
             self._runner = runner
             runner.on_trouble = on_trouble
+            runner.on_failure = self._on_failure
             if self._stopped:
                 return 0
             with self._signals() if signals else contextlib.nullcontext():
                 runner.run(publisher, gatekeeper)
             return runner.given_up
+
+    def _await_topics(
+        self, port: ClusterPort, signals: bool, on_trouble: Callable[[str], None] | None
+    ) -> bool:
+        """Make the retry topics once the source topics are there. False: stopped first."""
+
+        ensure = partial(ensure_topics, self._name, self.topics, port, bootstrap=self.servers)
+        try:
+            return self._waiting.wait(TOPICS, ensure, on_trouble)
+        except KeyboardInterrupt:
+            if not signals:
+                raise
+            self._stopped = True  # nothing was begun, so there is nothing to end
+            return False
 
     def _prepare_store(self, on_trouble: Callable[[str], None] | None) -> bool:
         """Make what the store has to have, if there is one. False: the app was stopped first."""
@@ -436,15 +493,7 @@ class App:
             with contextlib.closing(open_store(url)) as store:
                 set_up(store, self._setups)
 
-        def tell(trouble: str) -> None:
-            changed, self._trouble = trouble != self._trouble, trouble
-            if changed and on_trouble is not None:
-                on_trouble(trouble)
-
-        try:
-            return until_there(work, lambda: self._stopped, self._store_wait_ms, tell)
-        finally:
-            self._trouble = ""
+        return self._waiting.wait(STORE, work, on_trouble)
 
     def stop(self, *, at_once: bool = False) -> None:
         """End `run` soon and cleanly. Any thread; before `run` it keeps it from beginning.
@@ -479,7 +528,7 @@ class App:
         """What outside of this program keeps it from its work at present, in words. Any thread."""
         runner = self._runner
         if runner is None:
-            return [self._trouble] if self._trouble else []
+            return self._waiting.troubles()
         return runner.troubles()
 
     def metrics(self) -> dict[MetricName, float]:
@@ -523,7 +572,9 @@ class App:
                 chosen = {t: s for t, s in self._specs.items() if self._routes[t].pool == kind}
                 pools.append(ProcessPool(chosen, workers, url))
             else:
-                from kohort.processing.tasks import TaskPool  # asyncio, for those who use it
+                from kohort.processing.workers.task_pool import (
+                    TaskPool,  # asyncio, for those who use it
+                )
 
                 pools.append(TaskPool(invoker, workers))
         return pools
@@ -542,46 +593,3 @@ class App:
             self.stop(at_once=self._stopped or len(heard) > 1)
 
         return handled(hear)
-
-
-def _policy(given: str | RetryPolicy) -> RetryPolicy:
-    return given if isinstance(given, RetryPolicy) else RetryPolicy.parse(given)
-
-
-def _pool(topic: str, kind: Kind, workers: str | None, timeout_ms: int) -> str:
-    pool = workers or ("tasks" if kind is Kind.ASYNC else "threads")
-    if pool not in ("threads", "tasks", "processes"):
-        raise ConfigError(f"workers={pool!r} for {topic!r}; use threads, tasks or processes")
-    if (pool == "tasks") != (kind is Kind.ASYNC):
-        raise ConfigError(
-            f"the handler of {topic!r}: tasks are for coroutine functions, threads and processes "
-            "for plain ones"
-        )
-    if timeout_ms and pool == "threads":
-        raise ConfigError(
-            f"the handler of {topic!r} has a timeout, but a thread cannot be stopped; make it a "
-            'coroutine function, or use workers="processes"'
-        )
-    return pool
-
-
-def _choice(kind: Any, name: str, value: str) -> Any:
-    try:
-        return kind(value)
-    except ValueError:
-        known = ", ".join(each.value for each in kind)
-        raise ConfigError(f"{name}={value!r} is not one of {known}") from None
-
-
-def _circuit(topic: str, given: Any) -> CircuitConfig:
-    if given is None or isinstance(given, CircuitConfig):
-        return given or CircuitConfig()
-    raise ConfigError(
-        f"the handler of {topic!r}: circuit={given!r}; write CircuitConfig(tokens={given!r})"
-        if type(given) is int
-        else f"the handler of {topic!r}: circuit={given!r}; a CircuitConfig is wanted"
-    )
-
-
-def _processors() -> int:
-    return os.cpu_count() or 1

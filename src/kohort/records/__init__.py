@@ -9,7 +9,7 @@
     builder.append(timestamp_ms, b"key", b"value", [("name", b"header")])   # -1 when it is full
     builder.build(producer_id=7, producer_epoch=0, base_sequence=0)
 
-    for header in validate_record_set(produced): ...                       # a broker's check
+    check_produced(batch, BatchHeader(batch))                              # a broker's check
     stamp(buffer, header.position, base_offset, leader_epoch)              # and its stamp
 
 `Chunk`, `Record`, `BatchBuilder` and `crc32c` come from the compiled kernel or from its pure-Python
@@ -17,7 +17,13 @@ twin (`kohort.records.pure`, where their contracts stand); `KERNEL` says which o
 Nothing here imports pyarrow or numpy.
 """
 
-from kohort.records.batch import check_batch, crc_matches, stamp, validate_record_set
+from kohort.records.batch import (
+    check_batch,
+    check_produced,
+    crc_matches,
+    set_max_timestamp,
+    stamp,
+)
 from kohort.records.columns import (
     ALL_COLUMNS,
     COLUMN_NAMES,
@@ -46,6 +52,7 @@ from kohort.records.implementation import (
 )
 from kohort.records.layout import (
     BatchHeader,
+    RecordCheck,
     TimestampType,
     iter_batches,
     read_batch_header,
@@ -68,8 +75,10 @@ __all__ = [
     "Compression",
     "HeaderColumn",
     "Record",
+    "RecordCheck",
     "TimestampType",
     "check_batch",
+    "check_produced",
     "compress",
     "crc32c",
     "crc_matches",
@@ -77,7 +86,7 @@ __all__ = [
     "end_of_set",
     "iter_batches",
     "read_batch_header",
+    "set_max_timestamp",
     "stamp",
-    "validate_record_set",
     "whole_batches",
 ]

@@ -72,7 +72,12 @@ static void kh_build_move(uint32_t table[4][256], size_t size) {
 #if (defined(__x86_64__) || defined(__amd64__)) && (defined(__GNUC__) || defined(__clang__))
 #include <nmmintrin.h>
 #define KH_HARDWARE "sse4.2"
-#define KH_TARGET __attribute__((target("sse4.2")))
+#if defined(__clang__) && __clang_major__ >= 14
+#define KH_SSE "sse4.2,crc32" /* clang 14 made the instruction a feature of its own */
+#else
+#define KH_SSE "sse4.2"
+#endif
+#define KH_TARGET __attribute__((target(KH_SSE)))
 #define KH_STEP64(crc, word) _mm_crc32_u64((crc), (word))
 #define KH_STEP8(crc, byte) _mm_crc32_u8((uint32_t)(crc), (byte))
 static int kh_detect(void) {
@@ -125,7 +130,7 @@ KH_TARGET static uint32_t kh_crc_hardware(uint32_t crc, const uint8_t *p, size_t
 #define KH_WIDE "avx512-vpclmulqdq"
 #define KH_FOLD 256        /* bytes in one step */
 #define KH_FOLD_FROM 1024  /* shorter runs are not worth its end */
-#define KH_WIDE_TARGET __attribute__((target("avx512f,vpclmulqdq,sse4.2")))
+#define KH_WIDE_TARGET __attribute__((target("avx512f,vpclmulqdq," KH_SSE)))
 
 static uint64_t kh_fold_by[2];
 

@@ -151,7 +151,9 @@ cdef class Chunk:
         piece.max_bytes = max_bytes
         self._enter()
         try:
-            while piece.raw < max_bytes and self._can_open(piece.rows > 0):
+            while (
+                piece.rows < max_rows and piece.raw < max_bytes and self._can_open(piece.rows > 0)
+            ):
                 if piece.room == 0:
                     self._draw_room(&piece)
                 before = piece.rows
@@ -371,7 +373,7 @@ cdef class Chunk:
             return False
         while self.aborted and self.aborted[0][0] <= last:
             self.aborting.add(self.aborted.pop(0)[1])
-        if not attributes & 0x10:
+        if not self.aborting or not attributes & 0x10:
             return False
         producer = be64(self.data + self.at + 43)
         if attributes & 0x20:
@@ -501,45 +503,55 @@ cdef class Chunk:
         """
         cdef const uint8_t *batch = self.data + self.at
         cdef int64_t position = self.cursor.position
-        cdef int64_t after = 0
-        if self._witness(&after) and position < after <= position + 0x80000000LL:
+        cdef int64_t after = 0, base, count
+        if self._witness(&after) and is_near(position, after):
             return after
         if self.size - self.at >= HEADER:
-            after = <int64_t> (<uint64_t> be64(batch) + be32(batch + 57))
-            if (
-                position < after <= position + 0x80000000LL
-                and <uint64_t> be32(batch + 23) + 1 == be32(batch + 57)
-            ):
-                return after
-        return position + 1
+            base, count = be64(batch), <int32_t> be32(batch + 57)
+            if base >= 0 and 0 < count <= LAST_OFFSET - base:
+                after = base + count
+                if is_near(position, after) and count == <int64_t> <int32_t> be32(batch + 23) + 1:
+                    return after
+        return position + 1 if position < LAST_OFFSET else position
 
     cdef object _corrupt(self, str what):
         cdef int64_t base = -1
         if self.size - self.at >= PREFIX:
             base = be64(self.data + self.at)
+        cdef Py_ssize_t size = self._whole()
+        if size == 0:
+            size = self.size - self.at
+        if size > 16 << 20:  # MAX_DAMAGED_BYTES
+            size = 16 << 20
         return corrupt(
-            self.topic, self.partition, base, self.cursor.position, self._next_after(), what
+            self.topic, self.partition, base, self.cursor.position, self._next_after(), what,
+            PyBytes_FromStringAndSize(<const char *> self.data + self.at, size),
         )
 
 
-def check_records(records, int codec, int32_t count, Py_ssize_t limit):
-    """What is wrong with the records of a produced batch; empty when nothing is."""
-    cdef Cursor cursor
-    cdef Item item
-    cdef int fault = FINE
-    try:
-        source = Source(decompress(codec, records, limit))
-    except CorruptRecordError as error:
-        return str(error)
-    memset(&cursor, 0, sizeof(Cursor))
-    cursor.p = <const uint8_t *> (<Source> source).view.buf
-    cursor.end = cursor.p + (<Source> source).view.len
-    cursor.left = count
-    cursor.last_seen = -1
-    with nogil:
-        while cursor.left > 0 and fault == FINE:
-            cursor.last_delta = cursor.last_seen + 1
-            fault = next_item(&cursor, &item)
-        if fault == FINE and cursor.p != cursor.end:
-            fault = BAD_END
-    return RECORD_FAULTS[fault]
+cdef inline bint is_near(int64_t position, int64_t after) noexcept nogil:
+    """Whether one batch may reach from one offset to another."""
+    return after > position and <uint64_t> after - <uint64_t> position <= 0x80000000ULL
+
+
+def check_records(records, int codec, int32_t count, int64_t base_timestamp, Py_ssize_t limit):
+    """The contract is `pure.check_records`'s."""
+    cdef Checked checked
+    cdef const uint8_t *p
+    cdef Py_ssize_t size
+    cdef int fault
+    if <int64_t> count * MIN_RECORD > limit:
+        raise too_many_records(count, limit)
+    source = Source(decompress(codec, records, limit, allocate))
+    p = <const uint8_t *> (<Source> source).view.buf
+    size = (<Source> source).view.len
+    if <int64_t> count * MIN_RECORD > size:
+        raise too_many_records(count, size)
+    if size >= UNLOCK_BYTES:
+        with nogil:
+            fault = walk_records(p, p + size, count, base_timestamp, &checked)
+    else:
+        fault = walk_records(p, p + size, count, base_timestamp, &checked)
+    if fault:
+        raise CorruptRecordError(RECORD_FAULTS[fault])
+    return RecordCheck(checked.earliest, checked.latest, checked.keyless)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kohort.records.compression import Readable
+from kohort.records.layout import Readable
 from kohort.records.pure import BatchBuilder as BatchBuilder
 from kohort.records.pure import Chunk as Chunk
 from kohort.records.pure import Record as Record

@@ -37,7 +37,9 @@ from kohort.records.compression import (
     DEFAULT_MAX_DECOMPRESSED_BYTES, check_level, compress_bound, compress_into, decompress,
     Compression,
 )
-from kohort.records.layout import MAX_OFFSET, RECORD_FAULTS, TimestampType, corrupt
+from kohort.records.layout import (
+    MAX_OFFSET, RECORD_FAULTS, RecordCheck, TimestampType, corrupt, too_many_records,
+)
 
 cdef extern from "_crc32c.h":
     const char *kh_crc_init()
@@ -81,6 +83,16 @@ cdef extern from "_record.h":
         const uint8_t *p, const uint8_t *end, int32_t *out) nogil
     int kh_width(uint64_t value) nogil
 
+cdef extern from "_check.h":
+    ctypedef struct Checked "kh_checked":
+        int64_t earliest
+        int64_t latest
+        int32_t keyless
+
+    int walk_records "kh_check_records" (
+        const uint8_t *p, const uint8_t *end, int32_t count, int64_t base_timestamp, Checked *out
+    ) nogil
+
 cdef enum:
     HEADER = 61
     PREFIX = 12
@@ -89,6 +101,7 @@ cdef enum:
     # Below this many bytes the work is shorter than a hand-over of the interpreter's lock.
     UNLOCK_BYTES = 65536
 
+cdef int64_t LAST_OFFSET = 0x7FFFFFFFFFFFFFFF
 cdef int64_t MOST_OFFSET = 0x7FFFFFFFFFFFFFFE
 
 CRC_PATH = (<bytes> kh_crc_init()).decode()
@@ -227,7 +240,8 @@ cdef object take(Vec *vec, size_t spare=0):
         vec.size = vec.room = 0
     else:
         draw(&memory.vec, vec.size if vec.size else 8)
-        memcpy(memory.vec.data, vec.data, vec.size)
+        if vec.size:  # copying nothing from NULL is not defined
+            memcpy(memory.vec.data, vec.data, vec.size)
         memory.vec.size = vec.size
     return memoryview(memory).toreadonly()
 

@@ -26,8 +26,9 @@ from kohort.records.columns import (
     Columns,
     HeaderColumn,
 )
-from kohort.records.compression import Compression, Readable
+from kohort.records.compression import Compression
 from kohort.records.implementation import BatchBuilder, Lent
+from kohort.records.layout import Readable
 
 Layout = tuple[int, int, int, tuple[Readable | None, ...], tuple["Layout", ...]]
 """Of an array: rows, nulls, first row, buffers, what is below it."""

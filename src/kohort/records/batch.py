@@ -1,4 +1,4 @@
-"""What can be done with record batches without reading their records: check, validate, stamp.
+"""What a broker does with record batches: check them, walk their records, stamp them.
 
 Rules:
 - The CRC (CRC-32C, from the attributes to the end) is checked before anything behind it is believed
@@ -11,7 +11,7 @@ from __future__ import annotations
 from struct import Struct
 
 from kohort.errors import CorruptRecordError
-from kohort.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Compression, Readable
+from kohort.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Compression
 from kohort.records.implementation import check_records, crc32c
 from kohort.records.layout import (
     ATTRIBUTE_CONTROL,
@@ -24,7 +24,8 @@ from kohort.records.layout import (
     NO_PRODUCER_ID,
     PREFIX_BYTES,
     BatchHeader,
-    iter_batches,
+    Readable,
+    RecordCheck,
 )
 
 _BASE_OFFSET = Struct(">q")
@@ -56,40 +57,47 @@ def check_batch(buffer: Readable, header: BatchHeader) -> None:
         raise _fault(header, f"{count} records cannot stand in {records_bytes} bytes")
 
 
-def validate_record_set(
-    buffer: Readable,
+def check_produced(
+    batch: Readable,
+    header: BatchHeader,
     *,
-    check_contents: bool = False,
     max_decompressed: int = DEFAULT_MAX_DECOMPRESSED_BYTES,
-) -> list[BatchHeader]:
-    """Checks a record set that a producer sent, and returns its batches.
+) -> RecordCheck:
+    """Checks all that the CRC of a producer's batch says nothing about, and walks its records.
 
-    Refused with `CorruptRecordError`: anything but whole batches of format 2, a wrong CRC, offset
-    deltas that are not 0 to count - 1, no records, producer fields that contradict each other, a
-    control batch. With `check_contents` every record is walked too (decompressing at most
-    `max_decompressed` bytes a batch): offset deltas are contiguous and every length fits.
+    Args:
+        batch: A buffer with the whole batch, whose CRC is right.
+        header: The batch's header.
+        max_decompressed: The most bytes that its records may have.
+
+    Returns:
+        What the records say of themselves.
+
+    Raises:
+        DecompressionLimitError: The records expand past `max_decompressed`.
+        CorruptRecordError: The offsets are not 0 to count - 1, there is no record, a record does
+            not fit, the codec is unknown, the producer's fields contradict each other, or it is a
+            control batch.
     """
-    batches: list[BatchHeader] = []
-    for header in iter_batches(buffer, strict=True):
-        check_batch(buffer, header)
-        _check_produced(header)
-        if check_contents:
-            start = header.position + HEADER_BYTES
-            records = memoryview(buffer)[start : header.position + header.size]
-            fault = check_records(records, header.codec, header.record_count, max_decompressed)
-            if fault:
-                raise _fault(header, fault)
-        batches.append(header)
-    if not batches:
-        raise CorruptRecordError("the record set holds no batch")
-    return batches
+    _check_fields(header)
+    records = memoryview(batch)[header.position + HEADER_BYTES : header.position + header.size]
+    try:
+        return check_records(
+            records, header.codec, header.record_count, header.base_timestamp, max_decompressed
+        )
+    except CorruptRecordError as error:
+        raise _fault(header, str(error), type(error)) from None
 
 
-def _check_produced(header: BatchHeader) -> None:
-    """What must hold in a batch that comes from a producer and not from a log."""
+def _check_fields(header: BatchHeader) -> None:
+    """What must hold in the header of a batch that comes from a producer and not from a log."""
     count, last, attributes = header.record_count, header.last_offset_delta, header.attributes
-    if count == 0 or count != last + 1:
+    if header.base_offset != 0:
+        raise _fault(header, f"its base offset is {header.base_offset}; producers begin at 0")
+    if count <= 0 or count != last + 1:
         raise _fault(header, f"{count} records and last offset delta {last}")
+    if header.codec > _LAST_CODEC:
+        raise _fault(header, f"unknown compression codec {header.codec}")
     if attributes & ATTRIBUTE_CONTROL:
         raise _fault(header, "producers may not write control batches")
     producer_id = header.producer_id
@@ -102,11 +110,19 @@ def _check_produced(header: BatchHeader) -> None:
         raise _fault(header, f"producer id {producer_id}, epoch {epoch}, sequence {sequence}")
 
 
-def _fault(header: BatchHeader, what: str) -> CorruptRecordError:
-    return CorruptRecordError(
+def _fault(
+    header: BatchHeader, what: str, error: type[CorruptRecordError] = CorruptRecordError
+) -> CorruptRecordError:
+    return error(
         f"batch at byte {header.position} (offset {header.base_offset}) is damaged: {what}",
         offset=header.base_offset,
     )
+
+
+def set_max_timestamp(batch: bytearray, max_timestamp: int) -> None:
+    """Writes the max timestamp of the one batch in `batch`, and the CRC that it then needs."""
+    batch[35:43] = max_timestamp.to_bytes(8, "big", signed=True)
+    _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
 
 
 def stamp(

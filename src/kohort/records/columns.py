@@ -13,7 +13,7 @@ from array import array
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from kohort.records.compression import Readable
+from kohort.records.layout import Readable
 
 COLUMN_NAMES = (
     "topic",

@@ -28,9 +28,9 @@ from enum import IntEnum
 from struct import Struct
 from typing import Any, NamedTuple
 
-from kohort.errors import ConfigError, CorruptRecordError
+from kohort.errors import ConfigError, CorruptRecordError, DecompressionLimitError
+from kohort.records.layout import Readable
 
-Readable = bytes | bytearray | memoryview
 Allocate = Callable[[int], bytearray | memoryview]
 
 DEFAULT_MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024
@@ -138,8 +138,8 @@ def decompress(
 ) -> bytes | bytearray | memoryview:
     """Decompresses `data` into at most `limit` bytes, in a buffer that `allocate` gives.
 
-    `CorruptRecordError` when the data is damaged, the codec unknown, or the output would pass
-    `limit`; never more than `limit` bytes are allocated for the output.
+    `CorruptRecordError` when the data is damaged or the codec unknown, `DecompressionLimitError`
+    when the output would pass `limit`; never more than `limit` bytes are allocated for it.
     """
     if codec == Compression.NONE:
         return data
@@ -174,8 +174,8 @@ def _zstd_packer(level: int) -> Any:
     return kept[1]
 
 
-def _too_large(codec: str, limit: int) -> CorruptRecordError:
-    return CorruptRecordError(
+def _too_large(codec: str, limit: int) -> DecompressionLimitError:
+    return DecompressionLimitError(
         f"{codec} data expands past the limit of {limit} bytes a batch; it is damaged, hostile, "
         "or the limit must be raised"
     )

@@ -15,9 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import IntEnum
 from struct import Struct
+from typing import NamedTuple
 
 from kohort.errors import CorruptRecordError
-from kohort.records.compression import Readable
+
+Readable = bytes | bytearray | memoryview
 
 HEADER_BYTES = 61
 PREFIX_BYTES = 12  # base offset and length, not counted by `length`
@@ -228,10 +230,37 @@ RECORD_FAULTS = (
 )
 
 
+MAX_DAMAGED_BYTES = 16 << 20
+"""So much of a damaged batch goes with its error."""
+
+
+class RecordCheck(NamedTuple):
+    """What walking the records of a produced batch shows, besides that they are sound.
+
+    `earliest` and `latest` are timestamps in milliseconds, -1 where no record has one; `keyless` is
+    how many records have no key.
+    """
+
+    earliest: int
+    latest: int
+    keyless: int
+
+
+def too_many_records(count: int, size: int) -> CorruptRecordError:
+    """The error for a batch whose header claims more records than its bytes can hold."""
+    return CorruptRecordError(f"{count} records cannot stand in {size} bytes")
+
+
 def corrupt(
-    topic: str, partition: int, base_offset: int, position: int, next_offset: int, what: str
-) -> CorruptRecordError:
-    """The error for a damaged batch in a fetch; `position` is the first offset not readable."""
+    topic: str, partition: int, base_offset: int, position: int, next_offset: int, what: str,
+    batch: bytes,
+) -> CorruptRecordError:  # fmt: skip
+    """The error for a damaged batch in a fetch.
+
+    Args:
+        position: the first offset that cannot be read.
+        batch: the bytes of the batch, or what there is of them.
+    """
     return CorruptRecordError(
         f"{topic}-{partition} cannot be read at offset {position}: the record batch at offset "
         f"{base_offset} is damaged: {what}. Fetch again; if it stays, skip to {next_offset}",
@@ -239,4 +268,5 @@ def corrupt(
         partition=partition,
         offset=position,
         next_offset=next_offset,
+        batch=batch,
     )

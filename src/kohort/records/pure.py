@@ -6,13 +6,13 @@ Rules:
   is a `CorruptRecordError` that names topic, partition, offset and next offset (F6).
 - Written to be read; it is fifty to two hundred times slower than the kernel.
 
-`pure_encode.py` holds the way out.
+`pure_record.py` reads single records, `pure_encode.py` holds the way out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 from kohort.errors import ConcurrentUseError, CorruptRecordError, UsageError
 from kohort.records.columns import (
@@ -23,7 +23,7 @@ from kohort.records.columns import (
     MOST_PIECE_BYTES,
     Columns,
 )
-from kohort.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, Readable, decompress
+from kohort.records.compression import DEFAULT_MAX_DECOMPRESSED_BYTES, decompress
 from kohort.records.layout import (
     ATTRIBUTE_CODEC,
     ATTRIBUTE_CONTROL,
@@ -31,107 +31,34 @@ from kohort.records.layout import (
     CRC_START,
     HEADER_BYTES,
     MAGIC,
+    MAX_DAMAGED_BYTES,
     MAX_OFFSET,
     MIN_RECORD_BYTES,
     PREFIX_BYTES,
     RECORD_FAULTS,
     BatchHeader,
+    Readable,
     TimestampType,
     corrupt,
 )
 from kohort.records.pure_columns import ColumnWriter
 from kohort.records.pure_crc import crc32c
 from kohort.records.pure_encode import BatchBuilder
+from kohort.records.pure_record import (
+    BAD_END,
+    BAD_KEY,
+    Item,
+    RecordFault,
+    check_records,
+    int64,
+    read_item,
+)
 
 __all__ = ["CRC_PATH", "BatchBuilder", "Chunk", "Record", "check_records", "crc32c"]
 
 CRC_PATH = "python"
 _MIN_LENGTH = HEADER_BYTES - PREFIX_BYTES
-_INT64 = 1 << 64
 _FAR = 1 << 31  # no batch spans more offsets
-
-# Indexes of RECORD_FAULTS.
-(
-    BAD_LENGTH,
-    BAD_DELTA,
-    BAD_KEY,
-    BAD_VALUE,
-    BAD_HEADERS,
-    BAD_SIZE,
-    BAD_ORDER,
-    BAD_END,
-) = range(1, len(RECORD_FAULTS))
-
-
-class _RecordFault(Exception):
-    """A record that cannot be read; `fault` is an index of RECORD_FAULTS."""
-
-    def __init__(self, fault: int) -> None:
-        self.fault = fault
-        super().__init__(RECORD_FAULTS[fault])
-
-
-class _Item(NamedTuple):
-    """One record as it stands in its batch."""
-
-    delta: int
-    timestamp_delta: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[bytes, bytes | None], ...]
-
-
-def _varint(data: Readable, at: int, end: int, fault: int, longest: int = 5) -> tuple[int, int]:
-    """A zigzag varint at `at` and where it ends; a `_RecordFault` when it is cut off or too big."""
-    raw = shift = 0
-    for index in range(at, min(end, at + longest)):
-        byte = data[index]
-        raw |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            value = (raw >> 1) ^ -(raw & 1)
-            if longest == 5 and not -(1 << 31) <= value < 1 << 31:
-                raise _RecordFault(fault)
-            return value, index + 1
-        shift += 7
-    raise _RecordFault(fault)
-
-
-def _field(data: Readable, at: int, end: int, fault: int, least: int) -> tuple[bytes | None, int]:
-    """Bytes behind a varint length, None for a length of -1, and where they end."""
-    size, at = _varint(data, at, end, fault)
-    if size < least or size > end - at:
-        raise _RecordFault(fault)
-    if size < 0:
-        return None, at
-    return bytes(data[at : at + size]), at + size
-
-
-def _read_item(
-    data: Readable, at: int, end: int, last_seen: int, last_delta: int
-) -> tuple[_Item, int]:
-    """The record at `at`, its offset delta between two bounds, and where it ends."""
-    size, at = _varint(data, at, end, BAD_LENGTH)
-    if size < MIN_RECORD_BYTES - 1 or size > end - at:
-        raise _RecordFault(BAD_LENGTH)
-    stop = at + size
-    time, at = _varint(data, at + 1, stop, BAD_DELTA, 10)
-    time = (time + (_INT64 >> 1)) % _INT64 - (_INT64 >> 1)
-    delta, at = _varint(data, at, stop, BAD_DELTA)
-    if not last_seen < delta <= last_delta:
-        raise _RecordFault(BAD_ORDER)
-    key, at = _field(data, at, stop, BAD_KEY, -1)
-    value, at = _field(data, at, stop, BAD_VALUE, -1)
-    count, at = _varint(data, at, stop, BAD_HEADERS)
-    if count < 0 or count > stop - at:
-        raise _RecordFault(BAD_HEADERS)
-    headers: list[tuple[bytes, bytes | None]] = []
-    for _ in range(count):
-        name, at = _field(data, at, stop, BAD_HEADERS, 0)
-        content, at = _field(data, at, stop, BAD_HEADERS, -1)
-        headers.append((name or b"", content))
-    if at != stop:
-        raise _RecordFault(BAD_SIZE)
-    return _Item(delta, time, key, value, tuple(headers)), stop
 
 
 @final
@@ -273,7 +200,7 @@ class Chunk:
         """At most `max_records` more records; an empty list when the chunk is exhausted."""
         out: list[Record] = []
 
-        def give(header: BatchHeader, item: _Item, timestamp: int) -> None:
+        def give(header: BatchHeader, item: Item, timestamp: int) -> None:
             names = tuple((n.decode("utf-8", "replace"), v) for n, v in item.headers)
             out.append(
                 Record(
@@ -309,7 +236,7 @@ class Chunk:
         max_bytes = min(max_bytes, MOST_PIECE_BYTES)
         writer = ColumnWriter(columns)
 
-        def give(header: BatchHeader, item: _Item, timestamp: int) -> None:
+        def give(header: BatchHeader, item: Item, timestamp: int) -> None:
             offset = header.base_offset + item.delta
             kind = header.timestamp_type
             writer.add(offset, timestamp, kind, item.key, item.value, item.headers)
@@ -342,7 +269,7 @@ class Chunk:
         self._busy = True
 
     def _run(
-        self, give: Callable[[BatchHeader, _Item, int], None], full: Callable[[int], bool]
+        self, give: Callable[[BatchHeader, Item, int], None], full: Callable[[int], bool]
     ) -> None:
         """Gives records out until `full`, told the bytes that were read, or the chunk's end."""
         self._enter()
@@ -359,7 +286,7 @@ class Chunk:
         finally:
             self._busy = False
 
-    def _next_item(self, give: Callable[[BatchHeader, _Item, int], None]) -> tuple[int, int]:
+    def _next_item(self, give: Callable[[BatchHeader, Item, int], None]) -> tuple[int, int]:
         """Reads one record of the open batch: whether it was given out, and its bytes."""
         header, records = self._header, self._records
         assert header is not None
@@ -371,8 +298,8 @@ class Chunk:
             return 0, 0
         try:
             last = header.last_offset_delta
-            item, stop = _read_item(records, self._cursor, len(records), self._last_seen, last)
-        except _RecordFault as fault:
+            item, stop = read_item(records, self._cursor, len(records), self._last_seen, last)
+        except RecordFault as fault:
             raise self._corrupt(str(fault)) from None
         size, offset = stop - self._cursor, header.base_offset + item.delta
         self._cursor, self._last_seen, self._left = stop, item.delta, self._left - 1
@@ -490,10 +417,10 @@ class Chunk:
         """A control record whose key says type 0: version int16, type int16."""
         start, end = self._at + HEADER_BYTES, self._at + header.size
         try:
-            item, _ = _read_item(self._data, start, end, -1, header.last_offset_delta)
+            item, _ = read_item(self._data, start, end, -1, header.last_offset_delta)
             if len(item.key or b"") < 4:
-                raise _RecordFault(BAD_KEY)
-        except _RecordFault:
+                raise RecordFault(BAD_KEY)
+        except RecordFault:
             raise self._corrupt("a control batch without a marker") from None
         return (item.key or b"")[2:4] == b"\x00\x00"
 
@@ -560,38 +487,24 @@ class Chunk:
             return after
         if len(self._data) - self._at >= HEADER_BYTES:
             header = BatchHeader(self._data, self._at)
-            after = header.next_offset
-            if header.last_offset_delta + 1 == header.record_count and (
-                self._position < after <= self._position + _FAR
+            after, count = header.next_offset, header.record_count
+            if header.base_offset >= 0 < count == header.last_offset_delta + 1 and (
+                self._position < after <= min(self._position + _FAR, MAX_OFFSET)
             ):
                 return after
-        return self._position + 1
+        return min(self._position + 1, MAX_OFFSET)
 
     def _corrupt(self, what: str) -> CorruptRecordError:
         base = -1
         if len(self._data) - self._at >= PREFIX_BYTES:
             base = int.from_bytes(self._data[self._at : self._at + 8], "big", signed=True)
         after = self._next_after()
-        return corrupt(self.topic, self.partition, base, self._position, after, what)
+        size = min(self._whole() or len(self._data) - self._at, MAX_DAMAGED_BYTES)
+        batch = bytes(self._data[self._at : self._at + size])
+        return corrupt(self.topic, self.partition, base, self._position, after, what, batch)
 
 
-def _timestamp_of(header: BatchHeader, item: _Item) -> int:
+def _timestamp_of(header: BatchHeader, item: Item) -> int:
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return header.max_timestamp
-    raw = header.base_timestamp + item.timestamp_delta
-    return (raw + (_INT64 >> 1)) % _INT64 - (_INT64 >> 1)
-
-
-def check_records(records: Readable, codec: int, count: int, limit: int) -> str:
-    """What is wrong with the records of a produced batch; empty when nothing is."""
-    try:
-        data = decompress(codec, records, limit)
-    except CorruptRecordError as error:
-        return str(error)
-    at = 0
-    try:
-        for expected in range(count):
-            _, at = _read_item(data, at, len(data), expected - 1, expected)
-    except _RecordFault as fault:
-        return str(fault)
-    return "" if at == len(data) else RECORD_FAULTS[BAD_END]
+    return int64(header.base_timestamp + item.timestamp_delta)

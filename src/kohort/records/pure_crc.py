@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from struct import unpack_from
 
-from kohort.records.compression import Readable
+from kohort.records.layout import Readable
 
 _POLYNOMIAL = 0x82F63B78
 _WORDS_A_STEP = 4096

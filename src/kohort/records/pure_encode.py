@@ -16,7 +16,7 @@ from typing import Literal, final
 
 from kohort.errors import RecordTooLargeError, UsageError
 from kohort.records.columns import BinaryColumn, HeaderColumn
-from kohort.records.compression import Compression, Readable, check_level, compress
+from kohort.records.compression import Compression, check_level, compress
 from kohort.records.layout import (
     ATTRIBUTE_CONTROL,
     ATTRIBUTE_LOG_APPEND_TIME,
@@ -25,6 +25,7 @@ from kohort.records.layout import (
     HEADER_BYTES,
     MAGIC,
     PREFIX_BYTES,
+    Readable,
 )
 from kohort.records.pure_crc import crc32c
 

@@ -1,6 +1,6 @@
 """Asking a cluster how far its tiers may be read: the questions of `gate`, put to a port in order.
 
-Rules (retry reference D2):
+Rules (D2):
 - LATEST is asked before by-time, in one go for all partitions whose cached answer has run out.
 - What is in doubt is proven (MAX_TIMESTAMP), and scanned when it cannot be.
 """

@@ -3,8 +3,10 @@
 Rules (spec 5.1):
 - `Permanent` is never retried; `Temporary` is, by the tiers; `RetryAfter` names the least delay.
 - Any other exception is looked for in the given class lists along `__cause__` and `__context__`;
-  the nearest match wins. A broken constraint and bytes that do not decode are permanent. What is
-  not listed is temporary: retrying too often costs time, failing too early costs a record.
+  the nearest match wins. A broken constraint and bytes that do not decode are permanent.
+- What is not listed goes by its own class: `PROGRAM_OR_DATA` (a missing field, a wrong type, a bug)
+  is permanent, since no time mends it and a redrive brings it back; an `OSError` (the network, a
+  time-out) and everything else is temporary.
 - `BaseException`s that are not `Exception`s (KeyboardInterrupt, CancelledError) are not failures.
 """
 
@@ -16,6 +18,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from types import TracebackType
 from typing import Final
 
 from kohort.config import parse_duration_ms
@@ -25,6 +28,13 @@ MAX_REASON_CHARS: Final = 100
 MAX_CAUSES: Final = 32
 _NUMBERS_AND_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|0x[0-9a-fA-F]+|\d+")
 _NOT_IN_REASON = re.compile(r"[^A-Za-z0-9_.:-]+")
+
+
+PROGRAM_OR_DATA: Final = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError,
+)  # fmt: skip
+"""What the record or the program causes. Only the raised error counts, never what it came from: a
+dependency's error is often raised while a KeyError is being handled."""
 
 
 class Disposition(StrEnum):
@@ -38,6 +48,7 @@ class Disposition(StrEnum):
     EVICTED = "evicted"
     HELD = "held"
     REDRIVEN = "redriven"
+    UNREADABLE = "unreadable"
 
 
 class HandlerError(KohortError):
@@ -70,7 +81,14 @@ class Temporary(HandlerError):
 
 
 class RetryAfter(Temporary):
-    """Temporary, and not before `delay` (milliseconds, or `"10m"`) is over."""
+    """Temporary, and not before `delay` is over. It uses up one retry, however long it waits.
+
+    Args:
+        delay: milliseconds, or a text such as `"45m"`. The record waits in the retry topic with the
+            shortest delay that covers it; a wait beyond the longest delay passes through that
+            topic several times.
+        reason, message: as `HandlerError`.
+    """
 
     def __init__(self, delay: int | str, reason: str, message: str = "") -> None:
         super().__init__(reason, message)
@@ -97,7 +115,8 @@ class Classifier:
 
     Args:
         permanent: classes that are never retried (beside `Permanent` itself).
-        temporary: classes that are, also when they are subclasses of a permanent one.
+        temporary: classes that are, also when they are subclasses of a permanent one, or of one
+            in `PROGRAM_OR_DATA`.
     """
 
     permanent: tuple[type[BaseException], ...] = ()
@@ -109,10 +128,11 @@ class Classifier:
             if isinstance(cause, HandlerError):
                 return self._of_handler_error(cause, error)
             if isinstance(cause, self.temporary):
-                break
+                return describe(error, permanent=False, reason=type(error).__name__)
             if isinstance(cause, self.permanent):
                 return describe(error, permanent=True, reason=type(cause).__name__)
-        return describe(error, permanent=False, reason=type(error).__name__)
+        ours = isinstance(error, PROGRAM_OR_DATA) and not isinstance(error, OSError)
+        return describe(error, permanent=ours, reason=type(error).__name__)
 
     def _of_handler_error(self, said: HandlerError, error: Exception) -> Failure:
         delay = said.min_delay_ms if isinstance(said, Temporary) else 0
@@ -137,7 +157,7 @@ def describe(
         reason=clean_reason(reason),
         error_class=class_name(type(error)),
         message=str(error),
-        stack="".join(traceback.format_exception(error)) if error.__traceback__ else "",
+        stack=_stack(error),
         fingerprint=fingerprint(error),
         min_delay_ms=min_delay_ms,
     )
@@ -150,6 +170,7 @@ def stated(
     message: str = "",
     min_delay_ms: int = 0,
     disposition: Disposition | None = None,
+    error_class: str = "",
 ) -> Failure:
     """A failure that was marked without raising; cheap, since no stack is built.
 
@@ -164,7 +185,7 @@ def stated(
     if disposition is None:
         disposition = Disposition.FATAL if permanent else Disposition.RETRYABLE
     kind = Permanent if permanent else Temporary
-    name = class_name(kind)
+    name = error_class or class_name(kind)
     return Failure(
         permanent=permanent,
         disposition=disposition,
@@ -208,6 +229,18 @@ def class_name(kind: type[BaseException]) -> str:
     """`module.Class`, or `Class` alone for a builtin."""
     module = kind.__module__
     return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
+
+
+def _stack(error: Exception) -> str:
+    """The traceback from the first frame on that is not ours; "" for what nobody raised."""
+    found = error.__traceback__
+    while found is not None and found.tb_next is not None and _is_ours(found):
+        found = found.tb_next
+    return "".join(traceback.format_exception(type(error), error, found)) if found else ""
+
+
+def _is_ours(found: TracebackType) -> bool:
+    return str(found.tb_frame.f_globals.get("__name__", "")).startswith("kohort.")
 
 
 def _digest(text: str) -> str:

@@ -18,15 +18,16 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from kohort.client.admin import Admin
-from kohort.client.admin_types import NewTopic
-from kohort.client.config import AdminConfig, ConsumerConfig, known_to
-from kohort.client.consumer import Consumer
-from kohort.client.types import OffsetAndMetadata, OffsetAndTimestamp
-from kohort.client.types import TopicPartition as Partition
+from kohort.client.admin.admin import Admin
+from kohort.client.admin.types import NewTopic
+from kohort.client.common.config import AdminConfig, ConsumerConfig, known_to
+from kohort.client.common.types import OffsetAndMetadata, OffsetAndTimestamp
+from kohort.client.common.types import TopicPartition as Partition
+from kohort.client.consumer.consumer import Consumer
 from kohort.errors import ClosedError, ConcurrentUseError, KafkaTimeoutError
 from kohort.records import Record
 from kohort.retry.asking import Stamped, TopicPartition, TopicView
+from kohort.retry.reading import poll_past_damage
 from kohort.retry.topics import TopicSpec
 
 MAX_TIMESTAMP: Final = -3
@@ -103,9 +104,11 @@ class ClusterPort:
         """The offset of the first record that is there."""
         return _plain(self.asking.beginning_offsets(_named(wanted)))
 
-    def latest(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset after the last record."""
-        return _plain(self.asking.end_offsets(_named(wanted)))
+    def latest(
+        self, wanted: Sequence[TopicPartition], timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """The offset after the last record; `timeout_s` defaults to the client's."""
+        return _plain(self.asking.end_offsets(_named(wanted), timeout_s))
 
     def by_time(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, Stamped]:
         """The first record at or after a time, (-1, -1) when there is none."""
@@ -130,8 +133,8 @@ class ClusterPort:
         try:
             seen = 0
             while (position := consumer.position(tp)) < end and seen < SCAN_RECORDS:
-                records = consumer.poll(SCAN_POLL_S, max_records=SCAN_RECORDS)
-                if not records:
+                records = poll_past_damage(consumer, SCAN_POLL_S, SCAN_RECORDS)
+                if not records and consumer.position(tp) == position:
                     break
                 seen += len(records)
                 for record in records:
@@ -157,7 +160,7 @@ class ClusterPort:
         silent = 0
         try:
             while consumer.position(tp) < end:
-                page = consumer.poll(SCAN_POLL_S)
+                page = poll_past_damage(consumer, SCAN_POLL_S)
                 silent = 0 if page else silent + 1
                 if page:
                     yield page

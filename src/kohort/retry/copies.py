@@ -1,12 +1,13 @@
 """How a failed record becomes a copy in a tier or in the failed topic.
 
-Rules (spec 5.3, retry reference A2):
+Rules (spec 5.3, A2):
 - Key, value and the user's headers stay byte for byte; our headers are added at the end.
 - The copy's own timestamp is the broker's append time; the first timestamp lives in a header. A
   copied old timestamp would let retention delete the copy on arrival.
 - A copy goes to partition `origin partition % n`, so all copies of a record meet one fence.
 - When a copy is too large it is tried again without the stack, then without the message, then as a
-  stub without its value (the origin's coordinates say where the value still is).
+  stub without its value (the origin's coordinates say where the value still is). Of a batch that
+  cannot be read, the beginning of its bytes is tried before the stub.
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ from kohort.retry.policy import RetryPolicy, RetryTopics, Step
 
 DEFAULT_SKEW_MS: Final = 1_000
 MAX_STUB_HEADERS: Final = 16
+CUT_BYTES: Final = 256 * 1024
+"""So much of a damaged batch is kept where the dead-letter topic does not take all of it."""
 BAD_HEADERS_REASON: Final = "bad_retry_headers"
+MAX_WAIT_MS: Final = 10 * 366 * 24 * 3_600_000
+"""The longest wait that a handler may ask for; what is longer is cut to ten years."""
 HELD_REASON: Final = "behind_its_key"
 
 
@@ -102,7 +107,7 @@ def due_ms(attempt: Attempt, append_ms: int, delay_ms: int, skew_ms: int = DEFAU
     """When the attempt may run: append time + delay, or the header when that is a little later.
 
     The header is clamped to append time + delay + skew: a wild clock makes a record late by at most
-    the allowance, never early and never stuck (retry reference D2).
+    the allowance, never early and never stuck (D2).
     """
     base = append_ms + delay_ms
     if attempt.previous is None:
@@ -121,14 +126,14 @@ def copy_for(
     attempt: Attempt, failure: Failure, *, topics: RetryTopics, now_ms: int
 ) -> tuple[Copy, Step | None]:
     """The copy for a failed attempt and the retry it waits for; None: it is in the failed topic."""
-    step = None
+    step, wait_ms = None, min(failure.min_delay_ms, MAX_WAIT_MS)
     if not failure.permanent:
-        step = topics.policy.next_step(attempt.number, failure.min_delay_ms)
+        step = topics.policy.next_step(attempt.number, wait_ms)
     disposition = disposition_of(failure, step)
     previous = attempt.previous
     retry = RetryHeaders(
         number=step.number if step else attempt.number,
-        not_before_ms=now_ms + (step.tier.delay_ms if step else 0),
+        not_before_ms=now_ms + (max(step.tier.delay_ms, wait_ms) if step else 0),
         origin=attempt.origin,
         group=topics.group,
         delay_ms=step.tier.delay_ms if step else 0,
@@ -142,6 +147,7 @@ def copy_for(
         reason=failure.reason,
         redrive_id=previous.redrive_id if previous else "",
         redrive_count=attempt.redrive_count,
+        wait_left_ms=max(0, wait_ms - step.tier.delay_ms) if step else 0,
     )
     topic = topics.tier(step.tier) if step else topics.failed
     return _copy(topic, attempt, retry, failed=step is None), step
@@ -166,6 +172,29 @@ def held_copy(attempt: Attempt, *, topics: RetryTopics, tier: str, now_ms: int) 
     return _copy(tier, attempt, retry, failed=False)
 
 
+def waits_on(attempt: Attempt) -> bool:
+    """Whether a due copy has more to wait: its handler asked for more than its tier's delay."""
+    return attempt.previous is not None and attempt.previous.wait_left_ms > 0
+
+
+def postponed_copy(attempt: Attempt, *, topics: RetryTopics, now_ms: int) -> Copy:
+    """The copy that waits out what is left of a `RetryAfter`; the attempt is not used up.
+
+    One topic holds one delay (R6), so a longer wait passes through several topics, or through the
+    one with the longest delay more than once.
+    """
+    previous = attempt.previous
+    assert previous is not None, "only a copy in a tier waits on"
+    tier, left_ms = topics.policy.tier_for(previous.wait_left_ms), previous.wait_left_ms
+    retry = replace(
+        previous,
+        not_before_ms=now_ms + max(tier.delay_ms, left_ms),
+        delay_ms=tier.delay_ms,
+        wait_left_ms=max(0, left_ms - tier.delay_ms),
+    )
+    return _copy(topics.tier(tier), attempt, retry, failed=False)
+
+
 def redrive_copy(
     attempt: Attempt, *, topics: RetryTopics, redrive_id: str, now_ms: int,
     topic: str | None = None, number: int = 0,
@@ -180,7 +209,7 @@ def redrive_copy(
     delay_ms = topics.delays_ms.get(target, 0)
     retry = replace(
         attempt.previous, number=number, not_before_ms=now_ms + delay_ms, delay_ms=delay_ms,
-        error_stack="", disposition=Disposition.REDRIVEN, redrive_id=redrive_id,
+        error_stack="", disposition=Disposition.REDRIVEN, redrive_id=redrive_id, wait_left_ms=0,
         redrive_count=attempt.previous.redrive_count + 1,
     )  # fmt: skip
     return _copy(target, attempt, retry, failed=False)
@@ -195,6 +224,10 @@ def ladder(copy: Copy) -> Iterator[Copy]:
     without_message = replace(copy, retry=replace(without_stack.retry, error_message=""))
     if copy.retry.error_message:
         yield without_message
+    if copy.retry.disposition is Disposition.UNREADABLE and len(copy.value or b"") > CUT_BYTES:
+        assert copy.value is not None, "it has bytes"
+        cut, left = copy.value[:CUT_BYTES], len(copy.value) - CUT_BYTES
+        yield replace(without_message, value=cut, omitted_bytes=left)
     small = [x for x in copy.user_headers if x[1] is None or len(x[1]) <= h.MAX_TEXT_BYTES]
     yield replace(
         without_message,

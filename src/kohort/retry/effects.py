@@ -10,7 +10,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -62,10 +62,23 @@ Effect = Insert | Upsert | Execute
 
 @dataclass(slots=True)
 class Statement:
-    """One SQL text and the parameter rows to run it with, in order."""
+    """One SQL text and the parameter rows to run it with, in order.
+
+    Args:
+        table: the table of an insert or upsert; "" for any other statement.
+        key: the columns of an upsert's key.
+        places: where the key's values stand in each row.
+    """
 
     sql: str
     rows: list[Params] = field(default_factory=list[Params])
+    table: str = ""
+    key: tuple[str, ...] = ()
+    places: tuple[int, ...] = ()
+
+    def key_of(self, row: Params) -> tuple[Any, ...]:
+        """The key's values in one row."""
+        return tuple(row[place] for place in self.places)
 
 
 def statements(effects: Iterable[Effect]) -> list[Statement]:
@@ -76,11 +89,68 @@ def statements(effects: Iterable[Effect]) -> list[Statement]:
     for effect in effects:
         sql, params = effect.statement()
         if sql != last:
-            rows = []
-            found.append(Statement(sql, rows))
+            statement = _blank(effect, sql)
+            rows = statement.rows
+            found.append(statement)
             last = sql
         rows.append(params)
     return found
+
+
+def _blank(effect: Effect, sql: str) -> Statement:
+    """A statement without rows for effects like this one."""
+    if isinstance(effect, Execute):
+        return Statement(sql)
+    if isinstance(effect, Insert):
+        return Statement(sql, table=effect.table)
+    columns = tuple(effect.row)
+    places = tuple(columns.index(column) for column in effect.key)
+    return Statement(sql, table=effect.table, key=effect.key, places=places)
+
+
+def in_lock_order(
+    parts: Sequence[Statement], sortable: Callable[[Statement], bool]
+) -> list[Statement]:
+    """The same writes with rows locked in one order: by table, and in a table by key.
+
+    Tables come in the order in which they first appear, since a parent is written before its
+    child. Of neighbouring upserts of one key with the same columns only the last is kept. Any other
+    statement (`Execute`) stays where it is: what it depends on cannot be seen.
+
+    Args:
+        sortable: whether equal keys of a statement's rows are equal values, so that upserts of one
+            key keep their order.
+    """
+    ordered: list[Statement] = []
+    tables: dict[str, list[Statement]] = {}
+    for part in parts:
+        if part.table:
+            tables.setdefault(part.table, []).append(part)
+            continue
+        ordered += _by_key(tables.values(), sortable)
+        tables.clear()
+        ordered.append(part)
+    return ordered + _by_key(tables.values(), sortable)
+
+
+def _by_key(
+    tables: Iterable[Sequence[Statement]], sortable: Callable[[Statement], bool]
+) -> list[Statement]:
+    ordered: list[Statement] = []
+    for parts in tables:
+        if len({part.key for part in parts}) > 1 or not all(p.key and sortable(p) for p in parts):
+            ordered += parts
+            continue
+        pairs = [(part.key_of(row), part, row) for part in parts for row in part.rows]
+        pairs.sort(key=lambda pair: pair[0])
+        for at, (key, part, row) in enumerate(pairs):
+            following = pairs[at + 1] if at + 1 < len(pairs) else None
+            if following is not None and following[0] == key and following[1].sql == part.sql:
+                continue
+            if not ordered or ordered[-1].sql != part.sql:
+                ordered.append(Statement(part.sql, [], part.table, part.key, part.places))
+            ordered[-1].rows.append(row)
+    return ordered
 
 
 def quote(name: str) -> str:

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kohort.client.config import ConsumerConfig
-from kohort.client.types import TopicPartition
+from kohort.client.common.config import ConsumerConfig
+from kohort.client.common.types import TopicPartition
 from kohort.records import Record
 from kohort.retry.headers import Header, HeaderFault, Origin, RetryHeaders, parse
 from kohort.retry.ledger import Place, backs_failed, newest

@@ -1,6 +1,6 @@
 """Exactly once: read, handle and write one partition's records behind a fence on source offsets.
 
-The step order is the whole of the guarantee (retry reference E2):
+The step order is the whole of the guarantee (E2):
 
     1  read the fence n (made at the range's start when absent)
     2  n >= end: skip; n < start: refuse; drop records below n
@@ -22,7 +22,7 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
@@ -37,15 +37,19 @@ from kohort.retry.copies import (
     Copy,
     copy_for,
     due_ms,
+    postponed_copy,
     read_attempt,
+    waits_on,
 )
-from kohort.retry.effects import Effect, statements
+from kohort.retry.effects import Effect, Execute, statements
 from kohort.retry.headers import Header, HeaderFault, Origin
-from kohort.retry.ledger import Claim, FenceMove, LedgerRow, Place, Verdict
+from kohort.retry.ledger import Claim, Counts, FenceMove, LedgerRow, Place, Verdict
 from kohort.retry.policy import RetryTopics, Step
 from kohort.retry.store import Applied, ConstraintError, Store, Transaction
 
 MAX_ROUNDS: Final = 5
+MAX_EARLY_MS: Final = 30_000
+"""The longest that a task waits for a record; one that is due later was never planned."""
 CONSTRAINT_REASON: Final = "constraint_violated"
 
 
@@ -69,6 +73,7 @@ class SourceRange:
         delay_ms: None for a source topic, 0 for the entry topic, else the tier's delay.
         first: start is where the pipeline began with this partition; only then may there be no
             fence yet.
+        planned_ms: when the driver saw by the broker that all of the range was due.
     """
 
     topic: str
@@ -79,6 +84,7 @@ class SourceRange:
     base: str
     delay_ms: int | None = None
     first: bool = False
+    planned_ms: int = 0
 
 
 class Handler(Protocol):
@@ -119,10 +125,10 @@ class Report:
 
 @dataclass(slots=True)
 class _Ended:
-    """One attempt with its outcome, on its way into the transaction."""
+    """One attempt with its outcome, on its way into the transaction. None: it waits on."""
 
     attempt: Attempt
-    outcome: Sequence[Effect] | Failure
+    outcome: Sequence[Effect] | Failure | None
     copy: Copy | None = None
     step: Step | None = None
     place: Place | None = None
@@ -136,6 +142,7 @@ class Loader:
         pipeline: the name under which fence and ledger are kept.
         topics: the retry topics by source topic.
         skew_ms: the allowance between the broker's clock and ours.
+        origins: by source topic its handler's table, and the columns that name a row's input.
     """
 
     pipeline: str
@@ -145,6 +152,9 @@ class Loader:
     handler: Handler
     clock: Clock
     skew_ms: int = DEFAULT_SKEW_MS
+    origins: Mapping[str, tuple[str, tuple[str, str]]] = field(
+        default_factory=dict[str, tuple[str, tuple[str, str]]]
+    )
 
     def open(self, span: SourceRange) -> RangeLoad:
         """Steps 1 and 2 for a range. Raises DataLossError when fence and range disagree."""
@@ -221,6 +231,9 @@ class RangeLoad:
         ended, runnable, inert = self._sort(records)
         if runnable:
             self._wait_until_due(runnable, records)
+            ended += [_Ended(a, None) for a in runnable if waits_on(a)]
+            runnable = [a for a in runnable if not waits_on(a)]
+        if runnable:
             outcomes = self._loader.handler(self._span.base, runnable, self._loader.store)
             if len(outcomes) != len(runnable):
                 raise UsageError(
@@ -274,19 +287,23 @@ class RangeLoad:
         return Attempt(origin, 0, (span.topic, span.partition, r.offset), r.key, r.value, r.headers)
 
     def _wait_until_due(self, runnable: Sequence[Attempt], records: Sequence[RawRecord]) -> None:
-        """Wait out what is left of a due time: the clocks' difference, never a whole delay."""
+        """Wait out what is left of a due time.
+
+        The plan's time counts where this machine's clock is behind: the driver compared the
+        broker's time stamps with it. What is left then is a delay that the record asked for.
+        """
         span, skew = self._span, self._loader.skew_ms
         if not span.delay_ms:
             return
         appended = {r.offset: r.timestamp_ms for r in records}
         last = max(due_ms(a, appended[a.position[2]], span.delay_ms, skew) for a in runnable)
-        left = last - self._loader.clock.now_ms()
+        left = last - max(self._loader.clock.now_ms(), span.planned_ms)
         if left <= 0:
             return
-        if left > 2 * skew + 1_000:
+        if left > 2 * skew + MAX_EARLY_MS:
             raise DataLossError(
                 f"{span.topic}/{span.partition}: a record was planned {format_duration(left)} "
-                "before it is due; the log was truncated or the clocks of broker and reader differ"
+                "before it is due; the log was truncated, or the clocks of broker and driver differ"
             )
         self._loader.clock.sleep_ms(left)
 
@@ -295,9 +312,14 @@ class RangeLoad:
         now = self._loader.clock.now_ms()
         new: list[tuple[_Ended, Copy]] = []
         for e in ended:
-            if isinstance(e.outcome, Failure) and e.copy is None:
-                topics = self._loader.topics[self._span.base]
+            if e.copy is not None:
+                continue
+            topics = self._loader.topics[self._span.base]
+            if e.outcome is None:
+                e.copy = postponed_copy(e.attempt, topics=topics, now_ms=now)
+            elif isinstance(e.outcome, Failure):
                 e.copy, e.step = copy_for(e.attempt, e.outcome, topics=topics, now_ms=now)
+            if e.copy is not None:
                 new.append((e, e.copy))
         if new:
             places = self._loader.publisher.publish([copy for _, copy in new])
@@ -320,8 +342,8 @@ class RangeLoad:
 
     def _fail_the_broken(self, ended: list[_Ended], error: ConstraintError) -> None:
         """Turn the records whose effects break a constraint into permanent failures."""
-        written = [e for e in ended if not isinstance(e.outcome, Failure)]
-        parts = [statements(e.outcome) for e in written if not isinstance(e.outcome, Failure)]
+        written = [e for e in ended if isinstance(e.outcome, Sequence)]
+        parts = [statements(e.outcome) for e in written if isinstance(e.outcome, Sequence)]
         broken = self._loader.store.probe(parts)
         if not broken:
             raise KohortError(
@@ -346,6 +368,10 @@ class RangeLoad:
                 also = books.also_ended(e.attempt, e.step, now)
                 if also is not None:
                     rows.append(also)
+            elif e.outcome is None:
+                assert e.copy is not None, "who waits on has a copy"
+                assert e.place is not None, "a copy is acknowledged before it is written down"
+                entries = books.held(e.attempt, e.copy, e.place, now)
             else:
                 effects += e.outcome
                 if e.attempt.previous is None:
@@ -358,7 +384,14 @@ class RangeLoad:
         fence = FenceMove(self._span.topic, self._span.partition, self._fence, next_offset)
         of_tier = self._span.delay_ms is not None
         return Transaction(
-            self._loader.pipeline, fence, now, statements(effects), claims, rows, of_tier
+            self._loader.pipeline,
+            fence,
+            now,
+            statements(effects),
+            claims,
+            rows,
+            of_tier,
+            self._counted(ended),
         )
 
     def _reread_fence(self) -> None:
@@ -368,14 +401,46 @@ class RangeLoad:
         if row is not None:
             self._fence = row.next_offset
 
+    def _counted(self, ended: Sequence[_Ended]) -> Counts:
+        """What the transaction does, in numbers. A copy whose headers are wrong is no input."""
+        counts = Counts()
+        origin = self._loader.origins.get(self._span.base)
+        for e in ended:
+            if isinstance(e.outcome, Failure):
+                if e.outcome.reason == BAD_HEADERS_REASON and self._span.delay_ms is not None:
+                    continue
+                if e.step is None:
+                    counts.failed += 1
+                else:
+                    counts.scheduled += 1
+            elif e.outcome:
+                counts.loaded += 1
+                if origin is not None:
+                    counts.rows += sum(_names_input(effect, *origin) for effect in e.outcome)
+            else:
+                counts.filtered += 1
+            counts.read += 1
+        return counts
+
     def _count(self, ended: Sequence[_Ended], inert: int) -> None:
         report = self.report
         report.inert += inert
         for e in ended:
-            if not isinstance(e.outcome, Failure):
+            if e.outcome is None:
+                report.retried += 1
+            elif not isinstance(e.outcome, Failure):
                 report.loaded += 1
             elif e.step is not None:
                 report.retried += 1
             else:
                 report.failed += 1
                 report.reasons[e.outcome.reason] += 1
+
+
+def _names_input(effect: Effect, table: str, origin: tuple[str, str]) -> bool:
+    """Whether an effect writes a row of this table that names its input."""
+    return (
+        not isinstance(effect, Execute)
+        and effect.table == table
+        and all(column in effect.row for column in origin)
+    )

@@ -3,7 +3,7 @@
 A tier topic has one delay and the broker's append time, so "due by now" is an offset: the first
 record at or after `now - delay - skew + 1`. Nothing at or past that offset is fetched.
 
-Rules (retry reference D2; each is a test):
+Rules (D2; each is a test):
 - `LATEST` is asked first and by-time second, on one connection in order. The other way round, what
   is appended in between would be read early.
 - "No such record" (-1) is only believed when `MAX_TIMESTAMP` proves it: a broker whose log start
@@ -70,6 +70,8 @@ class Opened:
     next_check_ms: int
     lost_below: int | None = None
     latest: int = NO_OFFSET
+    next_due_ms: int | None = None
+    """When the first record that is not due falls due; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +100,9 @@ def decide(question: Question, answer: Answer, *, delay_ms: int, skew_ms: int, n
         return _opened(question, answer, latest, now_ms)  # the entry topic holds nothing back
     if answer.by_time_offset != NO_OFFSET:
         end = min(answer.by_time_offset, latest)
-        check = min(answer.by_time_ms + delay_ms + skew_ms, now_ms + MAX_CHECK_MS)
-        return _opened(question, answer, end, max(check, now_ms))
+        due = answer.by_time_ms + delay_ms + skew_ms
+        check = min(due, now_ms + MAX_CHECK_MS)
+        return _opened(question, answer, end, max(check, now_ms), due)
     check = now_ms + min(delay_ms, MAX_CHECK_MS)
     if start >= latest:
         return _opened(question, answer, latest, check)
@@ -118,7 +121,9 @@ def decide(question: Question, answer: Answer, *, delay_ms: int, skew_ms: int, n
     return _opened(question, answer, min(answer.scanned, latest), max(check, now_ms))
 
 
-def _opened(question: Question, answer: Answer, end: int, check_ms: int) -> Opened:
+def _opened(
+    question: Question, answer: Answer, end: int, check_ms: int, due_ms: int | None = None
+) -> Opened:
     lost = answer.log_start if question.start < answer.log_start else None
     return Opened(
         end=max(end, question.start),
@@ -127,6 +132,7 @@ def _opened(question: Question, answer: Answer, end: int, check_ms: int) -> Open
         next_check_ms=check_ms,
         lost_below=lost,
         latest=answer.latest,
+        next_due_ms=due_ms,
     )
 
 

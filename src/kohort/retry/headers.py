@@ -1,6 +1,6 @@
 """The headers of a retry copy: written by us, and never trusted when they come back.
 
-Rules (retry reference A2, invariant R5):
+Rules (A2, invariant R5):
 - ASCII decimals and UTF-8 text, each of our keys once. The names in `RESERVED` are ours; every
   other header of the user is kept byte for byte, with its duplicates, its order and its nulls.
 - On a source topic our names mean nothing: services copy headers onto what they produce. They are
@@ -33,6 +33,8 @@ ID: Final = "retry_id"
 ORIGIN_TOPIC: Final = "retry_origin_topic"
 ORIGIN_PARTITION: Final = "retry_origin_partition"
 ORIGIN_OFFSET: Final = "retry_origin_offset"
+ORIGIN_NEXT_OFFSET: Final = "retry_origin_next_offset"
+"""Of a batch that cannot be read: the first offset after it."""
 ORIGIN_TIMESTAMP: Final = "retry_origin_timestamp"
 ORIGIN_TIMESTAMP_TYPE: Final = "retry_origin_timestamp_type"
 ORIGIN_TOPIC_ID: Final = "retry_origin_topic_id"
@@ -49,13 +51,16 @@ DISPOSITION: Final = "retry_disposition"
 REDRIVE_ID: Final = "retry_redrive_id"
 REDRIVE_COUNT: Final = "retry_redrive_count"
 VALUE_OMITTED: Final = "retry_value_omitted"
+WAIT_LEFT_MS: Final = "retry_wait_left_ms"
+"""What a `RetryAfter` still waits after this tier's delay; relative, so no clock can stretch it."""
 
 RESERVED: Final[frozenset[str]] = frozenset(
     {
         NUMBER, TIMESTAMP, ID, ORIGIN_TOPIC, ORIGIN_PARTITION, ORIGIN_OFFSET, ORIGIN_TIMESTAMP,
         ORIGIN_TIMESTAMP_TYPE, ORIGIN_TOPIC_ID, GROUP, DELAY_MS, FIRST_FAILED_AT, LAST_FAILED_AT,
         ERROR_CLASS, ERROR_MESSAGE, ERROR_STACK, ERROR_FINGERPRINT, ERROR_REASON, DISPOSITION,
-        REDRIVE_ID, REDRIVE_COUNT, VALUE_OMITTED,
+        REDRIVE_ID, REDRIVE_COUNT, VALUE_OMITTED, WAIT_LEFT_MS,
+        ORIGIN_NEXT_OFFSET,
     }
 )  # fmt: skip
 
@@ -99,6 +104,10 @@ class RetryHeaders:
     reason: str = ""
     redrive_id: str = ""
     redrive_count: int = 0
+    wait_left_ms: int = 0
+    """What is left of the wait that the handler asked for, after the delay of this tier."""
+    origin_next_offset: int | None = None
+    """Of a batch that cannot be read: the first offset after it."""
 
     def encode(self) -> list[Header]:
         """The headers, each key once; empty texts are left out, long ones are cut."""
@@ -110,6 +119,7 @@ class RetryHeaders:
             (ORIGIN_TOPIC, origin.topic, MAX_TEXT_BYTES),
             (ORIGIN_PARTITION, origin.partition, 0),
             (ORIGIN_OFFSET, origin.offset, 0),
+            (ORIGIN_NEXT_OFFSET, self.origin_next_offset, 0),
             (ORIGIN_TIMESTAMP, origin.timestamp_ms, 0),
             (ORIGIN_TIMESTAMP_TYPE, origin.timestamp_type, 0),
             (ORIGIN_TOPIC_ID, origin.topic_id or None, MAX_TEXT_BYTES),
@@ -125,6 +135,7 @@ class RetryHeaders:
             (ERROR_FINGERPRINT, self.fingerprint or None, MAX_TEXT_BYTES),
             (REDRIVE_ID, self.redrive_id or None, MAX_TEXT_BYTES),
             (REDRIVE_COUNT, self.redrive_count, 0),
+            (WAIT_LEFT_MS, self.wait_left_ms or None, 0),
         ]
         return [(k, _to_bytes(v, limit)) for k, v, limit in found if v is not None]
 
@@ -167,6 +178,10 @@ def parse(headers: Sequence[Header]) -> RetryHeaders:
         reason=_text(ours, ERROR_REASON, MAX_TEXT_BYTES, ""),
         redrive_id=_text(ours, REDRIVE_ID, MAX_TEXT_BYTES, ""),
         redrive_count=_int(ours, REDRIVE_COUNT, 0, 1_000_000, 0),
+        wait_left_ms=_int(ours, WAIT_LEFT_MS, 0, _INT64_MAX, 0),
+        origin_next_offset=_int(ours, ORIGIN_NEXT_OFFSET, 0, _INT64_MAX, -1)
+        if ORIGIN_NEXT_OFFSET in ours
+        else None,
     )
 
 

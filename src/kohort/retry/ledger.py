@@ -1,6 +1,6 @@
 """The ledger: what is true of every record that failed, whatever copies of it lie about.
 
-Rules (spec 6.3, retry reference E2):
+Rules (spec 6.3, E2):
 - A ledger row is written in the same transaction as the effects and the fence. The key is
   (pipeline, retry_id, redrive_count, retry_number): one row for each attempt that is owed or ended.
 - A copy in a tier is run only if its row is `scheduled` and names the copy's own place. Every other
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Final
 
@@ -84,7 +84,8 @@ class RowState:
 class Claim:
     """Close a scheduled row: to `done`, or to `failed` with the failure and its copy's place.
 
-    With `moved` it stays scheduled and names another place: the copy follows its key (`hold_key`).
+    With `moved` it stays scheduled and names another place: the copy follows its key (`hold_key`),
+    or waits on (`RetryAfter`).
     """
 
     retry_id: str
@@ -112,6 +113,30 @@ class FenceRow:
     topic_id: str
     partition: int
     next_offset: int
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of the records of one range, counted in the transaction that moves its fence.
+
+    Args:
+        read: records that ended in one of the ways below, copies that nobody owes left out.
+        loaded: with something written; `filtered`: with nothing to write.
+        scheduled: with another try to come; `failed`: for good.
+        rows: rows that name their input, in the handler's table.
+    """
+
+    read: int = 0
+    loaded: int = 0
+    filtered: int = 0
+    scheduled: int = 0
+    failed: int = 0
+    rows: int = 0
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """The counts in order, as the store's columns are called."""
+        return tuple(each.name for each in fields(cls))
 
 
 class Verdict(StrEnum):
@@ -173,13 +198,17 @@ def succeeded(attempt: Attempt, now_ms: int) -> Entries:
 
 
 def held(attempt: Attempt, copy: Copy, place: Place, now_ms: int) -> Entries:
-    """The row of a record that follows its key into a tier: the attempt it was about to make."""
+    """The row of an attempt that is still owed, and waits in another tier from now on.
+
+    It follows its key there (`hold_key`), or waits out what is left of a `RetryAfter`.
+    """
     row = LedgerRow(
         origin=attempt.origin, redrive_count=attempt.redrive_count, number=attempt.number,
         status=Status.SCHEDULED, place=place, due_ms=copy.retry.not_before_ms,
         key_hash=key_hash(attempt.key), disposition=copy.retry.disposition.value,
-        reason=copy.retry.reason, error_class="", error_message="", fingerprint="",
-        created_ms=now_ms, delay_ms=copy.retry.delay_ms,
+        reason=copy.retry.reason, error_class=copy.retry.error_class,
+        error_message=cut_utf8(copy.retry.error_message, MAX_MESSAGE_BYTES).decode(),
+        fingerprint=copy.retry.fingerprint, created_ms=now_ms, delay_ms=copy.retry.delay_ms,
     )  # fmt: skip
     if not _has_row(attempt):
         return Entries(None, row)

@@ -16,13 +16,8 @@ from urllib.parse import urlsplit, urlunsplit
 from kohort.errors import KohortError, StorageError
 from kohort.retry.headers import Origin
 from kohort.retry.ledger import Place
-from kohort.retry.store import Store
+from kohort.retry.store import ENDED, NEWEST, Store
 
-_NEWEST = (
-    "NOT EXISTS (SELECT 1 FROM kohort_ledger n WHERE n.pipeline = l.pipeline "
-    "AND n.retry_id = l.retry_id AND (n.redrive_count > l.redrive_count OR "
-    "(n.redrive_count = l.redrive_count AND n.retry_number > l.retry_number)))"
-)
 _FIRST_FAILED = (
     "(SELECT min(f.created_at) FROM kohort_ledger f "
     "WHERE f.pipeline = l.pipeline AND f.retry_id = l.retry_id)"
@@ -38,6 +33,26 @@ class TierState:
     due_now: int
     oldest_due_ms: int | None
     next_due_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRow:
+    """One record that waits for its next try. Times are ms since 1970.
+
+    Attributes:
+        number: which retry it waits for.
+        waits_in: the retry topic with its copy.
+    """
+
+    origin: Origin
+    number: int
+    reason: str
+    error_class: str
+    error_message: str
+    fingerprint: str
+    first_failed_ms: int
+    due_ms: int | None
+    waits_in: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +152,7 @@ def failed_rows(store: Store, pipeline: str, wanted: FailedFilter, limit: int) -
         "SELECT origin_topic, origin_partition, origin_offset, origin_timestamp, reason, "
         "error_class, error_message, fingerprint, disposition, retry_number, redrive_count, "
         f"{_FIRST_FAILED}, closed_at, dest, copy_partition, copy_offset FROM kohort_ledger l "
-        f"WHERE l.pipeline = ? AND l.status = 'failed' AND {_NEWEST}{conditions} "
+        f"WHERE l.pipeline = ? AND l.status = 'failed' AND {NEWEST}{conditions} "
         "ORDER BY closed_at DESC, retry_id LIMIT ?",
         [pipeline, *values, limit],
     )
@@ -150,12 +165,18 @@ def failed_kinds(store: Store, pipeline: str, wanted: FailedFilter, limit: int) 
     rows = _ask(
         store,
         "SELECT reason, error_class, fingerprint, count(*), min(closed_at), max(closed_at) "
-        f"FROM kohort_ledger l WHERE l.pipeline = ? AND l.status = 'failed' AND {_NEWEST}"
+        f"FROM kohort_ledger l WHERE l.pipeline = ? AND l.status = 'failed' AND {NEWEST}"
         f"{conditions} GROUP BY reason, error_class, fingerprint "
         "ORDER BY count(*) DESC, reason, error_class, fingerprint LIMIT ?",
         [pipeline, *values, limit],
     )
     return [FailedKind(*row) for row in rows]
+
+
+def ended_count(store: Store, pipeline: str, before_ms: int) -> int:
+    """How many records `Store.vacuum` would forget. Raises StorageError without a ledger."""
+    ((count,),) = _ask(store, f"SELECT count(*) {ENDED}", [pipeline, before_ms])
+    return int(count)
 
 
 def pipelines(store: Store) -> Mapping[str, int]:
@@ -201,3 +222,21 @@ def _ask(store: Store, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]
             f"the ledger in {without_password(store.url)} cannot be read: {error}; is this the "
             "store of a pipeline that has run?"
         ) from error
+
+
+def waiting_rows(store: Store, name: str, limit: int) -> tuple[int, list[WaitingRow]]:
+    """How many records wait for their next try, and those that are due first.
+
+    Args:
+        name: the pipeline, or the app's group.
+        limit: the most rows.
+    """
+    where = "FROM kohort_ledger l WHERE l.pipeline = ? AND l.status = 'scheduled'"
+    count = store.query(f"SELECT count(*) {where}", (name,))[0][0]
+    rows = store.query(
+        "SELECT origin_topic, origin_partition, origin_offset, origin_timestamp, retry_number, "
+        f"reason, error_class, error_message, fingerprint, {_FIRST_FAILED}, due, dest {where} "
+        f"ORDER BY due, retry_id LIMIT {int(limit)}",
+        (name,),
+    )
+    return int(count), [WaitingRow(Origin(*row[:4]), *row[4:]) for row in rows]

@@ -4,7 +4,9 @@ Rules:
 - A policy is a sequence of delays, one for each retry. `5m 5m 30m 30m 30m 1h` allows six retries
   over three tiers: a tier is one *distinct* delay and has one topic, so that its records fall due
   in the order in which they stand (invariant R6). Two delays never share a topic.
-- The next tier follows from the attempt number, not from the topic the record came from.
+- The next tier follows from the attempt number, not from the topic the record came from. A handler
+  that asks for more time (`RetryAfter`) gets a tier with a longer delay; the number still grows by
+  one.
 - A topic's name is a function of (topic, group, delay) alone, so that two groups on one topic never
   meet, and a changed delay never meets the records of the old one.
 """
@@ -110,16 +112,24 @@ class RetryPolicy:
     def next_step(self, attempted: int, min_delay_ms: int = 0) -> Step | None:
         """Where a record goes whose attempt `attempted` (0 is the first try) failed for now.
 
-        With `min_delay_ms` (a `RetryAfter`), the first later retry whose delay is at least that,
-        else the longest of the later ones. None: no retry is left, the failed topic is next.
+        The attempt number grows by one, whatever `min_delay_ms` (a `RetryAfter`) asks for: a longer
+        wait chooses another topic, it does not use up retries (spec 5.3). None: no retry is left,
+        the dead-letter topic is next.
         """
-        later = range(attempted + 1, self.retries + 1)
-        if not later:
-            return None
-        for number in later:
-            if self.delays_ms[number - 1] >= min_delay_ms:
-                return self.step(number)
-        return self.step(max(later, key=lambda number: self.delays_ms[number - 1]))
+        step = self.step(attempted + 1)
+        if step is None or step.tier.delay_ms >= min_delay_ms:
+            return step
+        return Step(step.number, self.tier_for(min_delay_ms))
+
+    def tier_for(self, wait_ms: int) -> Tier:
+        """The tier with the shortest delay that covers a wait, else the one with the longest.
+
+        Raises ConfigError for a policy without delays.
+        """
+        if not self.tiers:
+            raise ConfigError("a policy without retries has no topic to wait in")
+        enough = [tier for tier in self.tiers if tier.delay_ms >= wait_ms]
+        return min(enough or [max(self.tiers, key=_delay)], key=_delay)
 
 
 @dataclass(frozen=True)
@@ -156,6 +166,10 @@ class RetryTopics:
     def delays_ms(self) -> dict[str, int]:
         """Delay by topic, of the entry topic (0) and of every tier."""
         return {self.entry: 0, **{self.tier(t): t.delay_ms for t in self.policy.tiers}}
+
+
+def _delay(tier: Tier) -> int:
+    return tier.delay_ms
 
 
 def topic_name(topic: str, group: str, suffix: str) -> str:

@@ -6,8 +6,10 @@ Rules:
   for a lock is what is true then. The snapshot of `repeatable read` would hide a copy that was
   scheduled meanwhile. Partitions do not wait for each other.
 - A lost connection is retriable. Whether its transaction committed, the fence tells on the next
-  attempt (retry reference E2, row "reply lost"). A server that has fallen silent is given up after
+  attempt (E2, row "reply lost"). A server that has fallen silent is given up after
   half a minute; the URL may say otherwise (`?tcp_user_timeout=5000`).
+- Transactions that write the same rows in different orders deadlock. Upserts are therefore written
+  by table and key, and what PostgreSQL ends all the same (40P01, 40001) is run again.
 - Programs that start at once set up one after another: of two that make one table at the same time
   PostgreSQL refuses one, IF NOT EXISTS or not.
 """
@@ -16,13 +18,15 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final
+from uuid import UUID
 
 from kohort.errors import ConfigError
-from kohort.retry.store import ConstraintError, Store, StoreBusyError
+from kohort.retry.effects import Statement, in_lock_order, quote
+from kohort.retry.store import ConflictError, ConstraintError, Store, StoreBusyError
 
 DEFAULTS: Final = {
     "connect_timeout": 10,
@@ -38,6 +42,18 @@ SETUP_LOCK: Final = 0x6B6F686F7274
 PASSING: Final = frozenset({"25006", "25P03", "25P04"})
 """Read-only after a failover, idle or whole transaction too long; the rest that passes has a class
 of its own (serialization, deadlock, shutdown, no connection)."""
+CONFLICTS: Final = frozenset({"40001", "40P01"})
+"""Serialization failure and deadlock: the transaction was undone, and may be run again."""
+SORTABLE: Final[dict[str, type]] = {
+    "smallint": int, "integer": int, "bigint": int, "text": str, "character varying": str,
+    "uuid": UUID, "bytea": bytes,
+}  # fmt: skip
+"""Types of key columns whose equal values are equal in Python too, and the type there."""
+_KEY_TYPES: Final = (
+    "SELECT a.attname, format_type(a.atttypid, NULL), coalesce(c.collisdeterministic, true) "
+    "FROM pg_attribute a LEFT JOIN pg_collation c ON c.oid = a.attcollation "
+    "WHERE a.attrelid = to_regclass(?) AND a.attnum > 0 AND NOT a.attisdropped"
+)
 _MARKS = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|\?|%")
 
 
@@ -45,6 +61,27 @@ class PostgresStore(Store):
     """`postgresql://user@host/database`. Passwords belong into PGPASSFILE or PGPASSWORD."""
 
     share_lock = "FOR SHARE"
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._key_types: dict[str, dict[str, type]] = {}
+
+    def _in_lock_order(self, parts: Sequence[Statement]) -> Sequence[Statement]:
+        return in_lock_order(parts, self._sortable)
+
+    def _sortable(self, part: Statement) -> bool:
+        """True when every key is of a type whose values are equal in Python when they are here."""
+        known = self._key_types.get(part.table)
+        if known is None:
+            known = self._key_types[part.table] = {
+                name: SORTABLE[kind]
+                for name, kind, exact in self.query(_KEY_TYPES, (quote(part.table),))
+                if exact and kind in SORTABLE
+            }
+        types = tuple(known.get(column) for column in part.key)
+        return None not in types and all(
+            tuple(map(type, part.key_of(row))) == types for row in part.rows
+        )
 
     def _connect(self, *, read_only: bool) -> Any:
         psycopg = _psycopg()
@@ -76,11 +113,17 @@ class PostgresStore(Store):
             return ConstraintError(str(error))
         if isinstance(error, psycopg.ProgrammingError) and "cannot adapt" in str(error):
             return ConstraintError(str(error))
+        if getattr(error, "sqlstate", None) in CONFLICTS:
+            return ConflictError(f"PostgreSQL ended a transaction for another: {_line(error)}")
         passes = getattr(error, "sqlstate", None) in PASSING
         if passes or isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
-            said = " ".join(str(error).split())  # psycopg's texts have lines
-            return StoreBusyError(f"PostgreSQL could not be used: {said}")
+            return StoreBusyError(f"PostgreSQL could not be used: {_line(error)}")
         return error
+
+
+def _line(error: Exception) -> str:
+    """psycopg's texts have lines."""
+    return " ".join(str(error).split())
 
 
 def _psycopg() -> Any:

@@ -1,6 +1,6 @@
 """Making the retry topics of a program that starts, or saying exactly what is wrong with them.
 
-Rules (retry reference A2):
+Rules (A2):
 - Missing ones are created, the others verified, at every start; the source topics are left alone.
 - Several processes of a program may start, and create, at once: who comes second is content.
 - Where topics may not be created, the error holds every command that creates them.

@@ -1,6 +1,6 @@
 """How far a group's members have come, kept beside their results, with an epoch for each owner.
 
-Rules (retry reference E3, invariants X1-X8):
+Rules (E3, invariants X1-X8):
 - One row a partition: the lowest offset that is not done, and the snapshot of what is done beyond
   it. It moves in the transaction of the results, together with the ledger.
 - Whoever is assigned a partition takes its row over and raises its epoch. A former owner that is
@@ -15,12 +15,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kohort.errors import KohortError
 from kohort.retry.effects import Params, Statement
 from kohort.retry.ledger import Claim, LedgerRow, Place, Status
 
+T = TypeVar("T")
 NOWHERE: Final = -1
 PROGRESS_SCHEMA: Final = """CREATE TABLE IF NOT EXISTS kohort_progress (
         pipeline TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL,
@@ -113,6 +114,14 @@ class Progress(ABC):
     def _sql(self, sql: str) -> str: ...
 
     @abstractmethod
+    def _again(self, run: Callable[[], T]) -> T: ...
+
+    @abstractmethod
+    def _written(
+        self, parts: Sequence[Statement], write: Callable[[Sequence[Statement]], T]
+    ) -> T: ...
+
+    @abstractmethod
     def _close_claims(self, cursor: Any, change: Advance) -> None: ...
 
     @abstractmethod
@@ -122,6 +131,11 @@ class Progress(ABC):
         self, pipeline: str, topic: str, topic_id: str, partition: int, now_ms: int
     ) -> ProgressRow:
         """Become the owner of a partition: its row, with an epoch that nobody else has."""
+        return self._again(lambda: self._take_over(pipeline, topic, topic_id, partition, now_ms))
+
+    def _take_over(
+        self, pipeline: str, topic: str, topic_id: str, partition: int, now_ms: int
+    ) -> ProgressRow:
         with self._transaction() as cursor:
             cursor.execute(
                 self._sql(
@@ -139,13 +153,19 @@ class Progress(ABC):
 
         Raises ConstraintError when a statement broke a constraint, StoreBusyError.
         """
+        return self._written(change.statements, lambda parts: self._advance(change, parts, done_at))
+
+    def _advance(
+        self, change: Advance, parts: Sequence[Statement],
+        done_at: Callable[[int, str, int], bool],
+    ) -> Advanced:  # fmt: skip
         try:
             with self._transaction() as cursor:
                 self._move_all(cursor, change)
                 self._close_claims(cursor, change)
                 self._look_for_overtaken(cursor, change, done_at)
                 self._look_for_revived(cursor, change)
-                for statement in change.statements:
+                for statement in parts:
                     cursor.executemany(self._sql(statement.sql), statement.rows)
         except LostRaceError as lost:
             return lost.how if isinstance(lost.how, Advanced) else Advanced(claim_lost=True)

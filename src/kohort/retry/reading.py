@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from kohort.client.config import ConsumerConfig
-from kohort.client.consumer import Consumer
-from kohort.client.types import TopicPartition
-from kohort.errors import KafkaTimeoutError
+from kohort.client.common.config import ConsumerConfig
+from kohort.client.common.types import TopicPartition
+from kohort.client.consumer.consumer import Consumer
+from kohort.errors import CorruptRecordError, KafkaTimeoutError
 from kohort.records import Record
+from kohort.retry.unreadable import Unreadable
+
+log = logging.getLogger("kohort.retry")
 
 POLL_S: Final = 0.5
 PATIENCE_POLLS: Final = 60
@@ -29,6 +33,26 @@ def pages_to_end(
         yield from pages_between(consumer, starts, ends, PAGE_RECORDS)
 
 
+def poll_past_damage(
+    consumer: Consumer, timeout_s: float, max_records: int | None = None
+) -> Sequence[Record]:
+    """A poll that goes past batches which cannot be read, and warns of each.
+
+    For whoever looks at the records of retry topics and dead-letter topics; whoever handles records
+    keeps the bytes (`kohort.retry.unreadable`). Raises CorruptRecordError where the next readable
+    offset is not known.
+    """
+    try:
+        return consumer.poll(timeout_s, max_records=max_records)
+    except CorruptRecordError as error:
+        found = Unreadable.of(error)
+        if found is None:
+            raise
+        log.warning("%s; passed over", error)
+        consumer.seek(TopicPartition(found.topic, found.partition), found.next_offset)
+        return ()
+
+
 def pages_between(
     consumer: Consumer,
     starts: Mapping[TopicPartition, int],
@@ -46,7 +70,7 @@ def pages_between(
         consumer.limit(tp, ends[tp])
     silent = 0
     while left:
-        page = consumer.poll(POLL_S, max_records=most)
+        page = list(poll_past_damage(consumer, POLL_S, most))
         if page:
             yield page
         silent = 0 if page else silent + 1

@@ -1,4 +1,4 @@
-"""Sending records of the failed topic back for another round (spec 5.6, retry reference A2).
+"""Sending records of the failed topic back for another round (spec 5.6, A2).
 
     choice = Choice(reason="down", since_ms=...)
     redrive = Redrive("2026-11-21-down", topics, client, choice)
@@ -31,13 +31,14 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kohort.client.admin import Admin
-from kohort.client.config import AdminConfig, ConsumerConfig, ProducerConfig, known_to
-from kohort.client.consumer import Consumer
-from kohort.client.producer import Producer
-from kohort.client.types import OffsetAndMetadata, TopicPartition
+from kohort.client.admin.admin import Admin
+from kohort.client.common.config import AdminConfig, ConsumerConfig, ProducerConfig, known_to
+from kohort.client.common.types import OffsetAndMetadata, TopicPartition
+from kohort.client.consumer.consumer import Consumer
+from kohort.client.producer.producer import Producer
 from kohort.errors import ConfigError, FencedError, KohortError, UsageError
 from kohort.records import Record
+from kohort.retry.classify import Disposition
 from kohort.retry.copies import Attempt, Copy, is_stub, redrive_copy
 from kohort.retry.headers import Header, HeaderFault, RetryHeaders, parse
 from kohort.retry.policy import RetryTopics
@@ -106,6 +107,8 @@ class Report:
     """Stubs whose value is no longer at their origin."""
     kinds: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     """(reason, error class) of what was sent."""
+    unreadable: int = 0
+    """Batches that could not be read: nobody can handle their bytes as a record."""
     finished: bool = False
     """Everything up to the end that the first run decided has been gone through."""
 
@@ -298,6 +301,8 @@ class Redrive:
                 report.again += 1
             elif not self._choice.takes(record, retry):
                 report.not_chosen += 1
+            elif retry.disposition is Disposition.UNREADABLE:
+                report.unreadable += 1
             else:
                 copy = self._copy(record, retry, report, now_ms)
                 if copy is not None:

@@ -10,10 +10,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn, cast
+from types import CoroutineType
+from typing import Any, Final, Never, NoReturn, cast
 
 from kohort.errors import ConfigError, UsageError
 from kohort.retry.classify import Classifier
+
+SEND_IT: Final = (
+    'Send it with record.send(TOPIC, value), or give the app a store (exactly_once="sqlite:///...")'
+)
+_NOTHING_OR_UNKNOWN: Final = (
+    inspect.Signature.empty, None, type(None), NoReturn, Never, Any, object, "None", "NoReturn",
+    "Never", "Any", "typing.Any", "object",
+)  # fmt: skip
 
 
 def checked_topic(topic: object, way: str) -> str:
@@ -62,21 +71,16 @@ def check_handler(
         raise ConfigError(f"{who} is called with {call}, which it does not take: {error}") from None
 
 
-def checked_decode(topic: str, decode: Any, *, formats: bool) -> Any:
-    """`decode` of a handler. Raises ConfigError for what decodes nothing: each record would fail.
-
-    Args:
-        formats: whether a format of `kohort.serdes` will do.
-    """
+def checked_decode(topic: str, decode: Any) -> Any:
+    """`decode` of a handler. Raises ConfigError for what decodes nothing."""
     named = decode is None or decode in ("json", "text")
     if named or (not isinstance(decode, str) and callable(decode)):
         return decode
-    if formats and hasattr(decode, "deserialize"):
+    if hasattr(decode, "deserialize"):
         return decode
-    also = ", a format of kohort.serdes" if formats else ""
     raise ConfigError(
         f"the handler of {topic!r}: decode={decode!r}; it is 'json', 'text', a function of the "
-        f"bytes{also}, or None"
+        "bytes, a format of kohort.serdes, or None"
     )
 
 
@@ -102,7 +106,41 @@ def waits(function: object) -> bool:
     return _is(inspect.iscoroutinefunction, function)
 
 
-def refuse_unawaited(topic: str, returned: Any) -> NoReturn:
+def refuse_returned(topic: str, returned: object, *, instead: str = "") -> NoReturn:
+    """A handler has returned what nobody takes: its record must not count as done.
+
+    Args:
+        instead: what to call for it to be kept; sending it by default.
+
+    Raises:
+        UsageError: always; the program ends, since every record would meet the same.
+    """
+    if isinstance(returned, CoroutineType):
+        _refuse_unawaited(topic, returned)
+    shown = repr(returned)
+    raise UsageError(
+        f"the handler of {topic!r} returned {shown[:100]}, which would be lost: nothing takes what "
+        f"it returns. {instead or SEND_IT}, or return None"
+    )
+
+
+def check_returns(topic: str, function: object) -> None:
+    """Raise ConfigError for a handler that says it returns something, where nobody takes it."""
+    try:
+        returns = inspect.signature(cast("Any", function)).return_annotation
+    except (TypeError, ValueError):
+        return  # a builtin does not say
+    if returns in _NOTHING_OR_UNKNOWN:
+        return
+    text = returns if isinstance(returns, str) else inspect.formatannotation(returns)
+    raise ConfigError(
+        f"the handler of {topic!r}, {_name(function)}, returns {text}, which would be lost: an app "
+        f"without a store takes nothing that a handler returns. {SEND_IT}, or annotate it "
+        "with `-> None`"
+    )
+
+
+def _refuse_unawaited(topic: str, returned: Any) -> NoReturn:
     """A plain function has returned a coroutine, of which nothing has run. Raises UsageError."""
     returned.close()  # or Python warns beside the error
     raise UsageError(

@@ -1,9 +1,10 @@
 """The store: effects, fence and ledger of a pipeline in one database, changed in one transaction.
 
-Rules (retry reference E2, invariants X1-X8):
+Rules (E2, invariants X1-X8):
 - `apply` is the only place that writes. Fence, claims, effects and ledger rows go in together or
   not at all; the fence is a compare-and-set, so of two writers one rolls back and finds out.
-- The write transaction is short: nothing is computed, published or waited for inside it.
+- The write transaction is short: nothing is computed, published or waited for inside it. One that
+  the database ends in favour of another (a deadlock) is run again at once.
 - No scheduled row may name a copy that its tier's reader has already passed. Two checks inside the
   transaction see to it: whoever schedules looks at the tier's fence, and whoever moves a tier's
   fence looks for rows scheduled below it. A copy that is read while the transaction that schedules
@@ -17,20 +18,32 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from kohort.errors import ConfigError, KohortError, StorageError
 from kohort.retry.effects import Params, Statement
 from kohort.retry.headers import Origin
-from kohort.retry.ledger import Claim, FenceMove, FenceRow, LedgerRow, Place, RowState, Status
+from kohort.retry.ledger import (
+    Claim,
+    Counts,
+    FenceMove,
+    FenceRow,
+    LedgerRow,
+    Place,
+    RowState,
+    Status,
+)
 from kohort.retry.progress import PROGRESS_SCHEMA, Advance, LostRaceError, Progress
 
+T = TypeVar("T")
 MAX_IDS_PER_QUERY: Final = 500
+MAX_CONFLICTS: Final = 20
+"""How often one transaction is run again after a conflict with another."""
 SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS kohort_fence (
         pipeline TEXT NOT NULL, topic TEXT NOT NULL, topic_id TEXT NOT NULL,
@@ -50,6 +63,15 @@ SCHEMA: Final = (
     """CREATE INDEX IF NOT EXISTS kohort_ledger_open
         ON kohort_ledger (pipeline, dest, copy_partition, copy_offset)
         WHERE status = 'scheduled'""",
+    """CREATE INDEX IF NOT EXISTS kohort_ledger_failed
+        ON kohort_ledger (pipeline, origin_topic) WHERE status = 'failed'""",
+    """CREATE INDEX IF NOT EXISTS kohort_ledger_done
+        ON kohort_ledger (pipeline, closed_at) WHERE status = 'done'""",
+    """CREATE TABLE IF NOT EXISTS kohort_counts (
+        pipeline TEXT NOT NULL, topic TEXT NOT NULL, partition INTEGER NOT NULL,
+        since_offset BIGINT NOT NULL, read BIGINT NOT NULL, loaded BIGINT NOT NULL,
+        filtered BIGINT NOT NULL, scheduled BIGINT NOT NULL, failed BIGINT NOT NULL,
+        rows BIGINT NOT NULL, PRIMARY KEY (pipeline, topic, partition))""",
     PROGRESS_SCHEMA,
 )
 ROW_COLUMNS: Final = (
@@ -62,6 +84,26 @@ ROW_COLUMNS: Final = (
 _INSERT_ROW = (
     f"INSERT INTO kohort_ledger (pipeline, {', '.join(ROW_COLUMNS)}) "
     f"VALUES ({', '.join('?' * (len(ROW_COLUMNS) + 1))})"
+)
+NEWEST: Final = (
+    "NOT EXISTS (SELECT 1 FROM kohort_ledger n WHERE n.pipeline = l.pipeline "
+    "AND n.retry_id = l.retry_id AND (n.redrive_count > l.redrive_count OR "
+    "(n.redrive_count = l.redrive_count AND n.retry_number > l.retry_number)))"
+)
+"""True of the newest row of its record in `kohort_ledger l`: it says what became of the record."""
+ENDED: Final = (
+    "FROM kohort_ledger l WHERE l.pipeline = ? AND l.status = 'done' AND l.closed_at < ? "
+    f"AND {NEWEST}"
+)
+"""Records that were loaded after a retry before a time: what `vacuum` forgets."""
+_FORGET = (
+    "DELETE FROM kohort_ledger WHERE pipeline = ? AND retry_id IN "
+    f"(SELECT l.retry_id {ENDED} ORDER BY l.closed_at LIMIT ?)"
+)
+_NO_COUNTS = f"INSERT INTO kohort_counts VALUES (?, ?, ?, ?{', 0' * len(Counts.names())})"
+_COUNT = (
+    f"UPDATE kohort_counts SET {', '.join(f'{name} = {name} + ?' for name in Counts.names())} "
+    "WHERE pipeline = ? AND topic = ? AND partition = ?"
 )
 _OF_ATTEMPT = (
     "WHERE pipeline = ? AND retry_id = ? AND redrive_count = ? AND retry_number = ? "
@@ -83,6 +125,12 @@ class StoreBusyError(StorageError):
     retriable = True
 
 
+class ConflictError(StoreBusyError):
+    """The database ended this transaction in favour of another one: a deadlock, or two that cannot
+    be put in an order. Nothing of it stays, and it can be run again at once.
+    """
+
+
 class ConstraintError(KohortError):
     """A statement broke a constraint of the database, or carried a value that it refuses."""
 
@@ -98,9 +146,44 @@ class Transaction:
     claims: list[Claim] = field(default_factory=list[Claim])
     rows: list[LedgerRow] = field(default_factory=list[LedgerRow])
     of_tier: bool = False
+    counts: Counts = field(default_factory=Counts)
 
 
 Change = Transaction | Advance
+
+
+class Cursor:
+    """The statements of one transaction; `?` marks parameters in every database."""
+
+    def __init__(self, cursor: Any, sql: Callable[[str], str]) -> None:
+        self._cursor = cursor
+        self._sql = sql
+
+    def execute(self, sql: str, params: Params = ()) -> int:
+        """Run one statement; how many rows it has changed."""
+        self._cursor.execute(self._sql(sql), tuple(params))
+        return self._cursor.rowcount
+
+    def execute_many(self, sql: str, rows: Iterable[Params]) -> None:
+        """Run one statement for each of these rows of parameters."""
+        self._cursor.executemany(self._sql(sql), rows)
+
+    def query(self, sql: str, params: Params = ()) -> list[tuple[Any, ...]]:
+        """All rows of a SELECT, as this transaction sees them."""
+        self._cursor.execute(self._sql(sql), tuple(params))
+        return [tuple(row) for row in self._cursor.fetchall()]
+
+    def columns(self, table: str) -> tuple[str, ...]:
+        """The columns of a table, in order; `table` as it is written in SQL."""
+        self._cursor.execute(f"SELECT * FROM {table} WHERE 1 = 0")
+        return tuple(column[0] for column in self._cursor.description)
+
+    def copy_in(self, sql: str, data: Iterable[Any]) -> int:
+        """COPY ... FROM STDIN of PostgreSQL, fed with buffers; how many rows it has taken."""
+        with self._cursor.copy(sql) as copy:
+            for piece in data:
+                copy.write(piece)
+        return self._cursor.rowcount
 
 
 class Store(Progress):
@@ -140,6 +223,9 @@ class Store(Progress):
 
     def query(self, sql: str, params: Params = ()) -> list[tuple[Any, ...]]:
         """All rows of a SELECT over committed state; `?` marks parameters."""
+        return self._again(lambda: self._query(sql, params))
+
+    def _query(self, sql: str, params: Params) -> list[tuple[Any, ...]]:
         with self._errors():
             cursor = self._reading().cursor()
             cursor.execute(self._sql(sql), tuple(params))
@@ -201,14 +287,18 @@ class Store(Progress):
 
     def prepare(self) -> None:
         """Make the fence and ledger tables where they are missing."""
-        with self._transaction() as cursor:
-            for sql in SCHEMA:
-                cursor.execute(sql)
+
+        def create() -> None:
+            with self._transaction() as cursor:
+                for sql in SCHEMA:
+                    cursor.execute(sql)
+
+        self._again(create)
 
     def open_fence(
         self, pipeline: str, topic: str, topic_id: str, partition: int, start: int, now_ms: int
     ) -> FenceRow:
-        """The fence of a partition, made at `start` when there is none."""
+        """The fence of a partition, made at `start` when there is none; counting begins there."""
         with self._transaction() as cursor:
             cursor.execute(
                 self._sql(
@@ -216,6 +306,9 @@ class Store(Progress):
                 ),
                 (pipeline, topic, topic_id, partition, start, now_ms),
             )
+            if cursor.rowcount == 1:
+                counts = (pipeline, topic, partition, start)
+                cursor.execute(self._sql(f"{_NO_COUNTS} ON CONFLICT DO NOTHING"), counts)
         row = self.fence(pipeline, topic, partition)
         assert row is not None, "a fence that was just made is there"
         return row
@@ -226,6 +319,9 @@ class Store(Progress):
         Raises ConstraintError when a statement broke a constraint (nothing is changed), and
         StoreBusyError when the database could not be had.
         """
+        return self._written(change.statements, lambda parts: self._apply(change, parts))
+
+    def _apply(self, change: Transaction, parts: Sequence[Statement]) -> Applied:
         try:
             with self._transaction() as cursor:
                 self._move_fence(cursor, change)
@@ -233,20 +329,88 @@ class Store(Progress):
                 self._check_overtaken(cursor, change)
                 if change.of_tier:
                     self._check_left_behind(cursor, change)
-                for statement in change.statements:
+                for statement in parts:
                     cursor.executemany(self._sql(statement.sql), statement.rows)
+                if change.counts.read:
+                    at = (change.pipeline, change.fence.topic, change.fence.partition)
+                    cursor.execute(self._sql(_COUNT), (*astuple(change.counts), *at))
         except LostRaceError as lost:
             return lost.how
         return Applied.COMMITTED
 
+    def _written(self, parts: Sequence[Statement], write: Callable[[Sequence[Statement]], T]) -> T:
+        """`write(parts)` in the order that avoids deadlocks, run again after a conflict.
+
+        A constraint between rows of one transaction may need the order of the records: it decides.
+        """
+        ordered = self._in_lock_order(parts)
+        if ordered != parts:
+            try:
+                return self._again(lambda: write(ordered))
+            except ConstraintError:
+                pass  # in the order of the records it may hold, or is raised again
+        return self._again(lambda: write(parts))
+
+    def _in_lock_order(self, parts: Sequence[Statement]) -> Sequence[Statement]:
+        """The statements as this database should get them; SQLite has one writer at a time."""
+        return parts
+
+    def _again(self, run: Callable[[], T]) -> T:
+        """`run()`, and again while the database ends it in favour of another transaction."""
+        for _ in range(MAX_CONFLICTS):
+            try:
+                return run()
+            except ConflictError:
+                continue
+        return run()
+
+    @contextmanager
+    def transaction(self) -> Generator[Cursor]:
+        """Statements in one transaction: committed at the block's end, undone when it raises.
+
+        Raises ConstraintError and StoreBusyError. After the latter the transaction may have been
+        committed all the same: something written in it must tell.
+        """
+        with self._transaction() as cursor:
+            yield Cursor(cursor, self._sql)
+
+    def vacuum(self, pipeline: str, before_ms: int) -> int:
+        """Delete the ledger rows of records that were loaded after a retry; how many rows.
+
+        A record without rows is owed nothing, so its copies stay inert. Rows of records that wait
+        or have failed are kept.
+
+        Args:
+            before_ms: only of records that ended before this time, in ms since 1970.
+        """
+        deleted = 0
+        while True:
+            part = self._again(lambda: self._forget(pipeline, before_ms))
+            deleted += part
+            if not part:
+                return deleted
+
+    def _forget(self, pipeline: str, before_ms: int) -> int:
+        with self._transaction() as cursor:
+            sql = self._sql(_FORGET)
+            cursor.execute(sql, (pipeline, pipeline, before_ms, MAX_IDS_PER_QUERY))
+            return int(cursor.rowcount)
+
     def execute(self, statements: Sequence[Statement]) -> None:
         """Run statements in one transaction of their own (set-up by the user, not the pipeline)."""
-        with self._transaction() as cursor:
-            for statement in statements:
-                cursor.executemany(self._sql(statement.sql), statement.rows or [()])
+
+        def run() -> None:
+            with self._transaction() as cursor:
+                for statement in statements:
+                    cursor.executemany(self._sql(statement.sql), statement.rows or [()])
+
+        self._again(run)
 
     def probe(self, parts: Sequence[Sequence[Statement]]) -> dict[int, Exception]:
         """Which parts break a constraint: each is tried behind a savepoint, and all is undone."""
+        return self._again(lambda: self._probe(parts))
+
+    def _probe(self, parts: Sequence[Sequence[Statement]]) -> dict[int, Exception]:
         broken: dict[int, Exception] = {}
         with self._errors():
             connection = self._writing()
@@ -406,7 +570,7 @@ class Store(Progress):
             raise
         except Exception as error:  # every database has its own classes; one place sorts them
             known = self._translate(error)
-            if isinstance(known, StoreBusyError):
+            if isinstance(known, StoreBusyError) and not isinstance(known, ConflictError):
                 self.close()
             if known is error:
                 raise

@@ -1,6 +1,6 @@
 """The retry topics of one group: what they must be like, and what to do when they are not.
 
-Rules (retry reference A2):
+Rules (A2):
 - Created with the broker's append time, deletion (never compaction, which merges failures by key),
   a retention that outlives the delay, the source's partition count and 64 KiB more a message.
 - The source topic is never touched.

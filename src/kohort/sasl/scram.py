@@ -3,8 +3,8 @@
 Rules:
 - Iterations lie between `MIN_ITERATIONS` and a maximum on both sides: a hostile broker must not
   make a client compute for hours, nor a stored credential be weak.
-- Secrets are compared in constant time. An unknown user is answered like a known one, with a salt
-  that is always the same for that name, so that nobody learns who exists.
+- Secrets are compared in constant time. A user that does not exist is answered like one that does
+  (`kohort.sasl.decoys`), so that nobody learns who exists.
 - The client's last nonce must end with the broker's part (CVE-2024-56128). It is not compared as a
   whole, because librdkafka before 2.6.1 put its own part in front twice.
 - A broker keeps `ScramCredential`s, from which no password and no login can be made.
@@ -16,7 +16,7 @@ import hashlib
 import hmac
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from kohort.errors import AuthenticationError
 from kohort.lean import dataclass, field
@@ -169,20 +169,21 @@ class ScramClient:
         return AuthenticationError(reason, mechanism=self.mechanism, user=self.user)
 
 
-class ScramServer:
-    """The broker's side. `nonce` as in `ScramClient`; `decoy_key` makes the salts of nobody."""
+class Held(NamedTuple):
+    """What a broker has for a user's name."""
 
-    def __init__(
-        self,
-        mechanism: str,
-        nonce: str,
-        lookup: Callable[[str], ScramCredential | None],
-        decoy_key: bytes,
-    ) -> None:
+    credential: ScramCredential
+    exists: bool
+    """False: it is a decoy, and no password is the right one."""
+
+
+class ScramServer:
+    """The broker's side. `nonce` as in `ScramClient`; `lookup` finds what is held for any name."""
+
+    def __init__(self, mechanism: str, nonce: str, lookup: Callable[[str], Held]) -> None:
         self.mechanism = mechanism
         self._nonce = nonce
         self._lookup = lookup
-        self._decoy_key = decoy_key
         self._user = ""
         self._known = False
         self._credential: ScramCredential | None = None
@@ -217,19 +218,12 @@ class ScramServer:
             raise self._refused("it asks to act as somebody else")
         if extensions.get("tokenauth") == "true":
             raise self._refused("delegation tokens are not known here")
-        found = self._lookup(self._user)
-        self._known = found is not None
-        self._credential = found or self._decoy()
+        self._credential, self._known = self._lookup(self._user)
         salt = b64encode(self._credential.salt).decode()
         answer = f"r={nonce}{self._nonce},s={salt},i={self._credential.iterations}"
         self._header = f"{flag},{authorization},"
         self._so_far = f"{bare},{answer}"
         return Challenge(answer.encode())
-
-    def _decoy(self) -> ScramCredential:
-        made = _hmac(SCRAM_SHA_512, self._decoy_key, f"{self.mechanism},{self._user}".encode())
-        size = hashlib.new(HASHES[self.mechanism]).digest_size
-        return ScramCredential(made[:20], made[:size], made[:size])
 
     def _judge(self, text: str, credential: ScramCredential) -> Accepted:
         final, comma, proof = text.rpartition(",p=")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, Self, TypeVar
 
 from kohort.errors import DeserializationError, UsageError
 
@@ -22,7 +22,20 @@ _LONG_BYTES: Final = 8
 
 
 class Serde(Generic[T]):
-    """A format: make one by two functions, or derive from it."""
+    """A format: make one by two functions, or derive from it.
+
+    It is pickled by its class and the arguments that it was made with, and is made anew from them.
+    """
+
+    _made_with: tuple[tuple[Any, ...], dict[str, Any]]
+
+    def __new__(cls, *args: Any, **settings: Any) -> Self:
+        made = super().__new__(cls)
+        made._made_with = (args, settings)
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made_anew, (type(self), *self._made_with)
 
     def __init__(self, serialize: Callable[[T], bytes], deserialize: Callable[[bytes], T]) -> None:
         self._to, self._from = serialize, deserialize
@@ -39,6 +52,10 @@ class Serde(Generic[T]):
         """Whether `deserialize` would have to ask somebody first: then not on an event loop."""
         del data
         return False
+
+
+def _made_anew(kind: Callable[..., Any], args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
+    return kind(*args, **settings)
 
 
 class BytesSerde(Serde[bytes]):

@@ -75,6 +75,7 @@ class SchemaRegistry:
         tls: ssl.SSLContext | None = None,
         cached_max: int = 1_000,
     ) -> None:
+        self._url = url
         self._bases = [_address(part.strip()) for part in url.split(",") if part.strip()]
         if not self._bases:
             raise ConfigError("the schema registry has no address; write http://host:8081")
@@ -85,6 +86,16 @@ class SchemaRegistry:
         """One question at a time: whoever waited for the same answer finds it."""
         self._cache: OrderedDict[Any, Any] = OrderedDict()
         self._unknown: OrderedDict[Any, tuple[float, KohortError]] = OrderedDict()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By configuration: another process has connections and a cache of its own."""
+        if self._tls is not None:
+            raise ConfigError(
+                "a SchemaRegistry with tls= cannot be sent to another process, since an SSLContext "
+                "cannot; make it there, or trust its certificate by the environment variable "
+                "SSL_CERT_FILE"
+            )
+        return _registry, (self._url, self._token, self._timeout_s, self._max)
 
     def by_id(self, schema_id: int) -> Schema:
         """The schema of an id. Raises SchemaRegistryError when there is none."""
@@ -190,6 +201,12 @@ class SchemaRegistry:
         if self._token is not None:
             return f"Bearer {self._token() if callable(self._token) else self._token}"
         return credentials
+
+
+def _registry(
+    url: str, token: str | Callable[[], str] | None, timeout_s: float, cached_max: int
+) -> SchemaRegistry:
+    return SchemaRegistry(url, token=token, timeout_s=timeout_s, cached_max=cached_max)
 
 
 def _address(url: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kohort.client.types import TopicPartition
+from kohort.client.common.types import TopicPartition
 from kohort.simulator.grammar import Grammar
 from kohort.simulator.network import ANSWER, REQUEST, FrameRule
 

@@ -16,13 +16,13 @@ from collections.abc import Callable, Generator, Sequence
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from kohort.client.config import ConsumerConfig
-from kohort.client.consumer_base import ConsumerBase
-from kohort.client.consumer_core import ConsumerCore
-from kohort.client.listener import RebalanceListener
-from kohort.client.subscription import SubscriptionPattern, Topics
-from kohort.client.types import OffsetAndMetadata, TopicPartition
-from kohort.client.waiting import Call, Steps, Wait
+from kohort.client.cluster.waiting import Call, Steps, Wait
+from kohort.client.common.config import ConsumerConfig
+from kohort.client.common.listener import RebalanceListener
+from kohort.client.common.types import OffsetAndMetadata, TopicPartition
+from kohort.client.consumer.base import ConsumerBase
+from kohort.client.consumer.core import ConsumerCore
+from kohort.client.consumer.plan.subscription import SubscriptionPattern, Topics
 from kohort.errors import (
     BrokerError,
     CommitFailedError,
@@ -197,7 +197,7 @@ class Application:
         self.chance = world.schedule.split(f"{plan.name} {incarnation}")
         clock = Clock(self.chance.randint(0, 100_000), plan.permille)
         self.machine = Machine(world.schedule, plan.name, clock)
-        self.begun = False
+        self.begun = self.subscribed = False
         self.closed = False
         self.fenced = False
         self.slow_until_ms = 0
@@ -274,7 +274,7 @@ class Application:
     def _life(self) -> Life:
         consumer, plan, checks = self.consumer, self.plan, self.world.checks
         consumer.subscribe(self._reads(), _Listener(self))
-        self.begun = True
+        self.begun = self.subscribed = True
         while True:
             checks.comes_back(self)
             while self.wishes:
@@ -286,6 +286,9 @@ class Application:
                     yield from self._fulfil(what)
                 except WakeupError:  # "nothing is lost, call again"
                     self.wishes.appendleft(what)
+            if not self.subscribed:  # `poll` refuses then (spec 1.11)
+                yield Work(plan.poll_ms)
+                continue
             began_ms = self.machine.now_ms()
             checks.polls(self)
             try:
@@ -351,8 +354,10 @@ class Application:
         consumer = self.consumer
         if kind == "unsubscribe":
             yield from consumer.unsubscribe(self.world.settings.call_ms)
+            self.subscribed = False
         elif kind == "subscribe":
             consumer.subscribe(args[0], _Listener(self))
+            self.subscribed = True
         elif kind == "commit":
             yield from self.commit_all()
         elif args[0] in consumer.assignment():

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kohort.errors import ErrorCode
-from kohort.group.routing import coordinator_partition
+from kohort.group.coordinator.state.routing import coordinator_partition
 from kohort.simulator.hosting import ShardHost
 from kohort.simulator.logs import GroupLog, TopicLog
 from kohort.simulator.node import PORT, SimNode, host_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kohort.client.types import TopicPartition
+from kohort.client.common.types import TopicPartition
 from kohort.simulator.grammar import Grammar
 from kohort.simulator.network import ANSWER, REQUEST
 
@@ -36,7 +36,7 @@ def owned(world: World, who: str) -> frozenset[TopicPartition]:
 
 @_asks("{who} is {state}")
 def is_in_state(world: World, who: str, state: str) -> Met:
-    """Its member's state: stable, joining, syncing, ... (`kohort.group.member_table.State`)."""
+    """Its member's state: stable, joining, syncing, ... (`member.classic_table.State`)."""
     return lambda: state_of(world, who) == state
 
 

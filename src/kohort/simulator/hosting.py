@@ -7,8 +7,8 @@ Rules:
 - `lead` and `resign` name the leader epoch and may come in any order: what is older than what is
   known changes nothing (G11, B23).
 - Loading takes its time; until then the shard answers as one that loads.
-- The broker's own shell is `broker/shards.py`; what is decided here is to be looked at there, too
-  (ADR 0011).
+- The broker's own shell is `broker/coordinator/shard_host.py`: a change of decisions here needs a
+  look there, too (ADR 0011).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from kohort.errors import BrokerError, ErrorCode
-from kohort.group.effects import Effects, Reply, RequestContext
-from kohort.group.refusals import refusal_of
-from kohort.group.shard import GroupShard
-from kohort.group.topics import TopicsImage
+from kohort.group.coordinator.handlers.error_responses import refusal_of
+from kohort.group.coordinator.shard import GroupShard
+from kohort.group.coordinator.state.effects import Effects, Reply, RequestContext
+from kohort.group.coordinator.state.topics_image import TopicsImage
 from kohort.simulator.logs import GroupLog
 from kohort.simulator.machine import WALL_MS
 from kohort.simulator.network import Channel

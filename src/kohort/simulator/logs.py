@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kohort.errors import BrokerError, ErrorCode
-from kohort.group.effects import GroupRecord
+from kohort.group.coordinator.state.effects import GroupRecord
 from kohort.records import BatchBuilder
 
 

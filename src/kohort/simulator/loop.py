@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kohort.client.network import NetworkThread
+from kohort.client.cluster.network_thread import NetworkThread
 from kohort.net import Connection, ConnectionHandler, Loop, Timer
 from kohort.simulator.machine import WALL_MS, Machine
 from kohort.simulator.schedule import Handle

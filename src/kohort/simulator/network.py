@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from kohort.errors import ConnectionFailedError, KohortError
 from kohort.net import Connection, ConnectionHandler
-from kohort.simulator.journal import Journal
+from kohort.simulator.event_log import Journal
 from kohort.simulator.loop import SimLoop
 from kohort.simulator.machine import Machine
 from kohort.simulator.schedule import Random, Schedule

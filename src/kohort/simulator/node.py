@@ -14,12 +14,12 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kohort.broker.fetch_sessions import FetchSessions
+from kohort.broker.state.fetch_sessions import FetchSessions
 from kohort.errors import ErrorCode
-from kohort.group.effects import RequestContext
-from kohort.group.refusals import refusal_of
-from kohort.group.routing import coordinator_partition
-from kohort.group.shard import REQUESTS
+from kohort.group.coordinator.handlers.error_responses import refusal_of
+from kohort.group.coordinator.shard import REQUESTS
+from kohort.group.coordinator.state.effects import RequestContext
+from kohort.group.coordinator.state.routing import coordinator_partition
 from kohort.simulator.hosting import Asked, ShardHost
 from kohort.simulator.machine import Clock, Machine
 from kohort.simulator.network import Channel

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kohort.group.config import GroupConfig
+from kohort.group.coordinator.state.config import GroupConfig
 
 
 @dataclass(frozen=True)

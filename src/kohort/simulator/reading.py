@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.fetch_sessions import Fetching, FetchPart
+from kohort.broker.state.fetch_sessions import Fetching, FetchPart
 from kohort.errors import BrokerError, ErrorCode
 from kohort.simulator.logs import TopicLog
 from kohort.simulator.schedule import Handle

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kohort.group.consumer_group import ConsumerGroup
-from kohort.group.consumer_states import MemberState
-from kohort.group.shard import GroupShard
+from kohort.group.coordinator.shard import GroupShard
+from kohort.group.coordinator.state.consumer_group import ConsumerGroup
+from kohort.group.coordinator.state.consumer_table import MemberState
 
 
 class MemberLook(NamedTuple):

@@ -13,24 +13,24 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from kohort.client.types import TopicPartition
-from kohort.group.topics import TopicImage, TopicsImage
+from kohort.client.common.types import TopicPartition
+from kohort.group.coordinator.state.topics_image import TopicImage, TopicsImage
 from kohort.simulator.caller import Application
 from kohort.simulator.checks import Checks, Violation
 from kohort.simulator.cluster import NOBODY, SimCluster
 from kohort.simulator.conditions import EXPECTATIONS
-from kohort.simulator.hands import Hand
-from kohort.simulator.journal import Journal, Line
+from kohort.simulator.event_log import Journal, Line
 from kohort.simulator.machine import Clock
 from kohort.simulator.network import Network
 from kohort.simulator.node import SimNode
 from kohort.simulator.plan import Plan
 from kohort.simulator.schedule import Schedule
 from kohort.simulator.script import Script
+from kohort.simulator.scripted_members import Hand
 from kohort.simulator.views import GroupLook, look_at
 
 if TYPE_CHECKING:
-    from kohort.group.records import StoredGroup
+    from kohort.group.coordinator.state.classic_records import StoredGroup
 
 RESTART_MS = 500
 MAX_EVENTS = 600_000

@@ -22,6 +22,7 @@ from kohort.retry.handling import Batch, Lookup, Record
 from kohort.spark.pipeline import Pipeline, SetupStore, load_pipeline
 
 if TYPE_CHECKING:
+    from kohort.spark.outputs import BatchFunction, to_outputs, to_table, to_topic
     from kohort.spark.progress import (
         Progress,
         Reconciliation,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Batch",
+    "BatchFunction",
     "Execute",
     "Fatal",
     "Insert",
@@ -56,6 +58,9 @@ __all__ = [
     "register",
     "retries_over_time",
     "session",
+    "to_outputs",
+    "to_table",
+    "to_topic",
 ]
 
 _LATER = {
@@ -66,6 +71,10 @@ _LATER = {
     "reconcile": "progress",
     "retries_over_time": "progress",
     "PipelineFailedError": "supervise",
+    "BatchFunction": "outputs.batches",
+    "to_outputs": "outputs.batches",
+    "to_table": "outputs.batches",
+    "to_topic": "outputs.batches",
 }
 
 

@@ -1,6 +1,6 @@
 """The rows of `format("kohort")` as Arrow, exactly as Spark wants them, and back into records.
 
-Rules (Spark reference 2, "Types"):
+Rules (spec 6.7):
 - Column names, order and types are the JVM connector's. Spark compares the first batch's schema
   with `equals`: no large types, no dictionaries, `timestamp[us, UTC]`, list and not map.
 - A batch holds at most so many rows and so many bytes: one value too many of them kills a JVM.
@@ -49,7 +49,9 @@ def schema(columns: Sequence[str]) -> pa.Schema:
 
 
 def markers(spans: Sequence[Range]) -> pa.RecordBatch:
-    """One row a range: offset is its start, rangeEnd its end, key the topic's id."""
+    """One row a range: offset is its start, rangeEnd its end, key the topic's id, timestamp the
+    time of its plan.
+    """
     count = len(spans)
     columns = {
         "key": pa.array([s.topic_id.encode() for s in spans], pa.binary()),
@@ -57,7 +59,7 @@ def markers(spans: Sequence[Range]) -> pa.RecordBatch:
         "topic": pa.array([s.topic for s in spans], pa.string()),
         "partition": pa.array([s.partition for s in spans], pa.int32()),
         "offset": pa.array([s.start for s in spans], pa.int64()),
-        "timestamp": pa.array([0] * count, TIMESTAMP),
+        "timestamp": pa.array([s.planned_ms * 1_000 for s in spans], TIMESTAMP),
         "timestampType": pa.array([int(s.first) for s in spans], pa.int32()),
         "headers": pa.nulls(count, HEADERS),
         RANGE_END: pa.array([s.end for s in spans], pa.int64()),
@@ -71,12 +73,15 @@ def read_markers(batch: pa.RecordBatch) -> list[Range]:
     if ends.null_count == len(batch):
         return []
     found = batch.filter(pc.is_valid(ends)).select(
-        ["topic", "partition", "offset", RANGE_END, "key", "timestampType"]
+        ["topic", "partition", "offset", RANGE_END, "key", "timestampType", "timestamp"]
     )
+    columns = [*found.columns[:-1], found.columns[-1].cast(pa.int64())]
     return [
-        Range(topic, partition, start, end, (topic_id or b"").decode(), bool(first))
-        for topic, partition, start, end, topic_id, first in zip(
-            *(column.to_pylist() for column in found.columns), strict=True
+        Range(
+            topic, partition, start, end, (topic_id or b"").decode(), bool(first), planned // 1000
+        )
+        for topic, partition, start, end, topic_id, first, planned in zip(
+            *(column.to_pylist() for column in columns), strict=True
         )
     ]
 

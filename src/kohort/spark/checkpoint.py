@@ -13,8 +13,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, cast
@@ -92,6 +94,26 @@ class CheckpointLock:
         raw = json.dumps(value).encode()
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, raw, 0)
+
+
+def begin_anew_for_other_topics(checkpoint: Path, topics: Iterable[str]) -> bool:
+    """Remove the checkpoint of a query that read other topics; True when there was one.
+
+    It would replay a batch of topics that nobody handles any more. The store's fences know better
+    where the query stands.
+    """
+    record, names = checkpoint.with_suffix(".topics"), sorted(topics)
+    try:
+        before: Any = json.loads(record.read_bytes())
+    except (FileNotFoundError, ValueError):
+        before = None
+    stale = checkpoint.exists() and before != names
+    if stale:
+        shutil.rmtree(checkpoint)
+    if before != names:
+        record.parent.mkdir(parents=True, exist_ok=True)
+        record.write_text(json.dumps(names))
+    return stale
 
 
 def _is_java(pid: int) -> bool:

@@ -2,7 +2,7 @@
 
 Shell: none of its own; the consumer's network thread does the work.
 
-Rules (Spark reference 3.1, 5.1):
+Rules (spec 6.1):
 - One consumer a worker process, kept between tasks; it assigns, seeks and never joins a group.
 - Nothing at or past a range's end is fetched. A range is done when its position has reached the
   end, so gaps of compaction and markers neither block nor end it early.
@@ -15,23 +15,28 @@ Rules (Spark reference 3.1, 5.1):
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
 
-from kohort.client.config import ConsumerConfig
-from kohort.client.consumer import Consumer
-from kohort.client.types import TopicPartition
-from kohort.errors import KafkaTimeoutError, KohortError
+from kohort.client.common.config import ConsumerConfig
+from kohort.client.common.types import TopicPartition
+from kohort.client.consumer.consumer import Consumer
+from kohort.errors import DataLossError, KafkaTimeoutError, KohortError
+from kohort.retry.cluster_port import ClusterPort
 from kohort.spark import arrow
 from kohort.spark.offsets import Range
 from kohort.spark.options import SourceOptions
 from kohort.spark.worker import forget, keep
 
+log = logging.getLogger("kohort.spark")
 POLL_S: Final = 0.5
 PATIENCE_POLLS: Final = 240
 """Polls without a single record before a read gives up: two minutes, as the JVM connector."""
+GONE_POLLS: Final = 10
+"""Polls without a single record before a read looks whether its topics are still there."""
 _OURS = {
     "key": "key", "value": "value", "topic": "topic", "partition": "partition",
     "offset": "offset", "timestamp": "timestamp", "timestampType": "timestamp_type",
@@ -92,11 +97,42 @@ def _batches(
             silent += 1
         for tp in [tp for tp, span in left.items() if consumer.position(tp) >= span.end]:
             del left[tp]
+        if left and silent and silent % GONE_POLLS == 0:
+            left = _without_deleted(options, left)
         if silent > PATIENCE_POLLS:
             named = ", ".join(
                 f"{s.topic}/{s.partition} [{s.start}, {s.end})" for s in left.values()
             )
             raise KafkaTimeoutError(f"no record came for two minutes, but more is there: {named}")
+
+
+def _without_deleted(
+    options: SourceOptions, left: dict[TopicPartition, Range]
+) -> dict[TopicPartition, Range]:
+    """What can still be read when a topic was deleted after the batch was planned.
+
+    Raises DataLossError for the rest, unless failOnDataLoss is false.
+    """
+    port = ClusterPort(options.client)
+    try:
+        views = port.topics()
+    finally:
+        port.close()
+    ids = {name: view.topic_id for name, view in views.items()}
+    kept = {
+        tp: span
+        for tp, span in left.items()
+        if tp.topic in ids and (not span.topic_id or ids[tp.topic] in ("", span.topic_id))
+    }
+    if len(kept) < len(left):
+        names = ", ".join(sorted({tp.topic for tp in left if tp not in kept}))
+        if options.fail_on_data_loss:
+            raise DataLossError(
+                f"topic {names} was deleted while it was read. Take it out of the query's topics, "
+                "or say failOnDataLoss=false to go on without it"
+            )
+        log.warning("topic %s was deleted while it was read; going on without it", names)
+    return kept
 
 
 def _for_spark(batch: pa.RecordBatch, columns: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:

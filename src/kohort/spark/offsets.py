@@ -3,8 +3,8 @@
 Rules:
 - An offset is `{"topic": {"0": 23}}`, as the JVM connector writes it, and one reserved key `"@"`
   (no topic can be called so) for what the plan of a batch rests on: topic ids, where each partition
-  began, the number of tasks, and the due-time targets of tiers. So the tasks of a batch are a
-  function of (start, end) alone, and a replayed batch is planned as the first time.
+  began, the number of tasks, and of tiers the time by which all was due. So the tasks of a batch
+  are a function of (start, end) alone, and a replayed batch is planned as the first time.
 - A rate limit is split in proportion to what is there, rounded up, so that a small partition is
   never starved.
 """
@@ -23,7 +23,10 @@ RESERVED: Final = "@"
 
 
 class Range(NamedTuple):
-    """Offsets [start, end) of one partition. `first`: start is where the query began with it."""
+    """Offsets [start, end) of one partition. `first`: start is where the query began with it.
+
+    `planned_ms` is the driver's time at which all of it was due; 0 where nothing has to be.
+    """
 
     topic: str
     partition: int
@@ -31,6 +34,7 @@ class Range(NamedTuple):
     end: int
     topic_id: str = ""
     first: bool = False
+    planned_ms: int = 0
 
     @property
     def size(self) -> int:
@@ -45,19 +49,21 @@ class Position:
         began: where each partition began, and so may have no fence yet.
         ids: the topic's id (text), by topic; a topic made anew has another.
         tasks: how many tasks a batch is packed into.
+        planned_ms: when the batch that ends here was planned, of a query that reads tiers.
     """
 
     next: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
     began: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
     ids: dict[str, str] = field(default_factory=dict[str, str])
     tasks: int = 1
+    planned_ms: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """The dictionary that Spark writes into its offset log."""
-        return {
-            **_by_topic(self.next),
-            RESERVED: {"began": _by_topic(self.began), "ids": self.ids, "tasks": self.tasks},
-        }
+        extra = {"began": _by_topic(self.began), "ids": self.ids, "tasks": self.tasks}
+        if self.planned_ms:
+            extra["planned"] = self.planned_ms
+        return {**_by_topic(self.next), RESERVED: extra}
 
     @classmethod
     def from_json(cls, offset: Mapping[str, Any]) -> Position:
@@ -69,6 +75,7 @@ class Position:
                 began=_by_partition(extra.get("began", {})),
                 ids={str(k): str(v) for k, v in extra.get("ids", {}).items()},
                 tasks=max(1, int(extra.get("tasks", 1))),
+                planned_ms=int(extra.get("planned", 0)),
             )
         except (AttributeError, TypeError, ValueError) as error:
             raise ProtocolError(
@@ -76,27 +83,48 @@ class Position:
             ) from error
 
 
-def ranges(start: Position, end: Position) -> list[Range]:
+def renewed(start: Position, ids: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """The topics that were deleted and made anew: their old id and the one in `ids`."""
+    pairs = {name: (old, ids.get(name, "")) for name, old in start.ids.items()}
+    return {name: (old, new) for name, (old, new) in pairs.items() if old and new and old != new}
+
+
+def check_renewed(start: Position, ids: Mapping[str, str]) -> None:
+    """Raise DataLossError for a topic that was deleted and made anew."""
+    for topic, (old, new) in renewed(start, ids).items():
+        raise DataLossError(
+            f"topic {topic} was deleted and made anew (id {old} became {new}) while it was read. "
+            "Start a new query with a new checkpoint, or say failOnDataLoss=false to read the new "
+            "topic from its beginning"
+        )
+
+
+def ranges(start: Position, end: Position, *, lenient: bool = False) -> list[Range]:
     """What lies between two positions, partitions in order. A new one begins where `end` says.
+
+    Args:
+        lenient: a topic that was made anew is read from where `end` began with it, and what
+            retention deleted before the first batch was replayed is left out.
 
     Raises DataLossError when a topic was made anew between the two, or an end is before its start.
     """
     found: list[Range] = []
-    for topic, old in start.ids.items():
-        new = end.ids.get(topic, old)
-        if old and new and old != new:
-            raise DataLossError(
-                f"topic {topic} was deleted and made anew while it was read (id {old} became "
-                f"{new}); start a new query with a new checkpoint"
-            )
+    anew = renewed(start, end.ids)
+    if not lenient:
+        check_renewed(start, end.ids)
     for (topic, partition), stop in sorted(end.next.items()):
         at = (topic, partition)
         begin = start.next.get(at, end.began.get(at, stop))
+        if topic in anew:
+            begin = end.began.get(at, stop)
         if stop < begin:
+            if lenient and begin == start.began.get(at):
+                continue
             raise DataLossError(f"{topic}/{partition}: the plan would go back, {begin} to {stop}")
         if stop > begin:
             first = begin == end.began.get(at, -1)
-            found.append(Range(topic, partition, begin, stop, end.ids.get(topic, ""), first))
+            topic_id = end.ids.get(topic, "")
+            found.append(Range(topic, partition, begin, stop, topic_id, first, end.planned_ms))
     return found
 
 

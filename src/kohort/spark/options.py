@@ -4,7 +4,8 @@ Rules:
 - Names and meanings are those of Spark's own Kafka connector, so that a query is carried over by
   changing its format. Spark hands keys over in lower case; so they are matched.
 - `kafka.*` goes to the client, except what the source itself decides.
-- An unknown option is an error that names the nearest one.
+- An unknown option is an error that names the nearest one. Spark hands its own options to every
+  source and sink (`checkpointLocation`, `path`, ...); they are accepted and say nothing to us.
 - Options hold no passwords in clear text that would show in a plan: `repr` leaves values out.
 """
 
@@ -16,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from kohort.client.config import ConsumerConfig
+from kohort.client.common.config import ConsumerConfig
 from kohort.config import nearest, plain
 from kohort.errors import ConfigError
 
@@ -36,6 +37,15 @@ _KNOWN: Final = (
     "columns", "batchRows", "batchBytes", "topic", "tierDelaysMs", "clockSkewMs", "rangeMarkers",
     "publishProgress",
 )  # fmt: skip
+_SPARKS_OWN: Final = frozenset(
+    name.lower()
+    for name in (
+        "checkpointLocation", "queryName", "path", "paths", "asyncProgressTrackingEnabled",
+        "asyncProgressTrackingCheckpointIntervalMs",
+        "asyncProgressTrackingOverrideSinkSupportCheck",
+    )
+)  # fmt: skip
+"""What Spark 4.3 hands over with the user's options, in lower case. Its query acts on them."""
 _BY_LOWER = {name.lower(): name for name in _KNOWN}
 _ALIASES = {"bootstrap.servers": "kafka.bootstrap.servers", "kafka.group.id": "group.id"}
 _OURS_TO_DECIDE = {
@@ -77,6 +87,7 @@ class SourceOptions:
     clock_skew_ms: int = 1_000
     range_markers: bool = False
     publish_progress: bool = True
+    streaming: bool = False
 
     @property
     def shown_columns(self) -> tuple[str, ...]:
@@ -92,7 +103,7 @@ class SinkOptions:
 
     client: dict[str, str] = field(repr=False)
     topic: str | None = None
-    include_headers: bool = False
+    include_headers: bool = True
 
 
 def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -110,15 +121,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
     starting = _start(found.get("startingOffsets", default), "startingOffsets")
     if starting == GROUP and not group:
         raise ConfigError("startingOffsets=group needs group.id")
-    if starting == "latest" and not streaming:
-        raise ConfigError("startingOffsets=latest is for streams; a batch read would be empty")
-    if starting == "latest" and not group:
-        raise ConfigError(
-            "startingOffsets=latest (the default of a stream) needs the option group.id: Spark "
-            "keeps no record of where a Python source began, so that the start is kept in the "
-            "group; without it a restart before the first batch would skip records. Or say "
-            "startingOffsets=earliest"
-        )
+    _check_latest(starting, streaming=streaming, group=group)
     ending = _start(found.get("endingOffsets", "latest"), "endingOffsets")
     if ending in ("earliest", GROUP):
         raise ConfigError("endingOffsets is latest or JSON")
@@ -144,16 +147,38 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         clock_skew_ms=_skew(found),
         range_markers=_bool(found, "rangeMarkers", False),
         publish_progress=_bool(found, "publishProgress", True),
+        streaming=streaming,
     )
 
 
 def parse_sink(options: Mapping[str, str]) -> SinkOptions:
-    """The sink's options, checked."""
+    """The sink's options, checked. Raises ConfigError before anything is connected."""
     found, client = _sorted_out(options)
     for name in found:
         if name not in ("topic", "includeHeaders"):
             raise ConfigError(f"{name} is an option of the source, not of the sink")
-    return SinkOptions(client, found.get("topic"), _bool(found, "includeHeaders", False))
+    return SinkOptions(client, found.get("topic"), _bool(found, "includeHeaders", True))
+
+
+def _check_latest(starting: Start, *, streaming: bool, group: str | None) -> None:
+    """Refuse a start at the end that cannot be kept, or that reads nothing."""
+    if isinstance(starting, dict):
+        at_end = any(o == LATEST for offsets in starting.values() for o in offsets.values())
+    else:
+        at_end = starting == "latest"
+    if not at_end:
+        return
+    if not streaming:
+        raise ConfigError(
+            "startingOffsets=latest (-1) is for streams; a batch read of it would be empty"
+        )
+    if not group:
+        raise ConfigError(
+            "startingOffsets=latest (-1; the default of a stream) needs the option group.id: "
+            "Spark keeps no record of where a Python source began, so the group keeps it; without "
+            "a group a restart before the first batch would skip records. Or say "
+            "startingOffsets=earliest"
+        )
 
 
 def _behind_kafka(key: str) -> str | None:
@@ -178,7 +203,7 @@ def _sorted_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, s
             if bare in _OURS_TO_DECIDE:
                 raise ConfigError(f"option {given} cannot be set: {_OURS_TO_DECIDE[bare]}")
             client[bare] = value
-        else:
+        elif key not in _SPARKS_OWN:
             near = _BY_LOWER.get(nearest(key, _BY_LOWER) or "") or _behind_kafka(key)
             hint = f"; did you mean {near!r}?" if near else ""
             raise ConfigError(f"unknown option {given!r} of format kohort{hint}")

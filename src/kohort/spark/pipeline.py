@@ -30,11 +30,12 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from kohort.config import parse_duration_ms
+from kohort.config import parse_duration_ms, plain
 from kohort.errors import ConfigError
 from kohort.retry.handling import Decode, HandlerSpec, SetupStore, set_up
 from kohort.retry.policy import DEFAULT_RETRIES, RetryPolicy, RetryTopics
@@ -45,6 +46,7 @@ from kohort.retry.registering import (
     classifier_of,
 )
 from kohort.retry.store import Store, open_store
+from kohort.serdes.basic import Serde
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,7 +76,10 @@ class Pipeline:
         chunk_rows: the most records of one transaction.
         trigger: how often new records are looked for, while there are none.
         clock_skew: how far broker and executors may differ in time; due records wait that longer.
-        client: further client configuration, in Kafka's names.
+        ledger_retention: how long the ledger remembers a record that was loaded after a retry.
+            What waits or has failed is always remembered.
+        client: further client configuration, in Kafka's names. Records of aborted transactions
+            are not read, unless it sets `isolation.level` to `read_uncommitted`.
 
     Raises ConfigError for what can never work; nothing is connected before `run`.
     """
@@ -92,6 +97,7 @@ class Pipeline:
         chunk_rows: int = 5_000,
         trigger: str | int = "500ms",
         clock_skew: str | int = "1s",
+        ledger_retention: str | int = "7d",
         client: Mapping[str, str] | None = None,
     ) -> None:
         if not name or "/" in name:
@@ -108,6 +114,7 @@ class Pipeline:
         self.chunk_rows = chunk_rows
         self.trigger_ms = parse_duration_ms(trigger)
         self.skew_ms = parse_duration_ms(clock_skew)
+        self.ledger_retention_ms = parse_duration_ms(ledger_retention)
         self.client = dict(client or {})
         self._handlers: dict[str, HandlerSpec] = {}
         self._setups: list[Callable[[SetupStore], None]] = []
@@ -122,7 +129,7 @@ class Pipeline:
         table: str | None = None,
         key: Iterable[str] = (),
         origin: tuple[str, str] | None = None,
-        decode: Decode = "json",
+        decode: Decode | Serde[Any] = "json",
         permanent: Iterable[type[BaseException]] = (),
         temporary: Iterable[type[BaseException]] = (),
     ) -> Callable[[Function], Function]:
@@ -130,14 +137,17 @@ class Pipeline:
 
         It returns None (nothing to write), a row (a dict for `table`), an effect (`Insert`,
         `Upsert`, `Execute`), or a list of them; or it raises `Permanent`, `Temporary`,
-        `RetryAfter`. Another exception is temporary, unless its class is in `permanent`.
+        `RetryAfter`. Another exception is permanent where the record or the program causes it
+        (KeyError, TypeError, ValueError and the like: `kohort.retry.classify.PROGRAM_OR_DATA`),
+        else temporary; `permanent` and `temporary` say otherwise.
 
         Args:
             table: where plain rows go.
             key: columns of `table` by which a row replaces another.
             origin: two columns of `table` that are filled with the record's first partition and
                 offset, so that `reconcile` can find each input in the table.
-            decode: "json", "text", a function of the bytes, or None for the bytes.
+            decode: "json", "text", a function of the bytes, a format of `kohort.serdes` (Avro,
+                Protobuf, JSON Schema with a schema registry), or None for the bytes.
         """
         return self._register(topic, False, table, key, origin, decode, permanent, temporary)
 
@@ -148,7 +158,7 @@ class Pipeline:
         table: str | None = None,
         key: Iterable[str] = (),
         origin: tuple[str, str] | None = None,
-        decode: Decode = "json",
+        decode: Decode | Serde[Any] = "json",
         permanent: Iterable[type[BaseException]] = (),
         temporary: Iterable[type[BaseException]] = (),
     ) -> Callable[[Function], Function]:
@@ -166,7 +176,7 @@ class Pipeline:
 
     def _register(
         self, topic: str, batch: bool, table: str | None, key: Iterable[str],
-        origin: tuple[str, str] | None, decode: Decode,
+        origin: tuple[str, str] | None, decode: Decode | Serde[Any],
         permanent: Iterable[type[BaseException]], temporary: Iterable[type[BaseException]],
     ) -> Callable[[Function], Function]:  # fmt: skip
         topic = checked_topic(topic, "pipeline.batch_handler" if batch else "pipeline.handler")
@@ -178,7 +188,7 @@ class Pipeline:
             check_handler(topic, function, given, may_yield=not batch, may_wait=False)
             self._handlers[topic] = HandlerSpec(
                 topic, function, batch, table, tuple(key), origin,
-                checked_decode(topic, decode, formats=False),
+                checked_decode(topic, decode),
                 classifier_of(topic, permanent, temporary),
             )  # fmt: skip
             return function
@@ -194,8 +204,11 @@ class Pipeline:
 
     @property
     def client_config(self) -> dict[str, str]:
-        """The configuration of every client of this pipeline."""
-        return {**self.client, "bootstrap.servers": self.servers}
+        """The configuration of every client of this pipeline: committed records, unless it says."""
+        isolation = {"isolation.level": "read_committed"}
+        if any(plain(key) == "isolation_level" for key in self.client):
+            isolation = {}
+        return {**isolation, **self.client, "bootstrap.servers": self.servers}
 
     @property
     def topics(self) -> dict[str, RetryTopics]:
@@ -221,12 +234,13 @@ class Pipeline:
 
     def spec(self, partitions: Mapping[str, int]) -> PipelineSpec:
         """What executors need to know; `partitions` counts those of every retry topic."""
+        from kohort.spark.decoding import shipped
         from kohort.spark.pipeline_sink import PipelineSpec
 
         return PipelineSpec(
             name=self.name, group=self.group, store_url=open_store(self.store).url,
             client=self.client_config, topics=self.topics, partitions=dict(partitions),
-            handlers=self.handlers,
+            handlers=tuple(replace(h, decode=shipped(h.topic, h.decode)) for h in self.handlers),
             skew_ms=self.skew_ms, chunk_rows=self.chunk_rows,
         )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """The executors' half of a pipeline: take a task's rows and load them behind the fence.
 
-Rules (retry reference E2):
+Rules (E2):
 - One task has whole partitions (the source never splits them for a pipeline), so a partition's
   records meet one fence in one task, in offset order.
 - Range markers come first and say what the task must finish; a range without rows moves its fence
@@ -95,6 +95,7 @@ class PipelineWriter(DataSourceStreamArrowWriter):
         loader = Loader(
             spec.name, spec.topics, store, CopyPublisher(spec.client, spec.partitions),
             Handlers(spec.handlers), WallClock(), spec.skew_ms,
+            {h.topic: (h.table, h.origin) for h in spec.handlers if h.table and h.origin},
         )  # fmt: skip
         loads: dict[TopicPartition, RangeLoad] = {}
         for batch in iterator:
@@ -114,7 +115,7 @@ class PipelineWriter(DataSourceStreamArrowWriter):
         base, delay_ms = self._spec.source_of(span.topic)
         return SourceRange(
             span.topic, span.topic_id, span.partition, span.start, span.end, base, delay_ms,
-            span.first,
+            span.first, span.planned_ms,
         )  # fmt: skip
 
     def commit(self, messages: list[Any], batchId: int) -> None:

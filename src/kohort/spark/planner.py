@@ -1,12 +1,14 @@
 """What the driver decides on every trigger: how far to read next. Pure but for its port.
 
-Rules (Spark reference 0, 2, 5):
+Rules (spec 6.7, D4):
 - `initial` gives the same answer whenever it is asked: Spark asks it several times, and keeps no
   record of where a Python source began. What is not fixed by itself is fixed in the group.
 - `latest` never goes back, never runs ahead of what is due in a tier, and with AvailableNow never
   past the target of its first call. It is not asked when a batch is replayed.
-- Records are lost when the log's start is past the wanted offset, and only then. A topic that was
-  made anew is not the topic that was read.
+- Records are lost when the log's start is past the wanted offset, or their topic was deleted, and
+  only then. A topic that was made anew is not the topic that was read.
+- A topic that the options name no longer keeps its offset and is not read; a deleted one is an
+  error, or with failOnDataLoss=false the same.
 - Progress is published from the `start` of `latest`, which is what the checkpoint has committed;
   it never goes back.
 """
@@ -18,20 +20,34 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
-from kohort.errors import BrokerError, ConfigError, DataLossError
+from kohort.errors import BrokerError, ConfigError, DataLossError, KafkaTimeoutError
 from kohort.retry.asking import OffsetPort, TopicView, ask
 from kohort.retry.gate import TierGate
-from kohort.spark.offsets import Position, Range, TopicPartition, limited, pack, ranges
-from kohort.spark.options import EARLIEST, GROUP, SourceOptions
+from kohort.spark.offsets import (
+    Position,
+    Range,
+    TopicPartition,
+    check_renewed,
+    limited,
+    pack,
+    ranges,
+    renewed,
+)
+from kohort.spark.options import EARLIEST, GROUP, LATEST, SourceOptions
 
 log = logging.getLogger("kohort.spark")
 METADATA_MAX_AGE_MS: Final = 10_000
+ENDS_TIMEOUT_S: Final = 10.0
+"""After so long without an answer the plan looks whether a topic was deleted."""
 
 
 class Port(OffsetPort, Protocol):
     """What the planner asks of a cluster. Every call raises a KohortError when it cannot answer."""
 
     def topics(self) -> Mapping[str, TopicView]: ...
+    def latest(
+        self, wanted: Sequence[TopicPartition], timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]: ...
     def earliest(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]: ...
     def committed(
         self, group: str, wanted: Sequence[TopicPartition]
@@ -61,6 +77,7 @@ class Planner:
         self._frozen = False
         self._target: dict[TopicPartition, int] | None = None
         self._published: dict[TopicPartition, int] | None = None
+        self._noted: set[tuple[str, TopicPartition]] = set()
         self.ends: dict[TopicPartition, int] = {}
 
     # Where it begins
@@ -79,38 +96,67 @@ class Planner:
         return self._initial
 
     def _starting(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where each partition begins. What would move with time is fixed in the group."""
+        group = self._options.group
+        asked = self._asked(wanted)
+        moving = self._moving(asked)
+        kept = self._port.committed(group, moving) if group and moving else {}
+        offsets = self._resolve({**asked, **kept})
+        fresh = {at: offsets[at] for at in moving if at not in kept}
+        if fresh:
+            self._keep(fresh)
+        return offsets
+
+    def _asked(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        """The start by the options: an offset, EARLIEST or LATEST."""
         options = self._options
-        found: dict[TopicPartition, int] = {}
-        word = options.starting
-        if options.group and word in (GROUP, "latest"):
-            found = self._port.committed(options.group, wanted)
-        if isinstance(word, dict):
-            self._check_named(word, wanted)
-            found = {at: word[at[0]][at[1]] for at in wanted}
-            word = "earliest"
         if options.starting_ms is not None:
-            by_time = self._port.by_time(dict.fromkeys(wanted, options.starting_ms))
-            found = {at: s.offset for at, s in by_time.items() if s.offset >= 0}
-            word = "latest"
-        found = self._resolve(found)
-        missing = [at for at in wanted if at not in found]
-        if missing:
-            ask = self._port.latest if word == "latest" else self._port.earliest
-            resolved = ask(missing)
-            found |= resolved
-            if options.group and options.starting in (GROUP, "latest"):
-                self._commit(resolved)
-        return found
+            return self._by_time(wanted, options.starting_ms)
+        starting = options.starting
+        if isinstance(starting, dict):
+            self._check_named(starting, wanted)
+            return {at: starting[at[0]][at[1]] for at in wanted}
+        return dict.fromkeys(wanted, LATEST if starting == "latest" else EARLIEST)
+
+    def _by_time(self, wanted: Sequence[TopicPartition], ms: int) -> dict[TopicPartition, int]:
+        """The first record at or after a time; a batch read begins at the end where none is."""
+        by_time = self._port.by_time(dict.fromkeys(wanted, ms))
+        none = [at for at, stamped in by_time.items() if stamped.offset < 0]
+        if none and self._options.streaming:
+            raise ConfigError(
+                f"startingTimestamp: {_listed(none)}: there is no record at or after {ms} yet, and "
+                "where a stream begins must not move. Give an earlier time, or "
+                "startingOffsets=latest and group.id"
+            )
+        return {at: s.offset if s.offset >= 0 else LATEST for at, s in by_time.items()}
+
+    def _moving(self, asked: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+        """The partitions whose start the group decides, or has to keep."""
+        options = self._options
+        if options.starting == GROUP and options.starting_ms is None:
+            return list(asked)
+        return [at for at, o in asked.items() if o == LATEST] if options.streaming else []
 
     def _resolve(self, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         """-2 and -1 as offsets, after the connector's manner."""
         early = [at for at, o in offsets.items() if o == EARLIEST]
-        late = [at for at, o in offsets.items() if o == -1]
+        late = [at for at, o in offsets.items() if o == LATEST]
         return {
             **offsets,
             **(self._port.earliest(early) if early else {}),
             **(self._port.latest(late) if late else {}),
         }
+
+    def _keep(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Fix a start in the group. Raises when it cannot be: a restart would begin elsewhere."""
+        group = self._options.group
+        assert group is not None, "the options refuse a moving start without a group"
+        try:
+            self._port.commit(group, offsets)
+        except BrokerError as error:
+            if error.retriable:
+                raise
+            raise self._group_refuses(error) from error
 
     def _check_named(
         self, named: Mapping[str, Mapping[int, int]], wanted: Sequence[TopicPartition]
@@ -131,11 +177,22 @@ class Planner:
 
     def latest(self, start: Position, max_offsets: int | None = None) -> Position:
         """The end of the next batch; equal to `start` when there is nothing to do."""
-        self._publish(start)
         self._refresh()
-        self._check_ids(start)
-        began, origin = dict(start.began), dict(start.next)
-        fresh = [at for at in self._partitions() if at not in origin]
+        try:
+            return self._next(start, max_offsets)
+        except KafkaTimeoutError:
+            before, self._views_at = self._partitions(), None
+            self._refresh()
+            if self._partitions() == before:
+                raise
+            return self._next(start, max_offsets)  # a topic was deleted: the plan does without it
+
+    def _next(self, start: Position, max_offsets: int | None) -> Position:
+        began, ids = dict(start.began), {**start.ids, **self._ids()}
+        origin = self._still_read(start)
+        self._publish(origin)
+        anew = renewed(start, ids)
+        fresh = [at for at in self._partitions() if at not in start.next or at[0] in anew]
         if fresh:
             for at, offset in self._port.earliest(fresh).items():
                 began[at] = origin[at] = offset
@@ -144,13 +201,63 @@ class Planner:
             self._target = self._ends(origin)
         target = {at: max(o, self._target.get(at, o)) for at, o in origin.items()}
         end = limited(origin, target, max_offsets)
-        return Position(next=end, began=began, ids={**start.ids, **self._ids()}, tasks=self._tasks)
+        offsets = {**start.next, **end}
+        if offsets == start.next:
+            planned_ms = start.planned_ms  # nothing is new: Spark must see the same position
+        else:
+            planned_ms = self._now_ms() if self._options.tier_delays_ms else 0
+        return Position(offsets, began, ids, self._tasks, planned_ms)
+
+    def _still_read(self, start: Position) -> dict[TopicPartition, int]:
+        """The part of a position that this query goes on reading.
+
+        The rest keeps its offset: what is read again later goes on where it was left.
+        """
+        lenient = not self._options.fail_on_data_loss
+        if not lenient:
+            check_renewed(start, self._ids())
+        anew = renewed(start, self._ids())
+        there = set(self._partitions())
+        rest = [at for at in start.next if at not in there]
+        self._note(
+            "not read any more, by the options of this query",
+            [at for at in rest if not self._subscribed(at)],
+        )
+        gone = [at for at in rest if self._subscribed(at)]
+        if gone and not lenient:
+            raise self._gone(gone)
+        self._note("deleted; going on without", gone)
+        self._note(
+            "deleted and made anew; read from the beginning", [a for a in there if a[0] in anew]
+        )
+        return {at: o for at, o in start.next.items() if at in there and at[0] not in anew}
+
+    def _subscribed(self, at: TopicPartition) -> bool:
+        options = self._options
+        if options.pattern is not None:
+            return re.fullmatch(options.pattern, at[0]) is not None
+        if options.assign is not None:
+            return at[1] in options.assign.get(at[0], ())
+        return at[0] in options.topics
+
+    def _gone(self, gone: Iterable[TopicPartition]) -> DataLossError:
+        return DataLossError(
+            f"{_listed(gone)}: the topic was deleted while this query read it. Take it out of the "
+            "query's topics, or say failOnDataLoss=false to go on without it"
+        )
+
+    def _note(self, what: str, partitions: Iterable[TopicPartition]) -> None:
+        """Warn of partitions, once each."""
+        new = [at for at in partitions if (what, at) not in self._noted]
+        if new:
+            self._noted |= {(what, at) for at in new}
+            log.warning("%s: %s", what, _listed(new))
 
     def _ends(self, origin: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """How far each partition may be read: to its end, or to what is due."""
         plain = [at for at in origin if at[0] not in self._options.tier_delays_ms]
         tiers = {at: o for at, o in origin.items() if at[0] in self._options.tier_delays_ms}
-        found = self._port.latest(plain) if plain else {}
+        found = self._port.latest(plain, ENDS_TIMEOUT_S) if plain else {}
         self.ends.update(found)
         if tiers:
             self.ends.update(ask(self._gate, self._port, tiers, self._now_ms(), self._log_starts))
@@ -160,22 +267,37 @@ class Planner:
         return found
 
     def tasks(self, start: Position, end: Position) -> list[list[Range]]:
-        """The ranges of each task: a function of the two positions alone."""
+        """The ranges of each task: a function of the two positions, but for deleted topics."""
         options = self._options
+        self._refresh()
         return pack(
-            ranges(start, end), end.tasks,
+            self._readable(ranges(start, end, lenient=not options.fail_on_data_loss)), end.tasks,
             max_records=options.max_records_per_partition, split=not options.range_markers,
         )  # fmt: skip
 
+    def _readable(self, spans: list[Range]) -> list[Range]:
+        """The ranges of topics that are there. A batch may be replayed after one was deleted."""
+        gone = [s for s in spans if not self._exists(s)]
+        if gone and self._options.fail_on_data_loss:
+            raise self._gone((s.topic, s.partition) for s in gone)
+        self._note("deleted; going on without", [(s.topic, s.partition) for s in gone])
+        return [s for s in spans if s not in gone]
+
+    def _exists(self, span: Range) -> bool:
+        view = self._views.get(span.topic)
+        if view is None:  # one that is not subscribed to any more is not looked up
+            return not self._subscribed((span.topic, span.partition))
+        return not (span.topic_id and view.topic_id) or span.topic_id == view.topic_id
+
     # Progress
 
-    def _publish(self, start: Position) -> None:
+    def _publish(self, start: Mapping[TopicPartition, int]) -> None:
         group = self._options.group
         if group is None or not self._options.publish_progress:
             return
         if self._published is None:
-            self._published = self._port.committed(group, list(start.next))
-        news = {at: o for at, o in start.next.items() if o > self._published.get(at, -1)}
+            self._published = self._port.committed(group, list(start))
+        news = {at: o for at, o in start.items() if o > self._published.get(at, -1)}
         if news:
             self._commit(news)
 
@@ -186,13 +308,16 @@ class Planner:
             self._port.commit(group, offsets)
         except BrokerError as error:
             if self._published is None and not error.retriable:
-                raise ConfigError(
-                    f"group {group} does not take offsets from a Spark query ({error}); a group "
-                    "with running consumers keeps its own. Give the query a group of its own"
-                ) from error
+                raise self._group_refuses(error) from error
             log.warning("progress of group %s was not published: %s", group, error)
             return
         self._published = {**(self._published or {}), **offsets}
+
+    def _group_refuses(self, error: BrokerError) -> ConfigError:
+        return ConfigError(
+            f"group {self._options.group} does not take offsets from a Spark query ({error}); a "
+            "group with running consumers keeps its own. Give the query a group of its own"
+        )
 
     # What is there
 
@@ -231,15 +356,6 @@ class Planner:
             f"there is no topic {what}, or this user may not see it (it needs DESCRIBE); create it "
             "first (kohort topic create), or ask whoever keeps the cluster for the right"
         )
-
-    def _check_ids(self, start: Position) -> None:
-        for name, old in start.ids.items():
-            new = self._views[name].topic_id if name in self._views else ""
-            if old and new and old != new:
-                raise DataLossError(
-                    f"topic {name} was deleted and made anew (id {old} became {new}) while it was "
-                    "read; start a new query with a new checkpoint"
-                )
 
     def _check_loss(self, wanted: Mapping[TopicPartition, int]) -> None:
         for at, offset in wanted.items():

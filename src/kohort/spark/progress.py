@@ -3,14 +3,17 @@
 Rules (spec 6.3, README point 6):
 - Failures are counted by the ledger; copies in topics are not counted, since orphans and duplicates
   are among them. A copy in the failed topic counts when its ledger row names its very place.
-- Loaded rows are counted in the user's table, by the columns that name each row's input.
-- A number that cannot be told is absent; nothing is estimated.
+- What became of a record is counted in the transaction that does it. Gaps in offsets (markers,
+  compaction), handlers that return nothing, several rows of a record and replaced rows are no loss.
+- Each record that was read is loaded, filtered, failed or in a tier; where rows name their input
+  and are never replaced, the table must hold as many as were written.
+- A number that cannot be known is absent; nothing is estimated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kohort.config import format_duration
@@ -19,18 +22,12 @@ from kohort.retry.cluster_port import ClusterPort
 from kohort.retry.effects import quote
 from kohort.retry.failed import FailedCopies
 from kohort.retry.handling import HandlerSpec
-from kohort.retry.store import Store
+from kohort.retry.ledger import Counts
+from kohort.retry.store import NEWEST, Store
 from kohort.spark.offsets import TopicPartition
 
 if TYPE_CHECKING:
     from kohort.spark.pipeline import Pipeline
-
-_NEWEST = (
-    "NOT EXISTS (SELECT 1 FROM kohort_ledger n WHERE n.pipeline = l.pipeline "
-    "AND n.retry_id = l.retry_id AND (n.redrive_count > l.redrive_count OR "
-    "(n.redrive_count = l.redrive_count AND n.retry_number > l.retry_number)))"
-)
-"""True of the newest row of its record, which says what became of it."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +82,11 @@ def measure(pipeline: Pipeline, store: Store, port: ClusterPort) -> Progress:
 
 def _counts(store: Store, name: str) -> dict[str, int]:
     rows = store.query(
-        "SELECT coalesce(sum(CASE WHEN status = 'scheduled' THEN 1 ELSE 0 END), 0), "
-        "coalesce(sum(CASE WHEN retry_number > 0 THEN 1 ELSE 0 END), 0), "
-        "coalesce(sum(CASE WHEN status = 'failed' "
-        f"AND {_NEWEST} THEN 1 ELSE 0 END), 0) FROM kohort_ledger l WHERE pipeline = ?",
-        (name,),
+        "SELECT (SELECT count(*) FROM kohort_ledger WHERE pipeline = ? AND status = 'scheduled'), "
+        "(SELECT coalesce(sum(scheduled), 0) FROM kohort_counts WHERE pipeline = ?), "
+        "(SELECT count(*) FROM kohort_ledger l WHERE pipeline = ? AND status = 'failed' "
+        f"AND {NEWEST})",
+        (name, name, name),
     )
     scheduled, retries, failed = rows[0]
     return {"scheduled": int(scheduled), "retries": int(retries), "failed": int(failed)}
@@ -97,16 +94,21 @@ def _counts(store: Store, name: str) -> dict[str, int]:
 
 @dataclass
 class TopicReconciliation:
-    """What became of the inputs that a source topic still holds; what waits in tiers, of all.
+    """What became of the inputs of a source topic since its pipeline began.
 
     Attributes:
-        loaded: distinct inputs with a row in the handler's table; None when the handler names no
-            `origin` columns, and the table therefore cannot tell.
-        duplicates: rows beyond the first of an input.
-        both: inputs that are loaded and failed.
-        missing: inputs that are neither loaded, nor failed, nor in a tier.
-        strangers: rows that name an input which the topic does not hold.
-        failed_copies: copies in the failed topic that the ledger backs.
+        inputs: records that were read, and offsets that are still to be read.
+        handled: records that were read.
+        loaded: records with something written, after a retry or at once; None for a pipeline that
+            began before its records were counted.
+        filtered: records for which the handler returned nothing to write.
+        loaded_after_retry: of `loaded` and `filtered`, those that had failed before.
+        duplicates: outcomes beyond one of each record, or rows in the table beyond those written.
+        both: inputs with a row that have failed.
+        missing: records without an outcome, or rows that were written and are not in the table.
+        strangers: rows that name an input which the topic never had.
+        failed_copies: copies in the failed topic that the ledger backs, of inputs that the source
+            topic still holds; `failed_held` is how many there should be.
     """
 
     topic: str
@@ -121,6 +123,8 @@ class TopicReconciliation:
     missing: int = 0
     strangers: int = 0
     failed_copies: int = 0
+    failed_held: int = 0
+    filtered: int | None = None
 
 
 @dataclass
@@ -135,7 +139,7 @@ class Reconciliation:
         return all(
             t.inputs == t.handled
             and not (t.duplicates or t.both or t.missing or t.strangers or t.in_tiers)
-            and t.failed_copies == sum(t.failed.values())
+            and t.failed_copies == t.failed_held
             for t in self.topics.values()
         )
 
@@ -157,20 +161,9 @@ def reconcile(pipeline: Pipeline) -> Reconciliation:
         for spec in pipeline.handlers:
             at = _partitions([spec.topic], views)
             starts, ends = port.earliest(at), port.latest(at)
-            fences = {(f.topic, f.partition): f.next_offset for f in store.fences(pipeline.name)}
-            part = TopicReconciliation(
-                topic=spec.topic,
-                inputs=sum(ends[tp] - starts[tp] for tp in at),
-                handled=sum(max(0, fences.get(tp, starts[tp]) - starts[tp]) for tp in at),
-                loaded=None,
-                failed=_failed_by_reason(store, pipeline.name, spec.topic, starts),
-                in_tiers=_in_state(store, pipeline.name, spec.topic, "scheduled", {}),
-                loaded_after_retry=_in_state(store, pipeline.name, spec.topic, "done", starts),
-            )
-            if spec.table is not None and spec.origin is not None:
-                _count_rows(part, spec, store, pipeline.name, starts, ends)
+            books = _Books(pipeline, spec, store, at)
+            found[spec.topic] = part = books.balance(starts, ends)
             part.failed_copies = _backed(pipeline, spec.topic, store, views, starts)
-            found[spec.topic] = part
         return Reconciliation(found)
     finally:
         store.close()
@@ -192,40 +185,120 @@ def retries_over_time(
     return found
 
 
-def _count_rows(
-    part: TopicReconciliation, spec: HandlerSpec, store: Store, name: str,
-    starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int],
-) -> None:  # fmt: skip
-    assert spec.table is not None, "rows are counted in a table"
-    assert spec.origin is not None, "rows are counted by their origin"
-    p, o = quote(spec.origin[0]), quote(spec.origin[1])
-    held, below = _held(part.topic, starts, p, o)
-    table = f"{quote(spec.table)} WHERE {held}"
-    distinct = f"(SELECT DISTINCT {p} AS p, {o} AS o FROM {table}) t"
-    ((rows, loaded),) = store.query(
-        f"SELECT (SELECT count(*) FROM {table}), (SELECT count(*) FROM {distinct})",
-        (*below, *below),
-    )
-    ((both,),) = store.query(
-        f"SELECT count(*) FROM {distinct} JOIN kohort_ledger l ON l.origin_partition = t.p "
-        "AND l.origin_offset = t.o WHERE l.pipeline = ? AND l.origin_topic = ? "
-        f"AND l.status = 'failed' AND {_NEWEST}",
-        (*below, name, part.topic),
-    )
-    strangers = 0
-    for partition, count, low, high in store.query(
-        f"SELECT p, count(*), min(o), max(o) FROM {distinct} GROUP BY p", below
-    ):
-        at = (part.topic, partition)
-        if at not in ends or low < 0 or high >= ends[at]:
-            strangers += int(count)
-    part.loaded = int(loaded)
-    part.duplicates = int(rows) - int(loaded)
-    part.both = int(both)
-    part.strangers = strangers
-    waiting = _in_state(store, name, part.topic, "scheduled", starts)
-    ended = int(loaded) + sum(part.failed.values()) - part.both + waiting
-    part.missing = max(0, part.handled - ended)
+class _Books:
+    """The counts, the ledger and the table of one handler, read in one statement."""
+
+    def __init__(
+        self, pipeline: Pipeline, spec: HandlerSpec, store: Store, at: list[TopicPartition]
+    ) -> None:
+        self._name, self._spec, self._store, self._at = pipeline.name, spec, store, at
+        self._tiers = list(pipeline.topics[spec.topic].delays_ms)
+        self._since = {
+            (spec.topic, int(partition)): int(since)
+            for partition, since in store.query(
+                "SELECT partition, since_offset FROM kohort_counts "
+                "WHERE pipeline = ? AND topic = ?",
+                (self._name, spec.topic),
+            )
+        }
+        self._fences: dict[TopicPartition, int] = {}
+        self._counted: dict[str, Counts] = {}
+        self._ledger: dict[str, int] = {}
+        self._rows: int | None = None
+
+    def balance(
+        self, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    ) -> TopicReconciliation:
+        """What became of every record that was read."""
+        self._read()
+        topic, name = self._spec.topic, self._name
+        left = sum(max(0, ends[at] - self._fences.get(at, starts[at])) for at in self._at)
+        part = TopicReconciliation(
+            topic=topic, inputs=left, handled=0, loaded=None,
+            failed=_failed_by_reason(self._store, name, topic, {}),
+            in_tiers=self._ledger.get("scheduled", 0), loaded_after_retry=0,
+            failed_held=sum(_failed_by_reason(self._store, name, topic, starts).values()),
+        )  # fmt: skip
+        if set(self._fences) <= set(self._since):
+            self._balance_counts(part)
+        else:  # it began before records were counted
+            part.handled = sum(max(0, o - starts.get(at, o)) for at, o in self._fences.items())
+            part.loaded_after_retry = _in_state(self._store, name, topic, "done", starts)
+        part.inputs = left + part.handled
+        if self._spec.table is not None and self._spec.origin is not None:
+            self._look_at_rows(part, ends)
+        return part
+
+    def _balance_counts(self, part: TopicReconciliation) -> None:
+        first = self._counted.get(self._spec.topic, Counts())
+        again = [self._counted[t] for t in self._tiers if t in self._counted]
+        part.handled = first.read
+        part.loaded_after_retry = sum(c.loaded + c.filtered for c in again)
+        part.loaded = first.loaded + sum(c.loaded for c in again)
+        part.filtered = first.filtered + sum(c.filtered for c in again)
+        ended = part.loaded + part.filtered + sum(self._ledger.values())
+        part.missing, part.duplicates = max(0, first.read - ended), max(0, ended - first.read)
+        if self._rows is not None and not self._spec.key:
+            written = first.rows + sum(c.rows for c in again)
+            part.missing += max(0, written - self._rows)
+            part.duplicates += max(0, self._rows - written)
+
+    def _read(self) -> None:
+        """All in one statement, and so of one moment."""
+        zeros = ", 0" * (len(Counts.names()) - 1)
+        sql = (
+            f"SELECT 'counts', topic, 0, {', '.join(Counts.names())} FROM kohort_counts "
+            "WHERE pipeline = ? UNION ALL "
+            f"SELECT 'fence', topic, partition, next_offset{zeros} FROM kohort_fence "
+            "WHERE pipeline = ? AND topic = ? UNION ALL "
+            f"SELECT 'ledger', status, 0, count(*){zeros} FROM kohort_ledger l WHERE pipeline = ? "
+            f"AND origin_topic = ? AND status IN ('scheduled', 'failed') AND {NEWEST} "
+            "GROUP BY status"
+        )
+        topic = self._spec.topic
+        params: list[Any] = [self._name, self._name, topic, self._name, topic]
+        if self._spec.table is not None and self._spec.origin is not None:
+            table, below = self._table(self._spec.table, self._spec.origin)
+            sql += f" UNION ALL SELECT 'rows', '', 0, count(*){zeros} FROM {table}"
+            params += below
+        for kind, name, partition, *numbers in self._store.query(sql, params):
+            values = [int(number) for number in numbers]
+            if kind == "counts":
+                counts = astuple(self._counted.get(name, Counts()))
+                self._counted[name] = Counts(*map(sum, zip(counts, values, strict=True)))
+            elif kind == "fence":
+                self._fences[name, int(partition)] = values[0]
+            elif kind == "ledger":
+                self._ledger[name] = values[0]
+            else:
+                self._rows = values[0]
+
+    def _table(self, table: str, origin: tuple[str, str]) -> tuple[str, tuple[int, ...]]:
+        """The table's rows that name an input since counting began, with the parameters."""
+        p, o = quote(origin[0]), quote(origin[1])
+        held, below = _held(self._spec.topic, self._since, p, o)
+        return f"{quote(table)} WHERE {p} IS NOT NULL AND {o} IS NOT NULL AND {held}", below
+
+    def _look_at_rows(self, part: TopicReconciliation, ends: Mapping[TopicPartition, int]) -> None:
+        """Rows that name an input which has failed, or which there never was."""
+        assert self._spec.table is not None, "rows are counted in a table"
+        assert self._spec.origin is not None, "rows are counted by their origin"
+        p, o = (quote(column) for column in self._spec.origin)
+        table, below = self._table(self._spec.table, self._spec.origin)
+        distinct = f"(SELECT DISTINCT {p} AS p, {o} AS o FROM {table}) t"
+        ((both,),) = self._store.query(
+            f"SELECT count(*) FROM {distinct} JOIN kohort_ledger l ON l.origin_partition = t.p "
+            "AND l.origin_offset = t.o WHERE l.pipeline = ? AND l.origin_topic = ? "
+            f"AND l.status = 'failed' AND {NEWEST}",
+            (*below, self._name, part.topic),
+        )
+        part.both = int(both)
+        for partition, count, low, high in self._store.query(
+            f"SELECT p, count(*), min(o), max(o) FROM {distinct} GROUP BY p", below
+        ):
+            at = (part.topic, partition)
+            if at not in ends or low < 0 or high >= ends[at]:
+                part.strangers += int(count)
 
 
 def _held(
@@ -243,7 +316,7 @@ def _failed_by_reason(
     held, below = _held(topic, starts, "origin_partition", "origin_offset")
     rows = store.query(
         "SELECT reason, count(*) FROM kohort_ledger l WHERE pipeline = ? AND origin_topic = ? "
-        f"AND {held} AND status = 'failed' AND {_NEWEST} GROUP BY reason ORDER BY reason",
+        f"AND {held} AND status = 'failed' AND {NEWEST} GROUP BY reason ORDER BY reason",
         (name, topic, *below),
     )
     return {str(reason): int(count) for reason, count in rows}
@@ -255,7 +328,7 @@ def _in_state(
     held, below = _held(topic, starts, "origin_partition", "origin_offset")
     ((count,),) = store.query(
         "SELECT count(*) FROM kohort_ledger l WHERE pipeline = ? AND origin_topic = ? "
-        f"AND {held} AND status = ? AND {_NEWEST}",
+        f"AND {held} AND status = ? AND {NEWEST}",
         (name, topic, *below, status),
     )
     return int(count)

@@ -5,15 +5,16 @@ Rules:
   is known when it is acknowledged. Nothing is reported before every acknowledgement is there.
 - A copy goes to `origin partition % n` of its topic, so all copies of a record meet one fence.
 - A copy that is found too large is sent again alone and ever smaller, down to a stub (retry
-  reference A2); any other error ends the task, and nothing has been written down.
+  A2); any other error ends the task, and nothing has been written down.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kohort.client.front_implementation import RecordFuture
-from kohort.client.producer import Producer
+from kohort.client.common.config import ProducerConfig, known_to
+from kohort.client.producer.plan.fast_send_choice import RecordFuture
+from kohort.client.producer.producer import Producer
 from kohort.errors import BrokerError, ErrorCode, KohortError, RecordTooLargeError
 from kohort.retry.copies import Copy, ladder
 from kohort.retry.ledger import Place
@@ -30,7 +31,13 @@ def producer_for(config: Mapping[str, str]) -> Producer:
     return keep(
         "producer",
         config,
-        lambda: Producer(**{"max_request_size": MAX_REQUEST_BYTES, **config, "acks": "all"}),
+        lambda: Producer(
+            **{
+                "max_request_size": MAX_REQUEST_BYTES,
+                **known_to(ProducerConfig, config),
+                "acks": "all",
+            }
+        ),
     )
 
 

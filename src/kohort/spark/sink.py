@@ -3,6 +3,7 @@
 Rules:
 - Columns as in the JVM connector: `value`, and optionally `key`, `headers`, `topic`, `partition`.
   Without a `topic` column the option `topic` names it; with both, the option wins.
+- Other columns are left out, as the JVM connector does: what was read from a topic can be written.
 - A task ends when every record of it is acknowledged. A task that is tried again writes again; for
   exactly once, load through a `Pipeline`.
 """
@@ -18,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute
 from pyspark.sql.datasource import WriterCommitMessage
 
-from kohort.client.front_implementation import RecordFuture
-from kohort.client.producer import Producer
+from kohort.client.producer.plan.fast_send_choice import RecordFuture
+from kohort.client.producer.producer import Producer
 from kohort.errors import ConfigError, KohortError
 from kohort.spark.options import SinkOptions
 from kohort.spark.publisher import producer_for
@@ -40,15 +41,16 @@ class RecordSink:
     """Writes batches of rows as records; checked when it is made, on the driver."""
 
     def __init__(self, options: SinkOptions, columns: tuple[str, ...]) -> None:
-        unknown = set(columns) - COLUMNS
-        if unknown or not {"key", "value"} & set(columns):
+        if not {"key", "value"} & set(columns):
             raise ConfigError(
                 f"columns {', '.join(columns)} cannot be written; there must be value or key, and "
-                "besides only headers, topic, partition"
+                "there may be headers, topic and partition; other columns are not written"
             )
         if options.topic is None and "topic" not in columns:
             raise ConfigError("name the topic: by the option topic, or by a column topic")
         self._options = options
+        left_out = set() if options.include_headers else {"headers"}
+        self._columns = [c for c in columns if c in COLUMNS - left_out]
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Sent:
         """Send all rows and wait until every one is acknowledged."""
@@ -68,6 +70,7 @@ class RecordSink:
         return Sent(count)
 
     def _send(self, producer: Producer, batch: pa.RecordBatch) -> list[RecordFuture]:
+        batch = batch.select(self._columns)
         topics: list[tuple[str, pa.RecordBatch]] = []
         if self._options.topic is not None:
             topics.append((self._options.topic, batch))
@@ -81,7 +84,5 @@ class RecordSink:
         for topic, rows in topics:
             if "topic" in rows.schema.names:
                 rows = rows.drop_columns(["topic"])
-            if "headers" in rows.schema.names and not self._options.include_headers:
-                rows = rows.drop_columns(["headers"])
             futures += producer.produce_arrow(topic, rows)
         return futures

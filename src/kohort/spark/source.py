@@ -3,7 +3,7 @@
     spark.readStream.format("kohort").option("kafka.bootstrap.servers", "localhost:9092")
          .option("subscribe", "flights").option("group.id", "reports").load()
 
-Rules (Spark reference 2 and 5):
+Rules (spec 6.1, 6.7):
 - Nothing connects in `__init__`: readers are pickled. The planner is made on the driver on first
   use and lives as long as the query; executors only fetch what an input partition names.
 - Everything that `read` needs stands in the input partition and the options.
@@ -88,6 +88,11 @@ class KohortDataSource(DataSource):
         return StreamReader(parse_source(self.options, streaming=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        if overwrite:
+            raise ConfigError(
+                'mode("overwrite") would delete the records of a topic, which format kohort does '
+                'not do; write with mode("append")'
+            )
         return BatchWriter(RecordSink(parse_sink(self.options), tuple(schema.fieldNames())))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:

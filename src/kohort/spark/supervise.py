@@ -2,7 +2,7 @@
 
 Shell: clock, sleep and files (the checkpoint's lock).
 
-Rules (Spark reference 2 "Faults", 5.8; invariant X6):
+Rules (spec 6.3; invariant X6):
 - Two queries: one reads the source topics, one reads all tiers, so that neither waits for the
   other. Both write through the same sink.
 - Both start where the store's fences stand (X8). A checkpoint that is gone costs nothing.
@@ -23,11 +23,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from kohort.errors import BrokerError, ErrorCode, KohortError
+from kohort.errors import BrokerError, ConfigError, DataLossError, ErrorCode, KohortError
 from kohort.retry.cluster_port import ClusterPort
+from kohort.retry.ledger_view import tier_states
 from kohort.retry.preparing import ensure_topics, plan_all
 from kohort.retry.store import Store
-from kohort.spark.checkpoint import CheckpointLock
+from kohort.spark.checkpoint import CheckpointLock, begin_anew_for_other_topics
 from kohort.spark.progress import Progress, measure
 from kohort.spark.sessions import ensure_java, register, session
 
@@ -39,12 +40,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("kohort.spark")
 WATCH_S: Final = 0.2
 PROGRESS_S: Final = 0.5
+VACUUM_S: Final = 3_600.0
 PROGRESS_COST: Final = 20
 MAX_BACKOFF_S: Final = 30.0
 STEADY_S: Final = 60.0
 MIN_TIER_TRIGGER_MS: Final = 500
 MAX_TIER_TRIGGER_MS: Final = 60_000
 SOURCE, TIERS = "source", "tiers"
+POOL: Final = "spark.scheduler.pool"
+"""The local property that a query's jobs get from the thread that starts it."""
 
 _PASSES = re.compile(
     r"ConnectionFailedError|KafkaTimeoutError|StoreBusyError|Python worker exited unexpectedly"
@@ -92,6 +96,7 @@ class Supervisor:
             plan_all(who, topics, port.topics())  # a wrong topic is told before anything is made
             with CheckpointLock(pipeline.checkpoint) as lock:
                 pipeline.prepare_store(store)
+                check_waiting(pipeline, store)
                 ensure_topics(who, topics, port, bootstrap=pipeline.servers)
                 spark = self._spark or session(f"kohort {pipeline.name}", master=self._master)
                 lock.note_jvm(_jvm_pid(spark))
@@ -115,7 +120,7 @@ class Supervisor:
                 queries = self._start(spark, store, port, mode)
                 last = self._watch(queries, store, port, mode, until, on_progress)
                 _stop(queries)
-                port.commit(self._pipeline.group, last.next_offsets)
+                self._publish(port, last)
                 return last
             except PipelineFailedError as error:
                 cause = error
@@ -134,6 +139,21 @@ class Supervisor:
             log.warning("restarting in %.0f s after: %s", pause, last_line(str(cause)))
             time.sleep(pause)
 
+    def _vacuum(self, store: Store) -> None:
+        pipeline = self._pipeline
+        before_ms = time.time_ns() // 1_000_000 - pipeline.ledger_retention_ms
+        rows = store.vacuum(pipeline.name, before_ms)
+        if rows:
+            log.info("forgot %d ledger rows of records that were loaded long ago", rows)
+
+    def _publish(self, port: ClusterPort, last: Progress) -> None:
+        """Show the end in the group. It is advisory: all is loaded, and the next run shows it."""
+        group = self._pipeline.group
+        try:
+            port.commit(group, last.next_offsets)
+        except KohortError as error:
+            log.warning("the progress of group %s was not published: %s", group, error)
+
     # Starting
 
     def _start(self, spark: SparkSession, store: Store, port: ClusterPort, mode: str) -> list[Any]:
@@ -150,23 +170,34 @@ class Supervisor:
             (TIERS, delays, list(delays), self._tier_trigger_ms(delays)),
         ]
         queries: list[Any] = []
+        pool: Any = spark.sparkContext.getLocalProperty(POOL)
         try:
             for label, tier_delays, topics, trigger_ms in plan:
+                checkpoint = pipeline.checkpoint.absolute() / label
+                if begin_anew_for_other_topics(checkpoint, topics):
+                    log.info(
+                        "pipeline %s reads other topics than before: its %s query begins anew at "
+                        "the store's fences", pipeline.name, label,
+                    )  # fmt: skip
                 options = self._options(spark, store, topics, tier_delays)
                 reader = spark.readStream.format("kohort").options(**options).load()
                 writer = (
                     reader.writeStream.format(sink)
                     .queryName(f"{pipeline.name} {label}")
-                    .option("checkpointLocation", str(pipeline.checkpoint.absolute() / label))
+                    .option("checkpointLocation", str(checkpoint))
                 )
                 if mode == "available_now":
                     writer = writer.trigger(availableNow=True)
                 else:
                     writer = writer.trigger(processingTime=f"{trigger_ms} milliseconds")
+                # Pools share the cores: a retry that is due does not queue behind source batches.
+                spark.sparkContext.setLocalProperty(POOL, f"kohort {pipeline.name} {label}")
                 queries.append(writer.start())
         except BaseException:  # what was started must not stay behind, whatever happened
             _stop(queries)
             raise
+        finally:
+            spark.sparkContext.setLocalProperty(POOL, pool)
         return queries
 
     def _options(
@@ -202,7 +233,7 @@ class Supervisor:
         self, queries: list[Any], store: Store, port: ClusterPort, mode: str,
         until: Callable[[], bool] | None, on_progress: Callable[[Progress], None] | None,
     ) -> Progress:  # fmt: skip
-        next_measure = 0.0
+        next_measure = next_vacuum = 0.0
         while True:
             running = False
             for query in queries:
@@ -212,24 +243,50 @@ class Supervisor:
                 running = running or query.isActive
             complete = until is None or until()
             now = time.monotonic()
+            if now >= next_vacuum:
+                next_vacuum = now + VACUUM_S
+                self._vacuum(store)
             if now >= next_measure or not running:
                 progress = measure(self._pipeline, store, port)
                 spent = time.monotonic() - now
                 next_measure = now + max(PROGRESS_S, PROGRESS_COST * spent)
                 if on_progress is not None:
                     on_progress(progress)
-                if not running or (mode == "until_idle" and complete and progress.drained):
+                idle = mode == "until_idle" and complete and progress.drained
+                if not running or (idle and all(map(waits, queries))):
                     return progress
             time.sleep(WATCH_S)
+
+
+def check_waiting(pipeline: Pipeline, store: Store) -> None:
+    """Raise ConfigError where a failed record waits in a topic that nothing reads any more."""
+    tiers = {n for r in pipeline.topics.values() for n in r.delays_ms}
+    states = tier_states(store, pipeline.name, (), time.time_ns() // 1_000_000)
+    left = [s for s in states if s.waiting and s.topic not in tiers]
+    if left:
+        waiting = ", ".join(f"{s.waiting:,} in {s.topic}" for s in left)
+        raise ConfigError(
+            f"pipeline {pipeline.name}: records wait for another try in topics that it does not "
+            f"read any more, because a handler, the group or retries= has changed: {waiting}. "
+            "Nothing was started. Put back what was changed, run with the mode until_idle until "
+            "none of them waits, then change it"
+        )
 
 
 def open_fences(pipeline: Pipeline, store: Store, port: ClusterPort) -> None:
     """A fence for every partition, made at the log's start where there is none.
 
-    The queries then start at the fences, and a tier has its fence before any copy is read.
+    The queries then start at the fences, and a tier has its fence before any copy is read. Raises
+    DataLossError when a topic is there no longer.
     """
     views = port.topics()
     names = [n for t, r in pipeline.topics.items() for n in (t, *r.delays_ms)]
+    gone = [n for n in names if n not in views]
+    if gone:
+        raise DataLossError(
+            f"pipeline {pipeline.name}: topic {', '.join(gone)} was deleted while it ran. Remove "
+            "the handler of the topic to go on without it"
+        )
     known = {(f.topic, f.partition) for f in store.fences(pipeline.name)}
     missing = [(n, p) for n in names for p in range(views[n].partitions) if (n, p) not in known]
     if not missing:
@@ -237,6 +294,14 @@ def open_fences(pipeline: Pipeline, store: Store, port: ClusterPort) -> None:
     now = int(time.time() * 1000)
     for (topic, partition), start in port.earliest(missing).items():
         store.open_fence(pipeline.name, topic, views[topic].topic_id, partition, start, now)
+
+
+def waits(query: Any) -> bool:
+    """True between two triggers. Stopping a query that starts leaves tracebacks of its processes.
+
+    What is loaded cannot tell: an idle run has everything loaded before its queries have begun.
+    """
+    return not query.isActive or str(query.status["message"]).startswith("Waiting")
 
 
 def _stop(queries: list[Any]) -> None:

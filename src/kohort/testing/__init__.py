@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kohort.broker.request_log import LoggedRequest
+    from kohort.broker.faults.request_log import LoggedRequest
     from kohort.testing.clock import VirtualClock
     from kohort.testing.cluster import Cluster
     from kohort.testing.faults import SetFault
@@ -33,7 +33,7 @@ _HOMES = {
     "Cluster": "kohort.testing.cluster",
     "History": "kohort.testing.history",
     "Kind": "kohort.testing.history_check",
-    "LoggedRequest": "kohort.broker.request_log",
+    "LoggedRequest": "kohort.broker.faults.request_log",
     "Report": "kohort.testing.history",
     "SetFault": "kohort.testing.faults",
     "Violation": "kohort.testing.history_check",

@@ -26,12 +26,12 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from kohort.broker.flusher import FlushDone
+from kohort.broker.faults.notices import Notices
 from kohort.broker.log.files import Syncable
-from kohort.broker.notices import Notices
-from kohort.broker.server import Broker, LoopEnv
-from kohort.client.completion import drive_by
-from kohort.client.network import NetworkThread
+from kohort.broker.log.flusher import FlushDone
+from kohort.broker.server.server import Broker, LoopEnv
+from kohort.client.cluster.network_thread import NetworkThread
+from kohort.client.common.completion import drive_by
 from kohort.errors import KafkaTimeoutError, UsageError
 from kohort.net import Loop, monotonic_ms
 from kohort.net.poller import Poller, new_poller

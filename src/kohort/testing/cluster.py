@@ -28,13 +28,12 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from kohort.broker import Broker, BrokerConfig, Durability
-from kohort.broker.calls import Call
-from kohort.broker.commons import Commons
-from kohort.broker.fault_gate import FaultGate
+from kohort.broker.base.request import Call
+from kohort.broker.faults.gate import FaultInjector
+from kohort.broker.faults.notices import Notices
+from kohort.broker.faults.request_log import DEFAULT_CAPACITY
 from kohort.broker.log.files import Files, MemoryFiles
-from kohort.broker.notices import Notices
-from kohort.broker.request_log import DEFAULT_CAPACITY
-from kohort.broker.taps import Event, Moment, Tap, Verdict
+from kohort.broker.state.failpoints import Event, Failpoint, Moment, Verdict
 from kohort.errors import BrokerError, ClosedError, ConnectionFailedError, UsageError
 from kohort.testing.clock import JumpingBroker, VirtualBroker, VirtualClock
 from kohort.testing.faults import ClusterFaults, Requests
@@ -80,7 +79,7 @@ class Cluster:
         if clock is not None and durability != Durability.MEMORY.value:
             raise UsageError("a cluster on a virtual clock is in memory: disks keep their own time")
         self._clock = clock
-        self._gate = FaultGate(request_log)
+        self._gate = FaultInjector(request_log)
         notices = Notices() if clock is None else clock.notices()
         self._gate.requests.changed = notices.tell
         self.faults = ClusterFaults(self._gate, notices, self._at_rest_or_asked)
@@ -192,14 +191,14 @@ class Cluster:
         """Call `fn` on the broker's thread, or here while there is none."""
         return fn() if self._broker is None else self._broker.call(fn)
 
-    def _ask(self, fn: Callable[[Commons], T]) -> T:
+    def _ask(self, fn: Callable[[Broker], T]) -> T:
         broker = self.broker
-        return broker.call(lambda: fn(broker.commons))
+        return broker.call(lambda: fn(broker))
 
     @property
     def running(self) -> list[int]:
         """The ids of the nodes that run."""
-        return self._ask(lambda commons: [node.node_id for node in commons.nodes])
+        return self._ask(lambda broker: [node.node_id for node in broker.nodes])
 
     def kill_node(self, node: int) -> None:
         """End a node at once: its connections are cut, what it had not answered stays unanswered.
@@ -207,11 +206,11 @@ class Cluster:
         Its partitions get other leaders `broker_session_timeout_ms` later. Nothing happens to one
         that does not run.
         """
-        self._ask(lambda commons: commons.nodes.kill(node))
+        self._ask(lambda broker: broker.nodes.kill(node))
 
     def stop_node(self, node: int) -> None:
         """Shut a node down in order: others lead first."""
-        self._ask(lambda commons: commons.nodes.stop(node))
+        self._ask(lambda broker: broker.nodes.stop(node))
 
     def restart_node(self, node: int) -> None:
         """Start a node again, on its port; one that runs is stopped first.
@@ -219,9 +218,9 @@ class Cluster:
         It leads what nobody led meanwhile; for the rest see `elect_preferred`.
         """
 
-        def again(commons: Commons) -> None:
-            commons.nodes.stop(node)
-            commons.nodes.restart(node)
+        def again(broker: Broker) -> None:
+            broker.nodes.stop(node)
+            broker.nodes.restart(node)
 
         self._ask(again)
 
@@ -236,8 +235,8 @@ class Cluster:
         return self._led(topic, partition)[1]
 
     def _led(self, topic: str, partition: int) -> tuple[int, int]:
-        def look(commons: Commons) -> tuple[int, int]:
-            found = commons.topics.partition(topic, partition)
+        def look(broker: Broker) -> tuple[int, int]:
+            found = broker.state.topics.partition(topic, partition)
             if found is None:
                 raise BrokerError(3, f"{topic}-{partition}")
             return found.leader, found.leader_epoch
@@ -249,29 +248,29 @@ class Cluster:
 
         Raises BrokerError where there is no such partition, or the node may not lead it.
         """
-        return self._ask(lambda commons: commons.nodes.move_leader(topic, partition, to))
+        return self._ask(lambda broker: broker.nodes.move_leader(topic, partition, to))
 
     def elect_preferred(self) -> int:
         """Let preferred leaders lead again, where they live; returns how many partitions moved."""
-        return self._ask(lambda commons: len(commons.nodes.elect_preferred()))
+        return self._ask(lambda broker: len(broker.nodes.elect_preferred()))
 
     def coordinator_of(self, group_id: str) -> int:
         """The node that coordinates a group; -1: none does at present."""
-        return self._ask(lambda commons: commons.nodes.coordinating(group_id).leader)
+        return self._ask(lambda broker: broker.nodes.coordinating(group_id).leader)
 
     def move_coordinator(self, group_id: str, to: int | None = None) -> int:
         """Let another node (None: the next) coordinate a group; returns its id."""
-        return self._ask(lambda commons: commons.nodes.move_coordinator(group_id, to))
+        return self._ask(lambda broker: broker.nodes.move_coordinator(group_id, to))
 
     @contextlib.contextmanager
     def hold_loading(self) -> Generator[None]:
         """Within it a coordinator that moves, or comes up, is not done with loading its groups."""
-        self._ask(lambda commons: commons.nodes.loading.hold())
+        self._ask(lambda broker: broker.nodes.loading.hold())
         try:
             yield
         finally:
             with contextlib.suppress(ClosedError):  # stopped within
-                self._ask(lambda commons: commons.nodes.loading.release())
+                self._ask(lambda broker: broker.nodes.loading.release())
 
     @contextlib.contextmanager
     def tap(
@@ -281,19 +280,19 @@ class Cluster:
         *,
         count: int = 1,
         verdict: Verdict = Verdict.PASS,
-    ) -> Generator[Tap]:
+    ) -> Generator[Failpoint]:
         """Within it, the `count`-th event that `matches` is waited for, and answered by `verdict`.
 
         `matches` is called on the broker's thread; what it raises is raised at the end. See
-        `kohort.broker.taps`.
+        `kohort.broker.state.failpoints`.
         """
-        tap = Tap(moment, matches, count=count, verdict=verdict)
-        self._ask(lambda commons: commons.taps.add(tap))
+        tap = Failpoint(moment, matches, count=count, verdict=verdict)
+        self._ask(lambda broker: broker.state.failpoints.add(tap))
         try:
             yield tap
         finally:
             with contextlib.suppress(ClosedError):  # stopped within
-                self._ask(lambda commons: commons.taps.remove(tap))
+                self._ask(lambda broker: broker.state.failpoints.remove(tap))
         if tap.error is not None:
             raise tap.error
 
@@ -371,8 +370,8 @@ class Cluster:
         """Past the listener, which would ask who we are."""
         answer: Future[Message | None] = Future()
 
-        def ask(commons: Commons) -> None:
-            node = next(n for n in commons.nodes if n.node_id in nodes)
+        def ask(broker: Broker) -> None:
+            node = next(n for n in broker.nodes if n.node_id in nodes)
             call = Call(
                 version, 1, "kohort-testing", "/127.0.0.1", False,
                 lambda done: answer.set_result(done.response),

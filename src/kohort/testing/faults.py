@@ -19,11 +19,11 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypedDict, TypeVar, Unpack
 
-from kohort.broker.fault_files import DiskFault
-from kohort.broker.fault_gate import FaultGate
-from kohort.broker.faults import Answerer, Armed, Fault, Then, api_name, error_code
-from kohort.broker.notices import Notices
-from kohort.broker.request_log import LoggedRequest
+from kohort.broker.faults.faulty_files import DiskFault
+from kohort.broker.faults.gate import FaultInjector
+from kohort.broker.faults.notices import Notices
+from kohort.broker.faults.request_log import LoggedRequest
+from kohort.broker.faults.rules import Answerer, Armed, Fault, Then, api_name, error_code
 from kohort.errors import KafkaTimeoutError
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ class ClusterFaults:
     Every method raises UsageError for names that Kafka does not know.
     """
 
-    def __init__(self, gate: FaultGate, notices: Notices, ask: Ask[Any]) -> None:
+    def __init__(self, gate: FaultInjector, notices: Notices, ask: Ask[Any]) -> None:
         self._gate = gate
         self.notices = notices
         self._ask = ask
@@ -197,7 +197,7 @@ class ClusterFaults:
 class Requests:
     """The last requests of a cluster (`Cluster(request_log=1_000)`), to look at and to wait for."""
 
-    def __init__(self, gate: FaultGate, notices: Notices, ask: Ask[Any]) -> None:
+    def __init__(self, gate: FaultInjector, notices: Notices, ask: Ask[Any]) -> None:
         self._log = gate.requests
         self._notices = notices
         self._ask = ask

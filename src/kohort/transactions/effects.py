@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kohort.group.effects import Effects
+from kohort.group.coordinator.state.effects import Effects
 from kohort.transactions.records import TopicPartition
 
 

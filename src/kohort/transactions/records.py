@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kohort.errors import DecodeError
-from kohort.group.effects import GroupRecord
+from kohort.group.coordinator.state.effects import GroupRecord
 from kohort.transactions.states import TransactionState
 from kohort.wire import (
     decode_record_key,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kohort.group.effects import Reply
+from kohort.group.coordinator.state.effects import Reply
 from kohort.transactions.records import NO_EPOCH
 from kohort.wire import Message
 from kohort.wire.messages.add_partitions_to_txn_request import (

@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from kohort.errors import BrokerError, ErrorCode
-from kohort.group.effects import Effects, GroupRecord, Reply, RequestContext
-from kohort.group.refusals import append_code
-from kohort.group.timers import Timers
+from kohort.group.coordinator.handlers.error_responses import append_code
+from kohort.group.coordinator.state.effects import Effects, GroupRecord, Reply, RequestContext
+from kohort.group.coordinator.state.timers import Timers
 from kohort.transactions import queries
 from kohort.transactions.config import TransactionConfig
 from kohort.transactions.effects import Markers, TransactionEffects
@@ -128,7 +128,7 @@ class TransactionShard:
         self._state = ErrorCode.NONE
         for transactional_id, t in self._durable.items():
             if t.state is TransactionState.ONGOING:
-                self._arm_timeout(transactional_id, t)
+                self._arm_timeout(transactional_id, t, now_ms)
             elif t.state in ENDING:
                 out.markers.append(_markers(transactional_id, t))
         self._arm_sweep(now_ms)
@@ -409,7 +409,7 @@ class TransactionShard:
             client_version=KIP_890 if kip_890 else 0,
         )
         if not ongoing:
-            self._arm_timeout(transactional_id, grown)
+            self._arm_timeout(transactional_id, grown, now_ms)
 
     # EndTxn
 
@@ -499,17 +499,20 @@ class TransactionShard:
         self._timers.cancel((_TIMEOUT, transactional_id, ""))
         out.markers.append(_markers(transactional_id, decided))
 
-    def _arm_timeout(self, transactional_id: str, t: Transaction) -> None:
-        due_ms = t.started_ms + t.timeout_ms - self.wall_offset_ms
+    def _arm_timeout(self, transactional_id: str, t: Transaction, now_ms: int) -> None:
+        """Set the end of an open transaction, on the monotonic clock.
+
+        The wall clock only says how old a transaction is that another coordinator began, and never
+        makes it wait longer than its timeout: a wall clock that is set back would hold up
+        read_committed readers until the old time comes round.
+        """
+        left_ms = t.started_ms + t.timeout_ms - self._wall(now_ms)
+        due_ms = now_ms + min(max(left_ms, 0), t.timeout_ms)
         self._timers.arm((_TIMEOUT, transactional_id, ""), due_ms)
 
     def _time_over(self, transactional_id: str, now_ms: int, out: TransactionEffects) -> None:
         known = self._durable.get(transactional_id)
-        if known is None or known.state is not TransactionState.ONGOING:
-            return
-        if known.started_ms + known.timeout_ms > self._wall(now_ms):
-            self._arm_timeout(transactional_id, known)  # the wall clock was set meanwhile
-        else:
+        if known is not None and known.state is TransactionState.ONGOING:
             self._fence(transactional_id, known, now_ms, out)
 
     def _arm_sweep(self, now_ms: int) -> None:

@@ -17,7 +17,7 @@ from enum import Enum, auto
 from typing import Final
 
 from kohort.errors import ErrorCode
-from kohort.group.tables import follow
+from kohort.group.coordinator.state.transition_table import follow
 
 
 class TransactionState(Enum):

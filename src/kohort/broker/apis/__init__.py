@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kohort.broker.calls import Api
+from kohort.broker.base.request import Api
 from kohort.wire.messages import APIS as KAFKAS
 
 _MODULES: Final = (
@@ -31,7 +31,7 @@ _MODULES: Final = (
 )  # fmt: skip
 
 _MAY_PARK: Final = frozenset({"fetch", "join_group", "sasl_authenticate", "sync_group"})
-"""What may wait for an event; see the rules of `kohort.broker.calls`."""
+"""What may wait for an event; see the rules of `kohort.broker.base.request`."""
 
 
 def _table() -> dict[int, Api]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
-from kohort.broker.calls import Asker, Call, Gather, Part
+from kohort.broker.base.request import Call, FanIn, Responder, SubRequest
 from kohort.errors import ErrorCode
 
 
@@ -16,7 +16,7 @@ class _WithCode(Protocol):
 R = TypeVar("R", bound=_WithCode)
 
 
-def as_known(call: Call, response: type[R], fenced_from: int) -> Asker:
+def as_known(call: Call, response: type[R], fenced_from: int) -> Responder:
     """Who hears an answer of type `response` in the words that its version has."""
     if call.api_version >= fenced_from:
         return call
@@ -26,7 +26,7 @@ def as_known(call: Call, response: type[R], fenced_from: int) -> Asker:
         call.answer(answers[0])  # type: ignore[arg-type]
 
     del response
-    return Part(Gather(1, put), call)
+    return SubRequest(FanIn(1, put), call)
 
 
 def code_known(code: int, version: int, fenced_from: int) -> int:

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from kohort.broker.calls import Call, Gather, Part
+from kohort.broker.base.request import Call, FanIn, SubRequest
 from kohort.wire import Message
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
 def ask_each(
-    node: Node,
+    node: NodeServices,
     call: Call,
     group_ids: Iterable[str],
     one: Callable[[str], Message],
@@ -24,6 +24,6 @@ def ask_each(
 ) -> None:
     """Ask the shard of each group for `one(group_id)`; answer with what `merge` makes of it all."""
     asked = dict.fromkeys(group_ids)
-    gather = Gather(len(asked), lambda answers: call.answer(merge(answers)))
+    fan_in = FanIn(len(asked), lambda answers: call.answer(merge(answers)))
     for group_id in asked:
-        node.groups.handle(group_id, one(group_id), Part(gather, call))
+        node.groups.handle(group_id, one(group_id), SubRequest(fan_in, call))

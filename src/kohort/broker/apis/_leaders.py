@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kohort.broker.leadership import NOBODY
+from kohort.broker.state.leadership import NOBODY
 from kohort.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
-    from kohort.broker.partition import Partition
+    from kohort.broker.coordinator.node_services import NodeServices
+    from kohort.broker.state.partition import Partition
 
 HINTED: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 """The errors that come with a hint."""
@@ -19,7 +19,7 @@ HINTED: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LE
 class Leaders:
     """The leaders that an answer names; their addresses go with it, each once."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeServices) -> None:
         self._node = node
         self.named: set[int] = set()
 
@@ -31,5 +31,5 @@ class Leaders:
 
     def addresses(self) -> list[tuple[int, str, int, str | None]]:
         """`(id, host, port, rack)` of those that were named."""
-        nodes = self._node.commons.nodes
+        nodes = self._node.nodes
         return [nodes.address(node_id) for node_id in sorted(self.named)]

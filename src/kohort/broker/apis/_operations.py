@@ -1,4 +1,4 @@
-"""What the asker may do with a resource, as bits (KIP-430).
+"""What the responder may do with a resource, as bits (KIP-430).
 
 All that there is to do, as Apache Kafka says without an authorizer.
 """

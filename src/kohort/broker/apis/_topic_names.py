@@ -6,12 +6,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
-
-BY_ID_FROM = 10
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def name_of(node: Node, topic_id: bytes) -> str | None:
+def name_of(node: NodeServices, topic_id: bytes) -> str | None:
     """The name of a topic, or None for an id that nobody has."""
     topic = node.topics.by_id(topic_id)
     return None if topic is None else topic.name

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.admission import Admission
 from kohort.broker.apis._fencing import code_known
-from kohort.broker.calls import Call
-from kohort.broker.config import OFFSETS_TOPIC
+from kohort.broker.base.config import OFFSETS_TOPIC
+from kohort.broker.base.request import Call
+from kohort.broker.coordinator.txn_verification import PartitionVerification
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.add_offsets_to_txn_request import AddOffsetsToTxnRequest
 from kohort.wire.messages.add_offsets_to_txn_response import AddOffsetsToTxnResponse
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 _FENCED_FROM = 2
 
 
-def handle(node: Node, request: AddOffsetsToTxnRequest, call: Call) -> None:
+def handle(node: NodeServices, request: AddOffsetsToTxnRequest, call: Call) -> None:
     """Add the group's partition."""
 
     def told(codes: dict[tuple[str, int], ErrorCode]) -> None:
@@ -39,7 +39,7 @@ def handle(node: Node, request: AddOffsetsToTxnRequest, call: Call) -> None:
         call.answer(AddOffsetsToTxnResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
         return
     node.transactions.admit(
-        Admission(
+        PartitionVerification(
             request.transactional_id,
             (request.producer_id, request.producer_epoch),
             [(OFFSETS_TOPIC, index)],

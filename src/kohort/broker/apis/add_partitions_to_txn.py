@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis._fencing import code_known
-from kohort.broker.calls import Call, Gather, Part
+from kohort.broker.base.request import Call, FanIn, SubRequest
 from kohort.errors import ErrorCode
 from kohort.transactions.refusals import add_result
 from kohort.wire.messages.add_partitions_to_txn_request import (
@@ -23,12 +23,12 @@ from kohort.wire.messages.add_partitions_to_txn_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 _FENCED_FROM, _BATCHED_FROM = 2, 4
 
 
-def handle(node: Node, request: AddPartitionsToTxnRequest, call: Call) -> None:
+def handle(node: NodeServices, request: AddPartitionsToTxnRequest, call: Call) -> None:
     """Add, or look up, partitions of transactions."""
     batched = call.api_version >= _BATCHED_FROM
     asked = request.transactions
@@ -55,14 +55,14 @@ def handle(node: Node, request: AddPartitionsToTxnRequest, call: Call) -> None:
             topics = results[0].topic_results
             call.answer(AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topics))
 
-    gather = Gather(len(valid), merge)
+    fan_in = FanIn(len(valid), merge)
     for one in valid:
         to_shard = AddPartitionsToTxnRequest(transactions=[one])
-        node.transactions.handle(one.transactional_id, to_shard, Part(gather, call))
+        node.transactions.handle(one.transactional_id, to_shard, SubRequest(fan_in, call))
 
 
 def _refused(
-    node: Node, one: AddPartitionsToTxnTransaction, *, by_client: bool
+    node: NodeServices, one: AddPartitionsToTxnTransaction, *, by_client: bool
 ) -> AddPartitionsToTxnResult | None:
     """The answer when there are partitions that do not exist, or are not for clients."""
     named = {(t.name, p) for t in one.topics for p in t.partitions}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.errors import BrokerError
 from kohort.wire.messages.alter_client_quotas_request import AlterClientQuotasRequest
 from kohort.wire.messages.alter_client_quotas_request import EntryData as WantedEntry
@@ -19,16 +19,16 @@ from kohort.wire.messages.alter_client_quotas_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def handle(node: Node, request: AlterClientQuotasRequest, call: Call) -> None:
+def handle(node: NodeServices, request: AlterClientQuotasRequest, call: Call) -> None:
     """Change quotas, of each entity on its own."""
     entries = [_alter(node, entry, request.validate_only) for entry in request.entries]
     call.answer(AlterClientQuotasResponse(entries=entries))
 
 
-def _alter(node: Node, wanted: WantedEntry, validate_only: bool) -> EntryData:
+def _alter(node: NodeServices, wanted: WantedEntry, validate_only: bool) -> EntryData:
     parts = {part.entity_type: part.entity_name for part in wanted.entity}
     entry = EntryData(
         error_message=None,
@@ -36,7 +36,7 @@ def _alter(node: Node, wanted: WantedEntry, validate_only: bool) -> EntryData:
     )
     changes = {op.key: None if op.remove else op.value for op in wanted.ops}
     try:
-        node.commons.quotas.alter(parts.items(), changes, validate_only=validate_only)
+        node.quotas.alter(parts.items(), changes, validate_only=validate_only)
     except BrokerError as error:
         entry.error_code, entry.error_message = error.code, error.detail
     return entry

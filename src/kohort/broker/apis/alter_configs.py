@@ -4,7 +4,8 @@ Replaces the whole configuration of topics, groups and brokers. Kafka has deprec
 IncrementalAlterConfigs; older clients still send it.
 
 Differs from Apache Kafka: loggers and client metrics have no configuration here; of a broker's,
-defaults of topics act.
+defaults of topics act, and `max.connections.per.ip`, `producer.id.expiration.ms` and
+`log.cleaner.backoff.ms`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis.describe_configs import BROKER, GROUP, TOPIC
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.alter_configs_request import AlterConfigsRequest, AlterConfigsResource
 from kohort.wire.messages.alter_configs_response import (
@@ -22,10 +23,10 @@ from kohort.wire.messages.alter_configs_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def handle(node: Node, request: AlterConfigsRequest, call: Call) -> None:
+def handle(node: NodeServices, request: AlterConfigsRequest, call: Call) -> None:
     """Replace configurations, each on its own."""
     responses: list[AlterConfigsResourceResponse] = []
     for resource in request.resources:
@@ -57,7 +58,7 @@ def _replacement(resource: AlterConfigsResource) -> dict[str, str]:
 
 
 def change(
-    node: Node,
+    node: NodeServices,
     resource_type: int,
     name: str,
     new: Callable[[Mapping[str, str]], dict[str, str]],
@@ -69,11 +70,11 @@ def change(
     """
     try:
         if resource_type == GROUP:
-            groups = node.commons.group_configs
+            groups = node.group_configs
             groups.configure(name, new(groups.own(name)), validate_only=validate_only)
             return 0, None
         if resource_type == BROKER:
-            brokers = node.commons.broker_configs
+            brokers = node.broker_configs
             brokers.configure(name, new(brokers.own(name)), validate_only=validate_only)
             return 0, None
         if resource_type != TOPIC:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.alter_partition_reassignments_request import (
     AlterPartitionReassignmentsRequest,
@@ -21,10 +21,10 @@ from kohort.wire.messages.alter_partition_reassignments_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def handle(node: Node, request: AlterPartitionReassignmentsRequest, call: Call) -> None:
+def handle(node: NodeServices, request: AlterPartitionReassignmentsRequest, call: Call) -> None:
     """Change the replicas of partitions, each on its own."""
     any_number = request.allow_replication_factor_change
     responses = [
@@ -44,7 +44,7 @@ def handle(node: Node, request: AlterPartitionReassignmentsRequest, call: Call) 
 
 
 def _reassign(
-    node: Node, topic: str, wanted: ReassignablePartition, any_number: bool
+    node: NodeServices, topic: str, wanted: ReassignablePartition, any_number: bool
 ) -> ReassignablePartitionResponse:
     answer = ReassignablePartitionResponse(
         partition_index=wanted.partition_index, error_message=None
@@ -59,22 +59,26 @@ def _reassign(
             answer.error_code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
             return answer
         _check(node, topic, wanted, wanted.replicas, any_number)
-        node.commons.nodes.place(topic, wanted.partition_index, wanted.replicas)
+        node.nodes.place(topic, wanted.partition_index, wanted.replicas)
     except BrokerError as error:
         answer.error_code, answer.error_message = error.code, error.detail
     return answer
 
 
 def _check(
-    node: Node, topic: str, wanted: ReassignablePartition, replicas: list[int], any_number: bool
+    node: NodeServices,
+    topic: str,
+    wanted: ReassignablePartition,
+    replicas: list[int],
+    any_number: bool,
 ) -> None:
-    known = node.commons.leadership.nodes
+    known = node.leadership.nodes
     if not replicas or len(set(replicas)) < len(replicas) or not set(replicas) <= set(known):
         raise BrokerError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"replicas {replicas} must be one or more of the brokers {list(known)}, each once",
         )
-    now = node.commons.leadership.at(topic, wanted.partition_index).replicas
+    now = node.leadership.at(topic, wanted.partition_index).replicas
     if not any_number and len(replicas) != len(now):
         raise BrokerError(
             ErrorCode.INVALID_REPLICATION_FACTOR,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.errors import BrokerError, ErrorCode
 from kohort.sasl.scram import (
     MAX_ITERATIONS,
@@ -29,12 +29,12 @@ from kohort.wire.messages.alter_user_scram_credentials_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 _Change = ScramCredentialDeletion | ScramCredentialUpsertion
 
 
-def handle(node: Node, request: AlterUserScramCredentialsRequest, call: Call) -> None:
+def handle(node: NodeServices, request: AlterUserScramCredentialsRequest, call: Call) -> None:
     """Set and remove credentials."""
     by_user: dict[str, list[_Change]] = {}
     for change in (*request.deletions, *request.upsertions):
@@ -43,7 +43,9 @@ def handle(node: Node, request: AlterUserScramCredentialsRequest, call: Call) ->
     call.answer(AlterUserScramCredentialsResponse(results=results))
 
 
-def _altered(node: Node, user: str, changes: list[_Change]) -> AlterUserScramCredentialsResult:
+def _altered(
+    node: NodeServices, user: str, changes: list[_Change]
+) -> AlterUserScramCredentialsResult:
     try:
         if not user:
             raise BrokerError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
@@ -56,7 +58,7 @@ def _altered(node: Node, user: str, changes: list[_Change]) -> AlterUserScramCre
         mechanism = MECHANISM_IDS.get(change.mechanism)
         if mechanism is None:
             raise BrokerError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
-        node.commons.users.alter(user, mechanism, _wanted(node, mechanism, change))
+        node.users.alter(user, mechanism, _wanted(node, mechanism, change))
     except BrokerError as error:
         return AlterUserScramCredentialsResult(
             user=user, error_code=error.code, error_message=error.detail
@@ -64,9 +66,9 @@ def _altered(node: Node, user: str, changes: list[_Change]) -> AlterUserScramCre
     return AlterUserScramCredentialsResult(user=user)
 
 
-def _wanted(node: Node, mechanism: str, change: _Change) -> ScramCredential | None:
+def _wanted(node: NodeServices, mechanism: str, change: _Change) -> ScramCredential | None:
     if isinstance(change, ScramCredentialDeletion):
-        if mechanism not in node.commons.users.of(change.name):
+        if mechanism not in node.users.of(change.name):
             raise BrokerError(
                 ErrorCode.RESOURCE_NOT_FOUND,
                 "Attempt to delete a user credential that does not exist",

@@ -15,7 +15,7 @@ import re
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.errors import ErrorCode
 from kohort.wire import constant, local_files
 from kohort.wire.messages.api_versions_request import ApiVersionsRequest
@@ -27,7 +27,7 @@ from kohort.wire.messages.api_versions_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _SOFTWARE_FROM = 3
@@ -41,7 +41,7 @@ FEATURES = (("transaction.version", 2),)
 """Features and their level, which every client may count on (KIP-584)."""
 
 
-def handle(node: Node, request: ApiVersionsRequest, call: Call) -> None:
+def handle(node: NodeServices, request: ApiVersionsRequest, call: Call) -> None:
     """List the APIs."""
     if call.api_version >= _SOFTWARE_FROM and not (
         _SOFTWARE.fullmatch(request.client_software_name)
@@ -49,16 +49,16 @@ def handle(node: Node, request: ApiVersionsRequest, call: Call) -> None:
     ):
         call.answer(ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST))
         return
-    gate, level_zero = node.commons.gate, call.api_version >= _LEVEL_ZERO_FROM
+    gate, level_zero = node.gate, call.api_version >= _LEVEL_ZERO_FROM
     if gate is not None and gate.watching:  # faults may change what they are given
         call.answer(_answer(level_zero=level_zero))
     else:
         call.answer(_usual(level_zero, _directory(node, request, call)))
 
 
-def _directory(node: Node, request: ApiVersionsRequest, call: Call) -> str | None:
+def _directory(node: NodeServices, request: ApiVersionsRequest, call: Call) -> str | None:
     """Where this client may read segments itself."""
-    links = node.commons.links
+    links = node.links
     ours = request.client_software_name == OUR_SOFTWARE and call.api_version >= _SOFTWARE_FROM
     return links.directory if links is not None and ours and call.is_local else None
 

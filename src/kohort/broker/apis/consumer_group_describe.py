@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 from kohort.broker.apis._groups import ask_each
 from kohort.broker.apis._operations import GROUP_OPERATIONS
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.errors import ErrorCode
 from kohort.wire.messages.consumer_group_describe_request import ConsumerGroupDescribeRequest
 from kohort.wire.messages.consumer_group_describe_response import ConsumerGroupDescribeResponse
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def handle(node: Node, request: ConsumerGroupDescribeRequest, call: Call) -> None:
+def handle(node: NodeServices, request: ConsumerGroupDescribeRequest, call: Call) -> None:
     """Describe consumer groups."""
 
     def one(group_id: str) -> ConsumerGroupDescribeRequest:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.wire.messages.consumer_group_heartbeat_request import ConsumerGroupHeartbeatRequest
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def handle(node: Node, request: ConsumerGroupHeartbeatRequest, call: Call) -> None:
+def handle(node: NodeServices, request: ConsumerGroupHeartbeatRequest, call: Call) -> None:
     """Keep a membership alive, and lead it towards its assignment."""
     node.groups.handle(request.group_id, request, call)

@@ -9,18 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kohort.acl import Acl, Operation, Pattern, Permission, Resource, fault_of
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.create_acls_request import AclCreation, CreateAclsRequest
 from kohort.wire.messages.create_acls_response import AclCreationResult, CreateAclsResponse
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 DISABLED = "this broker asks nobody who may do what; start it with acls=true"
 
 
-def handle(node: Node, request: CreateAclsRequest, call: Call) -> None:
+def handle(node: NodeServices, request: CreateAclsRequest, call: Call) -> None:
     """Add entries."""
     results = [AclCreationResult(error_code=0, error_message=None) for _ in request.creations]
     good: dict[int, Acl] = {}
@@ -30,9 +30,9 @@ def handle(node: Node, request: CreateAclsRequest, call: Call) -> None:
         except BrokerError as error:
             results[number] = _refused(error)
     try:
-        if node.commons.acls.authorizer is None:
+        if node.acls.authorizer is None:
             raise BrokerError(ErrorCode.SECURITY_DISABLED, DISABLED)
-        node.commons.acls.change(add=good.values())
+        node.acls.change(add=good.values())
     except BrokerError as error:
         for number in good:
             results[number] = _refused(error)

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis.create_topics import check_assigned
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.create_partitions_request import (
     CreatePartitionsRequest,
@@ -18,10 +18,10 @@ from kohort.wire.messages.create_partitions_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def handle(node: Node, request: CreatePartitionsRequest, call: Call) -> None:
+def handle(node: NodeServices, request: CreatePartitionsRequest, call: Call) -> None:
     """Grow topics, each on its own."""
     names = Counter(t.name for t in request.topics)
     results = [
@@ -32,7 +32,7 @@ def handle(node: Node, request: CreatePartitionsRequest, call: Call) -> None:
 
 
 def _grow(
-    node: Node, wanted: CreatePartitionsTopic, validate_only: bool, twice: bool
+    node: NodeServices, wanted: CreatePartitionsTopic, validate_only: bool, twice: bool
 ) -> CreatePartitionsTopicResult:
     topic = node.topics.get(wanted.name)
     try:

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis.describe_configs import DYNAMIC_TOPIC, source_of
-from kohort.broker.calls import Call
-from kohort.broker.topic_settings import ALL_SETTINGS
-from kohort.broker.topics import NewTopic, Topic
+from kohort.broker.base.request import Call
+from kohort.broker.log.topic_config import ALL_SETTINGS
+from kohort.broker.state.topics import NewTopic, Topic
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.create_topics_request import CreatableTopic, CreateTopicsRequest
 from kohort.wire.messages.create_topics_response import (
@@ -24,10 +24,10 @@ from kohort.wire.messages.create_topics_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def handle(node: Node, request: CreateTopicsRequest, call: Call) -> None:
+def handle(node: NodeServices, request: CreateTopicsRequest, call: Call) -> None:
     """Make topics, each on its own."""
     times = Counter(t.name for t in request.topics)
     found = {t.name: _wanted(node, t, times[t.name] > 1) for t in request.topics}
@@ -42,7 +42,7 @@ def handle(node: Node, request: CreateTopicsRequest, call: Call) -> None:
     call.answer(CreateTopicsResponse(topics=[results[name] for name in found]))
 
 
-def _wanted(node: Node, asked: CreatableTopic, twice: bool) -> NewTopic | BrokerError:
+def _wanted(node: NodeServices, asked: CreatableTopic, twice: bool) -> NewTopic | BrokerError:
     try:
         if twice:
             raise BrokerError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
@@ -52,7 +52,7 @@ def _wanted(node: Node, asked: CreatableTopic, twice: bool) -> NewTopic | Broker
         return error
 
 
-def _checked(node: Node, new: NewTopic) -> NewTopic | BrokerError:
+def _checked(node: NodeServices, new: NewTopic) -> NewTopic | BrokerError:
     try:
         node.topics.check_new(new.name, new.partitions, new.config)
     except BrokerError as error:
@@ -67,7 +67,7 @@ def _refused(name: str, error: BrokerError) -> CreatableTopicResult:
 
 
 def _result(
-    node: Node, new: NewTopic, made: Topic | NewTopic | BrokerError
+    node: NodeServices, new: NewTopic, made: Topic | NewTopic | BrokerError
 ) -> CreatableTopicResult:
     if isinstance(made, BrokerError):
         return _refused(new.name, made)
@@ -85,7 +85,7 @@ def _configs(wanted: CreatableTopic) -> dict[str, str]:
     return found
 
 
-def _partitions(node: Node, wanted: CreatableTopic) -> tuple[int, list[list[int]]]:
+def _partitions(node: NodeServices, wanted: CreatableTopic) -> tuple[int, list[list[int]]]:
     """How many partitions, and the replicas of each; none where every node is one."""
     if wanted.assignments:
         if wanted.num_partitions != -1 or wanted.replication_factor != -1:
@@ -113,13 +113,13 @@ def _partitions(node: Node, wanted: CreatableTopic) -> tuple[int, list[list[int]
         )
     if factor in (-1, nodes):
         return count, []
-    placed = node.commons.leadership.replicas
+    placed = node.leadership.replicas
     return count, [list(placed(wanted.name, index, factor)) for index in range(count)]
 
 
-def check_assigned(node: Node, replicas: list[list[int]]) -> None:
+def check_assigned(node: NodeServices, replicas: list[list[int]]) -> None:
     """Raises BrokerError for nodes that are not there, or twice in one partition."""
-    known = node.commons.leadership.nodes
+    known = node.leadership.nodes
     for assigned in replicas:
         if not assigned or len(set(assigned)) < len(assigned) or not set(assigned) <= set(known):
             raise BrokerError(
@@ -129,9 +129,9 @@ def check_assigned(node: Node, replicas: list[list[int]]) -> None:
 
 
 def _created(
-    node: Node, name: str, topic_id: bytes, size: tuple[int, int], config: Mapping[str, str]
+    node: NodeServices, name: str, topic_id: bytes, size: tuple[int, int], config: Mapping[str, str]
 ) -> CreatableTopicResult:
-    (partitions, factor), defaults = size, node.commons.broker_configs
+    (partitions, factor), defaults = size, node.broker_configs
     return CreatableTopicResult(
         name=name,
         topic_id=topic_id,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kohort.acl import Acl, AclFilter, Operation, Pattern, Permission, Resource
 from kohort.broker.apis.create_acls import DISABLED
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.delete_acls_request import DeleteAclsFilter, DeleteAclsRequest
 from kohort.wire.messages.delete_acls_response import (
@@ -20,12 +20,12 @@ from kohort.wire.messages.delete_acls_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def handle(node: Node, request: DeleteAclsRequest, call: Call) -> None:
+def handle(node: NodeServices, request: DeleteAclsRequest, call: Call) -> None:
     """Remove entries."""
-    acls = node.commons.acls
+    acls = node.acls
     results: list[DeleteAclsFilterResult] = []
     met: list[Acl] = []
     for each in request.filters:

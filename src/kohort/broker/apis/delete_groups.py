@@ -8,15 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis._groups import ask_each
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.wire.messages.delete_groups_request import DeleteGroupsRequest
 from kohort.wire.messages.delete_groups_response import DeleteGroupsResponse
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def handle(node: Node, request: DeleteGroupsRequest, call: Call) -> None:
+def handle(node: NodeServices, request: DeleteGroupsRequest, call: Call) -> None:
     """Delete groups that have no members."""
 
     def one(group_id: str) -> DeleteGroupsRequest:

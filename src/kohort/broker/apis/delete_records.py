@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.delete_records_request import DeleteRecordsRequest
 from kohort.wire.messages.delete_records_response import (
@@ -18,10 +18,10 @@ from kohort.wire.messages.delete_records_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def handle(node: Node, request: DeleteRecordsRequest, call: Call) -> None:
+def handle(node: NodeServices, request: DeleteRecordsRequest, call: Call) -> None:
     """Delete records before an offset, in each partition on its own."""
     topics = [
         DeleteRecordsTopicResult(
@@ -36,7 +36,9 @@ def handle(node: Node, request: DeleteRecordsRequest, call: Call) -> None:
     call.answer(DeleteRecordsResponse(topics=topics))
 
 
-def _delete(node: Node, topic: str, index: int, offset: int) -> DeleteRecordsPartitionResult:
+def _delete(
+    node: NodeServices, topic: str, index: int, offset: int
+) -> DeleteRecordsPartitionResult:
     partition = node.topics.partition(topic, index)
     try:
         if partition is None:

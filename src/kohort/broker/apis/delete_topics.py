@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire import ZERO_UUID
 from kohort.wire.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
 from kohort.wire.messages.delete_topics_response import DeletableTopicResult, DeleteTopicsResponse
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
-    from kohort.broker.topics import Topic
+    from kohort.broker.coordinator.node_services import NodeServices
+    from kohort.broker.state.topics import Topic
 
 _STATES_FROM = 6
 
 
-def handle(node: Node, request: DeleteTopicsRequest, call: Call) -> None:
+def handle(node: NodeServices, request: DeleteTopicsRequest, call: Call) -> None:
     """Delete topics: those that can be, all or (a disk that fails) none."""
     if call.api_version >= _STATES_FROM:
         states = request.topics
@@ -37,12 +37,12 @@ def handle(node: Node, request: DeleteTopicsRequest, call: Call) -> None:
         except BrokerError as error:
             results = [_refused(r, error) if r.name in chosen else r for r in results]
         if gone := {name for name in chosen if node.topics.get(name) is None}:
-            node.commons.nodes.topics_deleted(gone)
+            node.nodes.topics_deleted(gone)
     call.answer(DeleteTopicsResponse(responses=results))
 
 
 def _choose(
-    node: Node, state: DeleteTopicState, twice: bool, chosen: dict[str, Topic]
+    node: NodeServices, state: DeleteTopicState, twice: bool, chosen: dict[str, Topic]
 ) -> DeletableTopicResult:
     """Put the topic among those to delete, and answer as if that had been done."""
     by_id = state.name is None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kohort.acl import Acl, AclFilter, Operation, Pattern, Permission, Resource
 from kohort.broker.apis.create_acls import DISABLED
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.errors import ErrorCode
 from kohort.wire.messages.describe_acls_request import DescribeAclsRequest
 from kohort.wire.messages.describe_acls_response import (
@@ -16,12 +16,12 @@ from kohort.wire.messages.describe_acls_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def handle(node: Node, request: DescribeAclsRequest, call: Call) -> None:
+def handle(node: NodeServices, request: DescribeAclsRequest, call: Call) -> None:
     """The entries that a filter meets, by resource."""
-    if node.commons.acls.authorizer is None:
+    if node.acls.authorizer is None:
         code = ErrorCode.SECURITY_DISABLED
         call.answer(DescribeAclsResponse(error_code=code, error_message=DISABLED))
         return
@@ -40,7 +40,7 @@ def handle(node: Node, request: DescribeAclsRequest, call: Call) -> None:
         call.answer(DescribeAclsResponse(error_code=code, error_message=str(error)))
         return
     resources: dict[tuple[Resource, str, Pattern], DescribeAclsResource] = {}
-    for acl in node.commons.acls.find(wanted):
+    for acl in node.acls.find(wanted):
         key = (acl.resource, acl.name, acl.pattern)
         if key not in resources:
             resources[key] = DescribeAclsResource(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call
-from kohort.broker.client_quotas import Component
+from kohort.broker.base.request import Call
+from kohort.broker.state.client_quotas import Component
 from kohort.errors import BrokerError
 from kohort.wire.messages.describe_client_quotas_request import DescribeClientQuotasRequest
 from kohort.wire.messages.describe_client_quotas_response import (
@@ -16,14 +16,14 @@ from kohort.wire.messages.describe_client_quotas_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def handle(node: Node, request: DescribeClientQuotasRequest, call: Call) -> None:
+def handle(node: NodeServices, request: DescribeClientQuotasRequest, call: Call) -> None:
     """Show the quotas of all who match."""
     components = (Component(c.entity_type, c.match_type, c.match) for c in request.components)
     try:
-        found = node.commons.quotas.matching(components, strict=request.strict)
+        found = node.quotas.matching(components, strict=request.strict)
     except BrokerError as error:
         call.answer(
             DescribeClientQuotasResponse(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis._operations import CLUSTER_OPERATIONS, NOT_ASKED
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.errors import ErrorCode
 from kohort.wire.messages.describe_cluster_request import DescribeClusterRequest
 from kohort.wire.messages.describe_cluster_response import (
@@ -17,12 +17,12 @@ from kohort.wire.messages.describe_cluster_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 _BROKERS, _CONTROLLERS = 1, 2
 
 
-def handle(node: Node, request: DescribeClusterRequest, call: Call) -> None:
+def handle(node: NodeServices, request: DescribeClusterRequest, call: Call) -> None:
     """Describe the brokers that are believed to live."""
     if request.endpoint_type != _BROKERS:
         known = request.endpoint_type == _CONTROLLERS
@@ -36,10 +36,10 @@ def handle(node: Node, request: DescribeClusterRequest, call: Call) -> None:
             cluster_authorized_operations=CLUSTER_OPERATIONS
             if request.include_cluster_authorized_operations
             else NOT_ASKED,
-            controller_id=node.commons.nodes.controller_id(),
+            controller_id=node.nodes.controller_id(),
             brokers=[
                 DescribeClusterBroker(broker_id=node_id, host=host, port=port, rack=rack)
-                for node_id, host, port, rack in node.commons.nodes.believed()
+                for node_id, host, port, rack in node.nodes.believed()
             ],
         )
     )

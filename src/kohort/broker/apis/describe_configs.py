@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, cast
 
-from kohort.broker.broker_configs import ALL_BROKERS, DYNAMIC_DEFAULT, SETTABLE
-from kohort.broker.calls import Call
-from kohort.broker.config import BrokerConfig
-from kohort.broker.group_configs import FIELDS
+from kohort.broker.apis._fixed_configs import fixed_configs
+from kohort.broker.base.config import BrokerConfig
+from kohort.broker.base.request import Call
 from kohort.broker.log.directory import topic_name_fault
-from kohort.broker.topic_settings import ALL_SETTINGS, Kind, default_of
-from kohort.broker.topics import Topic
+from kohort.broker.log.topic_config import ALL_SETTINGS, Kind, default_of
+from kohort.broker.state.dynamic_broker_config import ALL_BROKERS, DYNAMIC_DEFAULT, SETTABLE
+from kohort.broker.state.group_config import FIELDS
+from kohort.broker.state.topics import Topic
 from kohort.config import is_secret
 from kohort.errors import BrokerError, ErrorCode
 from kohort.group.assignors import Assignor
@@ -36,7 +37,7 @@ from kohort.wire.messages.describe_configs_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 DYNAMIC_TOPIC, _STATIC_BROKER, _DEFAULT, _OF_GROUP = 1, 4, 5, 8
@@ -49,7 +50,7 @@ _SET_IN_HOURS: Final = frozenset({"log_retention_ms", "log_roll_ms"})
 """Kafka's defaults for these are of other names (in hours), which are not shown as synonyms."""
 
 
-def handle(node: Node, request: DescribeConfigsRequest, call: Call) -> None:
+def handle(node: NodeServices, request: DescribeConfigsRequest, call: Call) -> None:
     """Describe resources, each on its own."""
     results = [_describe(node, resource) for resource in request.resources]
     for result in results:
@@ -61,7 +62,7 @@ def handle(node: Node, request: DescribeConfigsRequest, call: Call) -> None:
     call.answer(DescribeConfigsResponse(results=results))
 
 
-def _describe(node: Node, wanted: DescribeConfigsResource) -> DescribeConfigsResult:
+def _describe(node: NodeServices, wanted: DescribeConfigsResource) -> DescribeConfigsResult:
     result = DescribeConfigsResult(
         resource_type=wanted.resource_type, resource_name=wanted.resource_name, error_message=""
     )
@@ -75,7 +76,7 @@ def _describe(node: Node, wanted: DescribeConfigsResource) -> DescribeConfigsRes
     return result
 
 
-def _entries(node: Node, kind: int, name: str) -> list[DescribeConfigsResourceResult]:
+def _entries(node: NodeServices, kind: int, name: str) -> list[DescribeConfigsResourceResult]:
     if kind == TOPIC:
         fault = topic_name_fault(name)
         if fault:
@@ -112,11 +113,11 @@ def _entry(
     )
 
 
-def _of_topic(node: Node, topic: Topic, name: str) -> DescribeConfigsResourceResult:
+def _of_topic(node: NodeServices, topic: Topic, name: str) -> DescribeConfigsResourceResult:
     own, setting = topic.record.config, ALL_SETTINGS[name]
     chain = [(name, own[name], DYNAMIC_TOPIC)] if name in own else []
     broker_name = (setting.broker_field or name).replace("_", ".")
-    dynamic = node.commons.broker_configs.topic_chain(name)
+    dynamic = node.broker_configs.topic_chain(name)
     chain += [(broker_name, value, source) for value, source in dynamic]
     chain.append((broker_name, default_of(node.config, name), source_of(node, name)))
     entry = _entry(name, chain, setting.kind, setting.doc)
@@ -125,7 +126,7 @@ def _of_topic(node: Node, topic: Topic, name: str) -> DescribeConfigsResourceRes
     return entry
 
 
-def source_of(node: Node, name: str) -> int:
+def source_of(node: NodeServices, name: str) -> int:
     """Where the value of a topic's configuration comes from that the topic has not set itself."""
     field = ALL_SETTINGS[name].broker_field
     default = DEFAULTS.get(field) if field else None
@@ -133,15 +134,15 @@ def source_of(node: Node, name: str) -> int:
     return _DEFAULT if is_default else _STATIC_BROKER
 
 
-def _of_group(node: Node, group_id: str, name: str) -> DescribeConfigsResourceResult:
-    groups = node.commons.group_configs
+def _of_group(node: NodeServices, group_id: str, name: str) -> DescribeConfigsResourceResult:
+    groups = node.group_configs
     own = groups.own(group_id)
     chain = [(name, own[name], _OF_GROUP)] if name in own else []
     chain.append((f"group.{name}", groups.default_of(name), _DEFAULT))
     return _entry(name, chain, Kind.INT, f"overrides group.{name} for this group")
 
 
-def _of_broker(node: Node) -> list[DescribeConfigsResourceResult]:
+def _of_broker(node: NodeServices) -> list[DescribeConfigsResourceResult]:
     config = node.config
     values: dict[str, object] = {n: getattr(config, n) for n in config.field_names()}
     values |= {"node_id": node.node_id, "port": node.port, "broker_rack": node.rack}
@@ -162,16 +163,27 @@ def _of_broker(node: Node) -> list[DescribeConfigsResourceResult]:
                 documentation=None,
             )
         )
-    configs = node.commons.broker_configs
+    entries += [
+        DescribeConfigsResourceResult(
+            name=name,
+            value=value,
+            read_only=True,
+            config_source=_STATIC_BROKER if is_set else _DEFAULT,
+            config_type=kind,
+            documentation=None,
+        )
+        for name, kind, value, is_set in fixed_configs(node)
+    ]
+    configs = node.broker_configs
     for name, setting in SETTABLE.items():
         chain = [(name, v, source) for v, source in configs.chain(str(node.node_id), name)]
         entries.append(_entry(name, chain, setting.kind, setting.doc))
     return entries
 
 
-def _of_all_brokers(node: Node) -> list[DescribeConfigsResourceResult]:
+def _of_all_brokers(node: NodeServices) -> list[DescribeConfigsResourceResult]:
     """What was set for all brokers while they ran."""
-    own = node.commons.broker_configs.own(ALL_BROKERS)
+    own = node.broker_configs.own(ALL_BROKERS)
     return [
         _entry(name, [(name, value, DYNAMIC_DEFAULT)], SETTABLE[name].kind, SETTABLE[name].doc)
         for name, value in own.items()

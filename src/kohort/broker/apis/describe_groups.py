@@ -2,7 +2,7 @@
 
 Each group is described by its own shard; the answer keeps the order asked for. Authorised
 operations are all there are, where no access control is on. A tagged field of ours asks for the
-group's last rebalances (`kohort.group.timeline`).
+group's last rebalances (`kohort.group.explain.timeline`).
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 from kohort.broker.apis._groups import ask_each
 from kohort.broker.apis._operations import GROUP_OPERATIONS
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.wire.messages.describe_groups_request import DescribeGroupsRequest
 from kohort.wire.messages.describe_groups_response import DescribeGroupsResponse
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def handle(node: Node, request: DescribeGroupsRequest, call: Call) -> None:
+def handle(node: NodeServices, request: DescribeGroupsRequest, call: Call) -> None:
     """Describe groups."""
 
     def one(group_id: str) -> DescribeGroupsRequest:

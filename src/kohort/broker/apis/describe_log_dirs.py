@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call
-from kohort.broker.partition import Partition
+from kohort.broker.base.request import Call
+from kohort.broker.state.partition import Partition
 from kohort.wire.messages.describe_log_dirs_request import DescribeLogDirsRequest
 from kohort.wire.messages.describe_log_dirs_response import (
     DescribeLogDirsPartition,
@@ -19,10 +19,10 @@ from kohort.wire.messages.describe_log_dirs_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def handle(node: Node, request: DescribeLogDirsRequest, call: Call) -> None:
+def handle(node: NodeServices, request: DescribeLogDirsRequest, call: Call) -> None:
     """Describe the data directory."""
     topics: dict[str, DescribeLogDirsTopic] = {}
     for partition in _wanted(node, request):
@@ -32,7 +32,7 @@ def handle(node: Node, request: DescribeLogDirsRequest, call: Call) -> None:
                 partition_index=partition.index, partition_size=_size(partition)
             )
         )
-    total, usable = node.commons.volume()
+    total, usable = node.volume()
     directory = DescribeLogDirsResult(
         log_dir=node.config.data_dir or "memory",
         topics=list(topics.values()),
@@ -42,14 +42,14 @@ def handle(node: Node, request: DescribeLogDirsRequest, call: Call) -> None:
     call.answer(DescribeLogDirsResponse(results=[directory]))
 
 
-def _wanted(node: Node, request: DescribeLogDirsRequest) -> list[Partition]:
+def _wanted(node: NodeServices, request: DescribeLogDirsRequest) -> list[Partition]:
     if request.topics is None:
         wanted = list(node.topics.partitions())
     else:
         asked = {(t.topic, index): None for t in request.topics for index in t.partitions}
         found = (node.topics.partition(*tp) for tp in asked)
         wanted = [partition for partition in found if partition is not None]
-    leadership = node.commons.leadership
+    leadership = node.leadership
     return [p for p in wanted if node.node_id in leadership.at(*p.key).replicas]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.errors import ErrorCode
 from kohort.wire.messages.describe_producers_request import DescribeProducersRequest
 from kohort.wire.messages.describe_producers_response import (
@@ -15,10 +15,10 @@ from kohort.wire.messages.describe_producers_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def handle(node: Node, request: DescribeProducersRequest, call: Call) -> None:
+def handle(node: NodeServices, request: DescribeProducersRequest, call: Call) -> None:
     """Describe the producers of partitions."""
     topics = [
         TopicResponse(
@@ -30,7 +30,7 @@ def handle(node: Node, request: DescribeProducersRequest, call: Call) -> None:
     call.answer(DescribeProducersResponse(topics=topics))
 
 
-def _of(node: Node, topic: str, index: int) -> PartitionResponse:
+def _of(node: NodeServices, topic: str, index: int) -> PartitionResponse:
     partition = node.topics.partition(topic, index)
     if partition is None:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

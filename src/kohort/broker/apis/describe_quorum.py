@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.errors import ErrorCode
 from kohort.wire.messages.describe_quorum_request import DescribeQuorumRequest
 from kohort.wire.messages.describe_quorum_response import (
@@ -24,19 +24,19 @@ from kohort.wire.messages.describe_quorum_response import (
 from kohort.wire.messages.describe_quorum_response import Node as QuorumNode
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 METADATA_TOPIC: Final = "__cluster_metadata"
 _EPOCH: Final = 1
 _NODES_FROM: Final = 2
 
 
-def handle(node: Node, request: DescribeQuorumRequest, call: Call) -> None:
+def handle(node: NodeServices, request: DescribeQuorumRequest, call: Call) -> None:
     """Describe the one quorum."""
     asked = [(t.topic_name, p.partition_index) for t in request.topics for p in t.partitions]
     if asked == [(METADATA_TOPIC, 0)]:
         topics = [TopicData(topic_name=METADATA_TOPIC, partitions=[_quorum(node)])]
-        known = node.commons.leadership.nodes if call.api_version >= _NODES_FROM else ()
+        known = node.leadership.nodes if call.api_version >= _NODES_FROM else ()
         nodes = [QuorumNode(node_id=node_id) for node_id in known]
     else:
         nodes: list[QuorumNode] = []
@@ -50,7 +50,7 @@ def handle(node: Node, request: DescribeQuorumRequest, call: Call) -> None:
     call.answer(DescribeQuorumResponse(topics=topics, nodes=nodes))
 
 
-def _quorum(node: Node) -> PartitionData:
+def _quorum(node: NodeServices) -> PartitionData:
     now_ms, end = node.env.wall_ms(), len(node.topics)
     voters = [
         ReplicaState(
@@ -59,10 +59,10 @@ def _quorum(node: Node) -> PartitionData:
             last_fetch_timestamp=now_ms,
             last_caught_up_timestamp=now_ms,
         )
-        for node_id, *_ in node.commons.nodes.believed()
+        for node_id, *_ in node.nodes.believed()
     ]
     return PartitionData(
-        leader_id=node.commons.nodes.controller_id(),
+        leader_id=node.nodes.controller_id(),
         leader_epoch=_EPOCH,
         high_watermark=end,
         current_voters=voters,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from kohort.broker.apis._operations import TOPIC_OPERATIONS
 from kohort.broker.apis.metadata import describe
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.broker.log.directory import topic_name_fault
 from kohort.errors import ErrorCode
 from kohort.wire.messages.describe_topic_partitions_request import DescribeTopicPartitionsRequest
@@ -23,12 +23,12 @@ from kohort.wire.messages.describe_topic_partitions_response import (
 from kohort.wire.messages.metadata_response import MetadataResponsePartition
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 PARTITIONS_MAX: Final = 2_000
 
 
-def handle(node: Node, request: DescribeTopicPartitionsRequest, call: Call) -> None:
+def handle(node: NodeServices, request: DescribeTopicPartitionsRequest, call: Call) -> None:
     """Describe one page."""
     named = {topic.name for topic in request.topics}
     cursor = request.cursor
@@ -37,7 +37,8 @@ def handle(node: Node, request: DescribeTopicPartitionsRequest, call: Call) -> N
     ):
         call.answer(_refused(request))
         return
-    names = sorted(named or {topic.name for topic in node.topics})
+    hides = call.hides
+    names = sorted(named or {t.name for t in node.topics if hides is None or not hides(t.name)})
     if cursor is not None:
         names = [name for name in names if name >= cursor.topic_name]
     answer = DescribeTopicPartitionsResponse()
@@ -70,7 +71,7 @@ def _refused(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitions
 
 
 def _page(
-    node: Node, name: str, first: int, most: int
+    node: NodeServices, name: str, first: int, most: int
 ) -> tuple[DescribeTopicPartitionsResponseTopic, bool]:
     """Partitions of a topic from `first` on, and whether there are more of them."""
     topic = node.topics.get(name)

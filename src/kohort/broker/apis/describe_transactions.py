@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, Gather, Part
+from kohort.broker.base.request import Call, FanIn, SubRequest
 from kohort.wire.messages.describe_transactions_request import DescribeTransactionsRequest
 from kohort.wire.messages.describe_transactions_response import DescribeTransactionsResponse
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def handle(node: Node, request: DescribeTransactionsRequest, call: Call) -> None:
+def handle(node: NodeServices, request: DescribeTransactionsRequest, call: Call) -> None:
     """Describe transactional ids."""
     order = {transactional_id: at for at, transactional_id in enumerate(request.transactional_ids)}
 
@@ -24,7 +24,7 @@ def handle(node: Node, request: DescribeTransactionsRequest, call: Call) -> None
         states.sort(key=lambda s: order[s.transactional_id])
         call.answer(DescribeTransactionsResponse(transaction_states=states))
 
-    gather = Gather(len(order), merge)
+    fan_in = FanIn(len(order), merge)
     for transactional_id in order:
         one = DescribeTransactionsRequest(transactional_ids=[transactional_id])
-        node.transactions.handle(transactional_id, one, Part(gather, call))
+        node.transactions.handle(transactional_id, one, SubRequest(fan_in, call))

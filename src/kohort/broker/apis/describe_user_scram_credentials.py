@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.errors import ErrorCode
 from kohort.sasl.scram import MECHANISM_IDS
 from kohort.wire.messages.describe_user_scram_credentials_request import (
@@ -20,14 +20,14 @@ from kohort.wire.messages.describe_user_scram_credentials_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 _IDS: Final = {name: number for number, name in MECHANISM_IDS.items()}
 
 
-def handle(node: Node, request: DescribeUserScramCredentialsRequest, call: Call) -> None:
+def handle(node: NodeServices, request: DescribeUserScramCredentialsRequest, call: Call) -> None:
     """Describe the users that are named; no names: everybody."""
-    users = node.commons.users
+    users = node.users
     asked = [user.name for user in request.users or []] or users.names()
     results: list[DescribeUserScramCredentialsResult] = []
     for name in dict.fromkeys(asked):

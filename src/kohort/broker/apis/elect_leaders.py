@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call
-from kohort.broker.leadership import NOBODY, Leadership, Led
+from kohort.broker.base.request import Call
+from kohort.broker.state.leadership import NOBODY, Leadership, Led
 from kohort.errors import ErrorCode
 from kohort.wire.messages.elect_leaders_request import ElectLeadersRequest
 from kohort.wire.messages.elect_leaders_response import (
@@ -22,12 +22,12 @@ from kohort.wire.messages.elect_leaders_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 _PREFERRED, _UNCLEAN = 0, 1
 
 
-def handle(node: Node, request: ElectLeadersRequest, call: Call) -> None:
+def handle(node: NodeServices, request: ElectLeadersRequest, call: Call) -> None:
     """Elect leaders, each partition on its own."""
     if request.election_type not in (_PREFERRED, _UNCLEAN):
         asked = [(t.topic, p) for t in request.topic_partitions or () for p in t.partitions]
@@ -43,16 +43,16 @@ def handle(node: Node, request: ElectLeadersRequest, call: Call) -> None:
     every: list[str] = []
     unclean = request.election_type == _UNCLEAN
     if request.topic_partitions is None:
-        changes = [] if unclean else node.commons.nodes.elect_preferred()
+        changes = [] if unclean else node.nodes.elect_preferred()
         codes = [((change.topic, change.partition), ErrorCode.NONE) for change in changes]
         every = [topic.name for topic in node.topics]
     else:
         asked = [(t.topic, p) for t in request.topic_partitions for p in t.partitions]
         known = {tp for tp in asked if node.topics.partition(*tp) is not None}
-        leadership = node.commons.leadership
+        leadership = node.leadership
         codes = [(tp, _fault(leadership, tp, tp in known, unclean)) for tp in asked]
         wanted = [tp for tp, code in codes if code == ErrorCode.NONE]
-        node.commons.nodes.elect_preferred(wanted)
+        node.nodes.elect_preferred(wanted)
     call.answer(ElectLeadersResponse(replica_election_results=_results(codes, every)))
 
 

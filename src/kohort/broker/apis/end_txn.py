@@ -10,17 +10,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis._fencing import as_known
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.wire.messages.end_txn_request import EndTxnRequest
 from kohort.wire.messages.end_txn_response import EndTxnResponse
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 _FENCED_FROM = 2
 
 
-def handle(node: Node, request: EndTxnRequest, call: Call) -> None:
+def handle(node: NodeServices, request: EndTxnRequest, call: Call) -> None:
     """Commit or abort."""
-    asker = as_known(call, EndTxnResponse, _FENCED_FROM)
-    node.transactions.handle(request.transactional_id, request, asker)
+    responder = as_known(call, EndTxnResponse, _FENCED_FROM)
+    node.transactions.handle(request.transactional_id, request, responder)

@@ -5,7 +5,7 @@ Waits until `min_bytes` are there or `max_wait_ms` is over, and hands out stored
 batches, at least one of them however large (of the first partition that has any). When an answer is
 full, nobody looks what the partitions behind have: they are first in line for the next ones.
 
-A consumer whose group has news for it is answered early, so that it heartbeats (`News`).
+A consumer whose group is rebalancing is answered early, so that it heartbeats (`HeartbeatHints`).
 
 A fetcher may have an incremental session (`FetchSessions`), which holds its partitions.
 
@@ -24,13 +24,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis._leaders import HINTED, Leaders
-from kohort.broker.calls import Call
-from kohort.broker.env import Cancellable
-from kohort.broker.fetch_sessions import Fetching, FetchPart
-from kohort.broker.leadership import NOBODY
+from kohort.broker.base.env import Cancellable
+from kohort.broker.base.request import Call
 from kohort.broker.log.log import Span
 from kohort.broker.log.txn_index import AbortedTransaction
-from kohort.broker.partition import Partition
+from kohort.broker.state.fetch_sessions import Fetching, FetchPart
+from kohort.broker.state.leadership import NOBODY
+from kohort.broker.state.partition import Partition
 from kohort.errors import BrokerError, CorruptRecordError, ErrorCode
 from kohort.wire import local_files
 from kohort.wire.local_files import Place
@@ -45,17 +45,20 @@ from kohort.wire.messages.fetch_response import (
 )
 
 if TYPE_CHECKING:
+    from kohort.broker.coordinator.node_services import NodeServices
     from kohort.broker.log.local_links import LocalLinks
-    from kohort.broker.node import Node
-    from kohort.group.topics import TopicsImage
+    from kohort.group.coordinator.state.topics_image import TopicsImage
 
 _RACKS_FROM, _TOPIC_IDS_FROM, _HINTS_FROM = 11, 13, 16
 _READ_COMMITTED = 1
+_CLOCK_MS = 1
+"""The clock counts whole milliseconds, so a wait that began within one ends up to one early without
+it. Apache Kafka never answers before `max_wait_ms` is over, and clients time themselves by that."""
 LOCAL_BYTES_MIN = 64 << 10
 """What is less is worth no file of its own to open."""
 
 
-def handle(node: Node, request: FetchRequest, call: Call) -> None:
+def handle(node: NodeServices, request: FetchRequest, call: Call) -> None:
     """Answer at once, or wait for more."""
     if request.replica_id >= 0 or request.replica_state.replica_id >= 0:
         call.answer(FetchResponse(error_code=ErrorCode.INVALID_REQUEST))
@@ -90,7 +93,9 @@ class _Wanted:
 class _Fetch:
     """One fetch, which waits for its partitions if need be."""
 
-    def __init__(self, node: Node, request: FetchRequest, call: Call, fetching: Fetching) -> None:
+    def __init__(
+        self, node: NodeServices, request: FetchRequest, call: Call, fetching: Fetching
+    ) -> None:
         self._node = node
         self._fetching = fetching
         self._request = request
@@ -127,18 +132,19 @@ class _Fetch:
         if self._enough() or self._request.max_wait_ms <= 0:
             self._finish()
             return
-        if not self._node.commons.news.wait(self._client, self._call.ear, self):
+        if not self._node.heartbeat_hints.wait(self._client, self._call.hint_cursor, self):
             self._finish()
             return
         env = self._node.env
-        self._timer = env.call_at(env.now_ms() + self._request.max_wait_ms, self._time_over)
+        over_ms = env.now_ms() + self._request.max_wait_ms + _CLOCK_MS
+        self._timer = env.call_at(over_ms, self._time_over)
         self._awaited = [w.partition for w in self._wanted if w.partition is not None]
         for partition in self._awaited:
             partition.waiters.add(self)
         self._call.given_up = self._stop_waiting
 
     def cut_short(self) -> None:
-        """The client's group has news for it (see `News`)."""
+        """Answer early: the client should heartbeat (see `HeartbeatHints`)."""
         if not self._call.answered:
             self._enough()
             self._finish()
@@ -161,7 +167,7 @@ class _Fetch:
             self._finish()
 
     def _stop_waiting(self) -> None:
-        self._node.commons.news.stop(self._client, self)
+        self._node.heartbeat_hints.stop(self._client, self)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -195,7 +201,19 @@ class _Fetch:
             room -= size
         return failed or total >= self._request.min_bytes
 
+    def _is_hidden(self, wanted: _Wanted) -> bool:
+        """Whether the topic may not be read; asked before anybody is told whether it exists."""
+        hides = self._call.hides
+        if hides is None:
+            return False
+        if not self._fetching.by_id:
+            return hides(wanted.part.topic)
+        topic = self._node.topics.by_id(wanted.part.topic_id)
+        return topic is not None and hides(topic.name)
+
     def _fault(self, wanted: _Wanted) -> int:
+        if self._is_hidden(wanted):
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         partition = wanted.partition
         topics = self._node.topics
         if partition is None or (
@@ -203,21 +221,18 @@ class _Fetch:
         ):
             lost = self._fetching.by_id and topics.by_id(wanted.part.topic_id) is None
             return ErrorCode.UNKNOWN_TOPIC_ID if lost else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        hides = self._call.hides
-        if hides is not None and hides(partition.topic.name):
-            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         fault = partition.refusal(self._node.node_id, wanted.part.request.current_leader_epoch) or 0
         if fault == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._any_replica:
-            replicas = self._node.commons.leadership.at(*partition.key).replicas
+            replicas = self._node.leadership.at(*partition.key).replicas
             return 0 if self._node.node_id in replicas else fault
         return fault
 
     def _nearer(self, wanted: _Wanted) -> int:
         """The replica in the consumer's rack, when this is the leader and not in that rack."""
-        partition, commons = wanted.partition, self._node.commons
+        partition = wanted.partition
         if partition is None or wanted.error or not self._node.leads(partition):
             return NOBODY
-        racks, leadership = self._node.config.racks(), commons.leadership
+        racks, leadership = self._node.config.racks(), self._node.leadership
         near = [
             n
             for n in leadership.at(*partition.key).replicas
@@ -317,12 +332,13 @@ class _Fetch:
 
     def _data(self, wanted: _Wanted, stable: int) -> PartitionData:
         partition = wanted.partition
+        refused = wanted.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED
         if partition is None or (wanted.error and wanted.error != ErrorCode.OFFSET_OUT_OF_RANGE):
             return PartitionData(
                 partition_index=wanted.part.request.partition,
                 error_code=wanted.error,
                 high_watermark=-1,
-                aborted_transactions=[] if partition is None else None,
+                aborted_transactions=[] if partition is None or refused else None,
                 records=b"",
             )
         return PartitionData(
@@ -337,13 +353,12 @@ class _Fetch:
         )
 
 
-def _links(node: Node, request: FetchRequest, call: Call) -> LocalLinks | None:
+def _links(node: NodeServices, request: FetchRequest, call: Call) -> LocalLinks | None:
     """What the client can read by; None where it cannot, or where somebody looks at answers."""
-    commons = node.commons
-    if commons.links is None or local_files.found(request.unknown_tags) is None:
+    if node.links is None or local_files.found(request.unknown_tags) is None:
         return None
-    watched = commons.gate is not None or commons.taps.set
-    return commons.links if call.is_local and not watched else None
+    watched = node.gate is not None or node.failpoints.set
+    return node.links if call.is_local and not watched else None
 
 
 def _listed(aborted: list[AbortedTransaction] | None) -> list[AbortedTransactionOnWire]:

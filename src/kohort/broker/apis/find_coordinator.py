@@ -12,20 +12,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call
-from kohort.broker.leadership import NOBODY
+from kohort.broker.base.request import Call
+from kohort.broker.state.leadership import NOBODY
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.find_coordinator_request import FindCoordinatorRequest
 from kohort.wire.messages.find_coordinator_response import Coordinator, FindCoordinatorResponse
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 _GROUP, _TRANSACTION, _SHARE = 0, 1, 2
 _BATCHED_FROM = 4
 
 
-def handle(node: Node, request: FindCoordinatorRequest, call: Call) -> None:
+def handle(node: NodeServices, request: FindCoordinatorRequest, call: Call) -> None:
     """Say who coordinates."""
     if call.api_version >= _BATCHED_FROM:
         found = [_find(node, key, request.key_type) for key in request.coordinator_keys]
@@ -43,7 +43,7 @@ def handle(node: Node, request: FindCoordinatorRequest, call: Call) -> None:
     )
 
 
-def _find(node: Node, key: str, key_type: int) -> Coordinator:
+def _find(node: NodeServices, key: str, key_type: int) -> Coordinator:
     try:
         if key_type == _SHARE:
             raise BrokerError(
@@ -63,5 +63,5 @@ def _find(node: Node, key: str, key_type: int) -> Coordinator:
         return Coordinator(
             key=key, node_id=-1, host="", port=-1, error_code=code, error_message=error.detail
         )
-    node_id, host, port, _ = node.commons.nodes.address(leader)
+    node_id, host, port, _ = node.nodes.address(leader)
     return Coordinator(key=key, node_id=node_id, host=host, port=port)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.wire import ZERO_UUID
 from kohort.wire.messages.get_telemetry_subscriptions_request import (
     GetTelemetrySubscriptionsRequest,
@@ -17,7 +17,7 @@ from kohort.wire.messages.get_telemetry_subscriptions_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 SUBSCRIPTION_ID: Final = 1
 """Of the one subscription, which asks for nothing."""
@@ -26,7 +26,7 @@ _CODECS: Final = (4, 3, 2, 1)
 TELEMETRY_MAX_BYTES: Final = 1 << 20
 
 
-def handle(node: Node, request: GetTelemetrySubscriptionsRequest, call: Call) -> None:
+def handle(node: NodeServices, request: GetTelemetrySubscriptionsRequest, call: Call) -> None:
     """Ask for nothing, again in five minutes."""
     known = bytes(request.client_instance_id)
     call.answer(

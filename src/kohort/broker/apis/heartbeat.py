@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.wire.messages.heartbeat_request import HeartbeatRequest
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def handle(node: Node, request: HeartbeatRequest, call: Call) -> None:
+def handle(node: NodeServices, request: HeartbeatRequest, call: Call) -> None:
     """Keep a membership alive."""
     node.groups.handle(request.group_id, request, call)

@@ -3,7 +3,8 @@
 Sets, deletes, appends to and subtracts from single configurations of topics, groups and brokers.
 
 Differs from Apache Kafka: loggers and client metrics have no configuration here; of a broker's,
-defaults of topics act.
+defaults of topics act, and `max.connections.per.ip`, `producer.id.expiration.ms` and
+`log.cleaner.backoff.ms`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from kohort.broker.apis.alter_configs import change
 from kohort.broker.apis.describe_configs import BROKER
-from kohort.broker.broker_configs import SETTABLE
-from kohort.broker.calls import Call
-from kohort.broker.topic_settings import ALL_SETTINGS, Kind, Setting
+from kohort.broker.base.request import Call
+from kohort.broker.log.topic_config import ALL_SETTINGS, Kind, Setting
+from kohort.broker.state.dynamic_broker_config import SETTABLE
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.incremental_alter_configs_request import (
     AlterConfigsResource,
@@ -28,12 +29,12 @@ from kohort.wire.messages.incremental_alter_configs_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 _SET, _DELETE, _APPEND, _SUBTRACT = 0, 1, 2, 3
 
 
-def handle(node: Node, request: IncrementalAlterConfigsRequest, call: Call) -> None:
+def handle(node: NodeServices, request: IncrementalAlterConfigsRequest, call: Call) -> None:
     """Change configurations, each resource on its own."""
     responses: list[AlterConfigsResourceResponse] = []
     named = Counter((r.resource_type, r.resource_name) for r in request.resources)
@@ -60,7 +61,9 @@ def handle(node: Node, request: IncrementalAlterConfigsRequest, call: Call) -> N
     call.answer(IncrementalAlterConfigsResponse(responses=responses))
 
 
-def _changed(node: Node, own: Mapping[str, str], resource: AlterConfigsResource) -> dict[str, str]:
+def _changed(
+    node: NodeServices, own: Mapping[str, str], resource: AlterConfigsResource
+) -> dict[str, str]:
     changes, of_broker = resource.configs, resource.resource_type == BROKER
     settings = SETTABLE if of_broker else ALL_SETTINGS
     names = [c.name for c in changes]
@@ -96,9 +99,9 @@ def _is_list(settings: Mapping[str, Setting], name: str) -> bool:
     return name in settings and settings[name].kind is Kind.LIST
 
 
-def _in_force(node: Node, resource: AlterConfigsResource, name: str) -> str:
+def _in_force(node: NodeServices, resource: AlterConfigsResource, name: str) -> str:
     """The value that holds for a list which the resource has not set itself."""
-    configs = node.commons.broker_configs
+    configs = node.broker_configs
     if resource.resource_type == BROKER:
         return configs.chain(resource.resource_name, name)[0][0]
     return configs.topic_default(name)

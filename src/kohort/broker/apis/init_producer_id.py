@@ -14,22 +14,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis._fencing import as_known
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.errors import BrokerError
 from kohort.wire.messages.init_producer_id_request import InitProducerIdRequest
 from kohort.wire.messages.init_producer_id_response import InitProducerIdResponse
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 _FENCED_FROM = 4
 
 
-def handle(node: Node, request: InitProducerIdRequest, call: Call) -> None:
+def handle(node: NodeServices, request: InitProducerIdRequest, call: Call) -> None:
     """Give a producer its id."""
     if request.transactional_id is not None:
-        asker = as_known(call, InitProducerIdResponse, _FENCED_FROM)
-        node.transactions.handle(request.transactional_id, request, asker)
+        responder = as_known(call, InitProducerIdResponse, _FENCED_FROM)
+        node.transactions.handle(request.transactional_id, request, responder)
         return
     try:
         producer_id = node.next_producer_id()

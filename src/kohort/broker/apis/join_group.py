@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.wire.messages.join_group_request import JoinGroupRequest
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def handle(node: Node, request: JoinGroupRequest, call: Call) -> None:
+def handle(node: NodeServices, request: JoinGroupRequest, call: Call) -> None:
     """Join, or wait for the others."""
     node.groups.handle(request.group_id, request, call)

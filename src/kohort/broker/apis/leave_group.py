@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.wire.messages.leave_group_request import LeaveGroupRequest
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def handle(node: Node, request: LeaveGroupRequest, call: Call) -> None:
+def handle(node: NodeServices, request: LeaveGroupRequest, call: Call) -> None:
     """Take members out of their group."""
     node.groups.handle(request.group_id, request, call)

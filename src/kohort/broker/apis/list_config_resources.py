@@ -17,7 +17,7 @@ from kohort.broker.apis.describe_configs import (
     GROUP,
     TOPIC,
 )
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.errors import ErrorCode
 from kohort.wire.messages.list_config_resources_request import ListConfigResourcesRequest
 from kohort.wire.messages.list_config_resources_response import (
@@ -26,13 +26,13 @@ from kohort.wire.messages.list_config_resources_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 _ALL = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
 _KINDS_FROM = 1
 
 
-def handle(node: Node, request: ListConfigResourcesRequest, call: Call) -> None:
+def handle(node: NodeServices, request: ListConfigResourcesRequest, call: Call) -> None:
     """List what may have a configuration."""
     if call.api_version < _KINDS_FROM:
         kinds: set[int] = {CLIENT_METRICS}
@@ -43,8 +43,8 @@ def handle(node: Node, request: ListConfigResourcesRequest, call: Call) -> None:
         return
     named = {
         TOPIC: [topic.name for topic in node.topics],
-        BROKER: [str(node_id) for node_id, *_ in node.commons.nodes.believed()],
-        GROUP: node.commons.group_configs.groups(),
+        BROKER: [str(node_id) for node_id, *_ in node.nodes.believed()],
+        GROUP: node.group_configs.groups(),
     }
     call.answer(
         ListConfigResourcesResponse(

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, Gather, Part
+from kohort.broker.base.request import Call, FanIn, SubRequest
 from kohort.wire.messages.list_groups_request import ListGroupsRequest
 from kohort.wire.messages.list_groups_response import ListGroupsResponse
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def handle(node: Node, request: ListGroupsRequest, call: Call) -> None:
+def handle(node: NodeServices, request: ListGroupsRequest, call: Call) -> None:
     """List groups."""
 
     def merge(answers: list[ListGroupsResponse]) -> None:
@@ -26,6 +26,6 @@ def handle(node: Node, request: ListGroupsRequest, call: Call) -> None:
         call.answer(ListGroupsResponse(error_code=error_code, groups=groups))
 
     hosts = node.groups.hosts()
-    gather = Gather(len(hosts), merge)
+    fan_in = FanIn(len(hosts), merge)
     for host in hosts:
-        host.handle(request, Part(gather, call))
+        host.handle(request, SubRequest(fan_in, call))

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.broker.log.log import TimedOffset
-from kohort.broker.partition import Partition
+from kohort.broker.state.partition import Partition
 from kohort.errors import BrokerError, CorruptRecordError, ErrorCode
 from kohort.wire.messages.list_offsets_request import ListOffsetsPartition, ListOffsetsRequest
 from kohort.wire.messages.list_offsets_response import (
@@ -26,7 +26,7 @@ from kohort.wire.messages.list_offsets_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = (
     -1, -2, -3, -4, -5, -6,
@@ -36,7 +36,7 @@ READ_COMMITTED = 1
 _FIRST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}
 
 
-def handle(node: Node, request: ListOffsetsRequest, call: Call) -> None:
+def handle(node: NodeServices, request: ListOffsetsRequest, call: Call) -> None:
     """Look up one offset for each partition."""
     asked = Counter((t.name, p.partition_index) for t in request.topics for p in t.partitions)
     topics = [

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.wire.messages.list_partition_reassignments_request import (
     ListPartitionReassignmentsRequest,
 )
@@ -16,9 +16,9 @@ from kohort.wire.messages.list_partition_reassignments_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def handle(node: Node, request: ListPartitionReassignmentsRequest, call: Call) -> None:
+def handle(node: NodeServices, request: ListPartitionReassignmentsRequest, call: Call) -> None:
     """There is none."""
     call.answer(ListPartitionReassignmentsResponse(error_message=None))

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, Gather, Part
+from kohort.broker.base.request import Call, FanIn, SubRequest
 from kohort.errors import ErrorCode
-from kohort.group.regex import RegexError, compiled
+from kohort.group.coordinator.handlers.re2 import RegexError, compiled
 from kohort.wire.messages.list_transactions_request import ListTransactionsRequest
 from kohort.wire.messages.list_transactions_response import ListTransactionsResponse
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def handle(node: Node, request: ListTransactionsRequest, call: Call) -> None:
+def handle(node: NodeServices, request: ListTransactionsRequest, call: Call) -> None:
     """List transactions."""
     pattern = request.transactional_id_pattern
     try:
@@ -45,6 +45,6 @@ def handle(node: Node, request: ListTransactionsRequest, call: Call) -> None:
         )
 
     hosts = node.transactions.hosts()
-    gather = Gather(len(hosts), merge)
+    fan_in = FanIn(len(hosts), merge)
     for host in hosts:
-        host.handle(request, Part(gather, call))
+        host.handle(request, SubRequest(fan_in, call))

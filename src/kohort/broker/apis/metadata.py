@@ -13,10 +13,10 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis._operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
-from kohort.broker.calls import Call
-from kohort.broker.leadership import NOBODY, Led
+from kohort.broker.base.request import Call
 from kohort.broker.log.directory import topic_name_fault
-from kohort.broker.topics import Topic
+from kohort.broker.state.leadership import NOBODY, Led
+from kohort.broker.state.topics import Topic
 from kohort.errors import BrokerError, ErrorCode
 from kohort.wire import ZERO_UUID
 from kohort.wire.messages.metadata_request import MetadataRequest, MetadataRequestTopic
@@ -28,7 +28,7 @@ from kohort.wire.messages.metadata_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 Shown = tuple[list[int], list[int], list[int]]
 """Replicas, those that live, those that do not; partitions that have the same share the lists."""
@@ -37,7 +37,7 @@ _IDS_FROM = 12
 """Versions 10 and 11 have a place for topic ids and none for an answer without a name."""
 
 
-def handle(node: Node, request: MetadataRequest, call: Call) -> None:
+def handle(node: NodeServices, request: MetadataRequest, call: Call) -> None:
     """Describe the cluster and some or all of its topics."""
     wanted = request.topics
     if call.api_version < _IDS_FROM and any(
@@ -65,10 +65,10 @@ def handle(node: Node, request: MetadataRequest, call: Call) -> None:
         MetadataResponse(
             brokers=[
                 MetadataResponseBroker(node_id=node_id, host=host, port=port, rack=rack)
-                for node_id, host, port, rack in node.commons.nodes.believed()
+                for node_id, host, port, rack in node.nodes.believed()
             ],
             cluster_id=node.cluster_id,
-            controller_id=node.commons.nodes.controller_id(),
+            controller_id=node.nodes.controller_id(),
             cluster_authorized_operations=_operations(
                 CLUSTER_OPERATIONS, request.include_cluster_authorized_operations
             ),
@@ -81,9 +81,9 @@ def _operations(operations: int, asked: bool) -> int:
     return operations if asked else NOT_ASKED
 
 
-def describe(node: Node, topic: Topic) -> MetadataResponseTopic:
+def describe(node: NodeServices, topic: Topic) -> MetadataResponseTopic:
     """One topic."""
-    leadership = node.commons.leadership
+    leadership = node.leadership
     leds, alive = leadership.of(topic.name), leadership.alive
 
     @cache
@@ -113,7 +113,7 @@ def _partition(index: int, led: Led, shown: Shown) -> MetadataResponsePartition:
 
 
 def _describe_wanted(
-    node: Node, wanted: MetadataRequestTopic, may_create: bool
+    node: NodeServices, wanted: MetadataRequestTopic, may_create: bool
 ) -> MetadataResponseTopic:
     if wanted.name is None or wanted.topic_id != ZERO_UUID:  # Java sends "" beside the id
         topic = node.topics.by_id(wanted.topic_id)

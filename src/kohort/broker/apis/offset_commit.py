@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.apis._topic_names import BY_ID_FROM, name_of
-from kohort.broker.calls import Call, Gather, Part
+from kohort.broker.apis._topic_names import name_of
+from kohort.broker.base.request import Call, FanIn, SubRequest
+from kohort.broker.coordinator.services import BY_ID_FROM
 from kohort.errors import ErrorCode
 from kohort.wire.messages.offset_commit_request import (
     OffsetCommitRequest,
@@ -25,10 +26,10 @@ from kohort.wire.messages.offset_commit_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def handle(node: Node, request: OffsetCommitRequest, call: Call) -> None:
+def handle(node: NodeServices, request: OffsetCommitRequest, call: Call) -> None:
     """Commit what exists, refuse what does not."""
     if call.api_version < BY_ID_FROM and _all_known(node, request):
         node.groups.handle(request.group_id, request, call)
@@ -53,10 +54,10 @@ def handle(node: Node, request: OffsetCommitRequest, call: Call) -> None:
         call.answer(answers[0])
 
     request.topics = kept
-    node.groups.handle(request.group_id, request, Part(Gather(1, merge), call))
+    node.groups.handle(request.group_id, request, SubRequest(FanIn(1, merge), call))
 
 
-def _all_known(node: Node, request: OffsetCommitRequest) -> bool:
+def _all_known(node: NodeServices, request: OffsetCommitRequest) -> bool:
     """Whether every partition exists: most commits have nothing to refuse."""
     for topic in request.topics:
         found = node.topics.get(topic.name)
@@ -70,7 +71,7 @@ def _all_known(node: Node, request: OffsetCommitRequest) -> bool:
 
 
 def _split(
-    node: Node, topic: OffsetCommitRequestTopic, *, by_id: bool
+    node: NodeServices, topic: OffsetCommitRequestTopic, *, by_id: bool
 ) -> tuple[OffsetCommitRequestTopic | None, OffsetCommitResponseTopic | None]:
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if by_id:

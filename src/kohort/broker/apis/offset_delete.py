@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call, Gather, Part
+from kohort.broker.base.request import Call, FanIn, SubRequest
 from kohort.errors import ErrorCode
 from kohort.wire.messages.offset_delete_request import OffsetDeleteRequest
 from kohort.wire.messages.offset_delete_response import (
@@ -17,10 +17,10 @@ from kohort.wire.messages.offset_delete_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def handle(node: Node, request: OffsetDeleteRequest, call: Call) -> None:
+def handle(node: NodeServices, request: OffsetDeleteRequest, call: Call) -> None:
     """Delete committed offsets."""
     refused: list[OffsetDeleteResponseTopic] = []
     for topic in request.topics:
@@ -47,4 +47,4 @@ def handle(node: Node, request: OffsetDeleteRequest, call: Call) -> None:
             answers[0].topics += refused
         call.answer(answers[0])
 
-    node.groups.handle(request.group_id, request, Part(Gather(1, merge), call))
+    node.groups.handle(request.group_id, request, SubRequest(FanIn(1, merge), call))

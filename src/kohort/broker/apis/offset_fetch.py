@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.apis._topic_names import BY_ID_FROM, name_of
-from kohort.broker.calls import Call, Gather, Part
+from kohort.broker.apis._topic_names import name_of
+from kohort.broker.base.request import Call, FanIn, SubRequest
+from kohort.broker.coordinator.services import BY_ID_FROM
 from kohort.errors import ErrorCode
 from kohort.wire.messages.offset_fetch_request import OffsetFetchRequest, OffsetFetchRequestGroup
 from kohort.wire.messages.offset_fetch_response import (
@@ -19,12 +20,12 @@ from kohort.wire.messages.offset_fetch_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 _BATCHED_FROM = 8
 
 
-def handle(node: Node, request: OffsetFetchRequest, call: Call) -> None:
+def handle(node: NodeServices, request: OffsetFetchRequest, call: Call) -> None:
     """Read committed offsets."""
     if call.api_version < _BATCHED_FROM:
         node.groups.handle(request.group_id, request, call)
@@ -42,13 +43,15 @@ def handle(node: Node, request: OffsetFetchRequest, call: Call) -> None:
         groups.sort(key=lambda g: order[g.group_id])
         call.answer(OffsetFetchResponse(groups=groups))
 
-    gather = Gather(len(request.groups), merge)
+    fan_in = FanIn(len(request.groups), merge)
     for group in request.groups:
         one = OffsetFetchRequest(groups=[group], require_stable=request.require_stable)
-        node.groups.handle(group.group_id, one, Part(gather, call))
+        node.groups.handle(group.group_id, one, SubRequest(fan_in, call))
 
 
-def _take_unknown(node: Node, group: OffsetFetchRequestGroup) -> list[OffsetFetchResponseTopics]:
+def _take_unknown(
+    node: NodeServices, group: OffsetFetchRequestGroup
+) -> list[OffsetFetchResponseTopics]:
     """Give names to ids; topics whose id nobody has are answered here."""
     if group.topics is None:
         return []
@@ -75,7 +78,7 @@ def _take_unknown(node: Node, group: OffsetFetchRequestGroup) -> list[OffsetFetc
 
 
 def _finish(
-    node: Node, group: OffsetFetchResponseGroup, refused: list[OffsetFetchResponseTopics]
+    node: NodeServices, group: OffsetFetchResponseGroup, refused: list[OffsetFetchResponseTopics]
 ) -> None:
     """Ids for the names of an answer about all topics, and the topics nobody knows."""
     for topic in group.topics:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.errors import ErrorCode
 from kohort.wire.messages.offset_for_leader_epoch_request import (
     OffsetForLeaderEpochRequest,
@@ -20,10 +20,10 @@ from kohort.wire.messages.offset_for_leader_epoch_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def handle(node: Node, request: OffsetForLeaderEpochRequest, call: Call) -> None:
+def handle(node: NodeServices, request: OffsetForLeaderEpochRequest, call: Call) -> None:
     """Say where epochs ended."""
     call.answer(
         OffsetForLeaderEpochResponse(
@@ -38,7 +38,7 @@ def handle(node: Node, request: OffsetForLeaderEpochRequest, call: Call) -> None
     )
 
 
-def _end(node: Node, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+def _end(node: NodeServices, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     partition = node.topics.partition(topic, wanted.partition)
     if partition is None:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,14 +1,16 @@
 """Produce (0), v3-13. KIP-98, KIP-110 (zstd), KIP-467, KIP-516 (topic ids), KIP-890, KIP-951.
 
-One batch of format 2 a partition. It is checked (length, CRC, counts), stamped and stored as it is;
-its records are looked at only where the topic is compacted (they need keys). It is answered when it
-is safe at the broker's level of durability, whether acks is 1 or -1; acks=0 is not answered.
+One batch of format 2 a partition. It is checked to its last record (`_batches.py`), stamped and
+stored. It is answered when it is safe at the broker's level of durability, whether acks is 1 or -1;
+acks=0 is not answered.
 
 The first transactional batch that a partition gets in a transaction waits until the coordinator has
 been asked: from v12 on the partition is added to the transaction then, before that it must have
 been added (KIP-890). The answer comes in the order of the requests, so batches keep theirs.
 
-Differs from Apache Kafka: a producer's state survives with its last five batches, not one.
+Differs from Apache Kafka: a producer's state survives with its last five batches, not one; records
+whose offsets do not count up from 0 are refused, not renumbered; a batch that does not decompress
+is an INVALID_RECORD, one that expands past 64 MiB (or max.message.bytes) a MESSAGE_TOO_LARGE.
 """
 
 from __future__ import annotations
@@ -16,18 +18,18 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from kohort.broker.admission import Admission
+from kohort.broker.apis._batches import checked
 from kohort.broker.apis._leaders import Leaders
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
+from kohort.broker.coordinator.txn_verification import PartitionVerification
 from kohort.broker.log.log import Appended
 from kohort.broker.log.producers import AppendedBatch
-from kohort.broker.partition import Partition
-from kohort.errors import BrokerError, CorruptRecordError, ErrorCode
-from kohort.records import BatchHeader, Chunk, Compression, validate_record_set
-from kohort.wire import Records
+from kohort.broker.state.partition import Partition
+from kohort.broker.state.produce_refusal import refuse
+from kohort.errors import BrokerError, ErrorCode
+from kohort.records import BatchHeader
 from kohort.wire.messages.produce_request import PartitionProduceData, ProduceRequest
 from kohort.wire.messages.produce_response import (
-    BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionProduceResponse,
@@ -36,19 +38,18 @@ from kohort.wire.messages.produce_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
-    from kohort.broker.topics import Topic
+    from kohort.broker.coordinator.node_services import NodeServices
+    from kohort.broker.state.topics import Topic
 
-_ZSTD_FROM, _HINTS_FROM, _TOPIC_IDS_FROM = 7, 10, 13
+_HINTS_FROM, _TOPIC_IDS_FROM = 10, 13
 _ABORTABLE_FROM, _ADDS_FROM = 11, 12
 _E = ErrorCode
 _WAIT = {_E.COORDINATOR_LOAD_IN_PROGRESS, _E.COORDINATOR_NOT_AVAILABLE, _E.NOT_COORDINATOR}
 _LATER = {*_WAIT, _E.CONCURRENT_TRANSACTIONS}
-_NO_KEY = "a compacted topic accepts no record without a key"
 _REFUSED = "the transaction coordinator did not let the batch in"
 
 
-def handle(node: Node, request: ProduceRequest, call: Call) -> None:
+def handle(node: NodeServices, request: ProduceRequest, call: Call) -> None:
     """Append to every partition that is named; answer when all of them are done."""
     pending = _Pending(node, call, request)
     for data in request.topic_data:
@@ -68,12 +69,13 @@ def handle(node: Node, request: ProduceRequest, call: Call) -> None:
                 partition = _partition(topic, part, unknown)
                 if not node.leads(partition):
                     raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-                batch, header = _checked(partition, part.records, call.api_version)
-                if partition.topic.config.compact:
-                    _require_keys(batch, header, response)
+                batch, header = checked(
+                    part.records, call.api_version, partition.topic.config, node.env.wall_ms(),
+                    response,
+                )  # fmt: skip
                 pending.take(_Arrival(partition, batch, header, response))
             except BrokerError as error:
-                _refuse(response, error)
+                refuse(response, error)
                 if error.code == _E.NOT_LEADER_OR_FOLLOWER and topic is not None:
                     pending.hint(topic.partitions[part.index], response)
     pending.admit()
@@ -121,7 +123,7 @@ def _shown(code: ErrorCode, version: int) -> ErrorCode:
 class _Pending:
     """The appends of one request."""
 
-    def __init__(self, node: Node, call: Call, request: ProduceRequest) -> None:
+    def __init__(self, node: NodeServices, call: Call, request: ProduceRequest) -> None:
         self._node = node
         self._call = call
         self._leaders: Leaders | None = None
@@ -153,7 +155,7 @@ class _Pending:
         for producer, arrivals in self._unknown.items():
             self._missing += 1
             self._node.transactions.admit(
-                Admission(
+                PartitionVerification(
                     self._transactional_id or "",
                     producer,
                     [arrival.partition.key for arrival in arrivals],
@@ -180,7 +182,7 @@ class _Pending:
                 self._check_first(arrival)
                 self._append(arrival)
             except BrokerError as error:
-                _refuse(arrival.response, error)
+                refuse(arrival.response, error)
                 if error.code == _E.NOT_LEADER_OR_FOLLOWER:
                     self.hint(partition, arrival.response)
         self.all_begun()
@@ -199,7 +201,7 @@ class _Pending:
 
         def done(result: Appended | BrokerError) -> None:
             if isinstance(result, BrokerError):
-                _refuse(response, result)
+                refuse(response, result)
             self.all_begun()
 
         self._missing += 1
@@ -241,75 +243,3 @@ def _partition(topic: Topic | None, part: PartitionProduceData, unknown: ErrorCo
     if not 0 <= part.index < len(topic.partitions):
         raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     return topic.partitions[part.index]
-
-
-def _checked(
-    partition: Partition, records: Records | None, version: int
-) -> tuple[memoryview, BatchHeader]:
-    batch = memoryview(records) if isinstance(records, bytes | bytearray | memoryview) else None
-    if not batch:
-        raise BrokerError(ErrorCode.INVALID_RECORD, "no record batch was sent")
-    if len(batch) > 16 and batch[16] != 2:
-        raise BrokerError(
-            ErrorCode.INVALID_RECORD, f"message format {batch[16]}; only format 2 is accepted"
-        )
-    config = partition.topic.config
-    if len(batch) > config.max_message_bytes:
-        raise BrokerError(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"a batch of {len(batch)} bytes; {partition.topic.name} accepts "
-            f"{config.max_message_bytes} (max.message.bytes)",
-        )
-    try:
-        headers = validate_record_set(batch)
-    except CorruptRecordError as error:
-        raise BrokerError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
-    header = headers[0]
-    if len(headers) > 1:
-        raise BrokerError(ErrorCode.INVALID_RECORD, "one batch a partition, more were sent")
-    if header.codec == Compression.ZSTD and version < _ZSTD_FROM:
-        raise BrokerError(
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce v7, this is v{version}"
-        )
-    return batch, header
-
-
-def _require_keys(
-    batch: memoryview, header: BatchHeader, response: PartitionProduceResponse
-) -> None:
-    """A record without a key could never be compacted; the answer names each (KIP-467), so that
-    the client can send the others again. Raises BrokerError.
-    """
-    keyless: list[int] = []
-    try:
-        chunk = Chunk("", 0, batch, header.base_offset, check_crc=False)
-        while not chunk.exhausted:
-            for record in chunk.next_records(1_000):
-                if record.key is None:
-                    keyless.append(record.offset - header.base_offset)
-    except CorruptRecordError as error:
-        raise BrokerError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
-    if keyless:
-        response.record_errors = [
-            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=_NO_KEY)
-            for index in keyless
-        ]
-        raise BrokerError(ErrorCode.INVALID_RECORD, f"{_NO_KEY}; {len(keyless)} in this batch")
-
-
-def _refuse(response: PartitionProduceResponse, error: BrokerError) -> None:
-    response.error_code = error.code
-    response.error_message = error.detail or None
-    response.base_offset = -1
-
-
-def refused(partition: Partition, error: BrokerError) -> ProduceResponse:
-    """The answer to a request of one batch that could not be stored."""
-    response = PartitionProduceResponse(index=partition.index)
-    response.log_start_offset = partition.start_offset
-    _refuse(response, error)
-    topic = partition.topic
-    answer = TopicProduceResponse(
-        name=topic.name, topic_id=topic.topic_id, partition_responses=[response]
-    )
-    return ProduceResponse(responses=[answer])

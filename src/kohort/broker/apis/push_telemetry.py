@@ -8,17 +8,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis.get_telemetry_subscriptions import SUBSCRIPTION_ID, TELEMETRY_MAX_BYTES
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.errors import ErrorCode
 from kohort.wire import ZERO_UUID
 from kohort.wire.messages.push_telemetry_request import PushTelemetryRequest
 from kohort.wire.messages.push_telemetry_response import PushTelemetryResponse
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def handle(node: Node, request: PushTelemetryRequest, call: Call) -> None:
+def handle(node: NodeServices, request: PushTelemetryRequest, call: Call) -> None:
     """Take them and forget them."""
     code = ErrorCode.NONE
     if bytes(request.client_instance_id) == ZERO_UUID:

@@ -8,18 +8,18 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.errors import AuthenticationError, ErrorCode
 from kohort.wire.messages.sasl_authenticate_request import SaslAuthenticateRequest
 from kohort.wire.messages.sasl_authenticate_response import SaslAuthenticateResponse
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 log = logging.getLogger("kohort.broker")
 
 
-def handle(node: Node, request: SaslAuthenticateRequest, call: Call) -> None:
+def handle(node: NodeServices, request: SaslAuthenticateRequest, call: Call) -> None:
     """Take a message of a login."""
     session = call.session
     if session is None or not node.config.uses_sasl:

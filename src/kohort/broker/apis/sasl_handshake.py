@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.errors import ErrorCode
 from kohort.wire.messages.sasl_handshake_request import SaslHandshakeRequest
 from kohort.wire.messages.sasl_handshake_response import SaslHandshakeResponse
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def handle(node: Node, request: SaslHandshakeRequest, call: Call) -> None:
+def handle(node: NodeServices, request: SaslHandshakeRequest, call: Call) -> None:
     """Choose a mechanism."""
     if call.session is None:
         call.answer(SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE))

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.broker.admission import Admission
-from kohort.broker.calls import Call, Gather, Part
-from kohort.broker.config import OFFSETS_TOPIC
-from kohort.broker.group_host import GroupHost
-from kohort.broker.shards import coordinator_code
+from kohort.broker.base.config import OFFSETS_TOPIC
+from kohort.broker.base.request import Call, FanIn, SubRequest
+from kohort.broker.coordinator.group_shard_host import GroupHost
+from kohort.broker.coordinator.shard_host import coordinator_code
+from kohort.broker.coordinator.txn_verification import PartitionVerification
 from kohort.errors import BrokerError, ErrorCode
-from kohort.group.effects import RequestContext
-from kohort.group.refusals import refusal_of
+from kohort.group.coordinator.handlers.error_responses import refusal_of
+from kohort.group.coordinator.state.effects import RequestContext
 from kohort.wire.messages.txn_offset_commit_request import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestTopic,
@@ -28,7 +28,7 @@ from kohort.wire.messages.txn_offset_commit_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 _ABORTABLE_FROM, _ADDS_FROM = 4, 5
 _E = ErrorCode
@@ -38,7 +38,7 @@ _WAIT = {
 }  # fmt: skip
 
 
-def handle(node: Node, request: TxnOffsetCommitRequest, call: Call) -> None:
+def handle(node: NodeServices, request: TxnOffsetCommitRequest, call: Call) -> None:
     """Commit offsets in a transaction."""
     if not request.group_id:
         _refuse(request, call, _E.INVALID_GROUP_ID)
@@ -64,7 +64,9 @@ def handle(node: Node, request: TxnOffsetCommitRequest, call: Call) -> None:
     adds = call.api_version >= _ADDS_FROM
     where = [(OFFSETS_TOPIC, host.partition.index)]
     node.transactions.admit(
-        Admission(request.transactional_id, producer, where, told, adds=adds, kip_890=adds)
+        PartitionVerification(
+            request.transactional_id, producer, where, told, adds=adds, kip_890=adds
+        )
     )
 
 
@@ -83,7 +85,9 @@ def _refuse(request: TxnOffsetCommitRequest, call: Call, code: ErrorCode) -> Non
     call.answer(refusal_of(request, context, code))
 
 
-def _commit(node: Node, request: TxnOffsetCommitRequest, call: Call, host: GroupHost) -> None:
+def _commit(
+    node: NodeServices, request: TxnOffsetCommitRequest, call: Call, host: GroupHost
+) -> None:
     refused = [_unknown(node, topic) for topic in request.topics]
     for topic in request.topics:
         topic.partitions = [
@@ -95,10 +99,12 @@ def _commit(node: Node, request: TxnOffsetCommitRequest, call: Call, host: Group
         answers[0].topics += [topic for topic in refused if topic.partitions]
         call.answer(answers[0])
 
-    host.handle(request, Part(Gather(1, merge), call))
+    host.handle(request, SubRequest(FanIn(1, merge), call))
 
 
-def _unknown(node: Node, topic: TxnOffsetCommitRequestTopic) -> TxnOffsetCommitResponseTopic:
+def _unknown(
+    node: NodeServices, topic: TxnOffsetCommitRequestTopic
+) -> TxnOffsetCommitResponseTopic:
     return TxnOffsetCommitResponseTopic(
         name=topic.name,
         partitions=[

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kohort.broker.apis.api_versions import FEATURES
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
 from kohort.errors import ErrorCode
 from kohort.wire.messages.update_features_request import FeatureUpdateKey, UpdateFeaturesRequest
 from kohort.wire.messages.update_features_response import (
@@ -20,13 +20,13 @@ from kohort.wire.messages.update_features_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 _KINDS_FROM, _ALL_OR_NONE_FROM = 1, 2
 _KINDS = (1, 2, 3)
 
 
-def handle(node: Node, request: UpdateFeaturesRequest, call: Call) -> None:
+def handle(node: NodeServices, request: UpdateFeaturesRequest, call: Call) -> None:
     """Grant what is so already."""
     version = call.api_version
     for update in request.feature_updates:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kohort.broker.calls import Call
+from kohort.broker.base.request import Call
+from kohort.broker.coordinator.txn_markers import require_leader, write_marker
 from kohort.broker.log.log import Appended
 from kohort.broker.log.txn_index import Marker
-from kohort.broker.transactions import require_leader, write_marker
 from kohort.errors import BrokerError
 from kohort.wire.messages.write_txn_markers_request import WritableTxnMarker, WriteTxnMarkersRequest
 from kohort.wire.messages.write_txn_markers_response import (
@@ -23,10 +23,10 @@ from kohort.wire.messages.write_txn_markers_response import (
 )
 
 if TYPE_CHECKING:
-    from kohort.broker.node import Node
+    from kohort.broker.coordinator.node_services import NodeServices
 
 
-def handle(node: Node, request: WriteTxnMarkersRequest, call: Call) -> None:
+def handle(node: NodeServices, request: WriteTxnMarkersRequest, call: Call) -> None:
     """Write every marker; answer when all are safe."""
     writing = _Writing(node, call)
     for marker in request.markers:
@@ -37,7 +37,7 @@ def handle(node: Node, request: WriteTxnMarkersRequest, call: Call) -> None:
 class _Writing:
     """The markers of one request."""
 
-    def __init__(self, node: Node, call: Call) -> None:
+    def __init__(self, node: NodeServices, call: Call) -> None:
         self._node = node
         self._call = call
         self._missing = 1  # the request itself, until all of its markers have begun

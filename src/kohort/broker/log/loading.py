@@ -22,8 +22,8 @@ from kohort.broker.log.log import EPOCHS_FILE, PartitionLog, note_ended
 from kohort.broker.log.producers import Producers
 from kohort.broker.log.recovery import headers, scan
 from kohort.broker.log.segment import SNAPSHOT_SUFFIX, Segment, file_name
+from kohort.broker.log.topic_config import TopicConfig
 from kohort.broker.log.txn_index import TXN_INDEX_SUFFIX, marker_of
-from kohort.broker.topic_settings import TopicConfig
 from kohort.errors import CorruptRecordError
 from kohort.lean import dataclass
 from kohort.records import BatchHeader

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kohort.broker.log.checkpoints import LeaderEpochs
@@ -25,14 +25,24 @@ from kohort.broker.log.files import DISK_FULL, Buffer, Files, replace_file
 from kohort.broker.log.producers import Completed, Producers
 from kohort.broker.log.segment import SNAPSHOT_SUFFIX, IndexMemory, Segment, file_name
 from kohort.broker.log.times import first_at_time, times_of
+from kohort.broker.log.topic_config import TopicConfig
 from kohort.broker.log.txn_index import AbortedTransaction, Marker, marker_of
-from kohort.broker.topic_settings import TopicConfig
 from kohort.errors import BrokerError, ErrorCode, StorageError
 from kohort.lean import quick
 from kohort.records import BatchHeader, stamp
 
 if TYPE_CHECKING:
-    from kohort.broker._lane import Run
+
+    class BatchRun(BatchHeader):
+        """Several checked batches of one turn, written together; the fast path makes them."""
+
+        @property
+        def entries(self) -> Sequence[BatchHeader]: ...
+
+        marks: list[tuple[int, int, int, int]]
+
+        def stamped(self, offset: int, position: int, leader_epoch: int) -> list[memoryview]: ...
+
 
 log = logging.getLogger("kohort.broker")
 
@@ -216,8 +226,6 @@ class PartitionLog:
         config, append_time = self.config, None
         if config.log_append_time:
             append_time = now_ms
-        else:
-            self._check_times(header, now_ms)
         if self._must_roll(header, now_ms):
             self._guarded(self.roll)
         segment = self.segments[-1]
@@ -244,7 +252,7 @@ class PartitionLog:
         mark = Mark(end, segment, position + header.size)
         return Appended(base_offset, end - 1, reported, mark, False)
 
-    def append_run(self, run: Run, now_ms: int) -> Appended | None:
+    def append_run(self, run: BatchRun, now_ms: int) -> Appended | None:
         """Append several checked batches in one write; None, and nothing done, where they must go
         one by one. Raises BrokerError; then nothing has changed.
 
@@ -255,8 +263,6 @@ class PartitionLog:
             self.offline
             or self.closed
             or config.log_append_time
-            or run.max_timestamp - now_ms > config.timestamp_after_max_ms
-            or (0 <= run.base_timestamp < now_ms - config.timestamp_before_max_ms)
             or run.size > config.segment_bytes
             or run.last_offset_delta > _MAX_DELTA  # in an empty segment, too
             or self._must_roll(run, now_ms)
@@ -277,18 +283,6 @@ class PartitionLog:
         mark: Mark = quick(Mark, (end, segment, position + run.size))
         appended: Appended = quick(Appended, (base_offset, end - 1, -1, mark, False))
         return appended
-
-    def _check_times(self, header: BatchHeader, now_ms: int) -> None:
-        config = self.config
-        if header.max_timestamp - now_ms > config.timestamp_after_max_ms or (
-            header.base_timestamp >= 0
-            and now_ms - header.base_timestamp > config.timestamp_before_max_ms
-        ):
-            raise BrokerError(
-                ErrorCode.INVALID_TIMESTAMP,
-                f"the batch's timestamps ({header.base_timestamp} to {header.max_timestamp}) are "
-                f"out of the range that the topic accepts around the broker's time {now_ms}",
-            )
 
     def _must_roll(self, header: BatchHeader, now_ms: int) -> bool:
         active = self.segments[-1]

@@ -1,4 +1,4 @@
-"""The invariants (reliability.md 3) as checks on a simulated world.
+"""The invariants (docs/invariants.md) as checks on a simulated world.
 
 Rules:
 - A check is a small function that is named by its code; it raises `Violation` and changes nothing.
@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kohort.client.types import TopicPartition
+from kohort.client.common.types import TopicPartition
 from kohort.records import Record
 from kohort.simulator.checks.consumer import ConsumerChecks
 from kohort.simulator.checks.coordinator import CoordinatorChecks
 from kohort.simulator.checks.fetches import FetchChecks
 from kohort.simulator.checks.liveness import Liveness
-from kohort.simulator.checks.lives import LifeChecks
+from kohort.simulator.checks.liveness_client import LifeChecks
 from kohort.simulator.checks.offsets import OffsetChecks
 from kohort.simulator.checks.reads import ReadChecks
 from kohort.simulator.checks.violation import Violation

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kohort.client.types import TopicPartition
+from kohort.client.common.types import TopicPartition
 from kohort.records import Record
 from kohort.simulator.checks.violation import demand
 from kohort.simulator.views import look_at
 from kohort.wire.messages.offset_commit_request import OffsetCommitRequest
 
 if TYPE_CHECKING:
-    from kohort.client.positions import OffsetReset
+    from kohort.client.consumer.plan.positions import OffsetReset
     from kohort.simulator.caller import Application
     from kohort.simulator.checks.offsets import OffsetChecks
     from kohort.simulator.logs import TopicLog

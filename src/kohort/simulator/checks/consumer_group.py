@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kohort.group.consumer_group import ConsumerGroup
-from kohort.group.consumer_records import ConsumerEntry, Current, Field, GroupMetadata
-from kohort.group.consumer_states import ConsumerState, MemberState
+from kohort.group.coordinator.state.consumer_group import ConsumerGroup
+from kohort.group.coordinator.state.consumer_records import (
+    ConsumerEntry,
+    Current,
+    Field,
+    GroupMetadata,
+)
+from kohort.group.coordinator.state.consumer_table import ConsumerState, MemberState
 from kohort.simulator.checks.plans import g14_plan_is_level
 from kohort.simulator.checks.violation import demand
 from kohort.simulator.views import MemberLook

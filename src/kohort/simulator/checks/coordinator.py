@@ -11,11 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from kohort.group.consumer_records import ConsumerEntry, Current, Field, GroupMetadata
-from kohort.group.durable import DurableState
-from kohort.group.live import Group
-from kohort.group.records import GroupEntry, StoredGroup, decode_record
-from kohort.group.states import GroupState
+from kohort.group.coordinator.state.classic_group import Group
+from kohort.group.coordinator.state.classic_records import GroupEntry, StoredGroup, decode_record
+from kohort.group.coordinator.state.classic_table import GroupState
+from kohort.group.coordinator.state.consumer_records import (
+    ConsumerEntry,
+    Current,
+    Field,
+    GroupMetadata,
+)
+from kohort.group.coordinator.state.durable_state import DurableState
 from kohort.simulator.checks import consumer_group
 from kohort.simulator.checks.plans import (
     g2_plan_is_legal,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kohort.client.types import TopicPartition
+from kohort.client.common.types import TopicPartition
 from kohort.errors import BrokerError
 from kohort.simulator.checks.violation import demand
 from kohort.wire.messages.fetch_request import FetchRequest

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from kohort.client.types import TopicPartition
+from kohort.client.common.types import TopicPartition
 from kohort.simulator.checks.violation import demand
 from kohort.simulator.conditions import state_of
 
 if TYPE_CHECKING:
-    from kohort.client.subscription import Subscription
+    from kohort.client.consumer.plan.subscription import Subscription
     from kohort.simulator.checks.consumer import ConsumerChecks
     from kohort.simulator.world import World
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kohort.client.types import TopicPartition
-from kohort.group.records import OffsetEntry, decode_record
+from kohort.client.common.types import TopicPartition
+from kohort.group.coordinator.state.classic_records import OffsetEntry, decode_record
 from kohort.simulator.checks.violation import demand
 from kohort.wire import Message
 from kohort.wire.messages.offset_commit_response import OffsetCommitResponse

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from kohort.group.records import StoredGroup
+from kohort.group.coordinator.state.classic_records import StoredGroup
 from kohort.simulator.checks.violation import demand
 from kohort.wire import decode_versioned
 from kohort.wire.messages.consumer_protocol_assignment import ConsumerProtocolAssignment

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from kohort.client.types import TopicPartition
+from kohort.client.common.types import TopicPartition
 from kohort.errors import ErrorCode
 from kohort.simulator.checks.violation import demand
 from kohort.wire.messages.offset_fetch_request import OffsetFetchRequest

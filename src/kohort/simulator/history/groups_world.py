@@ -20,10 +20,10 @@ from functools import partial
 from itertools import count
 
 from kohort.errors import BrokerError, ConnectionFailedError, ErrorCode, KafkaTimeoutError
-from kohort.group.effects import Effects, GroupRecord, Reply, RequestContext
-from kohort.group.member_effects import Assign, Effect, Fatal, FindCoordinator, Revoke, Send
-from kohort.group.shard import GroupShard
-from kohort.group.topics import TopicImage, TopicsImage
+from kohort.group.coordinator.shard import GroupShard
+from kohort.group.coordinator.state.effects import Effects, GroupRecord, Reply, RequestContext
+from kohort.group.coordinator.state.topics_image import TopicImage, TopicsImage
+from kohort.group.member.effects import Assign, Effect, Fatal, FindCoordinator, Revoke, Send
 from kohort.simulator.history.members import GROUP, HOST, Machine, Protocol, topic_id
 from kohort.simulator.history.network import Link, Station
 from kohort.simulator.history.plan import Plan

@@ -7,9 +7,9 @@ from typing import Protocol as Interface
 
 from kohort.group.assignors import GroupView, MemberView, TopicView, make_assignors
 from kohort.group.assignors.uniform import UniformAssignor
-from kohort.group.config import GroupConfig
-from kohort.group.consumer_member import ConsumerMember
-from kohort.group.consumer_records import (
+from kohort.group.coordinator.shard import GroupShard
+from kohort.group.coordinator.state.config import GroupConfig
+from kohort.group.coordinator.state.consumer_records import (
     Current,
     MemberMetadata,
     current_record,
@@ -18,13 +18,13 @@ from kohort.group.consumer_records import (
     target_epoch_record,
     target_record,
 )
-from kohort.group.consumer_states import MemberState
-from kohort.group.effects import GroupRecord
-from kohort.group.member import ClassicMember
-from kohort.group.member_config import MemberConfig
-from kohort.group.member_effects import Effect
-from kohort.group.shard import GroupShard
-from kohort.group.topics import TopicsImage, metadata_hash
+from kohort.group.coordinator.state.consumer_table import MemberState
+from kohort.group.coordinator.state.effects import GroupRecord
+from kohort.group.coordinator.state.topics_image import TopicsImage, metadata_hash
+from kohort.group.member.classic import ClassicMember
+from kohort.group.member.config import MemberConfig
+from kohort.group.member.consumer import ConsumerMember
+from kohort.group.member.effects import Effect
 from kohort.simulator.history.ledger import KEEP_ALIVE
 from kohort.simulator.history.plan import Timing
 from kohort.wire import Message

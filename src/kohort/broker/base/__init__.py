@@ -1,0 +1,1 @@
+"""What every part of the broker builds on: configuration, environment, requests."""

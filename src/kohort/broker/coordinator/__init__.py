@@ -1,0 +1,1 @@
+"""The shells around the coordinators' shards: append records, replay them, send replies."""

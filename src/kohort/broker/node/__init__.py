@@ -1,0 +1,1 @@
+"""One broker node's life, and the nodes of a process."""

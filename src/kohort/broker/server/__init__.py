@@ -1,0 +1,1 @@
+"""Listeners and client connections, and `Broker`, which puts all parts together."""

@@ -1,0 +1,1 @@
+"""What a broker process keeps: topics, partitions, leadership, quotas, fetch sessions."""

@@ -1,0 +1,92 @@
+"""When logs are compacted: one at a time, between other work.
+
+A log that somebody reads in pieces (a group shard that is being loaded) is left alone meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Protocol
+
+from kohort.broker.log.cleaner import clean, worth_cleaning
+from kohort.broker.log.log import PartitionLog
+from kohort.broker.state.partition import Partition
+from kohort.errors import BrokerError, CorruptRecordError
+
+if TYPE_CHECKING:
+    from kohort.broker.base.env import Env
+    from kohort.broker.log.files import Files
+
+log = logging.getLogger("kohort.broker")
+
+
+class CleanerServices(Protocol):
+    """What the cleaner needs of the broker."""
+
+    files: Files
+    env: Env
+    durable: bool
+
+    def opened(self) -> list[Partition]:
+        """The partitions whose logs are open."""
+        ...
+
+
+class CompactionSchedule:
+    """The cleaner of a process."""
+
+    def __init__(self, services: CleanerServices) -> None:
+        self._services = services
+        self._cleaned_to: dict[bytes, int] = {}
+        """By topic id and partition: where the last pass ended."""
+        self._running = False
+
+    def look(self) -> None:
+        """Begin with a log that is worth it, if there is one and none is being cleaned."""
+        if self._running:
+            return
+        for partition in self._services.opened():
+            opened = partition.log
+            if opened is None or not opened.config.compact or opened.offline or opened.pins:
+                continue
+            if self._worth(partition, opened):
+                self._running = True
+                steps = clean(
+                    self._services.files,
+                    opened,
+                    self._services.env.wall_ms(),
+                    durable=self._services.durable,
+                )
+                self._step(partition, steps)
+                return
+
+    def _worth(self, partition: Partition, opened: PartitionLog) -> bool:
+        try:
+            return worth_cleaning(opened, self._cleaned_to.get(_id(partition), 0))
+        except (OSError, CorruptRecordError) as error:
+            partition.fail(f"it cannot be read: {error}")
+            return False
+
+    def _step(self, partition: Partition, steps: Generator[int, None, None]) -> None:
+        opened = partition.log
+        if opened is None or opened.closed or opened.pins:
+            self._running = False
+            steps.close()
+            return
+        try:
+            done = next(steps, None)
+        except (OSError, BrokerError, CorruptRecordError) as error:
+            self._running = False
+            partition.fail(f"compaction failed: {error}")
+            return
+        if done is None:
+            self._running = False
+            return
+        if done:
+            self._cleaned_to[_id(partition)] = done
+        self._services.env.call_soon(self._step, partition, steps)
+
+
+def _id(partition: Partition) -> bytes:
+    return partition.topic.topic_id + partition.index.to_bytes(4, "big")

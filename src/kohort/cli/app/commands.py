@@ -1,0 +1,238 @@
+"""`kohort app`: run the handlers of an `App`, and look at its retry topics.
+
+Rules:
+- MODULE:NAME is imported as Python does it, with the present directory first; FILE.py:NAME too.
+- SIGTERM and Ctrl-C let what was begun end, for at most `--drain`; what became of it is told.
+- SIGUSR1 tells what every partition is doing, on standard error, and changes nothing.
+- Exit codes: 4 when records were given up at the end, 3 when `check` found something to mend.
+
+Shell: a signal, and a thread that answers it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kohort.cli.common.connect import Client, client_options, open_admin
+from kohort.cli.common.output import output_option, printable, show
+from kohort.cli.common.root import EXIT_CHECK_FAILED, EXIT_PARTIAL, OPTIONAL, CommandGroup
+from kohort.config import nearest
+from kohort.errors import ConfigError, KohortError
+
+if TYPE_CHECKING:
+    from kohort.processing.app import App
+    from kohort.processing.engine.failures import FailedAttempt
+
+SHOWN_PER_SECOND = 20
+MOST_KINDS = 1_000
+COLUMNS = ("topic", "state", "partitions", "problem", "command")
+EXAMPLES = """\b
+Examples:
+  kohort app run billing:app
+  kohort app run services/billing.py:app --workers 32 --drain 30s
+  kohort app run billing:app -b broker:9092 --config production.toml
+"""
+CHECK_EXAMPLES = """\b
+Examples:
+  kohort app check billing:app
+  kohort app check billing:app -o json
+"""
+
+
+@click.group("app", cls=CommandGroup)
+def app_group() -> None:
+    """Run the handlers of an App written in Python."""
+
+
+@app_group.command(epilog=EXAMPLES)
+@click.argument("app", metavar="MODULE:NAME")
+@click.option(
+    "--workers", type=click.IntRange(1, 10_000), help="Workers of each kind; the app's by default."
+)
+@click.option(
+    "--drain", metavar="TIME", help="How long what was begun may take to end, such as 30s."
+)
+@click.option(
+    "-q", "--quiet", is_flag=True,
+    help="Say nothing of troubles that may pass, nor of attempts that are retried.",
+)  # fmt: skip
+@client_options
+def run(app: str, workers: int | None, drain: str | None, quiet: bool, client: Client) -> int:
+    """Handle records until SIGTERM or Ctrl-C, then end cleanly and tell what became of them.
+
+    Failed attempts are shown on standard error: topic, partition, offset, attempt, next try; at
+    most 20 a second.
+
+    `kill -USR1 PID` makes it tell what every partition is doing, and why one stands still.
+    """
+    found = _found(app, client)
+    found.configure(workers=workers, drain=drain)
+    _reach(found)
+    _tell_on_request(found)
+    found.on_failure(ShownFailures(quiet=quiet))
+    # What is shown of failures is not to stand there twice, as a log entry, too.
+    logging.getLogger("kohort.processing").addFilter(lambda entry: not hasattr(entry, "failed"))
+    click.echo(f"app {found.group} reads {', '.join(found.topics)} on {found.servers}", err=True)
+    ended = found.run(on_trouble=None if quiet else _tell)
+    click.echo(str(ended))
+    if ended.clean:
+        return 0
+    click.echo(
+        f"{ended.given_up:,} records were still being worked on when --drain was over; they are "
+        "done again by whoever owns their partitions next",
+        err=True,
+    )
+    return EXIT_PARTIAL
+
+
+@app_group.command(epilog=CHECK_EXAMPLES)
+@click.argument("app", metavar="MODULE:NAME")
+@output_option
+@client_options
+def check(app: str, output: str, client: Client) -> int:
+    """Look at every retry topic; print the commands that create or mend them. Nothing is changed.
+
+    `run` creates what is missing by itself, where it may; this is for where it may not.
+    """
+    found = _found(app, client)
+    _reach(found)
+    states = found.check()
+    wrong = [state for state in states if state.wrong]
+    if output != "table":
+        rows = [
+            {
+                "topic": state.spec.name,
+                "state": "unfit" if state.exists and state.wrong else "fit" if state.exists
+                else "missing",
+                "partitions": state.spec.partitions, "problem": state.wrong or None,
+                "command": state.command or None,
+            }
+            for state in states
+        ]  # fmt: skip
+        show(rows, COLUMNS, output)
+        return EXIT_CHECK_FAILED if wrong else 0
+    for state in wrong:
+        click.echo(f"{state.spec.name}: {state.wrong}", err=True)
+    for state in wrong:
+        if state.command:  # nothing but a program empties a tier
+            click.echo(state.command)
+    if not wrong:
+        click.echo(f"all {len(states)} retry topics of app {found.group} are fit")
+    return EXIT_CHECK_FAILED if wrong else 0
+
+
+class ShownFailures:
+    """Failed attempts on standard error, as many in a second as somebody may read."""
+
+    def __init__(self, *, quiet: bool = False, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._quiet = quiet
+        self._now_s = now_s
+        self._second_s = 0.0
+        self._shown = self._left_out = 0
+        self._kinds = set[str]()
+
+    def __call__(self, failed: FailedAttempt) -> None:
+        """Show it, unless too much was shown in this second; then it is counted."""
+        if self._quiet and not failed.dead:
+            return
+        if (now_s := self._now_s()) - self._second_s >= 1:
+            if self._left_out:
+                click.echo(f"{self._left_out:,} more attempts failed, not shown", err=True)
+            self._second_s, self._shown, self._left_out = now_s, 0, 0
+        if self._shown < SHOWN_PER_SECOND:
+            self._shown += 1
+            self._show(failed)
+        else:
+            self._left_out += 1
+
+    def _show(self, failed: FailedAttempt) -> None:
+        """One line; with the traceback for the first of a kind that nobody raised on purpose."""
+        click.echo(printable(str(failed)), err=True)
+        known = failed.fingerprint in self._kinds or len(self._kinds) >= MOST_KINDS
+        if failed.stack and not failed.on_purpose and not known:
+            self._kinds.add(failed.fingerprint)
+            click.echo(failed.stack.rstrip(), err=True)
+
+
+def _tell(trouble: str) -> None:
+    click.echo(f"trouble: {trouble}" if trouble else "the trouble is over", err=True)
+
+
+def _tell_on_request(app: App) -> None:
+    def told() -> None:
+        click.echo(str(app.health()), err=True)
+
+    def asked(number: int, frame: object) -> None:
+        del number, frame  # not here: the thread that the signal interrupts may hold a lock
+        threading.Thread(target=told, name="kohort-health", daemon=True).start()
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGUSR1, asked)
+
+
+def _reach(app: App) -> None:
+    """Raise ConnectionFailedError when the app's cluster does not answer: nothing is begun."""
+    with open_admin(app.way):
+        return
+
+
+def _found(name: str, client: Client) -> App:
+    """The app, told what the command line says."""
+    app = load_app(name)
+    given = client.given()
+    servers = given.pop("bootstrap_servers", None)
+    app.configure(bootstrap_servers=servers, client=given)
+    return app
+
+
+def load_app(name: str) -> App:
+    """The `App` of MODULE:NAME or FILE.py:NAME; NAME may be left out when it is `app`.
+
+    Raises ConfigError when there is none.
+    """
+    from kohort.processing.app import App
+
+    where, _, attribute = name.partition(":")
+    attribute = attribute or "app"
+    module = _module(where)
+    value = getattr(module, attribute, None)
+    if isinstance(value, App):
+        return value
+    apps = [key for key, each in vars(module).items() if isinstance(each, App)]
+    near = nearest(attribute, apps) or next(iter(apps), None)
+    hint = f" Did you mean {where}:{near}?" if near else " It has no App at all."
+    raise ConfigError(f"{name}: {where} has no App called {attribute!r}.{hint}")
+
+
+def _module(where: str) -> object:
+    path = Path(where)
+    directory = path.resolve().parent if path.suffix == ".py" else Path.cwd()
+    if path.suffix == ".py" and not path.is_file():
+        raise ConfigError(f"there is no file {where}")
+    if str(directory) not in sys.path:
+        sys.path.insert(0, str(directory))
+    module = path.stem if path.suffix == ".py" else where
+    try:
+        return importlib.import_module(module)
+    except KohortError:
+        raise
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] in OPTIONAL:
+            raise  # an extra of ours is missing, which `app` explains
+        raise ConfigError(
+            f"{where}: {error}; is it spelt right, and run from its directory?"
+        ) from error
+    except Exception as error:  # the module is its author's: anything may come out of it
+        raise ConfigError(
+            f"{where} could not be imported: {type(error).__name__}: {error}"
+        ) from error

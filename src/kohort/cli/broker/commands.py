@@ -1,0 +1,200 @@
+"""`kohort broker run`: the embedded broker as a process.
+
+Rules: flags win over the file, the file over the defaults; what is wrong is told before the data
+directory is touched.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kohort.cli.broker.nodes import COMMANDS
+from kohort.cli.common.connect import key_values
+from kohort.cli.common.root import CommandGroup
+from kohort.errors import ConfigError
+from kohort.settings import COMMAND_LINE, Setting, read_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kohort.broker import Broker, BrokerConfig
+    from kohort.broker.control.port import Control
+
+DEFAULT_PORT = 9092
+CONTROL_LOG = 10_000
+"""Requests that are kept for `kohort faults requests`."""
+EXAMPLES = """\b
+Examples:
+  kohort broker run
+  kohort broker run --data-dir ./data --port 9092
+  kohort broker run --nodes 3 --racks a,b,c
+  KOHORT_USERS="alice:secret" kohort broker run --data-dir ./data
+  kohort broker run --nodes 3 --control 9690
+  kohort broker run --port 0 -X message.max.bytes=16MiB -X auto.create.topics.enable=false
+"""
+
+
+@click.group(cls=CommandGroup)
+def broker() -> None:
+    """Run the embedded broker, and let its nodes fail."""
+
+
+for command in COMMANDS:
+    broker.add_command(command)
+
+
+@broker.command(epilog=EXAMPLES)
+@click.option("--data-dir", type=click.Path(file_okay=False), help="Where the log is kept.")
+@click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
+@click.option("--port", type=int, help=f"0 takes any free one.  [default: {DEFAULT_PORT}]")
+@click.option("--nodes", type=int, help="Nodes in this process, on ports in a row.  [default: 1]")
+@click.option("--racks", metavar="RACK,...", help="The rack of each node.")
+@click.option(
+    "--durability",
+    type=click.Choice(["fsync", "os", "memory"]),
+    help="When a write is safe: on disk, with the system, or nowhere.  [default: fsync; "
+    "memory without --data-dir]",
+)
+@click.option("--partitions", type=int, help="Partitions of topics that are made on first use.")
+@click.option(
+    "--control", "control_port", type=click.IntRange(0, 65_535), metavar="PORT",
+    help="Take faults on this port of 127.0.0.1 (0: any free one); see kohort faults.",
+)  # fmt: skip
+@click.option("--allow-open", is_flag=True, help="Listen beyond this machine, with no password.")
+@click.option(
+    "--user",
+    "users",
+    multiple=True,
+    metavar="NAME:PASSWORD",
+    envvar="KOHORT_USERS",
+    help="A user who may log in (docs/security.md); may be given again. Others on the machine see "
+    "it here: better in $KOHORT_USERS (with blanks between users) or a file.",
+)
+@click.option(
+    "--users-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A file with a NAME:PASSWORD in each line.",
+)
+@click.option("-X", "properties", multiple=True, metavar="KEY=VALUE", help="Any broker setting.")
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A .properties or .toml file with broker settings.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Say more on standard error.")
+def run(
+    data_dir: str | None,
+    host: str | None,
+    port: int | None,
+    nodes: int | None,
+    racks: str | None,
+    durability: str | None,
+    partitions: int | None,
+    control_port: int | None,
+    allow_open: bool,
+    users: tuple[str, ...],
+    users_file: Path | None,
+    properties: tuple[str, ...],
+    config_file: Path | None,
+    verbose: bool,
+) -> None:
+    """Run a broker until it is interrupted.
+
+    Prints one line on standard output when it is ready: `ready on HOST:PORT`, with several nodes
+    all of their addresses, with commas between.
+    """
+    from kohort.broker import BrokerConfig, serve
+
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    values: dict[str, Any] = {"port": DEFAULT_PORT}
+    told = read_settings(config_file) if config_file else []
+    told += [Setting(k, v, COMMAND_LINE) for k, v in key_values(properties, "-X").items()]
+    for setting in told:
+        if setting.name not in BrokerConfig.field_names():
+            raise BrokerConfig.unknown(setting.key)
+        values[setting.name] = setting.value
+    flags = {
+        "data_dir": data_dir, "host": host, "port": port, "durability": durability,
+        "nodes": nodes, "broker_rack": racks, "num_partitions": partitions,
+        "allow_open": allow_open or None,
+    }  # fmt: skip
+    values |= {key: value for key, value in flags.items() if value is not None}
+    _add_users(values, [*_one_each(users), *_lines(users_file)])
+    values.setdefault("durability", "fsync" if values.get("data_dir") else "memory")
+    config = BrokerConfig.from_mapping(values)
+
+    def ready(started: Broker) -> None:
+        kept = "nothing is kept" if config.durability == "memory" else f"kept in {config.data_dir}"
+        click.echo(f"ready on {started.bootstrap} (durability {config.durability}, {kept})")
+
+    if control_port is None:
+        serve(config, ready=ready)
+    else:
+        _serve_controlled(config, ready, control_port)
+
+
+def _serve_controlled(
+    config: BrokerConfig, ready: Callable[[Broker], object], control_port: int
+) -> None:
+    """Serve, with a control port. Raises ConfigError where it would go round the passwords."""
+    from kohort.broker import serve
+    from kohort.broker.control.port import Control
+    from kohort.broker.faults.gate import FaultInjector
+
+    token = os.environ.get("KOHORT_CONTROL_TOKEN", "")
+    if "SASL" in config.security_protocol and not token:
+        raise ConfigError(
+            "--control would let everybody on this machine past the passwords of this broker; set "
+            "a token for it in $KOHORT_CONTROL_TOKEN"
+        )
+    gate = FaultInjector(CONTROL_LOG)
+    controls: list[Control] = []
+
+    def begin(started: Broker) -> None:
+        controls.append(Control(started, gate, control_port, token))
+        click.echo(f"control on {controls[0].address}", err=True)
+        ready(started)
+
+    try:
+        serve(config, begin, gate)
+    finally:
+        for control in controls:
+            control.close()
+
+
+def _one_each(users: tuple[str, ...]) -> tuple[str, ...]:
+    """The users of the command line. Raises ConfigError for several of them in one."""
+    for entry in users:
+        if "," in entry:
+            raise ConfigError(
+                f"the entry of user {entry.partition(':')[0]!r} has a comma; between users stand "
+                'blanks ($KOHORT_USERS="alice:secret bob:other"), or --user is given again for '
+                "each; a password with a comma stands in a --users-file"
+            )
+    return users
+
+
+def _lines(path: Path | None) -> list[str]:
+    """The lines of a file that say something; `#` begins a comment."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path else []
+    return [line for line in lines if line.strip() and not line.startswith("#")]
+
+
+def _add_users(values: dict[str, Any], users: list[str]) -> None:
+    """Users of the command line beside those of the settings; where there are any, SASL is on."""
+    if not users:
+        return
+    held = values.get("sasl_users", ())
+    held = tuple(held.split(",")) if isinstance(held, str) else tuple(held)
+    values["sasl_users"] = (*held, *users)
+    tls = bool(values.get("ssl_certificate_location"))
+    values.setdefault("security_protocol", "SASL_SSL" if tls else "SASL_PLAINTEXT")

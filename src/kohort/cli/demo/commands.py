@@ -1,0 +1,85 @@
+"""`kohort demo flights`: the main job on a year of real flights."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kohort.cli.common.root import EXIT_CHECK_FAILED, CommandGroup
+
+if TYPE_CHECKING:
+    from kohort.demo.flights_run import FlightsRun, RunSettings
+
+EXAMPLES = """\b
+Examples:
+  kohort demo flights
+  kohort demo flights --limit 20000 --dir /tmp/demo
+  kohort demo flights --resume
+"""
+
+
+@click.group(cls=CommandGroup)
+def demo() -> None:
+    """The main job on a year of real flights."""
+
+
+@demo.command(epilog=EXAMPLES)
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("build/demo"),
+    show_default=True,
+    help="Where everything is kept.",
+)
+@click.option("--resume", is_flag=True, help="Go on with the run that is there.")
+@click.option("--limit", type=int, help="Only the first so many flights.")
+@click.option("--store", help="Database URL: sqlite:///FILE or postgresql://…  [default: SQLite]")
+@click.option("--retries", default="2s 2s 5s 5s 5s 10s", show_default=True, help="The tiers.")
+@click.option("--master", default="local[2]", show_default=True, help="Spark master URL.")
+@click.option("--keep-broker", is_flag=True, help="Leave the broker running afterwards.")
+def flights(
+    directory: Path,
+    resume: bool,
+    limit: int | None,
+    store: str | None,
+    retries: str,
+    master: str,
+    keep_broker: bool,
+) -> int:
+    """Load a year of flights, with retries, and balance the books.
+
+    Exit code 3 when the books do not balance. Killed at any moment, go on with --resume.
+    """
+    from kohort.demo.flights_run import FlightsRun, RunSettings
+
+    settings = RunSettings(store=store, retries=retries, limit=limit, master=master)
+    run = FlightsRun(directory, lambda text: click.echo(f"==> {text}", err=True))
+    return _run(run, settings, resume, keep_broker)
+
+
+def _run(run: FlightsRun, settings: RunSettings, resume: bool, keep_broker: bool) -> int:
+    from kohort.cli.common.user_files import interruptible
+    from kohort.demo.flights_report import text_of, write_report
+    from kohort.demo.progress import Bar
+
+    with interruptible():  # SIGTERM, too, is to leave no broker behind
+        try:
+            run.prepare(settings, resume=resume)
+            with Bar(sys.stderr) as bar:
+                run.run(bar.show)
+            facts = run.facts()
+        except KeyboardInterrupt:
+            again = f"kohort demo flights --resume --dir {run.directory}"
+            click.echo(f"\nstopped; `{again}` goes on", err=True)
+            raise
+        finally:
+            if not keep_broker:
+                run.close()
+    as_json, as_html = write_report(facts, run.directory)
+    click.echo(text_of(facts))
+    click.echo(f"\n{as_json}\n{as_html}")
+    return EXIT_CHECK_FAILED if facts.problems else 0

@@ -1,0 +1,174 @@
+"""`kohort failed redrive`: send failed records back for another round, after a look at which.
+
+Rules (spec 5.6): a preview comes first, and a question, unless `--yes` is given. Ctrl-C stops after
+the page at hand; the same `--id` goes on. Nothing is deleted.
+
+Shell: clock, signals.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kohort.cli.common.connect import Client, client_options
+from kohort.cli.dlq.commands import failed
+from kohort.errors import ConfigError
+from kohort.signals import handled
+
+if TYPE_CHECKING:
+    from kohort.retry.redrive import Edit, Redrive, Report
+
+_OFFSETS = re.compile(r"(\d+):(\d+)(?:-(\d+))?")
+EXAMPLES = """\b
+Examples:
+  kohort failed redrive --topic orders --group billing --reason down --dry-run
+  kohort failed redrive --topic orders --group billing --id after-the-outage --rate 100 --yes
+  kohort failed redrive --topic orders --group billing --offsets 3:10-20 --to tier:30m
+"""
+
+
+@failed.command("redrive", epilog=EXAMPLES)
+@click.option("--topic", required=True, help="The source topic.")
+@click.option("--group", required=True, help="The group that retries.")
+@click.option("--id", "redrive_id", help="The redrive's name; the same one goes on where it was.")
+@click.option("--reason", help="Only failures of this reason.")
+@click.option("--error-class", help="Only failures of this exception class.")
+@click.option("--fingerprint", help="Only failures of this fingerprint.")
+@click.option("--since", metavar="TIME", help="Failed since 2026-01-31T06:00Z, or since -2h.")
+@click.option(
+    "--offsets", multiple=True, metavar="P:FROM-TO",
+    help="Only these offsets of the failed topic, both included; may be given several times.",
+)  # fmt: skip
+@click.option(
+    "--to", "target", default="entry", show_default=True,
+    help="entry (this group alone), tier:30m, or topic:NAME.",
+)  # fmt: skip
+@click.option("--retries", help="The group's delays, when --to is a tier: '5m 30m 1h'.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Records a second.")
+@click.option(
+    "--edit", "edit_file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A Python file with edit(key, value, headers) -> the same three, or None to leave out.",
+)  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Show what would be sent; send nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--cancel", is_flag=True, help="Forget how far --id has come, and stop there.")
+@click.option(
+    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
+    help="What is printed.",
+)  # fmt: skip
+@client_options
+def redrive(
+    topic: str, group: str, redrive_id: str | None, reason: str | None, error_class: str | None,
+    fingerprint: str | None, since: str | None, offsets: tuple[str, ...], target: str,
+    retries: str | None, rate: float | None, edit_file: Path | None, dry_run: bool, yes: bool,
+    cancel: bool, output: str, client: Client,
+) -> None:  # fmt: skip
+    """Send records of the failed topic back for another round.
+
+    They go to the group's own entry topic, so that no other group reads them again; the program
+    that retries must run, or be started, to handle them. For pipelines with a ledger the ledger
+    decides which copies count, and a second one is inert.
+    """
+    from kohort.cli.common.positions import parse_time
+    from kohort.retry.policy import RetryPolicy, RetryTopics
+    from kohort.retry.redrive import Choice, Redrive
+
+    if cancel and not redrive_id:
+        raise click.UsageError("--cancel needs the --id of the redrive")
+    now_ms = time.time_ns() // 1_000_000
+    since_ms = None if since is None else parse_time(since, now_ms)
+    choice = Choice(reason, error_class, fingerprint, since_ms, _ranges(offsets))
+    name = redrive_id or time.strftime("%Y%m%d-%H%M%S", time.gmtime(now_ms / 1_000))
+    topics = RetryTopics(topic, group, RetryPolicy.parse(retries or ""))
+    job = Redrive(name, topics, client.common(), choice, target=target, edit=_edit_of(edit_file))
+    if cancel:
+        job.cancel()
+        _say(output, f"redrive {name} is forgotten; what it sent stays sent", {"cancelled": name})
+        return
+    preview = job.preview()
+    if dry_run or not preview.sent:
+        _show(name, preview, output, sent=False)
+        if not dry_run and output == "text":
+            click.echo(f"nothing was sent: {_why_nothing(name, preview)}", err=True)
+        return
+    if not yes:
+        _show(name, preview, "text", sent=False)
+        these = "this record" if preview.sent == 1 else f"these {preview.sent:,} records"
+        click.confirm(f"send {these} back?", abort=True)
+    _show(name, _run(job, rate), output, sent=True)
+
+
+def _why_nothing(name: str, preview: Report) -> str:
+    looked_at = preview.not_chosen + preview.inert + preview.again
+    if preview.unreadable:
+        return (
+            f"{preview.unreadable:,} of them are record batches that cannot be read; their bytes "
+            "are no records to be handled (`kohort failed show` prints them)"
+        )
+    if looked_at + preview.left_by_edit + preview.value_gone:
+        return "no failure is as asked; `kohort failed list` shows those there are"
+    return f"redrive {name} has been through all that failed before it began, or nothing has failed"
+
+
+def _run(job: Redrive, rate: float | None) -> Report:
+    """Run it; Ctrl-C stops it in order."""
+
+    with handled(lambda _: job.stop(), (signal.SIGINT,)):
+        return job.run(rate_per_s=rate)
+
+
+def _show(name: str, report: Report, output: str, *, sent: bool) -> None:
+    kinds = [
+        {"reason": reason, "error_class": error, "count": count}
+        for (reason, error), count in report.kinds.most_common()
+    ]
+    counts = {
+        "not_chosen": report.not_chosen, "inert": report.inert,
+        "sent_before": report.again,
+        "left_by_edit": report.left_by_edit, "value_gone": report.value_gone,
+        "unreadable": report.unreadable,
+    }  # fmt: skip
+    whole: dict[str, Any] = {
+        "schema": 1, "id": name, "sent" if sent else "would_send": report.sent, "kinds": kinds,
+        **counts, "finished": report.finished,
+    }  # fmt: skip
+    lines = [f"redrive {name}: {report.sent:,} {'sent' if sent else 'would be sent'}"]
+    lines += [f"  {k['count']:>8,}  {k['reason']}  {k['error_class']}" for k in kinds]
+    lines += [f"  {value:>8,}  {key.replace('_', ' ')}" for key, value in counts.items() if value]
+    if sent and not report.finished:
+        lines.append(f"stopped; `--id {name}` goes on from here")
+    _say(output, "\n".join(lines), whole)
+
+
+def _say(output: str, text: str, whole: dict[str, Any]) -> None:
+    click.echo(json.dumps(whole, indent=2) if output == "json" else text)
+
+
+def _ranges(texts: tuple[str, ...]) -> dict[int, list[tuple[int, int]]]:
+    """`3:10-20` or `3:10`: partition and offsets, both included."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for text in texts:
+        match = _OFFSETS.fullmatch(text)
+        if match is None:
+            raise click.UsageError(f"--offsets {text!r}: write PARTITION:FROM-TO, such as 3:10-20")
+        first = int(match[2])
+        found.setdefault(int(match[1]), []).append((first, int(match[3] or first) + 1))
+    return found
+
+
+def _edit_of(file: Path | None) -> Edit | None:
+    if file is None:
+        return None
+    edit = runpy.run_path(str(file)).get("edit")
+    if not callable(edit):
+        raise ConfigError(f"{file} has no function edit(key, value, headers)")
+    chosen: Any = edit
+    return chosen

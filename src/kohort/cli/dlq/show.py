@@ -1,0 +1,160 @@
+"""`kohort failed show`: one record with all of its attempts, its headers and its value.
+
+Rules (spec 5.6): by the ledger when there is one; else by the copies in the tiers and in the failed
+topic, of which the tiers keep theirs for a week. Only what is committed is looked at; nothing is
+changed.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kohort.cli.common.connect import Client, client_options, open_admin
+from kohort.cli.common.formats import iso_time
+from kohort.cli.common.ledger_source import (
+    LedgerSource,
+    Source,
+    TopicSource,
+    names_of,
+    source_options,
+    tiers_of,
+)
+from kohort.cli.common.output import as_table, printable
+from kohort.cli.dlq.commands import failed
+from kohort.errors import UsageError
+
+if TYPE_CHECKING:
+    from kohort.records import Record
+
+COLUMNS = ("attempt", "redrive", "became", "at", "waits_in", "reason", "error_class", "message")
+EXAMPLES = """\b
+Examples:
+  kohort failed show orders/3/1742 --topic orders --group billing
+  kohort failed show orders/3/1742 --store sqlite:///bills.db --name billing -o json
+"""
+
+
+@failed.command("show", epilog=EXAMPLES)
+@click.argument("record", metavar="TOPIC/PARTITION/OFFSET")
+@source_options
+@click.option(
+    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
+    help="What is printed.",
+)  # fmt: skip
+@client_options
+def show_failed(record: str, source: Source, output: str, client: Client) -> None:
+    """One record by its first place: every attempt, and what became of it.
+
+    ATTEMPT 0 is the first try; BECAME is what stands in the ledger, or why a copy was made.
+    """
+    copy: dict[str, Any] | None = None
+    if isinstance(source, LedgerSource):
+        attempts = _by_ledger(source, record)
+    else:
+        attempts, copy = _by_topics(source, record, client)
+    if not attempts:
+        raise UsageError(f"{record} has not failed here; `kohort failed list` shows what has")
+    if output == "json":
+        whole: dict[str, Any] = {"schema": 1, "record": record, "attempts": attempts, "copy": copy}
+        click.echo(json.dumps(whole, indent=2))
+        return
+    click.echo(as_table(attempts, COLUMNS))
+    if copy is not None:
+        click.echo("\n".join(_told(copy)))
+
+
+def _by_ledger(source: LedgerSource, record: str) -> list[dict[str, Any]]:
+    found = source.store.rows(source.name, "retry_id = ?", (record,))
+    rows = sorted(found, key=lambda row: (row.redrive_count, row.number))
+    return [
+        {
+            "attempt": row.number,
+            "redrive": row.redrive_count,
+            "became": row.status.value,
+            "at": iso_time(row.closed_ms or row.created_ms),
+            "waits_in": None if row.place is None or row.closed_ms else row.place.topic,
+            "reason": row.reason,
+            "error_class": row.error_class,
+            "message": row.error_message,
+        }
+        for row in rows
+    ]
+
+
+def _by_topics(
+    source: TopicSource, record: str, client: Client
+) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """Every copy of a record, and the last of them in full."""
+    from kohort.client.common.config import ConsumerConfig
+    from kohort.client.common.types import TopicPartition
+    from kohort.retry.headers import HeaderFault, parse
+    from kohort.retry.reading import pages_to_end
+
+    names = names_of(source)
+    with open_admin(client.common()) as admin:
+        counts = {t.name: t.partition_count for t in admin.list_topics()}
+    topics = [name for name in (*tiers_of(source, counts), names.failed) if name in counts]
+    settings = client.for_role(
+        ConsumerConfig, enable_auto_commit=False, auto_offset_reset="earliest",
+        allow_auto_create_topics=False, isolation_level="read_committed",
+    )  # fmt: skip
+    parts = [TopicPartition(name, p) for name in topics for p in range(counts[name])]
+    found: list[tuple[tuple[int, int, int], dict[str, Any], Record]] = []
+    for page in pages_to_end(ConsumerConfig.from_mapping(settings), parts):
+        for copy in page:
+            try:
+                retry = parse(copy.headers)
+            except HeaderFault:
+                continue  # not one of ours
+            if retry.origin.retry_id != record:
+                continue
+            ended = copy.topic == names.failed
+            line = {
+                "attempt": retry.number if ended else max(0, retry.number - 1),
+                "redrive": retry.redrive_count,
+                "became": retry.disposition.value,
+                "at": iso_time(retry.last_failed_at_ms),
+                "waits_in": copy.topic,
+                "reason": retry.reason,
+                "error_class": retry.error_class,
+                "message": retry.error_message,
+            }
+            order = (retry.redrive_count, retry.last_failed_at_ms, retry.number)
+            found.append((order, line, copy.detach()))
+    found.sort(key=lambda each: each[0])
+    return [line for _, line, _ in found], _in_full(found[-1][2]) if found else None
+
+
+def _in_full(copy: Record) -> dict[str, Any]:
+    return {
+        "key": _text(copy.key),
+        "value": _text(copy.value),
+        "headers": {name: _text(value) for name, value in copy.headers},
+        "stands_at": f"{copy.topic}/{copy.partition}/{copy.offset}",
+    }
+
+
+def _told(copy: dict[str, Any]) -> list[str]:
+    """The copy for people: where, what, its headers one by one, and the stack as it was."""
+    from kohort.retry.headers import ERROR_STACK
+
+    headers: dict[str, str | None] = dict(copy["headers"])
+    stack = headers.pop(ERROR_STACK, None) or ""
+    lines = ["", f"stands at: {copy['stands_at']}"]
+    lines += [f"{name}: {_shown(copy[name])}" for name in ("key", "value")]
+    lines.append("headers:" if headers else "headers: none")
+    lines += [f"  {printable(name)}: {_shown(value)}" for name, value in headers.items()]
+    if stack:
+        lines += ["stack:", *(f"  {printable(line)}" for line in stack.splitlines())]
+    return lines
+
+
+def _shown(text: str | None) -> str:
+    return "null" if text is None else printable(text)
+
+
+def _text(raw: bytes | None) -> str | None:
+    return None if raw is None else raw.decode("utf-8", "backslashreplace")

@@ -1,0 +1,174 @@
+"""`kohort faults`: what goes wrong in a broker that runs with `--control`, and what came to it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import urlencode
+
+import click
+
+from kohort.cli.common.control_port import ControlPort, control_option
+from kohort.cli.common.output import output_option, show
+from kohort.cli.common.root import CommandGroup
+
+KINDS = ("fail", "delay", "hold", "silence", "cut")
+ONCE = ("silence", "cut")
+ADD_EXAMPLES = """\b
+Examples:
+  kohort faults add fail OffsetCommit --error NOT_COORDINATOR --times 3 --control 9690
+  kohort faults add fail Produce --error NONE --error NOT_LEADER_OR_FOLLOWER --topic orders \
+--partition 0 --control 9690
+  kohort faults add delay Fetch --ms 200 --node 2 --control 9690
+  kohort faults add cut JoinGroup --handled --control 9690
+"""
+
+
+@click.group(cls=CommandGroup)
+def faults() -> None:
+    """Decide what goes wrong in a broker."""
+
+
+@faults.command(epilog=ADD_EXAMPLES)
+@click.argument("kind", type=click.Choice(KINDS))
+@click.argument("apis", nargs=-1, metavar="[API]...")
+@click.option(
+    "--error", "errors", multiple=True, metavar="NAME",
+    help="Of fail: an error for each request, in order; NONE lets one pass.",
+)  # fmt: skip
+@click.option("--ms", type=click.IntRange(min=1), help="Of delay: how late answers leave.")
+@click.option("--handled", is_flag=True, help="Of fail and cut: the request is carried out first.")
+@click.option(
+    "--times", type=click.IntRange(min=1),
+    help="Requests it meets, cut and silence 1; of fail, how often each error is answered.",
+)  # fmt: skip
+@click.option("--skip", type=click.IntRange(min=0), default=0, help="Let so many through first.")
+@click.option("--node", type=int, help="Only at this node.")
+@click.option("--topic", help="Only about this topic; others are served as usual.")
+@click.option("--partition", type=int, help="Only about this partition of the topic.")
+@click.option("--group", help="Only about this group.")
+@click.option("--transactional-id", help="Only of this transactional id.")
+@click.option("--client-id", help="Only from this client.")
+@control_option
+def add(
+    kind: str,
+    apis: tuple[str, ...],
+    errors: tuple[str, ...],
+    ms: int | None,
+    handled: bool,
+    times: int | None,
+    control: ControlPort,
+    **narrowed: Any,
+) -> None:
+    """Set a fault: the next requests of these APIs (none: of all) are met by it.
+
+    fail answers with errors, delay late, hold when the fault is removed, silence never; cut closes
+    the connection.
+    """
+    body: dict[str, Any] = {"then": kind, "api": list(apis)}
+    body |= {key: value for key, value in narrowed.items() if value is not None}
+    if kind == "fail":
+        body["errors"], body["times"] = [*errors], times and times * len(errors)
+    else:
+        body["times"] = times or (1 if kind in ONCE else None)
+        if errors:
+            raise click.UsageError("--error is for fail")
+    if kind == "delay" or ms is not None:
+        body["delay_ms"] = ms or 0
+    if handled:
+        body["handled"] = True
+    click.echo(f"fault {control.ask('POST', '/faults', body)['id']} is set")
+
+
+@faults.command(
+    epilog="\b\nExamples:\n"
+    "  kohort faults disk append --error ENOSPC --path 'orders-0/*' --after 3 --control 9690\n"
+)
+@click.argument("operation", type=click.Choice(["append", "sync", "read"]))
+@click.option(
+    "--error", type=click.Choice(["EIO", "ENOSPC", "EROFS"]), default="EIO", show_default=True,
+    help="The operating system's error.",
+)  # fmt: skip
+@click.option("--path", default="*", show_default=True, help="Files: TOPIC-PARTITION/*.")
+@click.option("--after", type=click.IntRange(min=0), default=0, help="So many succeed first.")
+@click.option("--times", type=click.IntRange(min=1), help="Calls that fail.  [default: all]")
+@control_option
+def disk(
+    operation: str, error: str, path: str, after: int, times: int | None, control: ControlPort
+) -> None:
+    """Let the broker's disk fail."""
+    body = {"operation": operation, "error": error, "path": path, "after": after, "times": times}
+    control.ask("POST", "/disk", body)
+    click.echo(f"{operation} fails with {error}")
+
+
+@faults.command(
+    epilog="\b\nExamples:\n  kohort faults limit ConsumerGroupHeartbeat -1 --control 9690\n"
+    "  kohort faults limit Fetch 11 --control 9690\n",
+    context_settings={"ignore_unknown_options": True},
+)
+@click.argument("api")
+@click.argument("max_version", type=int)
+@control_option
+def limit(api: str, max_version: int, control: ControlPort) -> None:
+    """Offer an API up to a version only (-1: not at all), as an older broker does."""
+    control.ask("POST", "/limits", {"api": api, "max_version": max_version})
+    click.echo(f"{api} is offered " + (f"up to {max_version}" if max_version >= 0 else "no more"))
+
+
+@faults.command(
+    "list",
+    epilog="\b\nExamples:\n  kohort faults list --control 9690\n"
+    "  kohort faults list --control 9690 -o json\n",
+)
+@control_option
+@output_option
+def list_faults(control: ControlPort, output: str) -> None:
+    """List the faults that are set, used up or not."""
+    rows: list[dict[str, Any]] = []
+    plain = ("id", "then", "api", "errors", "hits", "left", "times")
+    for fault in control.ask("GET", "/faults")["faults"]:
+        about = [f"{key}={value}" for key, value in fault.items() if key not in plain]
+        rows.append({**fault, "about": " ".join(about) or None})
+        if output == "table":
+            rows[-1]["errors"] = _counted(fault.get("errors", ())) or None
+    show(rows, [*plain[:-1], "about"], output)
+
+
+def _counted(errors: Iterable[str]) -> str:
+    """`NOT_COORDINATOR x3, NONE`: an error that stands several times in a row is named once."""
+    runs = [(name, sum(1 for _ in run)) for name, run in itertools.groupby(errors)]
+    return ", ".join(name if count == 1 else f"{name} x{count}" for name, count in runs)
+
+
+@faults.command(
+    epilog="\b\nExamples:\n  kohort faults clear --control 9690\n"
+    "  kohort faults clear 3 --control 9690\n"
+)
+@click.argument("number", type=int, required=False)
+@control_option
+def clear(number: int | None, control: ControlPort) -> None:
+    """Take one fault away, or all; answers that are held leave."""
+    control.ask("DELETE", "/faults" if number is None else f"/faults/{number}")
+    click.echo("no fault is set" if number is None else f"fault {number} is gone")
+
+
+@faults.command(
+    epilog="\b\nExamples:\n  kohort faults requests --control 9690 --api OffsetCommit\n"
+    "  kohort faults requests --control 9690 --since 120 --wait-ms 5000 -o jsonl\n"
+)
+@click.option("--api", help="Only of this API.")
+@click.option("--since", type=int, default=0, help="Only after the one of this number.")
+@click.option("--wait-ms", type=int, default=0, help="Wait so long for the first.")
+@control_option
+@output_option
+def requests(api: str | None, since: int, wait_ms: int, control: ControlPort, output: str) -> None:
+    """Print the last requests of the broker's clients, and how they were answered."""
+    query = {"since": since, "wait_ms": wait_ms, **({"api": api} if api else {})}
+    found = control.ask("GET", f"/requests?{urlencode(query)}")["requests"]
+    columns = ["number", "time_ms", "node", "client_id", "api", "version", "groups", "about",
+               "errors", "fault"]  # fmt: skip
+    for row in found:
+        row["about"] = [f"{topic}-{p}" if p >= 0 else topic for topic, p in row["partitions"]]
+    show(found, columns, output)

@@ -1,0 +1,1 @@
+"""`kohort group`: one module per command."""

@@ -1,0 +1,336 @@
+"""`kohort group`: which groups there are, who is in them, how far behind they are.
+
+Rules:
+- Columns are those of Kafka's own tool, so that runbooks carry over.
+- A group of the consumer protocol (KIP-848) has more to show: epochs, and what each member is on
+  its way to.
+- What is not known is shown as such, never as 0: no committed offset, a partition without a leader,
+  a group whose coordinator does not answer. One such row never ends the command.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kohort.cli.common.connect import Client, client_options, open_admin
+from kohort.cli.common.group_lookup import known, settings, told
+from kohort.cli.common.log_end_offsets import offsets, topics_there
+from kohort.cli.common.output import as_table, output_option, show
+from kohort.cli.common.root import EXIT_CHECK_FAILED, EXIT_PARTIAL, CommandGroup
+from kohort.cli.group.delete import delete
+from kohort.cli.group.plan import plan
+from kohort.cli.group.reset import reset
+from kohort.cli.group.timeline import timeline
+from kohort.cli.group.why import why
+from kohort.errors import KohortError
+
+if TYPE_CHECKING:
+    from kohort.client.admin.admin import Admin
+    from kohort.client.admin.types import GroupDescription, MemberDescription
+    from kohort.client.common.types import OffsetAndMetadata, TopicPartition
+
+LIST_COLUMNS = ("group", "state", "type", "protocol", "members", "coordinator", "error")
+STATE_COLUMNS = ("group", "coordinator", "assignment_strategy", "state", "members")
+MEMBER_COLUMNS = ("group", "consumer_id", "host", "client_id", "partitions", "assignment")
+EPOCH_COLUMNS = ("group_epoch", "target_assignment_epoch")
+TARGET_COLUMNS = ("epoch", "target_assignment")
+LAG_COLUMNS = (
+    "group", "topic", "partition", "current_offset", "log_end_offset", "lag", "consumer_id",
+    "host", "client_id",
+)  # fmt: skip
+STATES = (
+    "Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling",
+    "Dead",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Found:
+    """One group as it is now: who is in it, and where each of its partitions stands."""
+
+    group: GroupDescription
+    rows: tuple[dict[str, Any], ...]
+
+    @property
+    def total_lag(self) -> int | None:
+        """The sum of the known lags; None when none is known."""
+        known = [row["lag"] for row in self.rows if row["lag"] is not None]
+        return sum(known) if known else None
+
+
+@click.group(cls=CommandGroup)
+def group() -> None:
+    """List, describe, reset, delete groups; how far behind, why they stand or rebalanced."""
+
+
+@group.command(
+    "list",
+    epilog="""\b
+Examples:
+  kohort group list
+  kohort group list --state Empty -o json
+""",
+)
+@click.option(
+    "--state", "states", type=click.Choice(STATES, case_sensitive=False), multiple=True,
+    help="Only groups in this state; may be given again.",
+)  # fmt: skip
+@output_option
+@client_options
+def list_groups(states: tuple[str, ...], output: str, client: Client) -> int:
+    """All groups. Exit code 4 when some could not be described."""
+    with open_admin(settings(client)) as admin:
+        rows = [
+            _list_row(admin, listing.group_id, listing.state, listing.group_type)
+            for listing in admin.list_groups(states=states)
+        ]
+    failed = any(row["error"] for row in rows)
+    show(rows, LIST_COLUMNS if failed else LIST_COLUMNS[:-1], output)
+    return EXIT_PARTIAL if failed else 0
+
+
+def _list_row(admin: Admin, name: str, state: str, kind: str) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(LIST_COLUMNS)
+    row |= {"group": name, "state": state or None, "type": kind or None}
+    try:
+        described = admin.describe_groups([name])[name]
+    except KohortError as error:
+        return row | {"error": str(error)}
+    return row | {
+        "state": described.state,
+        "protocol": described.protocol or None,
+        "members": len(described.members),
+        "coordinator": _coordinator(described),
+    }
+
+
+@group.command(
+    epilog="""\b
+Examples:
+  kohort group describe billing
+  kohort group describe billing -o json
+"""
+)
+@click.argument("groups", nargs=-1, required=True, metavar="GROUP...")
+@output_option
+@client_options
+def describe(groups: tuple[str, ...], output: str, client: Client) -> int:
+    """State, members with what is assigned to them, and offsets of groups.
+
+    CSV holds the members alone; JSON lines hold one group each. Exit code 4 when there are some of
+    the groups only.
+    """
+    with open_admin(settings(client)) as admin:
+        there, missing = known(admin, groups)
+        found = [_look(admin, group) for group in there]
+    if output == "json":
+        click.echo(json.dumps({"schema": 1, "groups": [_as_json(f) for f in found]}, indent=2))
+    elif output == "jsonl":
+        for one in found:
+            click.echo(json.dumps(_as_json(one)))
+    elif output == "csv":
+        columns = MEMBER_COLUMNS + TARGET_COLUMNS
+        if all(f.group.epoch is None for f in found):
+            columns = MEMBER_COLUMNS
+        show([row for f in found for row in _member_rows(f.group)], columns, output)
+    else:
+        click.echo("\n\n".join(_as_text(f) for f in found))
+    return told(missing)
+
+
+@group.command(
+    epilog="""\b
+Examples:
+  kohort group lag billing
+  kohort group lag --all -o json
+  kohort group lag billing --fail-above 1000   (exit code 3 when a partition has more)
+"""
+)
+@click.argument("groups", nargs=-1, metavar="[GROUP]...")
+@click.option("--all", "everything", is_flag=True, help="Every group.")
+@click.option(
+    "--fail-above", type=click.IntRange(min=0), metavar="N",
+    help="Exit code 3 when the lag of a partition is above N, or not known.",
+)  # fmt: skip
+@output_option
+@client_options
+def lag(
+    groups: tuple[str, ...],
+    everything: bool,
+    fail_above: int | None,
+    output: str,
+    client: Client,
+) -> int:
+    """How far groups are behind, partition by partition.
+
+    A dash is a number that nobody knows: nothing committed yet, or no leader to ask. Exit code 4
+    when there are some of the groups only.
+    """
+    if everything == bool(groups):
+        raise click.UsageError("name the groups, or say --all")
+    with open_admin(settings(client)) as admin:
+        names = [g.group_id for g in admin.list_groups()] if everything else list(groups)
+        there, missing = known(admin, names)
+        found = [_look(admin, group) for group in there]
+    rows = [row for f in found for row in f.rows]
+    show(rows, LAG_COLUMNS, output)
+    for one in found:
+        if not one.rows:
+            click.echo(f"group {one.group.group_id} has no offsets and reads nothing", err=True)
+    partial = told(missing)
+    return _check(found, fail_above) or partial
+
+
+def _check(found: Sequence[Found], fail_above: int | None) -> int:
+    if fail_above is None:
+        return 0
+    bad = [
+        row for f in found for row in f.rows if row["lag"] is None or row["lag"] > fail_above
+    ]  # fmt: skip
+    silent = [f.group.group_id for f in found if not f.rows]
+    for row in bad:
+        said = "unknown" if row["lag"] is None else f"{row['lag']:,}"
+        click.echo(
+            f"lag of group {row['group']} on {row['topic']}-{row['partition']} is {said}, "
+            f"more than {fail_above:,} is not allowed",
+            err=True,
+        )
+    return EXIT_CHECK_FAILED if bad or silent else 0
+
+
+# -- one group
+
+
+def _look(admin: Admin, described: GroupDescription) -> Found:
+    committed = admin.list_group_offsets(described.group_id)
+    owners = {tp: m for m in described.members for tp in m.assignment}
+    partitions = sorted({*committed, *owners})
+    topics = topics_there(admin, {tp.topic for tp in partitions})
+    ends = offsets(admin, topics.values(), "latest")
+    return Found(
+        described,
+        tuple(
+            _lag_row(described.group_id, tp, committed, ends, owners.get(tp)) for tp in partitions
+        ),
+    )
+
+
+def _lag_row(
+    name: str,
+    tp: TopicPartition,
+    committed: Mapping[TopicPartition, OffsetAndMetadata],
+    ends: Mapping[TopicPartition, int],
+    owner: MemberDescription | None,
+) -> dict[str, Any]:
+    at, end = committed.get(tp), ends.get(tp)
+    return {
+        "group": name,
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "current_offset": None if at is None else at.offset,
+        "log_end_offset": end,
+        "lag": None if at is None or end is None else max(0, end - at.offset),
+        "consumer_id": None if owner is None else owner.member_id,
+        "host": None if owner is None else owner.host,
+        "client_id": None if owner is None else owner.client_id,
+    }
+
+
+def _member_rows(described: GroupDescription) -> list[dict[str, Any]]:
+    return [
+        {
+            "group": described.group_id,
+            "consumer_id": m.member_id,
+            "host": m.host,
+            "client_id": m.client_id,
+            "partitions": len(m.assignment),
+            "assignment": _assignment_text(m.assignment) or None,
+            "epoch": m.epoch,
+            "target_assignment": _assignment_text(m.target or ()) or None,
+        }
+        for m in described.members
+    ]
+
+
+def _assignment_text(assignment: Iterable[TopicPartition]) -> str:
+    """`orders(0,1,2) payments(4)`, as Kafka's tool writes it."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in sorted(assignment):
+        by_topic.setdefault(topic, []).append(partition)
+    return " ".join(f"{t}({','.join(map(str, numbers))})" for t, numbers in by_topic.items())
+
+
+def _as_text(found: Found) -> str:
+    described = found.group
+    state = {
+        "group": described.group_id,
+        "coordinator": _coordinator(described),
+        "assignment_strategy": described.protocol or None,
+        "state": described.state,
+        "members": len(described.members),
+        "group_epoch": described.epoch,
+        "target_assignment_epoch": described.assignment_epoch,
+    }
+    epochs = described.epoch is not None
+    parts = [as_table([state], STATE_COLUMNS + EPOCH_COLUMNS if epochs else STATE_COLUMNS)]
+    if described.members:
+        columns = MEMBER_COLUMNS + TARGET_COLUMNS if epochs else MEMBER_COLUMNS
+        parts.append(as_table(_member_rows(described), columns))
+    if found.rows:
+        parts.append(as_table(found.rows, LAG_COLUMNS))
+    return "\n\n".join(parts)
+
+
+def _as_json(found: Found) -> dict[str, Any]:
+    described = found.group
+    return {
+        "group": described.group_id,
+        "state": described.state,
+        "type": described.group_type or None,
+        "protocol_type": described.protocol_type,
+        "assignment_strategy": described.protocol or None,
+        "coordinator": _coordinator(described),
+        "lag": found.total_lag,
+        "group_epoch": described.epoch,
+        "target_assignment_epoch": described.assignment_epoch,
+        "members": [
+            {
+                "consumer_id": m.member_id,
+                "group_instance_id": m.group_instance_id,
+                "client_id": m.client_id,
+                "host": m.host,
+                "type": m.member_type,
+                "rack": m.rack,
+                "topics": list(m.topics),
+                "pattern": m.pattern,
+                "assignment": _assignment_json(m.assignment),
+                "epoch": m.epoch,
+                "target_assignment": None if m.target is None else _assignment_json(m.target),
+            }
+            for m in described.members
+        ],
+        "partitions": [
+            {key: value for key, value in row.items() if key != "group"} for row in found.rows
+        ],
+    }
+
+
+def _assignment_json(assignment: Iterable[TopicPartition]) -> list[dict[str, Any]]:
+    return [{"topic": topic, "partition": number} for topic, number in sorted(assignment)]
+
+
+def _coordinator(described: GroupDescription) -> str:
+    node = described.coordinator
+    return f"{node.host}:{node.port} ({node.node_id})"
+
+
+group.add_command(delete)
+group.add_command(plan)
+group.add_command(reset)
+group.add_command(timeline)
+group.add_command(why)

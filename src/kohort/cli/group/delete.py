@@ -1,0 +1,39 @@
+"""`kohort group delete`: groups that nobody needs any more, with the offsets they have committed.
+
+Rules:
+- It only says what it would do, until `--execute`.
+- Only groups without members go, and none does unless all that were named can.
+"""
+
+from __future__ import annotations
+
+import click
+
+from kohort.cli.common.connect import Client, client_options, open_admin
+from kohort.cli.common.group_lookup import existing, settings, without_members
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kohort group delete billing-old
+  kohort group delete billing-old --execute
+"""
+)
+@click.argument("groups", nargs=-1, required=True, metavar="GROUP...")
+@click.option("--execute", is_flag=True, help="Do it; without this only what would go is shown.")
+@client_options
+def delete(groups: tuple[str, ...], execute: bool, client: Client) -> None:
+    """Delete groups without members, with their offsets. Only with --execute."""
+    with open_admin(settings(client)) as admin:
+        found = existing(admin, groups)
+        for described in found:
+            without_members(described, "which may still commit")
+        held = {each.group_id: len(admin.list_group_offsets(each.group_id)) for each in found}
+        if execute:
+            admin.delete_groups(held)
+    for name, count in held.items():
+        offsets = "1 committed offset" if count == 1 else f"{count:,} committed offsets"
+        click.echo(f"{'deleted' if execute else 'would delete'} {name}: {offsets}")
+    if not execute:
+        click.echo("nothing was changed; add --execute to do it", err=True)

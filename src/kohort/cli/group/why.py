@@ -1,0 +1,232 @@
+"""`kohort group why`: why a group does not move, in words, for whoever is on call.
+
+Rules:
+- Nothing is changed, and no record is read: offsets, members, leaders and open transactions are
+  looked at twice, and `group_reasons` compares.
+- Exit code 3 when something stands, so that a monitor may ask.
+
+Shell: the clock, and a wait between the two looks.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from kohort.cli.common.connect import Client, client_options, open_admin
+from kohort.cli.common.formats import iso_time
+from kohort.cli.common.group_lookup import existing, settings
+from kohort.cli.common.log_end_offsets import offsets, topics_there
+from kohort.cli.common.output import output_option, printable, show
+from kohort.cli.common.root import EXIT_CHECK_FAILED
+from kohort.config import parse_duration_ms
+from kohort.errors import UsageError
+
+if TYPE_CHECKING:
+    from kohort.cli.group.reasons import Finding, Look, Verdict
+    from kohort.client.admin.admin import Admin
+    from kohort.client.admin.types import GroupDescription
+    from kohort.client.common.types import TopicPartition
+    from kohort.group.explain.timeline import Rebalance
+
+COLUMNS = (
+    "group", "topic", "partition", "state", "current_offset", "log_end_offset", "lag", "done_per_s",
+    "written_per_s", "why",
+)  # fmt: skip
+RECENT_MS: Final = 300_000
+"""Rebalances that are younger are counted."""
+REASONS_SHOWN: Final = 10
+PARTITIONS_SHOWN: Final = 10
+"""In text; JSON and CSV hold all."""
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kohort group why billing
+  kohort group why billing --for 30s      # members that commit more seldom than every 10 s
+  kohort group why billing -o json        # exit code 3 when something stands
+"""
+)
+@click.argument("group")
+@click.option(
+    "--for", "watch", default="10s", show_default=True, metavar="TIME",
+    help="How long to watch; longer than its members take from commit to commit.",
+)  # fmt: skip
+@click.option(
+    "--rebalance-timeout", default="5m", show_default=True, metavar="TIME",
+    help="The members' longest max.poll.interval.ms; a rebalance may last so long.",
+)  # fmt: skip
+@output_option
+@client_options
+def why(group: str, watch: str, rebalance_timeout: str, output: str, client: Client) -> int:
+    """Why a group does not move: what is in the way of each partition, and what to do.
+
+    Looks at the group twice. Exit code 3 when something stands; a group that has read everything
+    is reported at once.
+    """
+    from kohort.cli.common.open_transactions import open_in
+    from kohort.cli.group.reasons import judge, unsettled
+
+    watch_ms = parse_duration_ms(watch)
+    if watch_ms < 1:
+        raise UsageError("--for needs a time to watch, such as 10s")
+    timeout_s = parse_duration_ms(rebalance_timeout) / 1000
+    with open_admin(settings(client)) as admin:
+        before = now = _look(admin, *existing(admin, [group]))
+        if unsettled(before):
+            time.sleep(watch_ms / 1000)
+            now = _look(admin, *existing(admin, [group]))
+        held = [
+            tp for tp, p in now.partitions.items()
+            if p.stable is not None and p.end is not None and p.stable < p.end
+        ]  # fmt: skip
+        history = admin.group_timeline(group) or ()
+        verdict = judge(
+            before, now, open_in(admin, held), _recent(history),
+            rebalancing_s=_rebalancing_s(history), rebalance_timeout_s=timeout_s,
+        )  # fmt: skip
+    _tell(verdict, output)
+    return EXIT_CHECK_FAILED if verdict.stands else 0
+
+
+def _look(admin: Admin, group: GroupDescription) -> Look:
+    from kohort.cli.group.reasons import Look, Seen
+    from kohort.client.common.types import TopicPartition
+
+    committed = admin.list_group_offsets(group.group_id)
+    owned = {tp for m in group.members for tp in (*m.assignment, *(m.target or ()))}
+    wanted = sorted({*committed, *owned})
+    topics = topics_there(admin, {tp.topic for tp in wanted})
+    firsts = offsets(admin, topics.values(), "earliest")
+    ends = offsets(admin, topics.values(), "latest")
+    stable = offsets(admin, topics.values(), "latest", "read_committed")
+    running = {node.node_id for node in admin.describe_cluster().nodes}
+    described = {
+        TopicPartition(name, p.partition): p for name, t in topics.items() for p in t.partitions
+    }
+
+    def seen(tp: TopicPartition) -> Seen:
+        at, there = committed.get(tp), described.get(tp)
+        return Seen(
+            committed=None if at is None else at.offset,
+            first=firsts.get(tp),
+            stable=stable.get(tp),
+            end=ends.get(tp),
+            leader=None if there is None or there.leader < 0 else there.leader,
+            down=tuple(n for n in there.replicas if n not in running) if there else (),
+            exists=there is not None,
+        )
+
+    return Look(time.monotonic(), group, {tp: seen(tp) for tp in wanted})
+
+
+def _recent(history: Sequence[Rebalance]) -> list[str]:
+    """A line for each recent one that the coordinator remembers; Apache Kafka's remembers none."""
+    since_ms = _now_ms() - RECENT_MS
+    return [
+        f"{iso_time(one.began_ms)} ({', '.join(cause.trigger for cause in one.causes[:3])})"
+        for one in history
+        if one.began_ms is not None and one.began_ms >= since_ms
+    ]
+
+
+def _rebalancing_s(history: Sequence[Rebalance]) -> float | None:
+    """For how long the rebalance that is under way has lasted, where the coordinator knows."""
+    from kohort.group.explain.timeline import GOING_ON
+
+    if not history or history[-1].outcome != GOING_ON or history[-1].began_ms is None:
+        return None
+    return max(0.0, (_now_ms() - history[-1].began_ms) / 1000)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+# -- forms
+
+
+def _tell(verdict: Verdict, output: str) -> None:
+    rows = [_row(verdict, finding) for finding in verdict.findings]
+    if output == "json":
+        click.echo(json.dumps({"schema": 1, **_whole(verdict), "partitions": rows}, indent=2))
+    elif output == "jsonl":
+        click.echo(json.dumps({**_whole(verdict), "partitions": rows}))
+    elif output == "csv":
+        show(rows, COLUMNS, output)
+    else:
+        click.echo(_text(verdict))
+
+
+def _whole(verdict: Verdict) -> dict[str, Any]:
+    group = verdict.now.group
+    return {
+        "group": group.group_id,
+        "state": group.state,
+        "members": len(group.members),
+        "lag": verdict.lag,
+        "watched_s": round(verdict.watched_s, 1),
+        "stands": verdict.stands,
+        "concerns": list(verdict.concerns),
+        "notes": list(verdict.notes),
+    }
+
+
+def _row(verdict: Verdict, finding: Finding) -> dict[str, Any]:
+    return {
+        "group": verdict.now.group.group_id,
+        "topic": finding.partition.topic,
+        "partition": finding.partition.partition,
+        "state": finding.state.value,
+        "current_offset": finding.seen.committed,
+        "log_end_offset": finding.seen.end,
+        "lag": finding.seen.lag,
+        "done_per_s": round(finding.done_per_s, 1),
+        "written_per_s": round(finding.written_per_s, 1),
+        "why": finding.why or None,
+    }
+
+
+def _text(verdict: Verdict) -> str:
+    from kohort.cli.group.reasons import State
+
+    group, findings = verdict.now.group, verdict.findings
+    count = Counter(f.state for f in findings)
+    states = ", ".join(f"{state.value} {count[state]}" for state in State if count[state])
+    lines = [
+        f"{group.group_id}: {group.state}, members {len(group.members)}, lag {verdict.lag:,}, "
+        f"partitions {len(findings)}" + (f" ({states})" if states else "")
+    ]
+    lines += [printable(line) for line in (*verdict.concerns, *verdict.notes)]
+    told = _by_reason(findings)
+    for (state, reason), some in told[:REASONS_SHOWN]:
+        lines += ["", *map(_figures, some[:PARTITIONS_SHOWN])]
+        more = len(some) - PARTITIONS_SHOWN
+        lines += [f"and {more:,} more"] if more > 0 else []
+        lines.append(f"  {state}: {printable(reason)}")
+    if len(told) > REASONS_SHOWN:
+        lines.append(f"\nand {len(told) - REASONS_SHOWN:,} more reasons: -o csv has them all")
+    return "\n".join(lines)
+
+
+def _by_reason(findings: Sequence[Finding]) -> list[tuple[tuple[str, str], list[Finding]]]:
+    """Partitions of one reason stand together, what stands and has the largest lag first."""
+    found: dict[tuple[str, str], list[Finding]] = {}
+    for one in sorted(findings, key=lambda f: (f.state.value != "stands", -(f.seen.lag or 0))):
+        if one.why:
+            found.setdefault((one.state.value, one.why), []).append(one)
+    return list(found.items())
+
+
+def _figures(finding: Finding) -> str:
+    seen = finding.seen
+    at = "nothing committed" if seen.committed is None else f"at {seen.committed:,}"
+    lag = "lag unknown" if seen.lag is None else f"lag {seen.lag:,}"
+    rates = f"{finding.done_per_s:,.1f}/s done, {finding.written_per_s:,.1f}/s written"
+    return f"{printable(str(finding.partition))} {at}, {lag}, {rates}"

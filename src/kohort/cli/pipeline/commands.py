@@ -1,0 +1,202 @@
+"""`kohort pipeline`: run a pipeline that is written in a Python file, and balance its books.
+
+Rules:
+- Progress goes to standard error: one line when something has changed, at most one a second. How
+  it ended goes to standard output.
+- SIGINT and SIGTERM stop the queries and close the store; the next run goes on where it stood.
+
+Shell: signals, clock.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kohort.cli.common.connect import Client, client_options, open_admin
+from kohort.cli.common.output import as_table, output_option, show
+from kohort.cli.common.root import EXIT_CHECK_FAILED, EXIT_INTERRUPTED, CommandGroup
+from kohort.cli.common.user_files import interruptible, load_file
+from kohort.config import format_duration, parse_duration_ms
+
+if TYPE_CHECKING:
+    from kohort.spark.pipeline import Pipeline
+    from kohort.spark.progress import Progress
+
+PROGRESS_S = 1.0
+STATUS_COLUMNS = (
+    "topic", "inputs", "handled", "loaded", "filtered", "failed", "in_tiers", "loaded_after_retry",
+    "duplicates", "both", "missing", "strangers", "failed_copies", "failed_by_reason",
+)  # fmt: skip
+RUN_EXAMPLES = """\b
+Examples:
+  kohort pipeline run examples/flights_pipeline.py
+  kohort pipeline run loader.py --master spark://host:7077 --mode until_idle
+  kohort pipeline run loader.py -b broker:9092 -X fetch.max.bytes=16MiB
+"""
+STATUS_EXAMPLES = """\b
+Examples:
+  kohort pipeline status examples/flights_pipeline.py
+  kohort pipeline status loader.py -o json --check
+"""
+VACUUM_EXAMPLES = """\b
+Examples:
+  kohort pipeline vacuum loader.py
+  kohort pipeline vacuum loader.py --older-than 30d --execute
+"""
+FILE = click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+
+
+@click.group(cls=CommandGroup)
+def pipeline() -> None:
+    """Run a pipeline written in a Python file."""
+
+
+@pipeline.command(epilog=RUN_EXAMPLES)
+@FILE
+@click.option("--master", help="Spark's master: local[*], spark://host:7077, …  [default: Spark's]")
+@click.option(
+    "--mode", type=click.Choice(["continuous", "until_idle", "available_now"]),
+    default="continuous", show_default=True, help="When to stop by itself.",
+)  # fmt: skip
+@click.option("-q", "--quiet", is_flag=True, help="No progress lines.")
+@client_options
+def run(file: Path, master: str | None, mode: str, quiet: bool, client: Client) -> int:
+    """Run the pipeline in FILE, on this machine or on a Spark cluster.
+
+    `until_idle` ends when everything that is there is loaded or failed; `available_now` when what
+    is there and due has been handled. Stopped or killed at any moment, the same command goes on.
+    """
+    found = load(file, client)
+    reach(found)
+    show_progress = None if quiet else Lines(lambda text: click.echo(text, err=True)).show
+    with interruptible():
+        try:
+            last = found.run(mode, master=master, on_progress=show_progress)
+        except KeyboardInterrupt:
+            click.echo(
+                f"stopped: pipeline {found.name} goes on where it stood with the same command",
+                err=True,
+            )
+            return EXIT_INTERRUPTED
+    click.echo(line_of(last))
+    return 0
+
+
+@pipeline.command(epilog=STATUS_EXAMPLES)
+@FILE
+@click.option("--check", is_flag=True, help="Exit code 3 unless every input has ended, once.")
+@output_option
+@client_options
+def status(file: Path, check: bool, output: str, client: Client) -> int:
+    """What became of every input, by the store, its ledger and the topics.
+
+    Inputs are loaded, FILTERED (the handler returned nothing), failed or in a tier; MISSING are
+    none of these, BOTH are loaded and failed, STRANGERS are rows without an input.
+    """
+    from kohort.spark.progress import reconcile
+
+    found = load(file, client)
+    reach(found)
+    balance = reconcile(found)
+    rows: list[dict[str, Any]] = [
+        {
+            **{name: getattr(part, name) for name in STATUS_COLUMNS[:-1]},
+            "failed": sum(part.failed.values()),
+            "failed_by_reason": dict(part.failed),
+        }
+        for part in balance.topics.values()
+    ]
+    if output == "table":
+        click.echo(as_table(rows, STATUS_COLUMNS[:-1]))
+        for row in rows:
+            for reason, count in row["failed_by_reason"].items():
+                click.echo(f"{row['topic']}: {count:,} failed: {reason}")
+        click.echo("every input has ended, once" if balance.exact else "not everything has ended")
+    elif output == "json":
+        click.echo(json.dumps({"schema": 1, "exact": balance.exact, "rows": rows}, indent=2))
+    else:
+        show(rows, STATUS_COLUMNS, output)
+    return EXIT_CHECK_FAILED if check and not balance.exact else 0
+
+
+@pipeline.command(epilog=VACUUM_EXAMPLES)
+@FILE
+@click.option(
+    "--older-than", metavar="TIME", help="Loaded so long ago; default: the pipeline's retention."
+)
+@click.option("--execute", is_flag=True, help="Do it; without this only what would go is counted.")
+@client_options
+def vacuum(file: Path, older_than: str | None, execute: bool, client: Client) -> None:
+    """Forget, in the ledger, records that were loaded after a retry long ago.
+
+    A running pipeline does so every hour. What waits or has failed is kept.
+    """
+    from kohort.retry.ledger_view import ended_count
+
+    found = load(file, client)
+    age_ms = found.ledger_retention_ms if older_than is None else parse_duration_ms(older_than)
+    before_ms = time.time_ns() // 1_000_000 - age_ms
+    store = found.open_store()
+    try:
+        count = ended_count(store, found.name, before_ms)
+        if execute:
+            store.vacuum(found.name, before_ms)
+    finally:
+        store.close()
+    records = f"{count:,} record{'s' * (count != 1)} loaded over {format_duration(age_ms)} ago"
+    click.echo(f"{'forgot' if execute else 'would forget'} {records}")
+    if not execute:
+        click.echo("nothing was changed; add --execute to do it", err=True)
+
+
+def load(file: Path, client: Client) -> Pipeline:
+    """The pipeline of a file, with the command's brokers and settings before its own."""
+    from kohort.client.common.config import ConsumerConfig
+
+    client.for_role(ConsumerConfig)
+    found = load_file(file)
+    given = client.given()
+    servers = given.pop("bootstrap_servers", None)
+    if servers:
+        found.bootstrap_servers = str(servers)
+    found.client.update({key: str(value) for key, value in given.items()})
+    return found
+
+
+def reach(found: Pipeline) -> None:
+    """Raise ConnectionFailedError when the pipeline's cluster does not answer: nothing is begun."""
+    with open_admin(Client().with_flags(**found.client_config).common()):
+        return
+
+
+def line_of(progress: Progress) -> str:
+    """One line for people."""
+    return (
+        f"handled {progress.done:,} of {progress.inputs:,}   in tiers {progress.in_tiers:,}   "
+        f"failed {progress.failed:,}   retries {progress.retries:,}"
+    )
+
+
+class Lines:
+    """Says how far a pipeline is, when it has changed, at most once a second."""
+
+    def __init__(
+        self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._say = say
+        self._clock = clock
+        self._last = ""
+        self._next = 0.0
+
+    def show(self, progress: Progress) -> None:
+        """Called with each measurement."""
+        text, now = line_of(progress), self._clock()
+        if text != self._last and now >= self._next:
+            self._last, self._next = text, now + PROGRESS_S
+            self._say(text)

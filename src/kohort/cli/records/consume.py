@@ -1,0 +1,301 @@
+"""`kohort consume`: records of topics as lines, alone or as a member of a group.
+
+Rules:
+- A topic that does not exist is an error; reading never creates one.
+- In a group a record counts as dealt with when its line has been written out: what a broken pipe
+  or a kill swallows is read again by the next member.
+- Ctrl-C ends the poll, commits what was written, and leaves the group; a second one ends at once.
+
+Shell: signals, clock, whether the reader of a pipe is there.
+"""
+
+from __future__ import annotations
+
+import select
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from kohort.cli.common.connect import Client, client_options, existing_topics, open_admin
+from kohort.cli.common.root import EXIT_PARTIAL
+from kohort.errors import ConfigError, UsageError, WakeupError
+from kohort.signals import handled
+
+if TYPE_CHECKING:
+    from kohort.cli.common.positions import Start
+    from kohort.client.common.types import TopicPartition
+    from kohort.client.consumer.consumer import Consumer
+
+POLL_S = 1.0
+EXAMPLES = """\b
+Examples:
+  kohort consume greetings --from-beginning --max 1
+  kohort consume orders --group billing --from-beginning --format value
+  kohort consume orders --partition 2 --offset -10 --until-end
+  kohort consume orders --offset @2026-01-31T06:00Z --until-end | jq .value
+"""
+
+
+@dataclass
+class Bounds:
+    """When to stop: after so many records, at the end as it was, or after a silence."""
+
+    most: int | None = None
+    ends: dict[TopicPartition, int] | None = None
+    silence_s: float | None = None
+
+
+@dataclass
+class Reading:
+    """What has been read so far, and what a signal asked for."""
+
+    count: int = 0
+    signal: int = 0
+    silent: bool = False
+    assigned: bool = False
+    committed: bool = True
+    log: Callable[[str], None] = field(default=lambda text: click.echo(text, err=True))
+
+
+@click.command(epilog=EXAMPLES)
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("-g", "--group", help="Read as a member of this group, and commit.")
+@click.option(
+    "--group-protocol", type=click.Choice(["classic", "consumer"]),
+    help="How the group assigns: a member does it, or the broker (KIP-848). [default: classic]",
+)  # fmt: skip
+@click.option(
+    "--from-beginning",
+    is_flag=True,
+    help="Begin at the first record; in a group where nothing is committed yet.",
+)
+@click.option(
+    "--offset",
+    metavar="WHERE",
+    help="earliest, latest, N, -N (the last N), @TIME or @-2h. Not with a group.",
+)
+@click.option(
+    "-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, metavar="N",
+    help="Only this partition; may be given again. Not with a group.",
+)  # fmt: skip
+@click.option(
+    "-n", "--max", "most", type=click.IntRange(min=1), metavar="N", help="Stop after so many."
+)
+@click.option("-e", "--until-end", is_flag=True, help="Stop at the end as it is at the start.")
+@click.option("--timeout", metavar="TIME", help="Stop when no record came for so long, as 10s.")
+@click.option(
+    "-f", "--format", "form", type=click.Choice(["jsonl", "value", "key-value", "full"]),
+    default="jsonl", show_default=True, help="How a record is written.",
+)  # fmt: skip
+@click.option("--key-separator", default="\t", metavar="TEXT", help="For key-value. [default: tab]")
+@client_options
+def consume(
+    topics: tuple[str, ...],
+    group: str | None,
+    group_protocol: str | None,
+    from_beginning: bool,
+    offset: str | None,
+    partitions: tuple[int, ...],
+    most: int | None,
+    until_end: bool,
+    timeout: str | None,
+    form: str,
+    key_separator: str,
+    client: Client,
+) -> int:
+    """Read records, alone or in a group, until interrupted or a bound is reached.
+
+    Alone it begins at the end and commits nothing. Exit code 4 when --timeout came before --max.
+    """
+    from kohort.cli.common.formats import form_of, separator_of
+    from kohort.cli.common.positions import parse_start
+    from kohort.client.common.config import ConsumerConfig
+    from kohort.client.consumer.consumer import Consumer
+    from kohort.config import parse_duration_ms
+
+    if group and (offset or partitions):
+        raise click.UsageError(
+            "in a group the group decides who reads what from where; leave out --group, "
+            "--offset or --partition"
+        )
+    if group_protocol and not group:
+        raise click.UsageError("--group-protocol needs --group")
+    if from_beginning and offset:
+        raise click.UsageError("choose --from-beginning or --offset")
+    if group_protocol:
+        client = client.with_flags(group_protocol=group_protocol)
+    start = parse_start(offset or ("earliest" if from_beginning else "latest"), _now_ms())
+    silence_s = None if timeout is None else parse_duration_ms(timeout) / 1000
+    chosen = _settings(client, ConsumerConfig, group, start)
+    found = _partitions(client, topics, partitions)
+    reading, bounds = Reading(), Bounds(most, None, silence_s)
+    out = sys.stdout.buffer
+    with Consumer(**chosen) as consumer, signals(consumer, reading):
+        with suppress(WakeupError):  # a signal: what was written is committed by closing
+            if until_end:
+                bounds.ends = consumer.end_offsets(found)
+            if group:
+                consumer.subscribe(topics, _listener(consumer, bounds, reading))
+            else:
+                _place(consumer, found, start, bounds)
+                reading.assigned = True
+            _read(consumer, bounds, reading, form_of(form, separator_of(key_separator)), out)
+        reading.committed = consumer.close().committed
+    return _exit_code(reading, bounds, group)
+
+
+def _settings(client: Client, role: Any, group: str | None, start: Start) -> dict[str, Any]:
+    defaults: dict[str, Any] = {"allow_auto_create_topics": False}
+    if group:
+        defaults |= {"group_id": group, "auto_offset_reset": start.reset_policy}
+    else:
+        # An offset that is not there is told instead of silently replaced.
+        defaults |= {"auto_offset_reset": "none", "enable_auto_commit": False}
+    chosen = client.for_role(role, **defaults)
+    if group is None and chosen.get("group_id") is not None:
+        raise ConfigError("give the group as --group, not as a setting: it decides how to read")
+    if str(chosen.get("enable_auto_commit", True)).lower() == "false" and group:
+        raise ConfigError(
+            "enable_auto_commit=false with --group would commit nothing; leave it out"
+        )
+    return chosen
+
+
+def _partitions(
+    client: Client, topics: Sequence[str], wanted: Sequence[int]
+) -> list[TopicPartition]:
+    """The partitions to read. Raises BrokerError for a topic or partition that does not exist."""
+    from kohort.client.common.types import TopicPartition
+
+    with open_admin(client.common()) as admin:
+        described = existing_topics(admin, topics)
+    found: list[TopicPartition] = []
+    for topic in described:
+        numbers = [p.partition for p in described[topic].partitions]
+        for number in wanted:
+            if number not in numbers:
+                raise UsageError(
+                    f"topic {topic} has no partition {number}; it has {len(numbers)}: "
+                    f"0 to {len(numbers) - 1}"
+                )
+        found += [TopicPartition(topic, n) for n in numbers if not wanted or n in wanted]
+    return found
+
+
+def _place(
+    consumer: Consumer, found: Sequence[TopicPartition], start: Start, bounds: Bounds
+) -> None:
+    """Assign, and seek to where the command was told to start."""
+    consumer.assign(found)
+    firsts = consumer.beginning_offsets(found)
+    ends = bounds.ends or consumer.end_offsets(found)
+    by_time: dict[TopicPartition, int | None] = {}
+    if start.time_ms is not None:
+        at = consumer.offsets_for_times(dict.fromkeys(found, start.time_ms))
+        by_time = {tp: None if hit is None else hit.offset for tp, hit in at.items()}
+    for tp in found:
+        consumer.seek(tp, start.offset_in(str(tp), firsts[tp], ends[tp], by_time.get(tp)))
+        if bounds.ends is not None:
+            consumer.limit(tp, ends[tp])
+
+
+def _listener(consumer: Consumer, bounds: Bounds, reading: Reading) -> Any:
+    from kohort.client.common.listener import RebalanceListener
+
+    class Limits(RebalanceListener):
+        """Bounds what is assigned by the ends as they were at the start."""
+
+        def on_partitions_assigned(self, partitions: Iterable[TopicPartition]) -> None:
+            reading.assigned = True
+            ends: Mapping[TopicPartition, int] = bounds.ends or {}
+            for tp in partitions:
+                if tp in ends:
+                    consumer.limit(tp, ends[tp])
+
+    return Limits()
+
+
+def _read(
+    consumer: Consumer,
+    bounds: Bounds,
+    reading: Reading,
+    form: Callable[[Any], bytes],
+    out: IO[bytes],
+) -> None:
+    quiet_since = time.monotonic()
+    while bounds.most is None or reading.count < bounds.most:
+        if bounds.ends is not None and reading.assigned and _at_end(consumer, bounds.ends):
+            return
+        wait_s = POLL_S
+        if bounds.silence_s is not None:
+            wait_s = min(POLL_S, quiet_since + bounds.silence_s - time.monotonic())
+            if wait_s <= 0:
+                reading.silent = True
+                return
+        left = None if bounds.most is None else bounds.most - reading.count
+        most = consumer.config.max_poll_records
+        records = consumer.poll(wait_s, max_records=most if left is None else min(most, left))
+        if not records:
+            if _has_left(out):
+                raise BrokenPipeError
+            continue
+        out.write(b"".join(map(form, records)))
+        out.flush()
+        reading.count += len(records)
+        quiet_since = time.monotonic()
+
+
+def _has_left(out: IO[bytes]) -> bool:
+    """Whether the reader of our output is gone, who would else be noticed with the next record."""
+    poller = select.poll()
+    try:
+        poller.register(out, 0)
+    except OSError:  # no file, in tests
+        return False
+    return any(events & select.POLLERR for _, events in poller.poll(0))
+
+
+def _at_end(consumer: Consumer, ends: Mapping[TopicPartition, int]) -> bool:
+    mine = [tp for tp in consumer.assignment() if tp in ends]
+    return all(consumer.position(tp) >= ends[tp] for tp in mine)
+
+
+def _exit_code(reading: Reading, bounds: Bounds, group: str | None) -> int:
+    told = f"read {reading.count:,} record{'' if reading.count == 1 else 's'}"
+    lost = group is not None and reading.count > 0 and not reading.committed
+    if lost:
+        told += f", not committed to group {group}: the last of them will be read again"
+    elif group and reading.count:
+        told += f", committed to group {group}"
+    if reading.signal:
+        reading.log(f"interrupted: {told}")
+        return 128 + reading.signal
+    if reading.silent and bounds.most is not None:
+        reading.log(
+            f"{told}; {bounds.most:,} were asked for, no more came for {bounds.silence_s:g} s"
+        )
+        return EXIT_PARTIAL
+    if lost:
+        reading.log(told)
+    return EXIT_PARTIAL if lost else 0
+
+
+def signals(consumer: Consumer, reading: Reading) -> AbstractContextManager[None]:
+    """While inside, the first SIGINT or SIGTERM ends the poll; a second one interrupts."""
+
+    def end(number: int) -> None:
+        if reading.signal:
+            raise KeyboardInterrupt
+        reading.signal = number
+        consumer.wakeup()
+
+    return handled(end)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,238 @@
+"""`kohort simulate`: groups, members and consumers under virtual time, with all that goes wrong.
+
+Rules: the story of what failed goes to standard output, progress to standard error. Exit codes: 0
+when every invariant held, 3 when one was broken, 130 when interrupted.
+
+Shell: the clock (for seeds a second), processes (`--jobs`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kohort.cli.common.root import EXIT_CHECK_FAILED, CommandGroup
+from kohort.cli.simulate.compare import compare
+
+if TYPE_CHECKING:
+    from kohort.simulator.running import Options
+    from kohort.simulator.world import Outcome
+
+DEFAULT_SEEDS = 200
+_PROGRESS_S = 2.0
+_AHEAD = 8
+"""Seeds given to each process beyond the one it works at."""
+
+RUN = """\b
+Examples:
+  kohort simulate run --seeds 1000 --jobs 2
+  kohort simulate run --seed 4711
+  kohort simulate run --minutes 10 --members 2 --faults cut,kill,power
+"""
+SCENARIO = """\b
+Examples:
+  kohort simulate scenario b14-join-without-sync
+  kohort simulate scenario my-story.toml --story
+"""
+SHIPPED = """\b
+Example:
+  kohort simulate examples
+"""
+
+
+@click.group(cls=CommandGroup)
+def simulate() -> None:
+    """Run groups in a simulated world and check that all promises hold."""
+    # What simulated consumers would write to a log is part of their stories, not of ours.
+    logging.getLogger("kohort.client").addHandler(logging.NullHandler())
+
+
+simulate.add_command(compare)
+
+
+@simulate.command(epilog=RUN)
+@click.option("--seed", type=int, help="Run this one seed, and tell its story.")
+@click.option(
+    "--seeds", type=click.IntRange(1), help=f"How many seeds.  [default: {DEFAULT_SEEDS}]"
+)
+@click.option("--first", type=int, default=1, show_default=True, help="The first of them.")
+@click.option(
+    "--minutes", type=click.FloatRange(min=0, min_open=True), help="Run seeds for so long instead."
+)
+@click.option(
+    "--protocol", type=click.Choice(["classic", "consumer", "mixed"]), help="All members speak it."
+)
+@click.option("--members", type=click.IntRange(1, 10), help="How many consumers each world has.")
+@click.option("--faults", help="What may go wrong, separated by commas; `none` for nothing.")
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes.")
+@click.option("--shrink/--no-shrink", default=True, help="Look for the shortest story that fails.")
+@click.option("--keep-going", is_flag=True, help="Go on after a failure and count them.")
+@click.option(
+    "--save",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write what failed as a scenario.",
+)
+@click.option("--story", is_flag=True, help="Tell the story of a run that held, too.")
+def run(
+    seed: int | None,
+    seeds: int | None,
+    first: int,
+    minutes: float | None,
+    protocol: str | None,
+    members: int | None,
+    faults: str | None,
+    jobs: int,
+    shrink: bool,
+    keep_going: bool,
+    save: Path | None,
+    story: bool,
+) -> int:
+    """Run random worlds, each decided by one integer.
+
+    What fails is told with the command that replays it, then made as short as it can be.
+    """
+    from kohort.simulator.running import Options
+
+    options = Options(protocol, members, None if faults is None else _names(faults))
+    options.plan(first)  # wrong names are refused before anything runs
+    if seed is not None:
+        numbers: Iterable[int] = [seed]
+    elif minutes is not None:
+        numbers = itertools.count(first)
+    else:
+        numbers = range(first, first + (DEFAULT_SEEDS if seeds is None else seeds))
+    until_s = None if minutes is None else time.monotonic() + 60 * minutes
+    tally = _Tally()
+    for outcome in _outcomes(numbers, options, jobs, until_s):
+        tally.count(outcome)
+        if outcome.failed:
+            click.echo(f"failed; again with: {options.command(outcome.plan.seed)}")
+            _report(outcome, shrink=shrink, save=save)
+            if not keep_going:
+                break
+        elif story or seed is not None:
+            _tell(options, outcome)
+    tally.close()
+    return EXIT_CHECK_FAILED if tally.failed else 0
+
+
+@simulate.command(epilog=SCENARIO)
+@click.argument("name")
+@click.option("--first", type=int, default=1, show_default=True, help="The first of its seeds.")
+@click.option("--story", is_flag=True, help="Tell the story of runs that held, too.")
+def scenario(name: str, first: int, story: bool) -> int:
+    """Run a scenario: one of `kohort simulate examples`, or a .toml file."""
+    from kohort.simulator.running import run_scenario
+    from kohort.simulator.scenario import load
+
+    found = load(name)
+    failed = 0
+    for outcome in run_scenario(found, first):
+        if outcome.failed or story:
+            _report(outcome, shrink=False, save=None)
+        failed += outcome.failed
+        click.echo(f"{outcome.plan.name}: {outcome.code or 'held'}", err=True)
+    return EXIT_CHECK_FAILED if failed else 0
+
+
+@simulate.command(epilog=SHIPPED)
+def examples() -> None:
+    """List the scenarios that come with the package."""
+    from kohort.simulator.scenario import examples as shipped
+
+    for each in shipped():
+        about = each.about.split(". ")[0].strip().replace("\n", " ")
+        click.echo(f"{each.name:<36} {'/'.join(each.plan.proves):<12} {about}")
+
+
+def _names(faults: str) -> tuple[str, ...]:
+    return () if faults == "none" else tuple(name for name in faults.split(",") if name)
+
+
+def _outcomes(
+    numbers: Iterable[int], options: Options, jobs: int, until_s: float | None
+) -> Iterator[Outcome]:
+    """The outcomes of seeds in their order, from this process or from several."""
+    from kohort.simulator.running import run_seed
+
+    in_time = itertools.takewhile(
+        lambda _: until_s is None or time.monotonic() < until_s, iter(numbers)
+    )
+    if jobs == 1:
+        for number in in_time:
+            yield run_seed(number, options)
+        return
+    from concurrent.futures import Future, ProcessPoolExecutor
+
+    with ProcessPoolExecutor(jobs) as pool:
+        under_way: deque[Future[Outcome]] = deque()
+        try:
+            for number in in_time:
+                under_way.append(pool.submit(run_seed, number, options))
+                if len(under_way) >= jobs * _AHEAD:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        finally:
+            for future in under_way:
+                future.cancel()
+
+
+def _report(outcome: Outcome, *, shrink: bool, save: Path | None) -> None:
+    from kohort.simulator.report import as_scenario, told
+    from kohort.simulator.running import shortest
+
+    if shrink and outcome.failed:
+        outcome = shortest(outcome)
+        click.echo(f"the shortest story found, {len(outcome.plan.steps)} steps:")
+    for line in told(outcome):
+        click.echo(line)
+    if shrink:
+        click.echo("as a scenario:\n")
+        click.echo(as_scenario(outcome))
+    if save is not None:
+        save.write_text(as_scenario(outcome), encoding="utf-8")
+        click.echo(f"written to {save}", err=True)
+
+
+def _tell(options: Options, outcome: Outcome) -> None:
+    from kohort.simulator.report import told
+    from kohort.simulator.running import run as run_plan
+
+    for line in told(run_plan(options.plan(outcome.plan.seed))):
+        click.echo(line)
+
+
+class _Tally:
+    """Counts, and says from time to time how far it is."""
+
+    def __init__(self) -> None:
+        self._began_s = self._shown_s = time.monotonic()
+        self.seeds = self.failed = self.events = 0
+
+    def count(self, outcome: Outcome) -> None:
+        """One more."""
+        self.seeds += 1
+        self.failed += outcome.failed
+        self.events += outcome.events
+        if time.monotonic() - self._shown_s >= _PROGRESS_S:
+            self._shown_s = time.monotonic()
+            click.echo(self._line(), err=True)
+
+    def close(self) -> None:
+        """The last word."""
+        click.echo(self._line(), err=True)
+
+    def _line(self) -> str:
+        seconds = max(1e-6, time.monotonic() - self._began_s)
+        return (
+            f"{self.seeds} seeds, {self.failed} failed; {self.seeds / seconds:.1f} seeds/s, "
+            f"{self.events / seconds:,.0f} events/s"
+        )

@@ -1,0 +1,350 @@
+"""`kohort topic`: list, describe, create, grow, delete, and their configurations.
+
+Rules:
+- Looking never creates a topic.
+- What cannot be undone (`delete`, `grow`) only says what it would do, until `--execute`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kohort.cli.common.connect import Client, client_options, existing_topics, open_admin
+from kohort.cli.common.log_end_offsets import offsets
+from kohort.cli.common.output import as_table, output_option, show
+from kohort.cli.common.root import CommandGroup
+from kohort.config import nearest
+from kohort.errors import BrokerError, ConfigError, ErrorCode, UsageError
+
+if TYPE_CHECKING:
+    from kohort.client.admin.admin import Admin
+    from kohort.client.admin.types import TopicDescription
+    from kohort.client.common.types import TopicPartition
+
+LIST_COLUMNS = ("topic", "partitions", "replicas", "internal")
+PARTITION_COLUMNS = (
+    "topic", "partition", "leader", "replicas", "isr", "first_offset", "log_end_offset",
+)  # fmt: skip
+CONFIG_COLUMNS = ("name", "value", "source")
+
+
+@click.group(cls=CommandGroup)
+def topic() -> None:
+    """List, describe, create, grow and delete topics."""
+
+
+@topic.command(
+    "list",
+    epilog="""\b
+Examples:
+  kohort topic list
+  kohort topic list --internal -o json
+""",
+)
+@click.option("--internal", is_flag=True, help="Kafka's own topics, too.")
+@output_option
+@client_options
+def list_topics(internal: bool, output: str, client: Client) -> None:
+    """All topics, with their partition and replica counts."""
+    with open_admin(_settings(client)) as admin:
+        names = [t.name for t in admin.list_topics(include_internal=internal)]
+        found = admin.describe_topics(names) if names else {}
+    rows = [
+        {
+            "topic": name,
+            "partitions": len(t.partitions),
+            "replicas": min((len(p.replicas) for p in t.partitions), default=None),
+            "internal": t.is_internal,
+        }
+        for name, t in found.items()
+    ]
+    show(rows, LIST_COLUMNS if internal else LIST_COLUMNS[:-1], output)
+
+
+@topic.command(
+    epilog="""\b
+Examples:
+  kohort topic describe orders
+  kohort topic describe orders payments -o json
+"""
+)
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@output_option
+@client_options
+def describe(topics: tuple[str, ...], output: str, client: Client) -> None:
+    """Partitions, offsets and configuration of topics.
+
+    Only what the topic itself sets is shown; everything by `kohort topic config show --all`.
+    """
+    with open_admin(_settings(client)) as admin:
+        found = existing_topics(admin, topics)
+        firsts = offsets(admin, found.values(), "earliest")
+        ends = offsets(admin, found.values(), "latest")
+        configs = {name: _own_configs(admin, name) for name in found}
+    rows = [row for t in found.values() for row in _partition_rows(t, firsts, ends)]
+    if output in ("csv", "jsonl"):
+        show(rows, PARTITION_COLUMNS, output)
+    elif output == "json":
+        whole = [_as_json(t, configs[t.name], rows) for t in found.values()]
+        click.echo(json.dumps({"schema": 1, "topics": whole}, indent=2))
+    else:
+        for t in found.values():
+            click.echo(_summary(t, configs[t.name]))
+        click.echo()
+        click.echo(as_table(rows, PARTITION_COLUMNS))
+
+
+def _summary(t: TopicDescription, configs: Mapping[str, str | None]) -> str:
+    set_here = " ".join(f"{name}={value}" for name, value in configs.items()) or "defaults"
+    return f"{t.name}: {_partitions(len(t.partitions))}, id {_uuid(t.topic_id)}, {set_here}"
+
+
+def _as_json(
+    t: TopicDescription, configs: Mapping[str, str | None], rows: Iterable[dict[str, Any]]
+) -> dict[str, Any]:
+    return {
+        "topic": t.name,
+        "topic_id": _uuid(t.topic_id),
+        "internal": t.is_internal,
+        "configs": dict(configs),
+        "partitions": [
+            {key: value for key, value in row.items() if key != "topic"}
+            for row in rows
+            if row["topic"] == t.name
+        ],
+    }
+
+
+def _partition_rows(
+    t: TopicDescription,
+    firsts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+) -> list[dict[str, Any]]:
+    from kohort.client.common.types import TopicPartition
+
+    return [
+        {
+            "topic": t.name,
+            "partition": p.partition,
+            "leader": p.leader if p.leader >= 0 else None,
+            "replicas": list(p.replicas),
+            "isr": list(p.isr),
+            "first_offset": firsts.get(TopicPartition(t.name, p.partition)),
+            "log_end_offset": ends.get(TopicPartition(t.name, p.partition)),
+        }
+        for p in t.partitions
+    ]
+
+
+def _own_configs(admin: Admin, name: str) -> dict[str, str | None]:
+    entries = admin.describe_configs(name)
+    return {e.name: e.value for e in sorted(entries.values(), key=_by_name) if e.source == "topic"}
+
+
+@topic.command(
+    epilog="""\b
+Examples:
+  kohort topic create orders --partitions 6
+  kohort topic create audit -p 1 -c cleanup.policy=compact -c retention.ms=-1
+"""
+)
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("-p", "--partitions", type=click.IntRange(min=1), help="[default: the broker's]")
+@click.option("-r", "--replicas", type=click.IntRange(min=1), help="[default: the broker's]")
+@click.option("-c", "configs", multiple=True, metavar="KEY=VALUE", help="May be given again.")
+@click.option("--if-not-exists", is_flag=True, help="A topic that is there is no error.")
+@client_options
+def create(
+    topics: tuple[str, ...],
+    partitions: int | None,
+    replicas: int | None,
+    configs: tuple[str, ...],
+    if_not_exists: bool,
+    client: Client,
+) -> None:
+    """Create topics."""
+    from kohort.client.admin.types import BROKER_DEFAULT, NewTopic
+
+    chosen = _config_changes(configs, "-c")
+    count = BROKER_DEFAULT if partitions is None else partitions
+    copies = BROKER_DEFAULT if replicas is None else replicas
+    with open_admin(_settings(client)) as admin:
+        wanted = list(dict.fromkeys(topics))
+        there = {t.name for t in admin.list_topics(include_internal=True)} & set(wanted)
+        missing = [name for name in wanted if name not in there]
+        if there and not if_not_exists:
+            raise BrokerError(
+                ErrorCode.TOPIC_ALREADY_EXISTS,
+                f"{', '.join(sorted(there))}; nothing was created. --if-not-exists passes over "
+                "topics that are there",
+            )
+        for name in sorted(there):
+            click.echo(f"{name} is there already", err=True)
+        if not missing:
+            return
+        new = [NewTopic(name, count, copies, chosen) for name in missing]
+        admin.create_topics(new, validate_only=True)
+        for name, made in admin.create_topics(new).items():
+            number = made.partition_count
+            click.echo(f"created {name}" + (f" with {_partitions(number)}" if number > 0 else ""))
+
+
+@topic.command(
+    epilog="""\b
+Examples:
+  kohort topic delete orders
+  kohort topic delete orders --execute
+"""
+)
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("--execute", is_flag=True, help="Do it; without this only what would go is shown.")
+@client_options
+def delete(topics: tuple[str, ...], execute: bool, client: Client) -> None:
+    """Delete topics with all their records. Only with --execute."""
+    with open_admin(_settings(client)) as admin:
+        found = existing_topics(admin, topics)
+        firsts = offsets(admin, found.values(), "earliest")
+        ends = offsets(admin, found.values(), "latest")
+        if execute:
+            admin.delete_topics(found)
+    for t in found.values():
+        records = sum(ends[tp] - firsts[tp] for tp in ends if tp[0] == t.name and tp in firsts)
+        done = "deleted" if execute else "would delete"
+        click.echo(f"{done} {t.name}: {_partitions(len(t.partitions))}, {records:,} records")
+    if not execute:
+        click.echo("nothing was changed; add --execute to do it", err=True)
+
+
+@topic.command(
+    epilog="""\b
+Examples:
+  kohort topic grow orders --partitions 12
+  kohort topic grow orders --partitions 12 --execute
+"""
+)
+@click.argument("name", metavar="TOPIC")
+@click.option(
+    "-p", "--partitions", type=click.IntRange(min=1), required=True, help="The new total number."
+)
+@click.option("--execute", is_flag=True, help="Do it; without this only the plan is shown.")
+@client_options
+def grow(name: str, partitions: int, execute: bool, client: Client) -> None:
+    """Add partitions to a topic. Only with --execute: it cannot be undone.
+
+    New records of a key may then go to another partition than its old ones.
+    """
+    with open_admin(_settings(client)) as admin:
+        now = len(existing_topics(admin, [name])[name].partitions)
+        if partitions <= now:
+            raise UsageError(
+                f"topic {name} has {_partitions(now)} and cannot shrink or stay; "
+                f"--partitions is the new total, at least {now + 1}"
+            )
+        if execute:
+            admin.create_partitions({name: partitions})
+    click.echo(f"{'grown' if execute else 'would grow'} {name}: {now} to {partitions} partitions")
+    if not execute:
+        click.echo("nothing was changed; add --execute to do it", err=True)
+
+
+# -- configurations
+
+
+@topic.group()
+def config() -> None:
+    """Show and change the configuration of a topic."""
+
+
+@config.command(
+    "show",
+    epilog="""\b
+Examples:
+  kohort topic config show orders
+  kohort topic config show orders --all -o json
+""",
+)
+@click.argument("name", metavar="TOPIC")
+@click.option("--all", "everything", is_flag=True, help="Defaults, too.")
+@output_option
+@client_options
+def show_config(name: str, everything: bool, output: str, client: Client) -> None:
+    """What a topic is configured with, and where each value comes from."""
+    with open_admin(_settings(client)) as admin:
+        existing_topics(admin, [name])
+        entries = sorted(admin.describe_configs(name).values(), key=_by_name)
+    rows = [
+        {"name": e.name, "value": "(secret)" if e.is_sensitive else e.value, "source": e.source}
+        for e in entries
+        if everything or not e.is_default
+    ]
+    if not rows and output == "table":
+        click.echo(f"{name} has no configuration of its own; --all shows the defaults", err=True)
+    show(rows, CONFIG_COLUMNS, output)
+
+
+@config.command(
+    "set",
+    epilog="""\b
+Examples:
+  kohort topic config set orders retention.ms=86400000
+  kohort topic config set orders --unset retention.ms
+""",
+)
+@click.argument("name", metavar="TOPIC")
+@click.argument("changes", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--unset", multiple=True, metavar="KEY", help="Back to the default.")
+@client_options
+def set_config(name: str, changes: tuple[str, ...], unset: tuple[str, ...], client: Client) -> None:
+    """Change some values of a topic's configuration; the others stay."""
+    wanted: dict[str, str | None] = dict(_config_changes(changes, ""))
+    wanted |= dict.fromkeys(unset)
+    if not wanted:
+        raise click.UsageError("say what to change: KEY=VALUE, or --unset KEY")
+    with open_admin(_settings(client)) as admin:
+        existing_topics(admin, [name])
+        before = admin.describe_configs(name)
+        for key in wanted:
+            if key not in before:
+                near = nearest(key, before)
+                hint = f"; did you mean {near!r}?" if near else ""
+                raise ConfigError(f"unknown topic configuration key {key!r}{hint}")
+        admin.alter_configs(name, wanted)
+        after = admin.describe_configs(name)
+    for key in wanted:
+        click.echo(f"{name} {key}: {before[key].value} -> {after[key].value}")
+
+
+def _settings(client: Client) -> dict[str, Any]:
+    from kohort.client.common.config import AdminConfig
+
+    return client.for_role(AdminConfig)
+
+
+def _config_changes(texts: Iterable[str], option: str) -> dict[str, str]:
+    """`KEY=VALUE` texts, keys as Kafka writes them."""
+    found: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"{option} {text!r} is not KEY=VALUE".strip())
+        found[key.strip()] = value.strip()
+    return found
+
+
+def _by_name(entry: Any) -> str:
+    return entry.name
+
+
+def _partitions(count: int) -> str:
+    return "1 partition" if count == 1 else f"{count:,} partitions"
+
+
+def _uuid(raw: bytes) -> str | None:
+    """A topic id as Kafka writes it: URL-safe base64 without padding; None from old brokers."""
+    import base64
+
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=") if any(raw) else None

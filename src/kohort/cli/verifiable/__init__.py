@@ -1,0 +1,1 @@
+"""`kohort verifiable-consumer` and `verifiable-producer`."""

@@ -1,0 +1,4 @@
+"""The admin client: one module per family of calls.
+
+Imports `client.cluster` and `client.common`.
+"""

@@ -1,0 +1,519 @@
+"""The admin client: topics, configurations, records, the cluster.
+
+Groups are in `admin_groups`, users in `admin_users`.
+
+Rules:
+- Calls block until they are done or `timeout_s` (default `default_api_timeout_ms`) is over, and may
+  be made from any thread.
+- A call that names several objects tries all of them, then raises one BrokerError that names those
+  that failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal
+
+from kohort.client.admin.acls import AdminAcls
+from kohort.client.admin.calls import raise_failed
+from kohort.client.admin.cluster import AdminCluster
+from kohort.client.admin.groups import AdminGroups
+from kohort.client.admin.types import (
+    ClusterDescription,
+    ConfigEntry,
+    NewTopic,
+    OffsetSpec,
+    PartitionDescription,
+    TopicDescription,
+    TopicListing,
+)
+from kohort.client.admin.users import AdminUsers
+from kohort.client.cluster.client import ANY, Versioned
+from kohort.client.common import arguments as given
+from kohort.client.common.types import OffsetAndTimestamp, TopicPartition
+from kohort.errors import (
+    BrokerError,
+    ConnectionFailedError,
+    KafkaTimeoutError,
+    UnsupportedVersionError,
+    UsageError,
+)
+from kohort.net import monotonic_ms
+from kohort.wire import Message
+from kohort.wire.messages.create_partitions_request import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from kohort.wire.messages.create_partitions_response import CreatePartitionsResponse
+from kohort.wire.messages.create_topics_request import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from kohort.wire.messages.create_topics_response import CreateTopicsResponse
+from kohort.wire.messages.delete_records_request import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from kohort.wire.messages.delete_records_response import DeleteRecordsResponse
+from kohort.wire.messages.delete_topics_request import DeleteTopicsRequest, DeleteTopicState
+from kohort.wire.messages.delete_topics_response import DeleteTopicsResponse
+from kohort.wire.messages.describe_configs_request import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from kohort.wire.messages.describe_configs_response import DescribeConfigsResponse
+from kohort.wire.messages.incremental_alter_configs_request import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from kohort.wire.messages.incremental_alter_configs_response import IncrementalAlterConfigsResponse
+from kohort.wire.messages.list_offsets_request import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from kohort.wire.messages.list_offsets_response import ListOffsetsResponse
+from kohort.wire.messages.metadata_request import MetadataRequest, MetadataRequestTopic
+from kohort.wire.messages.metadata_response import MetadataResponse, MetadataResponseTopic
+
+TOPIC_RESOURCE: Final = 2
+BROKER_RESOURCE: Final = 4
+_SET, _DELETE = 0, 1
+_SOURCES: Final = {
+    1: "topic", 2: "broker", 3: "default broker", 4: "static broker", 5: "default",
+}  # fmt: skip
+_TIMESTAMPS: Final = {
+    "latest": -1, "earliest": -2, "max_timestamp": -3, "earliest_local": -4, "latest_tiered": -5,
+}  # fmt: skip
+_FIRST_VERSION: Final = {-3: 7, -4: 8, -5: 9}
+"""Of ListOffsets: KIP-734, KIP-405, KIP-1005."""
+
+
+class Admin(AdminGroups, AdminCluster, AdminAcls, AdminUsers):
+    """Manages topics, configurations and groups. Close it, or use it in a `with` block.
+
+    Takes `AdminConfig`'s keys as keyword arguments, or a ready `AdminConfig`.
+    """
+
+    # -- topics
+
+    def create_topics(
+        self,
+        topics: Iterable[NewTopic | str],
+        *,
+        validate_only: bool = False,
+        timeout_s: float | None = None,
+    ) -> dict[str, TopicListing]:
+        """Create topics; a bare name takes the broker's defaults.
+
+        Raises BrokerError (TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, ...) when one was refused.
+        """
+        wanted = [_new_topic(topic) for topic in given.several(topics, "create_topics")]
+        deadline_ms = self._deadline(timeout_s)
+        request = CreateTopicsRequest(
+            topics=[_creatable(topic) for topic in wanted],
+            timeout_ms=self.config.request_timeout_ms,
+            validate_only=validate_only,
+        )
+
+        def attempt() -> dict[str, TopicListing]:
+            answer = self._on_controller(CreateTopicsResponse, request, deadline_ms)
+            raise_failed(
+                "creating topic", {t.name: (t.error_code, t.error_message) for t in answer.topics}
+            )
+            return {
+                t.name: TopicListing(t.name, t.topic_id, False, t.num_partitions)
+                for t in answer.topics
+            }
+
+        return self._until(deadline_ms, attempt, mutates=True)
+
+    def delete_topics(self, names: Iterable[str], *, timeout_s: float | None = None) -> None:
+        """Delete topics with their records. Raises BrokerError when one was refused."""
+        wanted, deadline_ms = given.names(names, "delete_topics"), self._deadline(timeout_s)
+        wait_ms = self.config.request_timeout_ms
+
+        def build(version: int) -> Message:
+            if version >= 6:  # KIP-516
+                states = [DeleteTopicState(name=name) for name in wanted]
+                return DeleteTopicsRequest(topics=states, timeout_ms=wait_ms)
+            return DeleteTopicsRequest(topic_names=wanted, timeout_ms=wait_ms)
+
+        def attempt() -> None:
+            answer = self._ask(
+                DeleteTopicsResponse, ANY, Versioned(DeleteTopicsRequest, build), deadline_ms
+            )
+            raise_failed(
+                "deleting topic",
+                {t.name or "": (t.error_code, t.error_message) for t in answer.responses},
+            )
+
+        # An unknown topic is retriable in Kafka's table, but waiting does not make it exist.
+        self._checked(wanted, deadline_ms)
+        self._until(deadline_ms, attempt, mutates=True)
+
+    def create_partitions(
+        self, counts: Mapping[str, int], *, timeout_s: float | None = None
+    ) -> None:
+        """Raise the number of partitions of topics to the given counts.
+
+        Records with keys go elsewhere afterwards: the partition depends on the count.
+        """
+        given.mapping(counts, "create_partitions", '{"TOPIC": 6}')
+        for name, count in counts.items():
+            given.whole_number(count, f"create_partitions(): the partitions of {name!r}", 1)
+            given.name(name, "create_partitions(): the topic")
+        deadline_ms = self._deadline(timeout_s)
+        request = CreatePartitionsRequest(
+            topics=[
+                CreatePartitionsTopic(name=name, count=count, assignments=None)
+                for name, count in counts.items()
+            ],
+            timeout_ms=self.config.request_timeout_ms,
+        )
+
+        def attempt() -> None:
+            answer = self._on_controller(CreatePartitionsResponse, request, deadline_ms)
+            raise_failed(
+                "adding partitions to topic",
+                {t.name: (t.error_code, t.error_message) for t in answer.results},
+            )
+
+        self._checked(counts, deadline_ms)
+        self._until(deadline_ms, attempt, mutates=True)
+
+    def list_topics(
+        self, *, include_internal: bool = False, timeout_s: float | None = None
+    ) -> list[TopicListing]:
+        """All topics, by name."""
+        found = self._topics(None, self._deadline(timeout_s))
+        return [
+            TopicListing(name, t.topic_id, t.is_internal, len(t.partitions))
+            for name, t in sorted(found.items())
+            if include_internal or not t.is_internal
+        ]
+
+    def describe_topics(
+        self, names: Iterable[str], *, timeout_s: float | None = None
+    ) -> dict[str, TopicDescription]:
+        """Topics with their partitions. Raises BrokerError when one does not exist."""
+        wanted, deadline_ms = given.names(names, "describe_topics"), self._deadline(timeout_s)
+        if not wanted:
+            return {}
+        try:
+            pages = self._topic_pages(wanted, deadline_ms)
+        except UnsupportedVersionError:  # before Kafka 3.8
+            found = self._checked(wanted, deadline_ms)
+            return {name: _description(name, found[name]) for name in wanted}
+        return {name: pages[name] for name in wanted}
+
+    def _topics(
+        self, names: Iterable[str] | None, deadline_ms: int
+    ) -> dict[str, MetadataResponseTopic]:
+        wanted = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+
+        def build(version: int) -> Message:
+            topics = [] if wanted is None and version == 0 else wanted
+            # Before v4 the broker alone decides whether asking creates a topic.
+            return MetadataRequest(topics=topics, allow_auto_topic_creation=version < 4)
+
+        answer = self._until(
+            deadline_ms,
+            lambda: self._ask(
+                MetadataResponse, ANY, Versioned(MetadataRequest, build), deadline_ms
+            ),
+        )
+        return {t.name: t for t in answer.topics if t.name is not None}
+
+    def _checked(self, names: Iterable[str], deadline_ms: int) -> dict[str, MetadataResponseTopic]:
+        """The topics' metadata; raises BrokerError when one does not exist."""
+        found = self._topics(names, deadline_ms)
+        raise_failed("topic", {name: (t.error_code, None) for name, t in found.items()})
+        return found
+
+    # -- configurations
+
+    def describe_configs(
+        self, name: str, *, broker: bool = False, timeout_s: float | None = None
+    ) -> dict[str, ConfigEntry]:
+        """The configuration of a topic, or with `broker=True` of the broker with that id."""
+        given.name(name, "describe_configs(): the name")
+        deadline_ms = self._deadline(timeout_s)
+        resource = DescribeConfigsResource(
+            resource_type=BROKER_RESOURCE if broker else TOPIC_RESOURCE,
+            resource_name=name,
+            configuration_keys=None,
+        )
+        request = DescribeConfigsRequest(resources=[resource])
+        if not broker:
+            self._checked([name], deadline_ms)
+
+        def attempt() -> dict[str, ConfigEntry]:
+            target = self._config_target(name, broker, deadline_ms)
+            answer = self._ask(DescribeConfigsResponse, target, request, deadline_ms)
+            raise_failed(
+                "describing the configuration of",
+                {r.resource_name: (r.error_code, r.error_message) for r in answer.results},
+            )
+            return {
+                c.name: ConfigEntry(
+                    c.name,
+                    c.value,
+                    _SOURCES.get(c.config_source, "other"),
+                    c.read_only,
+                    c.is_sensitive,
+                )
+                for result in answer.results
+                for c in result.configs
+            }
+
+        return self._until(deadline_ms, attempt)
+
+    def alter_configs(
+        self,
+        name: str,
+        changes: Mapping[str, str | None],
+        *,
+        broker: bool = False,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Set some configuration values (None: back to the default); the others stay (KIP-339)."""
+        given.name(name, "alter_configs(): the name")
+        given.texts(changes, "alter_configs(): the changes")
+        deadline_ms = self._deadline(timeout_s)
+        configs = [
+            AlterableConfig(
+                name=key, config_operation=_DELETE if value is None else _SET, value=value
+            )
+            for key, value in changes.items()
+        ]
+        resource = AlterConfigsResource(
+            resource_type=BROKER_RESOURCE if broker else TOPIC_RESOURCE,
+            resource_name=name,
+            configs=configs,
+        )
+        request = IncrementalAlterConfigsRequest(resources=[resource])
+        if not broker:
+            self._checked([name], deadline_ms)
+
+        def attempt() -> None:
+            target = self._config_target(name, broker, deadline_ms)
+            answer = self._ask(IncrementalAlterConfigsResponse, target, request, deadline_ms)
+            raise_failed(
+                "changing the configuration of",
+                {r.resource_name: (r.error_code, r.error_message) for r in answer.responses},
+            )
+
+        self._until(deadline_ms, attempt, mutates=True)
+
+    def _config_target(self, name: str, broker: bool, deadline_ms: int) -> int:
+        """Only a broker itself knows its configuration."""
+        if not broker:
+            return ANY
+        nodes = self._refresh(deadline_ms).nodes
+        if not name.isdigit() or int(name) not in nodes:
+            raise UsageError(f"there is no broker {name!r}; brokers by id: {sorted(nodes)}")
+        return int(name)
+
+    # -- records and offsets
+
+    def delete_records(
+        self, before: Mapping[TopicPartition, int], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Delete the records before the given offsets (-1: all); the new first offsets."""
+        deadline_ms = self._deadline(timeout_s)
+        low: dict[TopicPartition, int] = {}
+        call = "delete_records"
+        firsts = {
+            tp: given.whole_number(offset, f"{call}(): the offset of {tp}", -1)
+            for tp, offset in given.by_partition(before, call, "offsets")
+        }
+
+        def attempt() -> None:
+            left = [tp for tp in firsts if tp not in low]
+            requests: dict[int, Message | Versioned] = {}
+            for node_id, tps in self._leaders(left, deadline_ms).items():
+                topics: dict[str, DeleteRecordsTopic] = {}
+                for tp in tps:
+                    topic = topics.setdefault(tp.topic, DeleteRecordsTopic(name=tp.topic))
+                    topic.partitions.append(
+                        DeleteRecordsPartition(partition_index=tp.partition, offset=firsts[tp])
+                    )
+                requests[node_id] = DeleteRecordsRequest(
+                    topics=list(topics.values()), timeout_ms=self.config.request_timeout_ms
+                )
+            failed: dict[str, tuple[int, str | None]] = {}
+            for answer in self._ask_all(DeleteRecordsResponse, requests, deadline_ms).values():
+                for topic in answer.topics:
+                    for p in topic.partitions:
+                        tp = TopicPartition(topic.name, p.partition_index)
+                        if not p.error_code:
+                            low[tp] = p.low_watermark
+                        failed[str(tp)] = (p.error_code, None)
+            raise_failed("deleting records of", failed)
+
+        self._until(deadline_ms, attempt)
+        return low
+
+    def list_offsets(
+        self,
+        wanted: Mapping[TopicPartition, OffsetSpec],
+        *,
+        isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted",
+        partial: bool = False,
+        timeout_s: float | None = None,
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """Offsets by time or by name, one request a leader.
+
+        A partition without a record at or after the time has offset -1. With `read_committed`,
+        `latest` is the end of what such consumers may read. With `partial`, what no leader tells
+        within `timeout_s` is left out instead of raised. Raises UnsupportedVersionError where a
+        broker does not know the name.
+        """
+        levels = ("read_uncommitted", "read_committed")
+        given.choice(isolation_level, levels, "list_offsets(): isolation_level")
+        isolation = int(isolation_level == "read_committed")
+        deadline_ms = self._deadline(timeout_s)
+        places = given.by_partition(wanted, "list_offsets", "places")
+        times = {tp: _timestamp(spec) for tp, spec in places}
+        found: dict[TopicPartition, OffsetAndTimestamp] = {}
+
+        def attempt() -> None:
+            left = [tp for tp in times if tp not in found]
+            requests: dict[int, Message | Versioned] = {
+                node_id: _list_offsets(tps, times, isolation, self.config.request_timeout_ms)
+                for node_id, tps in self._leaders(left, deadline_ms).items()
+            }
+            failed: dict[str, tuple[int, str | None]] = {}
+            for answer in self._ask_all(ListOffsetsResponse, requests, deadline_ms).values():
+                for topic in answer.topics:
+                    for p in topic.partitions:
+                        tp = TopicPartition(topic.name, p.partition_index)
+                        failed[str(tp)] = (p.error_code, None)
+                        if not p.error_code:
+                            found[tp] = OffsetAndTimestamp(p.offset, p.timestamp, p.leader_epoch)
+            raise_failed("listing offsets of", failed)
+
+        try:
+            self._checked({tp.topic for tp in times}, deadline_ms)
+            self._until(deadline_ms, attempt)
+        except (BrokerError, ConnectionFailedError, KafkaTimeoutError):
+            if not partial:
+                raise
+        return found
+
+    def reset_group_offsets(
+        self,
+        group_id: str,
+        to: OffsetSpec,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> dict[TopicPartition, int]:
+        """Have a group go on at `to`; the offsets that are committed now.
+
+        Of these partitions (None: all with a committed offset). Where no record is as young as a
+        time, the group goes on at the end. Raises GroupError while the group has members.
+        """
+        deadline_ms = self._deadline(timeout_s)
+        given.name(group_id, "reset_group_offsets(): the group")
+        _timestamp(to)
+
+        def left_s() -> float:
+            return max(0, deadline_ms - monotonic_ms()) / 1000
+
+        if partitions is None:
+            chosen = list(self.list_group_offsets(group_id, timeout_s=left_s()))
+        else:
+            chosen = given.partitions(partitions, "reset_group_offsets")
+        found = self.list_offsets(dict.fromkeys(chosen, to), timeout_s=left_s())
+        none = [tp for tp, at in found.items() if at.offset < 0]
+        ends = self.list_offsets(dict.fromkeys(none, "latest"), timeout_s=left_s())
+        wanted = {tp: (ends.get(tp) or at).offset for tp, at in found.items()}
+        if wanted:
+            self.alter_group_offsets(group_id, wanted, timeout_s=left_s())
+        return wanted
+
+    # -- the cluster
+
+    def describe_cluster(self, *, timeout_s: float | None = None) -> ClusterDescription:
+        """The cluster's id, controller and brokers."""
+        metadata = self._refresh(self._deadline(timeout_s))
+        nodes = tuple(sorted(metadata.nodes.values(), key=lambda node: node.node_id))
+        return ClusterDescription(metadata.cluster_id, metadata.controller_id, nodes)
+
+
+def _timestamp(spec: OffsetSpec) -> int:
+    """A time, or the number that stands for a name. Raises UsageError for another name."""
+    if isinstance(spec, int) and not isinstance(spec, bool) and spec < 1 << 63:
+        return spec
+    if not isinstance(spec, str) or spec not in _TIMESTAMPS:
+        raise UsageError(f"offset {spec!r}: a time in milliseconds, or {', '.join(_TIMESTAMPS)}")
+    return _TIMESTAMPS[spec]
+
+
+def _new_topic(topic: NewTopic | str) -> NewTopic:
+    if not isinstance(topic, NewTopic):
+        return NewTopic(given.name(topic, "create_topics() takes names or NewTopics; one of them"))
+    given.name(topic.name, "create_topics(): the name of a topic")
+    given.whole_number(topic.partitions, f"topic {topic.name!r}: its partitions", -1)
+    given.whole_number(topic.replication_factor, f"topic {topic.name!r}: its replicas", -1)
+    given.texts(topic.configs, f"the configs of topic {topic.name!r}")
+    return topic
+
+
+def _creatable(topic: NewTopic) -> CreatableTopic:
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        configs=[CreatableTopicConfig(name=k, value=v) for k, v in topic.configs.items()],
+    )
+
+
+def _description(name: str, topic: MetadataResponseTopic) -> TopicDescription:
+    partitions = tuple(
+        PartitionDescription(
+            p.partition_index,
+            p.leader_id,
+            p.leader_epoch,
+            tuple(p.replica_nodes),
+            tuple(p.isr_nodes),
+        )
+        for p in sorted(topic.partitions, key=lambda p: p.partition_index)
+    )
+    return TopicDescription(name, topic.topic_id, topic.is_internal, partitions)
+
+
+def _list_offsets(
+    tps: Iterable[TopicPartition],
+    times: Mapping[TopicPartition, int],
+    isolation_level: int,
+    timeout_ms: int,
+) -> Versioned:
+    topics: dict[str, ListOffsetsTopic] = {}
+    needed = 0
+    for tp in tps:
+        needed = max(needed, _FIRST_VERSION.get(times[tp], 0))
+        topic = topics.setdefault(tp.topic, ListOffsetsTopic(name=tp.topic))
+        topic.partitions.append(
+            ListOffsetsPartition(partition_index=tp.partition, timestamp=times[tp])
+        )
+
+    def build(version: int) -> Message:
+        if version < needed:
+            raise UnsupportedVersionError(
+                f"the broker serves ListOffsets up to version {version}; an offset by this name "
+                f"needs {needed}"
+            )
+        request = ListOffsetsRequest(
+            replica_id=-1, isolation_level=isolation_level, topics=list(topics.values())
+        )
+        if version >= 10:
+            request.timeout_ms = timeout_ms
+        return request
+
+    return Versioned(ListOffsetsRequest, build)

@@ -1,0 +1,281 @@
+"""Blocking calls over the cluster client: one request, many at once, and again until the deadline.
+
+Rules:
+- Requests run on the network thread; the caller waits for futures.
+- Errors that Kafka calls retriable are tried again with a back-off until the call's time is over;
+  then the last error is raised. Mutations are retried only when the broker has refused them, never
+  when an answer is lost: they might be carried out twice.
+
+Shell: threads (waiting), randomness (jitter).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from kohort.client.cluster.client import ANY, ClusterClient, Versioned
+from kohort.client.cluster.credentials import Credentials
+from kohort.client.cluster.finalizers import End, watch_over
+from kohort.client.cluster.find_coordinator import coordinator_in, find_coordinator
+from kohort.client.cluster.measured import Observed
+from kohort.client.cluster.metadata import ClusterMetadata, Node
+from kohort.client.cluster.metrics import ClientMetrics
+from kohort.client.cluster.network_thread import NetworkThread, warner
+from kohort.client.cluster.refusal_log import WARNED_MS
+from kohort.client.common import arguments as given
+from kohort.client.common.backoff import Backoff
+from kohort.client.common.config import AdminConfig
+from kohort.client.common.future import Future
+from kohort.client.common.types import TopicPartition
+from kohort.errors import (
+    BrokerError,
+    ClosedError,
+    ConnectionFailedError,
+    ErrorCode,
+    KafkaTimeoutError,
+    KohortError,
+    UsageError,
+)
+from kohort.net import monotonic_ms
+from kohort.wire import Message
+from kohort.wire.messages.find_coordinator_response import FindCoordinatorResponse
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+
+
+def end_admin(cluster: ClusterClient) -> End:
+    """For `watch_over`: close the connections."""
+
+    def end(done: Callable[[], None]) -> None:
+        cluster.close()
+        done()
+
+    return end
+
+
+class AdminCalls(Observed):
+    """The part of `Admin` that talks."""
+
+    def __init__(self, config: AdminConfig | None = None, /, **settings: Any) -> None:
+        self.config = AdminConfig.settled(config, settings)
+        self._closed = False
+        credentials = Credentials(self.config)  # refuses first what would leave the thread behind
+        self._thread = NetworkThread.shared()
+        self._cluster = ClusterClient(self._thread.loop, self.config, credentials=credentials)
+        self._cluster.warn = warner("admin")
+        self._metrics = ClientMetrics(
+            "admin", self.config.client_id, self._cluster.events, self._thread.loop
+        )
+        self._watched = watch_over(self, self._thread, end_admin(self._cluster))
+
+    def close(self) -> None:
+        """Close the connections. A second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            if self._thread.alive:
+                self._thread.call(self._cluster.close).wait(5)
+            self._watched.detach()
+            self._thread.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- asking
+
+    def _check(self) -> None:
+        if self._closed:
+            raise ClosedError("this admin client was closed; make a new one")
+        self._thread.check()
+        if self._thread.loop.on_loop_thread:
+            raise UsageError(
+                "an admin call waits, and this one is made on the network thread (from a done "
+                "callback); hand the work to a thread of your own"
+            )
+
+    def _deadline(self, timeout_s: float | None) -> int:
+        wait_ms = self.config.default_api_timeout_ms
+        if timeout_s is not None:
+            wait_ms = round(given.seconds(timeout_s, "an admin call", "timeout_s") * 1000)
+        return monotonic_ms() + wait_ms
+
+    def _start(
+        self, target: int, message: Message | Versioned, deadline_ms: int
+    ) -> Future[Message]:
+        self._check()
+        future: Future[Message] = Future()
+        wait_ms = max(1, min(self.config.request_timeout_ms, deadline_ms - monotonic_ms()))
+
+        def done(answer: Message | KohortError) -> None:
+            if isinstance(answer, KohortError):
+                future.set_error(answer)
+            else:
+                future.set_result(answer)
+
+        self._thread.loop.call_soon_threadsafe(
+            lambda: self._cluster.request(target, message, done, timeout_ms=wait_ms)
+        )
+        return future
+
+    def _ask(self, kind: type[M], target: int, message: Message | Versioned, deadline_ms: int) -> M:
+        """One request; its answer."""
+        answer = self._start(target, message, deadline_ms).result()
+        assert isinstance(answer, kind), f"{type(answer)} answers a request for {kind}"
+        return answer
+
+    def _ask_all(
+        self, kind: type[M], messages: Mapping[int, Message | Versioned], deadline_ms: int
+    ) -> dict[int, M]:
+        """Requests to several nodes at once; raises the first error after all have ended."""
+        started = {n: self._start(n, m, deadline_ms) for n, m in messages.items()}
+        for future in started.values():
+            future.wait()
+        answers: dict[int, M] = {}
+        for node_id, future in started.items():
+            answer = future.result()
+            assert isinstance(answer, kind), f"{type(answer)} answers a request for {kind}"
+            answers[node_id] = answer
+        return answers
+
+    def _refresh(self, deadline_ms: int) -> ClusterMetadata:
+        """Fresh metadata of what is watched."""
+        self._check()
+        future: Future[ClusterMetadata] = Future()
+
+        def done(answer: ClusterMetadata | KohortError) -> None:
+            if isinstance(answer, KohortError):
+                future.set_error(answer)
+            else:
+                future.set_result(answer)
+
+        wait_ms = max(1, deadline_ms - monotonic_ms())
+        self._thread.loop.call_soon_threadsafe(
+            lambda: self._cluster.refresh(done, timeout_ms=wait_ms)
+        )
+        return future.result()
+
+    # -- again
+
+    def _until(self, deadline_ms: int, attempt: Callable[[], T], *, mutates: bool = False) -> T:
+        """Call `attempt` until it succeeds, fails for good, or time is over.
+
+        Somebody may wait for it: what is refused for long is told once, before time is over.
+        """
+        warn_ms = monotonic_ms() + WARNED_MS
+        backoff = Backoff(
+            self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, random.random
+        )
+        while True:
+            try:
+                return attempt()
+            except KohortError as error:
+                lost = isinstance(error, ConnectionFailedError | KafkaTimeoutError)
+                if not error.retriable or (mutates and lost):
+                    raise
+                wait_ms = backoff.failed()
+                if (now_ms := monotonic_ms()) + wait_ms >= deadline_ms:
+                    raise
+                if now_ms >= warn_ms and isinstance(error, BrokerError):
+                    warn_ms = deadline_ms
+                    warner("admin")(f"{error}; it is tried on")
+            Future[None]().wait(wait_ms / 1000)
+
+    def _on_controller(self, kind: type[M], message: Message | Versioned, deadline_ms: int) -> M:
+        """Ask the controller; any broker forwards to it when it is not known (KRaft)."""
+        metadata = self._cluster.metadata
+        if not metadata.version:
+            metadata = self._refresh(deadline_ms)
+        known = metadata.controller_id in metadata.nodes
+        return self._ask(kind, metadata.controller_id if known else ANY, message, deadline_ms)
+
+    def _coordinator(self, group_id: str, deadline_ms: int) -> Node:
+        answer = self._ask(FindCoordinatorResponse, ANY, find_coordinator(group_id), deadline_ms)
+        found = coordinator_in(answer, group_id)
+        if isinstance(found, BrokerError):
+            raise found
+        self._thread.call(self._cluster.learn_node, found).result()
+        return found
+
+    def _on_coordinator(
+        self,
+        kind: type[M],
+        group_id: str,
+        message: Message | Versioned,
+        deadline_ms: int,
+        check: Callable[[M], None],
+        *,
+        mutates: bool = False,
+    ) -> M:
+        """Ask the group's coordinator; `check` raises the answer's error, if it has one."""
+
+        def attempt() -> M:
+            node = self._coordinator(group_id, deadline_ms)
+            answer = self._ask(kind, node.node_id, message, deadline_ms)
+            check(answer)
+            return answer
+
+        return self._until(deadline_ms, attempt, mutates=mutates)
+
+    def _leaders(
+        self, partitions: Iterable[TopicPartition], deadline_ms: int
+    ) -> dict[int, list[TopicPartition]]:
+        """The partitions by the node that leads them; retriable error when one has no leader."""
+        wanted = list(partitions)
+        names = {tp.topic for tp in wanted}
+        self._thread.call(self._cluster.watch_topics, names).result()
+        metadata = self._refresh(deadline_ms)
+        by_node: dict[int, list[TopicPartition]] = {}
+        for tp in wanted:
+            if tp.topic in metadata.errors:
+                raise BrokerError(metadata.errors[tp.topic], f"topic {tp.topic!r}; does it exist?")
+            if metadata.partition(*tp) is None:
+                raise UsageError(f"topic {tp.topic!r} has no partition {tp.partition}")
+            node_id = metadata.leader(*tp)
+            if node_id < 0:
+                raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, f"{tp} has no leader now")
+            by_node.setdefault(node_id, []).append(tp)
+        return by_node
+
+
+def each_of(
+    what: str, names: Iterable[str], call: Callable[[str], T], kind: type[BrokerError] = BrokerError
+) -> dict[str, T]:
+    """Make a call for each of these, then raise one error for all that brokers refused."""
+    found: dict[str, T] = {}
+    failed: dict[str, tuple[int, str | None]] = {}
+    for name in names:
+        failed[name] = (0, None)
+        try:
+            found[name] = call(name)
+        except BrokerError as error:
+            failed[name] = (error.code, None)
+    raise_failed(what, failed, kind)
+    return found
+
+
+def raise_failed(
+    what: str,
+    failed: Mapping[str, tuple[int, str | None]],
+    kind: type[BrokerError] = BrokerError,
+) -> None:
+    """Raise one error for the objects whose code is not 0; it names them all."""
+    bad = {name: said for name, said in failed.items() if said[0]}
+    if not bad:
+        return
+    name, (code, text) = next(iter(bad.items()))
+    message = f"{what} {name!r}{': ' + text if text else ''}"
+    if len(bad) > 1:
+        others = ", ".join(f"{n!r} {ErrorCode.name_of(c)}" for n, (c, _) in list(bad.items())[1:20])
+        message += f"; {len(failed) - len(bad)} of {len(failed)} succeeded, failed also: {others}"
+    raise kind(code, message)

@@ -1,0 +1,514 @@
+"""The cluster as one client sees it: metadata, connections, requests.
+
+Rules:
+- Lives on the network thread; every method is called there (`NetworkThread.call`).
+- A connection for each node and lane, so that a heartbeat never waits behind a fetch. Connections
+  open when they are first needed and come back after a back-off.
+- A request to `ANY` goes to the broker that is least busy; while it has not been sent it moves on
+  when that broker cannot be reached, until its deadline. A request to a node fails with the node.
+- `done` is told exactly once, never from inside `request`.
+- A login that was refused is final: everything asked fails with that error, and `refused` is told.
+  Asking again would be refused again, and may lock the user out.
+
+Shell: randomness (jitter and the choice among equal brokers).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from kohort.client.cluster.connection import Lane, Peer, PeerState
+from kohort.client.cluster.credentials import Credentials
+from kohort.client.cluster.damaged_answers import DamagedAnswers
+from kohort.client.cluster.in_flight import Build, Done, PendingRequest
+from kohort.client.cluster.metadata import (
+    ALL,
+    AllTopics,
+    ClusterMetadata,
+    MetadataListener,
+    MetadataSchedule,
+    Node,
+    is_complete,
+    merge,
+    with_leader,
+)
+from kohort.client.common.backoff import Backoff
+from kohort.client.common.config import ClientConfig
+from kohort.errors import (
+    AuthenticationError,
+    BrokerError,
+    ClosedError,
+    ConnectionFailedError,
+    ErrorCode,
+    KohortError,
+    UsageError,
+)
+from kohort.metrics.events import Events
+from kohort.net import Loop, Timer
+from kohort.wire import Message, response_class
+from kohort.wire.messages.metadata_request import MetadataRequest, MetadataRequestTopic
+from kohort.wire.messages.metadata_response import MetadataResponse
+
+__all__ = ["ALL", "ANY", "ClusterClient", "Lane", "Versioned"]
+
+ANY: Final = -1_000_000
+"""The target of a request that any broker can answer."""
+
+_SILENT: Final = {
+    PeerState.CONNECTING: "no answer to connecting yet; is a firewall in between?",
+    PeerState.NEGOTIATING: "connected, but it does not answer as a Kafka broker does",
+    PeerState.AUTHENTICATING: "connected, but the login is not answered",
+}
+_WANTED: Final = frozenset({PeerState.BACKING_OFF, *_SILENT})
+_FIRST_BOOTSTRAP: Final = -2  # bootstrap addresses are nodes -2, -3, ... until ids are known
+
+
+class Versioned:
+    """A request whose shape depends on the version: `build(version)` makes it when it is sent."""
+
+    __slots__ = ("api", "at_most", "build")
+
+    def __init__(self, api: type[Message], build: Build, *, at_most: int | None = None) -> None:
+        self.api = api
+        self.build = build
+        self.at_most = at_most
+
+
+UNREACHABLE_WARNING_MS: Final = 3_000
+"""So long without any connection, and it is said aloud."""
+
+Refreshed = Callable[[ClusterMetadata | KohortError], object]
+
+
+class _Waiter(NamedTuple):
+    """Somebody who called `refresh`: served by the answer to request `number` or a later one."""
+
+    number: int
+    done: Refreshed
+    timer: Timer
+
+
+class ClusterClient:
+    """Requests and metadata for one consumer, producer or admin."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        config: ClientConfig,
+        *,
+        auto_create_topics: bool = False,
+        uniform: Callable[[], float] = random.random,
+        credentials: Credentials | None = None,
+    ) -> None:
+        self.loop = loop
+        self.events = Events()
+        """Everything that happens to this client, for whoever wants to know."""
+        self.damaged = DamagedAnswers()
+        """Answers that could not be decoded."""
+        self.config = config
+        self._credentials = Credentials(config) if credentials is None else credentials
+        self.refusal: AuthenticationError | None = None
+        """Why this client may not talk to the cluster."""
+        self.refused: Callable[[AuthenticationError], object] = lambda error: None
+        """Told when a login was refused, once."""
+        self.metadata = ClusterMetadata()
+        """The present snapshot; replaced, never changed."""
+        self.metadata_error: KohortError | None = None
+        """Why the last try to get metadata failed; None after a success."""
+        self.is_closed = False
+        self._auto_create = auto_create_topics
+        self._missing: frozenset[str] = frozenset()
+        self.warn: Callable[[str], object] | None = None
+        """Told when no broker has been reached for a while, and when one is again."""
+        self._down_since_ms: int | None = None
+        self._warned_down = False
+        self.uniform = uniform
+        """The chance of everything that jitters here and in what is built on it."""
+        self._peers: dict[tuple[int, Lane], Peer] = {}
+        self._bootstrap = {
+            _FIRST_BOOTSTRAP - n: Node(_FIRST_BOOTSTRAP - n, host, port)
+            for n, (host, port) in enumerate(config.addresses)
+        }
+        self._learned: dict[int, Node] = {}
+        self._listeners: list[MetadataListener] = []
+        self._waiters: list[_Waiter] = []
+        self._schedule = MetadataSchedule(
+            config.metadata_max_age_ms,
+            Backoff(config.retry_backoff_ms, config.retry_backoff_max_ms, uniform),
+        )
+        self._timer: Timer | None = None
+
+    # -- requests
+
+    def request(
+        self,
+        target: int,
+        message: Message | Versioned,
+        done: Done,
+        *,
+        timeout_ms: int | None = None,
+        lane: Lane = "general",
+        answered: bool = True,
+    ) -> None:
+        """Send to node `target` or to `ANY`; `done` is told the answer or a KohortError.
+
+        `timeout_ms` (default `request_timeout_ms`) counts from now, connecting included. Give a
+        request that waits at the broker (Fetch, JoinGroup) the broker's wait and some more.
+        `answered=False` is for Produce with `acks=0`: `done` is told the request when it is sent.
+        """
+        if self.is_closed:
+            self.loop.call_soon(done, ClosedError("the client was closed"))
+            return
+        if self.refusal is not None:
+            self.loop.call_soon(done, self.refusal)
+            return
+        if isinstance(message, Versioned):
+            api, build, at_most = message.api, message.build, message.at_most
+        else:
+            api, build, at_most = type(message), _always(message), None
+        wait_ms = self.config.request_timeout_ms if timeout_ms is None else timeout_ms
+        pending = PendingRequest(
+            api,
+            response_class(api.API_KEY) if answered else None,
+            build,
+            done,
+            self.loop.now_ms() + wait_ms,
+            at_most=at_most,
+            routed=target == ANY,
+        )
+        self._route(target, pending, lane)
+
+    def _route(self, target: int, pending: PendingRequest, lane: Lane) -> None:
+        peer = self._any_peer(lane) if target == ANY else self._peer(target, lane)
+        if peer is None:
+            error = ConnectionFailedError(
+                f"node {target} is not in the cluster now; its address is not known"
+            )
+            self.loop.call_soon(pending.done, error)
+            self.refresh_soon()
+            return
+        try:
+            peer.send(pending)
+        except UsageError as error:
+            self.loop.call_soon(pending.done, error)
+
+    def node(self, node_id: int) -> Node | None:
+        """The address of a node, from metadata or learned otherwise."""
+        return self.metadata.nodes.get(node_id) or self._learned.get(node_id)
+
+    def feature(self, node_id: int, name: str) -> int:
+        """The level of a feature, as a node said when it was connected; 0 when it did not."""
+        found = [p.features.get(name, 0) for (n, _), p in self._peers.items() if n == node_id]
+        return max(found, default=0)
+
+    def local_directory(self, node_id: int, lane: Lane) -> str | None:
+        """Where the broker at the other end of this connection lets its files be read."""
+        peer = self._peers.get((node_id, lane))
+        return None if peer is None else peer.local_directory
+
+    def learn_node(self, node: Node) -> None:
+        """Remember an address that an answer named (FindCoordinator), until metadata has it."""
+        self._learned[node.node_id] = node
+        self._drop_moved()
+
+    def _peer(self, node_id: int, lane: Lane) -> Peer | None:
+        peer = self._peers.get((node_id, lane))
+        if peer is None:
+            node = self._bootstrap.get(node_id) or self.node(node_id)
+            if node is None:
+                return None
+            address = (node.host, node.port)
+            name = f"{node.host}:{node.port}" if node_id in self._bootstrap else str(node)
+            peer = Peer(
+                self.loop, self, self.config, node_id, address, name, lane, self.uniform,
+                self._credentials,
+            )  # fmt: skip
+            self._peers[node_id, lane] = peer
+        return peer
+
+    def _any_peer(self, lane: Lane) -> Peer:
+        """The least busy open connection, else the most promising address."""
+        nodes = list(self.metadata.nodes) or list(self._bootstrap)
+        peers = [peer for n in nodes if (peer := self._peer(n, lane)) is not None]
+        if all(peer.failures for peer in peers):
+            # KIP-1102: every known broker is gone, so begin with the bootstrap addresses again.
+            peers += [peer for n in self._bootstrap if (peer := self._peer(n, lane)) is not None]
+        return min(peers, key=self._cost)
+
+    def _cost(self, peer: Peer) -> tuple[int, float, float]:
+        if peer.state is PeerState.READY:
+            return (0, len(peer.pipeline), self.uniform())
+        if peer.state in _SILENT:
+            return (1, peer.failures, self.uniform())
+        if peer.state is PeerState.IDLE:
+            return (2, peer.failures, self.uniform())
+        return (3, peer.retry_at_ms, self.uniform())
+
+    def requests_failed(
+        self, peer: Peer, requests: list[PendingRequest], error: KohortError
+    ) -> None:
+        """Told by a peer; unsent requests to ANY go on to another broker until their deadline."""
+        if isinstance(error, AuthenticationError):
+            self._refuse(error)
+            for request in requests:
+                self.loop.call_soon(request.done, error)
+            return
+        now_ms = self.loop.now_ms()
+        for request in requests:
+            unsent = request.correlation_id == -1
+            if request.routed and unsent and now_ms < request.deadline_ms and not self.is_closed:
+                self.loop.call_soon(self._reroute, request, peer)
+            elif request.routed and unsent and not self.is_closed:
+                self.loop.call_soon(request.done, self.unreachable())
+            else:
+                self.loop.call_soon(request.done, error)
+        if not self.is_closed and isinstance(error, ConnectionFailedError):
+            self._note_down(now_ms)
+            self.refresh_soon()
+
+    def _note_down(self, now_ms: int) -> None:
+        """A connection has failed: say so once, when none has been open for a while."""
+        if not self.is_cut_off or self.warn is None:
+            return
+        if self._down_since_ms is None:
+            self._down_since_ms = now_ms
+        elif now_ms - self._down_since_ms >= UNREACHABLE_WARNING_MS and not self._warned_down:
+            self._warned_down = True
+            self.warn(f"{self.unreachable()}; it is tried on")
+
+    def _note_up(self) -> None:
+        if self._warned_down and self.warn is not None:
+            self.warn("the cluster can be reached again")
+        self._down_since_ms, self._warned_down = None, False
+
+    def _refuse(self, error: AuthenticationError) -> None:
+        """This client may not talk to the cluster: nothing is tried any more."""
+        if self.refusal is not None or self.is_closed:
+            return
+        self.refusal = error
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.timer.cancel()
+            self.loop.call_soon(waiter.done, error)
+        self.loop.call_soon(self.refused, error)
+
+    def _reroute(self, request: PendingRequest, failed: Peer) -> None:
+        if self.is_closed:
+            request.done(ClosedError("the client was closed"))
+            return
+        if self.refusal is not None:
+            request.done(self.refusal)
+            return
+        self._route(ANY, request, failed.lane)
+
+    def unreachable(self) -> ConnectionFailedError:
+        """No broker answered: every address that was tried, and why it failed."""
+        tried: dict[str, object] = {
+            f"{peer.address[0]}:{peer.address[1]}": peer.last_error or _SILENT[peer.state]
+            for peer in list(self._peers.values())  # asked from users' threads, too
+            if peer.last_error is not None or peer.state in _SILENT
+        }
+        causes = "; ".join(f"{address} ({error})" for address, error in tried.items())
+        if not causes and self.metadata_error is not None:
+            causes = str(self.metadata_error)
+        return ConnectionFailedError(
+            f"no broker could be reached: {causes or 'none answered in time'}. Check "
+            f"bootstrap_servers={','.join(self.config.bootstrap_servers)} and that it runs"
+        )
+
+    @property
+    def is_cut_off(self) -> bool:
+        """True while connections are wanted and none is open. May be asked from any thread."""
+        states = {peer.state for peer in list(self._peers.values())}
+        return PeerState.READY not in states and bool(states & _WANTED)
+
+    def can_reach(self, node_id: int) -> bool:
+        """False while a node is connected to in vain. May be asked from any thread."""
+        states = {peer.state for (node, _), peer in list(self._peers.items()) if node == node_id}
+        return not states or bool(states - _WANTED)
+
+    # -- metadata
+
+    def watch_topics(self, names: Iterable[str] | AllTopics) -> None:
+        """Replace the topics whose metadata is kept; new names are asked for at once."""
+        watched = names if isinstance(names, AllTopics) else frozenset(names)
+        self._schedule.watch(watched, self.loop.now_ms())
+        self._tick()
+
+    @property
+    def watched_topics(self) -> frozenset[str] | AllTopics:
+        """What `watch_topics` was told last."""
+        return self._schedule.watched
+
+    def refresh(
+        self,
+        done: Refreshed,
+        *,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Ask at once; `done` is told a snapshot that was asked for after this call, or an error.
+
+        Tries on every address until `timeout_ms` (default `default_api_timeout_ms`) has passed.
+        """
+        if self.is_closed:
+            self.loop.call_soon(done, ClosedError("the client was closed"))
+            return
+        if self.refusal is not None:
+            self.loop.call_soon(done, self.refusal)
+            return
+        now_ms = self.loop.now_ms()
+        wait_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        number = self._schedule.ask(now_ms)
+        timer = self.loop.call_at(now_ms + wait_ms, self._refresh_too_late, done)
+        self._waiters.append(_Waiter(number, done, timer))
+        self._tick()
+
+    def refresh_soon(self) -> None:
+        """Ask after a back-off: an answer hinted that a leader, topic or node has changed."""
+        if not self.is_closed:
+            self._schedule.ask_soon(self.loop.now_ms())
+            self._tick()
+
+    def leader_hint(
+        self, topic: str, partition: int, leader: int, epoch: int, nodes: Iterable[Node] = ()
+    ) -> None:
+        """Take over a newer leader that a Fetch or Produce answer named (KIP-951)."""
+        self._publish(with_leader(self.metadata, topic, partition, leader, epoch, nodes))
+
+    def add_listener(self, listener: MetadataListener) -> None:
+        """Call `listener(snapshot)` with every new snapshot."""
+        self._listeners.append(listener)
+
+    def _tick(self) -> None:
+        if self.is_closed or self.refusal is not None:
+            return
+        if self._schedule.tick(self.loop.now_ms()):
+            number, watched = self._schedule.sent, self._schedule.watched
+            self.request(
+                ANY,
+                Versioned(MetadataRequest, lambda v: self._metadata_request(watched, v)),
+                lambda answer: self._metadata_answered(number, answer),
+            )
+        deadline_ms = self._schedule.next_deadline()
+        if self._timer is not None:
+            if self._timer.active and self._timer.when_ms == deadline_ms:
+                return
+            self._timer.cancel()
+        self._timer = None if deadline_ms is None else self.loop.call_at(deadline_ms, self._tick)
+
+    def _metadata_request(
+        self, watched: frozenset[str] | AllTopics, version: int
+    ) -> MetadataRequest:
+        topics = (
+            None
+            if isinstance(watched, AllTopics)
+            else [MetadataRequestTopic(name=name) for name in sorted(watched)]
+        )
+        if version == 0 and topics is None:
+            topics = []  # in v0 an empty list means all topics
+        # Before v4 the broker alone decides. A topic that is missing is known as missing before the
+        # broker is asked to create it, so that a wrong name is noticed.
+        create = version < 4 or (
+            self._auto_create
+            and not isinstance(watched, AllTopics)
+            and watched <= self._missing | self.metadata.topics.keys()
+        )
+        return MetadataRequest(topics=topics, allow_auto_topic_creation=create)
+
+    def _metadata_answered(self, number: int, answer: Message | KohortError) -> None:
+        now_ms = self.loop.now_ms()
+        if isinstance(answer, MetadataResponse) and not answer.error_code and answer.brokers:
+            fresh = merge(self.metadata, answer)
+            news = fresh.topics != self.metadata.topics or fresh.nodes != self.metadata.nodes
+            self._schedule.answered(is_complete(fresh), now_ms, news=news)
+            self._learned = {n: node for n, node in self._learned.items() if n not in fresh.nodes}
+            self.metadata_error = None
+            self._note_up()
+            self._publish(fresh)
+            missing = frozenset(n for n, code in fresh.errors.items() if code == _UNKNOWN_TOPIC)
+            if self._auto_create and missing - self._missing:
+                self._schedule.ask(now_ms)
+            self._missing = missing
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if waiter.number <= number:
+                    waiter.timer.cancel()
+                    self.loop.call_soon(waiter.done, self.metadata)
+                else:
+                    self._waiters.append(waiter)
+        else:
+            self.metadata_error = (
+                answer if isinstance(answer, KohortError) else _no_metadata(answer)
+            )
+            self._schedule.failed(now_ms)
+        self._tick()
+
+    def _publish(self, fresh: ClusterMetadata) -> None:
+        if fresh is self.metadata:
+            return
+        self.metadata = fresh
+        self._adopt_bootstrap()
+        self._drop_moved()
+        for listener in self._listeners:
+            self.loop.call_soon(listener, fresh)
+
+    def _adopt_bootstrap(self) -> None:
+        """The nodes are known now: a connection to a bootstrap address becomes its node's."""
+        by_address = {(node.host, node.port): node for node in self.metadata.nodes.values()}
+        for (node_id, lane), peer in list(self._peers.items()):
+            node = by_address.get(peer.address) if node_id in self._bootstrap else None
+            if node is not None and (node.node_id, lane) not in self._peers:
+                del self._peers[node_id, lane]
+                peer.name = str(node)
+                self._peers[node.node_id, lane] = peer
+            elif node_id in self._bootstrap and not len(peer.pipeline):
+                del self._peers[node_id, lane]
+                peer.close(ClosedError("the cluster's own addresses are known now"))
+
+    def _drop_moved(self) -> None:
+        """Close the connections of nodes that listen elsewhere now."""
+        for (node_id, lane), peer in list(self._peers.items()):
+            if node_id in self._bootstrap:
+                continue
+            node = self.node(node_id)
+            if node is None and len(peer.pipeline):
+                continue  # let it finish or fail by itself
+            if node is None or (node.host, node.port) != peer.address:
+                del self._peers[node_id, lane]
+                peer.close(ConnectionFailedError(f"{peer.name} is no longer at that address"))
+
+    def _refresh_too_late(self, done: Refreshed) -> None:
+        self._waiters = [waiter for waiter in self._waiters if waiter.done is not done]
+        done(self.unreachable())
+
+    # -- the end
+
+    def close(self) -> None:
+        """Close every connection; everything under way fails with ClosedError."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        error = ClosedError("the client was closed")
+        for peer in self._peers.values():
+            peer.close(error)
+        for waiter in self._waiters:
+            waiter.timer.cancel()
+            self.loop.call_soon(waiter.done, error)
+        self._waiters.clear()
+        self._peers.clear()
+
+
+_UNKNOWN_TOPIC: Final = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+def _no_metadata(answer: Message) -> BrokerError:
+    code = answer.error_code if isinstance(answer, MetadataResponse) else 0
+    return BrokerError(code or ErrorCode.BROKER_NOT_AVAILABLE, "asking for metadata")
+
+
+def _always(message: Message) -> Build:
+    return lambda version: message

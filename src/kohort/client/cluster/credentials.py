@@ -1,0 +1,153 @@
+"""What a client's connections share to prove who it is: certificates, password, tokens.
+
+What few clients need is imported when it is needed: importing the client must stay cheap.
+
+Rules:
+- One object for each client. TLS files are read when it is made, so that a wrong one is told then.
+- Tokens are fetched on a thread of their own, one fetch at a time for all connections, and used for
+  80 % of their life.
+
+Shell: threads, randomness (nonces), the clock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from kohort.client.common.security_config import SecurityConfig
+from kohort.errors import AuthenticationError, ConnectionFailedError, KohortError
+from kohort.net import Loop
+from kohort.sasl import OAUTHBEARER, PLAIN
+from kohort.sasl.mechanism import ClientExchange
+
+if TYPE_CHECKING:
+    from kohort.net.tls import TlsClient
+    from kohort.sasl.oauthbearer import Token
+
+Ready = Callable[[ClientExchange | KohortError], object]
+_USED_PERCENT: Final = 80
+_NONCE_BYTES: Final = 24
+
+
+class Credentials:
+    """For the connections of one client. Raises ConfigError for files that cannot be used."""
+
+    def __init__(self, config: SecurityConfig) -> None:
+        self._config = config
+        self._context: Any = None
+        self._salted: dict[tuple[str, bytes, int], bytes] = {}
+        self._token: Token | None = None
+        self._use_until_ms = 0
+        self._waiting: list[Ready] = []
+        if config.uses_tls:
+            from kohort.net.tls import TlsOptions, client_context  # `ssl` is slow to import
+
+            self._context = client_context(
+                TlsOptions(
+                    ca_file=config.ssl_ca_location,
+                    certificate_file=config.ssl_certificate_location,
+                    key_file=config.ssl_key_location,
+                    key_password=config.ssl_key_password,
+                    protocols=config.ssl_enabled_protocols,
+                    ciphers=config.ssl_cipher_suites,
+                    verify_hostname=config.verifies_hostname,
+                )
+            )
+
+    @property
+    def logs_in(self) -> bool:
+        """Whether a login is needed."""
+        return self._config.uses_sasl
+
+    def tls(self, host: str) -> TlsClient | None:
+        """What a connection to `host` is encrypted by; None: it is not."""
+        if self._context is None:
+            return None
+        from kohort.net.tls import TlsClient
+
+        return TlsClient(self._context, host)
+
+    def begin(self, loop: Loop, ready: Ready) -> None:
+        """Call `ready`, on the loop's thread, with the client's side of a new login."""
+        config = self._config
+        mechanism, user = config.sasl_mechanism or "", config.sasl_username or ""
+        password = config.sasl_password or ""
+        if mechanism == OAUTHBEARER:
+            self._begin_with_token(loop, ready)
+        elif mechanism == PLAIN:
+            from kohort.sasl.plain import PlainClient
+
+            ready(PlainClient(user, password))
+        else:
+            import secrets
+
+            from kohort.sasl.scram import ScramClient
+
+            nonce = secrets.token_urlsafe(_NONCE_BYTES)
+            ready(ScramClient(mechanism, user, password, nonce, self._salted))
+
+    # -- tokens
+
+    def _begin_with_token(self, loop: Loop, ready: Ready) -> None:
+        from kohort.sasl.oauthbearer import OAuthBearerClient
+
+        if self._token is not None and loop.wall_ms() < self._use_until_ms:
+            ready(OAuthBearerClient(self._token))
+            return
+        self._waiting.append(ready)
+        if len(self._waiting) == 1:
+            threading.Thread(
+                target=self._fetch, args=(loop,), name="kohort-token", daemon=True
+            ).start()
+
+    def _fetch(self, loop: Loop) -> None:
+        """On the thread of its own."""
+        found: Token | KohortError
+        try:
+            found = self._fetched(loop.wall_ms())
+        except KohortError as error:
+            found = error
+        except OSError as error:  # what a provider of the user's could not reach
+            found = ConnectionFailedError(f"no token could be got: {error!r}; is its source up?")
+        except Exception as error:  # the user's own code; its text might hold the token
+            found = AuthenticationError(
+                f"the token provider raised {type(error).__name__}",
+                mechanism=OAUTHBEARER,
+                advice="see the cause, and mend the provider",
+            )
+            found.__cause__ = error
+        loop.call_soon_threadsafe(self._got, loop, found)
+
+    def _fetched(self, now_ms: int) -> Token:
+        config = self._config
+        provider = config.sasl_oauthbearer_token_provider
+        from kohort.sasl.oauthbearer import Token
+
+        if provider is not None:
+            given = provider()
+            return given if isinstance(given, Token) else Token(given)
+        from kohort.client.cluster.oidc import fetch_token
+
+        return fetch_token(
+            config.sasl_oauthbearer_token_endpoint_url or "",
+            config.sasl_oauthbearer_client_id or "",
+            config.sasl_oauthbearer_client_secret or "",
+            config.sasl_oauthbearer_scope,
+            config.ssl_ca_location,
+            config.sasl_login_connect_timeout_ms,
+            now_ms,
+        )
+
+    def _got(self, loop: Loop, found: Token | KohortError) -> None:
+        from kohort.sasl.oauthbearer import OAuthBearerClient
+
+        waiting, self._waiting = self._waiting, []
+        if not isinstance(found, KohortError):
+            now_ms = loop.wall_ms()
+            end_ms = now_ms if found.expires_ms is None else found.expires_ms
+            self._token = found
+            self._use_until_ms = now_ms + (end_ms - now_ms) * _USED_PERCENT // 100
+        for ready in waiting:
+            ready(found if isinstance(found, KohortError) else OAuthBearerClient(found))

@@ -1,0 +1,36 @@
+"""FindCoordinator, whose shape changed with version 4 (KIP-699: several keys at once). Pure."""
+
+from __future__ import annotations
+
+from kohort.client.cluster.client import Versioned
+from kohort.client.cluster.metadata import Node
+from kohort.errors import BrokerError, GroupError
+from kohort.wire import Message
+from kohort.wire.messages.find_coordinator_request import FindCoordinatorRequest
+from kohort.wire.messages.find_coordinator_response import FindCoordinatorResponse
+
+_KEYS_FROM = 4
+GROUP, TRANSACTION = 0, 1
+
+
+def find_coordinator(key: str, kind: int = GROUP) -> Versioned:
+    """The request for the coordinator of a group or transactional id; any broker answers it."""
+
+    def build(version: int) -> Message:
+        if version >= _KEYS_FROM:
+            return FindCoordinatorRequest(coordinator_keys=[key], key_type=kind)
+        return FindCoordinatorRequest(key=key, key_type=kind)
+
+    return Versioned(FindCoordinatorRequest, build)
+
+
+def coordinator_in(answer: FindCoordinatorResponse, group_id: str) -> Node | BrokerError:
+    """The coordinator that an answer names, or its error."""
+    found = answer.coordinators[0] if answer.coordinators else answer
+    if found.error_code:
+        return GroupError(
+            found.error_code,
+            f"finding the coordinator of group {group_id!r}"
+            + (f": {found.error_message}" if found.error_message else ""),
+        )
+    return Node(found.node_id, found.host, found.port)

@@ -1,0 +1,112 @@
+"""Tokens by client id and secret from an OAuth token endpoint (RFC 6749, 4.4; KIP-768).
+
+Rules:
+- https, or http to this machine; no redirect is followed, no other scheme is spoken (SSRF).
+- An endpoint that refuses is an AuthenticationError; one that is down may be tried again.
+- Neither secret nor token stands in an error.
+
+Shell: HTTP.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+from base64 import b64encode
+from http.client import HTTPException
+from typing import Any, Final, cast
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlencode
+from urllib.request import (
+    HTTPDefaultErrorHandler,
+    HTTPErrorProcessor,
+    HTTPHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+)
+
+from kohort.client.common.security_config import require_safe_url
+from kohort.errors import AuthenticationError, ConnectionFailedError
+from kohort.sasl import OAUTHBEARER
+from kohort.sasl.oauthbearer import Token
+
+_MAX_ANSWER_BYTES: Final = 1 << 20
+_SETTING: Final = "sasl_oauthbearer_token_endpoint_url"
+
+
+def fetch_token(
+    url: str,
+    client_id: str,
+    client_secret: str,
+    scope: str | None,
+    ca_file: str | None,
+    timeout_ms: int,
+    now_ms: int,
+) -> Token:
+    """Ask for a token. Raises AuthenticationError, ConnectionFailedError, ConfigError."""
+    require_safe_url(_SETTING, url)
+    form = {"grant_type": "client_credentials"}
+    if scope:
+        form["scope"] = scope
+    pair = f"{quote(client_id, safe='')}:{quote(client_secret, safe='')}"
+    request = Request(
+        url,
+        data=urlencode(form).encode(),
+        headers={
+            "Authorization": f"Basic {b64encode(pair.encode()).decode()}",
+            "Accept": "application/json",
+            "Content-Type": "application/x-www-form-urlencoded",
+        },
+    )
+    try:
+        with _opener(ca_file).open(request, timeout=timeout_ms / 1_000) as answer:
+            body = answer.read(_MAX_ANSWER_BYTES)
+    except HTTPError as error:
+        error.close()
+        if error.code >= 500 or error.code == 429:
+            raise ConnectionFailedError(f"{url} answers {error.code}; it may be down") from None
+        raise _refused(client_id, f"{url} answers {error.code}") from None
+    except (URLError, OSError, HTTPException) as error:
+        cause = getattr(error, "reason", error)
+        raise ConnectionFailedError(f"{url} cannot be asked for a token: {cause}") from None
+    return _token_of(body, client_id, url, now_ms)
+
+
+def _opener(ca_file: str | None) -> OpenerDirector:
+    """HTTP and HTTPS, and nothing else."""
+    context = ssl.create_default_context()
+    if ca_file is not None:
+        context.load_verify_locations(ca_file)
+    opener = OpenerDirector()
+    for handler in (
+        ProxyHandler(), HTTPHandler(), HTTPSHandler(context=context), HTTPErrorProcessor(),
+        HTTPDefaultErrorHandler(),
+    ):  # fmt: skip
+        opener.add_handler(handler)
+    return opener
+
+
+def _token_of(body: bytes, client_id: str, url: str, now_ms: int) -> Token:
+    try:
+        found: Any = json.loads(body)
+    except ValueError:
+        found = None
+    document = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    value, lasts_s = document.get("access_token"), document.get("expires_in")
+    if not isinstance(value, str) or not value:
+        raise _refused(client_id, f"{url} answers without an access_token")
+    ends_ms = None
+    if isinstance(lasts_s, int | float) and not isinstance(lasts_s, bool):
+        ends_ms = now_ms + int(lasts_s * 1_000)
+    return Token(value, ends_ms, client_id)
+
+
+def _refused(client_id: str, reason: str) -> AuthenticationError:
+    return AuthenticationError(
+        reason,
+        mechanism=OAUTHBEARER,
+        user=client_id,
+        advice="check sasl_oauthbearer_client_id, its secret and the scope",
+    )

@@ -1,0 +1,279 @@
+"""What callers give: looked at before anything changes, and refused in words.
+
+Rules:
+- What a call takes is made of what it was given here, or UsageError says what was given, to which
+  call, and how to write it. Nothing wrong reaches the network thread, where nobody would be told.
+- Numbers of any library count as such (`__index__`, `__float__`); True and False do not.
+- Times of calls are seconds: 0 or less is "do not wait", `float("inf")` for ever.
+"""
+
+# What callers give is of any type, so strict checking would only speak of it.
+# pyright: basic
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import index
+from typing import Any, Final
+
+from kohort.client.common.types import GroupMetadata, OffsetAndMetadata, TopicPartition
+from kohort.errors import UsageError
+
+FOR_EVER_S: Final = 1e9
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
+_SHOWN_MAX: Final = 60
+
+
+def seconds(given: Any, call: str, name: str = "timeout") -> float:
+    """A time in seconds."""
+    if type(given) is float or type(given) is int:
+        found = given
+    else:
+        number = hasattr(type(given), "__float__") or hasattr(type(given), "__index__")
+        if not number or isinstance(given, bool):
+            raise UsageError(f"{call}: {name} is a number of seconds, not {shown(given)}")
+        found = float(given)
+    if found != found:
+        raise UsageError(f"{call}: {name} is a number of seconds, not NaN")
+    return max(0.0, min(found, FOR_EVER_S))
+
+
+def whole_number(given: Any, what: str, least: int = 0, most: int = _INT64_MAX) -> int:
+    """A number without a fraction within these bounds."""
+    if not isinstance(given, bool) and hasattr(type(given), "__index__"):
+        found = index(given)
+        if least <= found <= most:
+            return found
+    bounds = f", {least} or more" if most == _INT64_MAX else f" from {least} to {most}"
+    raise UsageError(f"{what} is a whole number{bounds}, not {shown(given)}")
+
+
+def name(given: Any, what: str) -> str:
+    """A text that is not empty."""
+    if not isinstance(given, str) or not given:
+        raise UsageError(f"{what} is a text, not {shown(given)}")
+    return given
+
+
+def names(given: Any, call: str) -> list[str]:
+    """Several of them; one text is none, because its letters would be names."""
+    if isinstance(given, str):
+        raise UsageError(f"{call}() takes a list; write {call}([{given!r}])")
+    return [name(each, f"{call}() takes names; one of them") for each in _several(given, call)]
+
+
+def several(given: Any, call: str) -> list[Any]:
+    """Several things; one text is none."""
+    if isinstance(given, str):
+        raise UsageError(f"{call}() takes a list; write {call}([{given!r}])")
+    return list(_several(given, call))
+
+
+def mapping(given: Any, call: str, example: str) -> None:
+    """A mapping."""
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{call}() takes a mapping, not {shown(given)}; write {example}")
+
+
+def texts(given: Any, what: str) -> None:
+    """Texts by name; None stands for none."""
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{what} are a mapping, not {shown(given)}")
+    for key, value in given.items():
+        if not isinstance(key, str) or not (value is None or isinstance(value, str)):
+            raise UsageError(f"{what} are texts by name, not {shown(key)}: {shown(value)}")
+
+
+def numbers(given: Any, what: str) -> None:
+    """Numbers by name; None stands for none."""
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{what} are a mapping, not {shown(given)}")
+    for key, value in given.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not isinstance(key, str) or not (value is None or number):
+            raise UsageError(f"{what} are numbers by name, not {shown(key)}: {shown(value)}")
+
+
+def choice(given: Any, choices: tuple[str, ...], what: str) -> None:
+    """One of these words."""
+    if not isinstance(given, str) or given not in choices:
+        raise UsageError(f"{what} is one of {', '.join(choices)}, not {shown(given)}")
+
+
+def one_of(given: Any, kind: type, call: str) -> None:
+    """An object of ours."""
+    if not isinstance(given, kind):
+        raise UsageError(f"{call} takes {kind.__name__}s, not {shown(given)}")
+
+
+def _several(given: Any, call: str) -> Iterable[Any]:
+    if isinstance(given, bytes) or not isinstance(given, Iterable):
+        raise UsageError(f"{call}() takes a list, not {shown(given)}")
+    return given
+
+
+def partition(given: Any, call: str) -> TopicPartition:
+    """One partition, as a `TopicPartition` or a pair."""
+    pair = isinstance(given, tuple | list) and len(given) == 2
+    if pair and isinstance(given[0], str) and given[0]:
+        number = given[1]
+        if type(number) is not int:
+            number = whole_number(number, f"{call}(): the partition of {given[0]!r}", 0, _INT32_MAX)
+        if 0 <= number <= _INT32_MAX:
+            return TopicPartition(given[0], number)
+    raise UsageError(f'{call}() takes a partition, not {shown(given)}; write ("TOPIC", 0)')
+
+
+def partitions(given: Any, call: str) -> list[TopicPartition]:
+    """Several partitions, in the order given."""
+    wrong = None
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        wrong = given
+    else:
+        found: list[TopicPartition] = []
+        for each in given:
+            if not isinstance(each, tuple | list) or len(each) != 2:
+                wrong = each
+                break
+            found.append(partition(each, call))
+        else:
+            return found
+    raise UsageError(f'{call}() takes partitions, not {shown(wrong)}; write [("TOPIC", 0)]')
+
+
+def by_partition(given: Any, call: str, what: str) -> list[tuple[TopicPartition, Any]]:
+    """`what` of each partition."""
+    if not isinstance(given, Mapping):
+        raise UsageError(
+            f'{call}() takes {what} by partition, not {shown(given)}; write {{("TOPIC", 0): 42}}'
+        )
+    return [(partition(tp, call), value) for tp, value in given.items()]
+
+
+def offset(given: Any, tp: TopicPartition, call: str) -> OffsetAndMetadata:
+    """A place in a partition: that of the next record to read."""
+    place = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
+    if type(place.offset) is int and place.offset < 0:
+        raise UsageError(f"cannot {call} offset {place.offset} for {tp}: offsets are >= 0")
+    number = whole_number(place.offset, f"{call}(): the offset of {tp}")
+    epoch = whole_number(place.leader_epoch, f"{call}(): the epoch of {tp}", -1, _INT32_MAX)
+    if not isinstance(place.metadata, str):
+        raise UsageError(f"{call}(): the metadata of {tp} is a text, not {shown(place.metadata)}")
+    return OffsetAndMetadata(number, place.metadata, epoch)
+
+
+def offsets(given: Any, call: str) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Places by partition."""
+    return {tp: offset(place, tp, call) for tp, place in by_partition(given, call, "offsets")}
+
+
+def callback(given: Any, call: str, what: str = "the callback") -> None:
+    """A function, or None."""
+    if given is not None and not callable(given):
+        raise UsageError(f"{call}(): {what} is a function, not {shown(given)}")
+
+
+def shown(given: object) -> str:
+    """What was given, in short."""
+    text = repr(given)
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
+
+
+_LISTENS: Final = ("on_partitions_assigned", "on_partitions_lost", "on_partitions_revoked")
+_CO_COROUTINE: Final = 0x80
+
+
+def listener(given: Any, *, awaits: bool) -> None:
+    """A `RebalanceListener`, or what has its methods. `awaits`: they may be coroutine functions."""
+    for each in () if given is None else _LISTENS:
+        method = getattr(given, each, None)
+        if not callable(method):
+            raise UsageError(f"subscribe(): the listener {shown(given)} has no method {each}")
+        not_awaited(method, f"the listener's {each}", awaits=awaits)
+
+
+def not_awaited(fn: Callable[..., Any], what: str, *, awaits: bool) -> None:
+    """Nobody would await a coroutine function outside of a task: it would never run."""
+    code = getattr(getattr(fn, "__func__", fn), "__code__", None)
+    if code is not None and code.co_flags & _CO_COROUTINE and not awaits:
+        raise UsageError(
+            f"{what} is a coroutine function, which a Consumer cannot await; use an AsyncConsumer, "
+            "or a plain function"
+        )
+
+
+def record(
+    topic: Any, value: Any, key: Any, partition: Any, timestamp_ms: Any, headers: Any
+) -> None:
+    """What `send` was given."""
+    if type(topic) is not str or not topic:
+        name(topic, "send(): the topic")
+    for what, data in (("value", value), ("key", key)):
+        if data is not None and type(data) is not bytes:
+            binary(data, what)
+    if partition is not None and (type(partition) is not int or partition > _INT32_MAX):
+        whole_number(partition, "send(): the partition", 0, _INT32_MAX)
+    timestamp(timestamp_ms, "send()")
+    if headers != ():
+        _headers(headers)
+
+
+def binary(data: Any, what: str) -> None:
+    """Bytes, or what shows itself as such."""
+    if isinstance(data, str):
+        raise TypeError(f"the {what} is a str, Kafka keeps bytes; send {what}.encode()")
+    try:
+        memoryview(data)
+    except TypeError:
+        raise TypeError(
+            f"the {what} is of type {type(data).__name__}, Kafka keeps bytes; see kohort.serdes"
+        ) from None
+
+
+def timestamp(given: Any, call: str) -> None:
+    """Milliseconds since 1970, or None."""
+    if given is not None and (type(given) is not int or not 0 <= given <= _INT64_MAX):
+        whole_number(given, f"{call}: timestamp_ms, in milliseconds since 1970,")
+
+
+def several_times(headers: Any) -> Any:
+    """As a list what is none and may be read once only: they may be needed for several tries."""
+    once = isinstance(headers, Iterable) and not isinstance(headers, Sequence | Mapping)
+    return list(headers) if once else headers
+
+
+def _headers(given: Any) -> None:
+    if isinstance(given, Mapping):
+        raise UsageError("send(): headers are pairs, of which a name may have several; write "
+                         "headers=[*YOURS.items()]")  # fmt: skip
+    wrong = given
+    if isinstance(given, list | tuple):
+        for wrong in given:
+            if not isinstance(wrong, tuple | list) or len(wrong) != 2:
+                break
+            if not isinstance(wrong[0], str) or isinstance(wrong[1], str):
+                break
+            if wrong[1] is not None:
+                binary(wrong[1], f"header {wrong[0]!r}")
+        else:
+            return
+    raise UsageError(
+        f'send(): headers are pairs of text and bytes, not {shown(wrong)}; write [("NAME", b"...")]'
+    )
+
+
+def column(given: Any, call: str, what: str) -> None:
+    """Values of many records: a sequence."""
+    if isinstance(given, str | bytes) or not (
+        hasattr(type(given), "__getitem__") and hasattr(type(given), "__len__")
+    ) or isinstance(given, Mapping):  # fmt: skip
+        raise UsageError(f"{call}() takes a list of {what}, not {shown(given)}")
+
+
+def groups_member(given: Any) -> None:
+    """What `group_metadata()` gives."""
+    if not isinstance(given, GroupMetadata):
+        raise UsageError(
+            "send_offsets_to_transaction() takes the consumer's group_metadata(), not "
+            f"{shown(given)}"
+        )

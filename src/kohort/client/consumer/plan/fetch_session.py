@@ -1,0 +1,181 @@
+"""The client's side of an incremental fetch session (KIP-227). Pure.
+
+What a Fetch has to say, and what its answer means.
+
+Rules:
+- One session a connection: a lane of a node has one order on its way at a time, so requests and
+  answers of a session come in pairs, and its epoch is the number of the pair.
+- After every request the session at the broker holds exactly the partitions of the order (F1): what
+  is new or altered is named, what is no longer wanted is forgotten, the rest goes without saying.
+- Whatever may have come between the two ends (no answer, an error, a broker that has dropped the
+  session, another way of naming topics) begins anew with a request that names everything and ends
+  the old session.
+- What a broker leaves unsaid is as it was told last. A partition that was given away and taken
+  again is told that once more, since its position knows nothing of before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from kohort.client.common.types import TopicPartition
+from kohort.client.consumer.plan.fetch_planner import FetchPart, FetchResult
+from kohort.client.consumer.plan.positions import Stamp
+from kohort.errors import ErrorCode
+from kohort.wire import ZERO_UUID
+
+NO_SESSION: Final = 0
+FIRST_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+SESSIONS_FROM: Final = 7
+TOPIC_IDS_FROM: Final = 13
+SESSION_ERRORS: Final = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+_INT32_MAX: Final = (1 << 31) - 1
+
+
+class Ask(NamedTuple):
+    """What a Fetch says beside its limits; `forgotten` is topic, id of the topic, partition."""
+
+    session_id: int
+    epoch: int
+    parts: Sequence[FetchPart]
+    forgotten: Sequence[tuple[str, bytes, int]]
+
+
+class _Known:
+    """A partition of the session: as it was asked for, and as it was told."""
+
+    __slots__ = ("part", "stamp", "told", "topic_id")
+
+    def __init__(self, part: FetchPart, topic_id: bytes) -> None:
+        self.part = part
+        self.topic_id = topic_id
+        self.stamp: Stamp | None = None
+        self.told: FetchResult | None = None
+        """Without records; None: nothing that would still hold."""
+
+
+class FetchSession:
+    """The session of one connection."""
+
+    __slots__ = ("_by_id", "_epoch", "_known", "_retold", "_session_id")
+
+    def __init__(self) -> None:
+        self._session_id = NO_SESSION
+        self._epoch = FIRST_EPOCH
+        self._by_id: bool = False
+        self._known: dict[TopicPartition, _Known] = {}
+        self._retold: list[_Known] = []
+        """Partitions of the request whose position knows nothing of what was told before."""
+
+    @property
+    def partitions(self) -> set[TopicPartition]:
+        """What the broker's session holds, as far as this end knows."""
+        return set(self._known)
+
+    def ask(
+        self, parts: Sequence[FetchPart], topic_id: Callable[[str], bytes], version: int
+    ) -> Ask:
+        """What the next request says, to fetch exactly these."""
+        if version < SESSIONS_FROM:
+            self._session_id, self._epoch = NO_SESSION, FIRST_EPOCH
+            return Ask(NO_SESSION, FINAL_EPOCH, parts, ())
+        by_id = version >= TOPIC_IDS_FROM
+        self._retold = []
+        if not by_id:
+            topic_id = _no_id
+        if self._epoch == FIRST_EPOCH or by_id != self._by_id:
+            self._epoch, self._by_id = FIRST_EPOCH, by_id
+            self._known = {p.tp: _Known(p, topic_id(p.tp.topic)) for p in parts}
+            return Ask(self._session_id, FIRST_EPOCH, parts, ())
+        before = self._known
+        named: list[FetchPart] = []
+        now: dict[TopicPartition, _Known] = {}
+        forgotten: list[tuple[str, bytes, int]] = []
+        for part in parts:
+            tp = part.tp
+            known, wanted_id = before.pop(tp, None), topic_id(tp.topic)
+            if known is not None and known.topic_id != wanted_id:
+                forgotten.append((tp.topic, known.topic_id, tp.partition))
+                known = None
+            if known is None:
+                known = _Known(part, wanted_id)
+                named.append(part)
+            elif _altered(known.part, part):
+                named.append(part)
+            if known.told is not None and known.stamp != part.stamp:
+                self._retold.append(known)
+            known.part = part
+            now[tp] = known
+        forgotten += [(tp.topic, k.topic_id, tp.partition) for tp, k in before.items()]
+        self._known = now
+        return Ask(self._session_id, self._epoch, named, forgotten)
+
+    def answered(
+        self, error: int, session_id: int, results: Iterable[FetchResult]
+    ) -> list[FetchResult] | None:
+        """What the answer means for the partitions; None: ask again, with a new session."""
+        if error:
+            again = error in SESSION_ERRORS and self._epoch != FIRST_EPOCH
+            self.lost()
+            if error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
+                self._session_id = NO_SESSION
+            return None if again else []
+        found = list(results)
+        if session_id == NO_SESSION:
+            self._session_id, self._epoch = NO_SESSION, FIRST_EPOCH
+            return found
+        incremental = self._epoch != FIRST_EPOCH
+        self._session_id = session_id
+        self._epoch = 1 if self._epoch == _INT32_MAX else self._epoch + 1
+        self._remember(found)
+        if incremental:
+            found += self._unsaid()
+        return found
+
+    def end(self) -> int:
+        """The session that the broker has and need not keep; `NO_SESSION` if there is none."""
+        session_id, self._session_id = self._session_id, NO_SESSION
+        self.lost()
+        return session_id
+
+    def lost(self) -> None:
+        """The request or its answer may have been lost: begin anew, and end the old session."""
+        self._epoch = FIRST_EPOCH
+
+    def _remember(self, found: Iterable[FetchResult]) -> None:
+        for result in found:
+            known = self._known.get(result.tp)
+            if known is None:  # nobody asked for it: the two ends do not agree
+                self.lost()
+                continue
+            known.stamp = known.part.stamp
+            known.told = None if result.error else FetchResult(*result[:5], b"")
+
+    def _unsaid(self) -> list[FetchResult]:
+        """For who took a partition meanwhile: what its end and start were, and still are."""
+        unsaid: list[FetchResult] = []
+        for known in self._retold:
+            if known.stamp != known.part.stamp and known.told is not None:
+                known.stamp = known.part.stamp
+                unsaid.append(known.told)
+        return unsaid
+
+
+def _altered(asked: FetchPart, wanted: FetchPart) -> bool:
+    return (
+        asked.offset != wanted.offset
+        or asked.leader_epoch != wanted.leader_epoch
+        or asked.max_bytes != wanted.max_bytes
+    )
+
+
+def _no_id(_: str) -> bytes:
+    return ZERO_UUID

@@ -1,0 +1,95 @@
+"""Planned requests on their way out: packed elsewhere when that takes long, then sent one by one.
+
+Rules:
+- One request leaves in a turn of the loop. Building it may take a while, and heartbeats and fetches
+  of the whole process run on this thread, too.
+- The compression pool (`client.common.compression_pool`) packs large compressed requests; this
+  thread packs the others when their turn to leave comes.
+- The order is that of `kohort.client.producer.plan.send_order`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from kohort.client.producer.plan.accumulator import Accumulator
+from kohort.client.producer.plan.produce_requests import seal
+from kohort.client.producer.plan.send_order import Departure, Departures
+from kohort.client.producer.plan.sender import ProducePlan
+from kohort.errors import KohortError
+from kohort.net import Loop
+
+if TYPE_CHECKING:
+    from kohort.client.common.compression_pool import Packers
+
+_PACKED_BYTES_MIN: Final = 32_768
+"""Below it, handing the work to another thread takes as long as the work."""
+Send = Callable[[ProducePlan, KohortError | None], None]
+
+
+class Outgoing:
+    """The way out of one producer. On the network thread only."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        accumulator: Accumulator,
+        packers: Callable[[], Packers | None],
+        send: Send,
+        *,
+        transactional: bool,
+    ) -> None:
+        """`send` is told of each request whose turn has come, or of the error that keeps it."""
+        self._loop = loop
+        self._accumulator = accumulator
+        self._packers = packers
+        self._send = send
+        self._transactional = transactional
+        self._departures = Departures()
+        self._posted = False
+
+    def add(self, plans: list[ProducePlan]) -> None:
+        """Let requests go, after those that are in line."""
+        for plan in plans:
+            departure = Departure(plan, transactional=self._transactional)
+            packers = self._packers() if self._is_work(plan) else None
+            if packers is not None:
+                departure.detach()
+                packers.submit(departure.pack, self._packed)
+            self._departures.enter(departure)
+        if not self._posted:
+            self._next()
+
+    def _is_work(self, plan: ProducePlan) -> bool:
+        if not self._accumulator.compresses:
+            return False
+        sizes = (batch.builder.size for batch in plan.batches if batch.builder is not None)
+        return sum(sizes) >= _PACKED_BYTES_MIN
+
+    def _packed(self, departure: Departure) -> None:
+        """Told by a packer."""
+        for batch, builder, before in departure.packed():
+            self._accumulator.packed(batch, builder, before)
+        if not self._posted:
+            self._next()
+
+    def _next(self) -> None:
+        self._posted = False
+        departure = self._departures.leave()
+        if departure is None:
+            return
+        self._posted = True
+        self._loop.call_soon(self._next)
+        error = departure.error
+        try:
+            if error is None:
+                for batch in departure.plan.batches:
+                    builder = batch.builder
+                    before = 0 if builder is None else builder.size
+                    if seal(batch, transactional=self._transactional) and builder is not None:
+                        batch.builder = None
+                        self._accumulator.packed(batch, builder, before)
+        except KohortError as failed:
+            error = failed
+        self._send(departure.plan, error)

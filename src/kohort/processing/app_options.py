@@ -1,0 +1,53 @@
+"""Options of `App` and `@app.handler`, checked: what can never work is refused in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kohort.errors import ConfigError
+from kohort.processing.engine.circuit_breaker import CircuitConfig
+from kohort.processing.workers.handlers import Kind
+from kohort.retry.policy import RetryPolicy
+
+
+def policy_of(given: str | RetryPolicy) -> RetryPolicy:
+    """The delays of retries. Raises ConfigError for what are none."""
+    return given if isinstance(given, RetryPolicy) else RetryPolicy.parse(given)
+
+
+def pool_of(topic: str, kind: Kind, workers: str | None, timeout_ms: int) -> str:
+    """The workers that a handler runs on. Raises ConfigError for a kind that cannot run it."""
+    pool = workers or ("tasks" if kind is Kind.ASYNC else "threads")
+    if pool not in ("threads", "tasks", "processes"):
+        raise ConfigError(f"workers={pool!r} for {topic!r}; use threads, tasks or processes")
+    if (pool == "tasks") != (kind is Kind.ASYNC):
+        raise ConfigError(
+            f"the handler of {topic!r}: tasks are for coroutine functions, threads and processes "
+            "for plain ones"
+        )
+    if timeout_ms and pool == "threads":
+        raise ConfigError(
+            f"the handler of {topic!r} has a timeout, but a thread cannot be stopped; make it a "
+            'coroutine function, or use workers="processes"'
+        )
+    return pool
+
+
+def choice_of(kind: Any, name: str, value: str) -> Any:
+    """The member of an enumeration with this value. Raises ConfigError."""
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(each.value for each in kind)
+        raise ConfigError(f"{name}={value!r} is not one of {known}") from None
+
+
+def circuit_of(topic: str, given: Any) -> CircuitConfig:
+    """The settings of a circuit breaker. Raises ConfigError for what are none."""
+    if given is None or isinstance(given, CircuitConfig):
+        return given or CircuitConfig()
+    raise ConfigError(
+        f"the handler of {topic!r}: circuit={given!r}; write CircuitConfig(tokens={given!r})"
+        if type(given) is int
+        else f"the handler of {topic!r}: circuit={given!r}; a CircuitConfig is wanted"
+    )

@@ -1,0 +1,4 @@
+"""What an App decides: dispatch, completion, commits, retries, health.
+
+Pure: no sockets, threads or clocks.
+"""

@@ -1,0 +1,11 @@
+from kohort.processing.engine.items import Item as Item
+from kohort.processing.engine.items import Shown as Shown
+from kohort.processing.engine.items import by_key as by_key
+from kohort.processing.engine.items import enter_lanes as enter_lanes
+from kohort.processing.engine.items import in_one_lane as in_one_lane
+from kohort.processing.engine.items import leave_lanes as leave_lanes
+from kohort.processing.engine.items import of_one_partition as of_one_partition
+from kohort.processing.engine.items import offsets_and_size as offsets_and_size
+from kohort.processing.engine.items import offsets_of as offsets_of
+from kohort.processing.engine.items import run_plain as run_plain
+from kohort.processing.engine.items import take_done as take_done

@@ -1,0 +1,212 @@
+"""One partition that is being worked on: its route, its tracker, and why it may be standing still.
+
+Rules:
+- Made when the partition is assigned and thrown away when it is taken away; whoever still holds an
+  item of it holds the old object, which is no longer `live`, and is not listened to (C7).
+- Whether it is read on is worked out anew each time from what is true now, never remembered (W4).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kohort.config import format_elapsed
+from kohort.processing.engine.circuit_breaker import Circuit, CircuitConfig, CircuitState
+from kohort.processing.engine.dispatcher import Dispatcher, Item, Order
+from kohort.processing.engine.in_place_retries import Blocking
+from kohort.processing.engine.tracker import PartitionTracker
+from kohort.retry.policy import RetryTopics
+
+
+class OnFailure(StrEnum):
+    """What becomes of a key's order when one of its records goes to a tier."""
+
+    PASS = "pass"
+    """Later records of the key go on; the key's order is lost."""
+    HOLD_KEY = "hold_key"
+    """Later records of the key follow it into the tier, and are tried after it."""
+    STOP_PARTITION = "stop_partition"
+    """Nothing goes to a tier: the partition stands still until the record is done."""
+
+
+class Standing(StrEnum):
+    """What a partition is doing."""
+
+    IDLE = "nothing to do"
+    WORKING = "working"
+    WAITING = "waiting for records in flight"
+    """Retries in place, copies and outputs under way, offsets that are too far ahead to begin."""
+    GUARDED = "waiting for its first commit"
+    SCANNING = "waiting for its tiers to be read"
+    REFUSED = "waiting for what is refused"
+    UNREADABLE = "waiting for what cannot be read"
+    OPEN = "circuit open"
+    PROBING = "trying one record"
+    STOPPED = "stopped"
+    DRAINING = "being handed over"
+
+
+@dataclass(frozen=True)
+class Route:
+    """What the records of one source topic, and of its retry topics, are to go through.
+
+    Args:
+        topics: the retry topics of (source topic, group), with the policy of delays.
+        order: what keeps its order.
+        blocking: tries in place, before the tiers.
+        on_failure: what becomes of a key's order on a failure.
+        pool: the workers that its handler runs on.
+        max_batch: the most records of one call of a batch handler; 0 of a handler of one record.
+    """
+
+    topics: RetryTopics
+    order: Order = Order.KEY
+    blocking: Blocking = field(default_factory=Blocking)
+    on_failure: OnFailure = OnFailure.PASS
+    circuit: CircuitConfig = field(default_factory=CircuitConfig)
+    pool: str = "threads"
+    max_batch: int = 0
+
+    @property
+    def topic(self) -> str:
+        """The source topic."""
+        return self.topics.topic
+
+    @property
+    def stops_lane(self) -> bool:
+        """Whether a worker has to give back what stands behind a failed record of its lane."""
+        return bool(self.blocking.delays_ms) or self.on_failure is not OnFailure.PASS
+
+
+class Partition:
+    """State of one assigned partition. `delay_ms` is None for a source topic, 0 for the entry."""
+
+    __slots__ = (
+        "alone", "aside", "begin_version", "careful", "circuit", "damage", "delay_ms", "dispatcher",
+        "draining", "evicting", "head", "head_since_ms", "live", "number", "outstanding",
+        "outstanding_bytes", "probing", "publish_blocked", "publish_refusal", "publishing", "route",
+        "standing", "standing_since_ms", "stopped", "stopped_item", "suspect", "topic", "topic_id",
+        "tracker", "unknown", "unreadable",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        topic: str,
+        number: int,
+        route: Route,
+        tracker: PartitionTracker,
+        dispatcher: Dispatcher,
+        delay_ms: int | None = None,
+        topic_id: str = "",
+    ) -> None:
+        self.topic = topic
+        self.number = number
+        self.route = route
+        self.tracker = tracker
+        self.dispatcher = dispatcher
+        self.delay_ms = delay_ms
+        self.topic_id = topic_id
+        self.live = True
+        self.draining = False
+        """It is about to be taken away: nothing more of it is begun."""
+        self.publishing = 0
+        """Records whose copy or outputs are not acknowledged yet."""
+        self.publish_blocked = 0
+        """Those among them that were refused; it is not read on until they are through."""
+        self.publish_refusal = ""
+        """Why the last of these was refused."""
+        self.outstanding: int = 0
+        """Records that were read and are not done, and their bytes."""
+        self.outstanding_bytes: int = 0
+        self.aside: deque[Item] = deque()
+        """Records that were read and may not be begun yet."""
+        self.circuit = Circuit(route.circuit)
+        self.probing = False
+        """One record is being tried to see whether the circuit may close."""
+        self.stopped = ""
+        """Why somebody has to look after it (`stop_partition`), and the record that it is about."""
+        self.stopped_item: Item | None = None
+        self.careful = 0
+        """So many more records go one at a time, since processes died here (crash-loop guard)."""
+        self.suspect = -1
+        self.alone: Item | None = None
+        self.begin_version = 0
+        """What has to be committed before anything is begun (crash-loop guard)."""
+        self.standing, self.standing_since_ms = Standing.IDLE, 0
+        """As last looked at, and since when."""
+        self.head: int = -1
+        self.head_since_ms = 0
+        """The committed offset as last looked at, and since when it has not moved."""
+        self.evicting: int | None = None
+        self.unknown = ""
+        """Why it is not known yet which keys are held (`hold_key`)."""
+        self.damage: bytes | None = None
+        """The last batch that could not be read."""
+        self.unreadable = ""
+        """Why it cannot be read on, where it is not known what is to be passed."""
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """(topic, number)."""
+        return (self.topic, self.number)
+
+    @property
+    def is_source(self) -> bool:
+        return self.delay_ms is None
+
+    @property
+    def must_be_mended(self) -> bool:
+        """Whether it stands until something outside is mended (stopped, circuit, publishing)."""
+        circuit = self.circuit.state
+        stands = self.stopped or self.unknown or self.publish_blocked or self.unreadable
+        return bool(stands) or circuit is not CircuitState.CLOSED
+
+    def stands(self) -> Standing:
+        """What it is doing now."""
+        circuit = self.circuit.state
+        found = (
+            (self.draining, Standing.DRAINING),
+            (self.stopped, Standing.STOPPED),
+            (self.unknown, Standing.SCANNING),
+            (self.unreadable, Standing.UNREADABLE),
+            (self.publish_blocked, Standing.REFUSED),
+            (circuit is CircuitState.OPEN, Standing.OPEN),
+            (circuit is CircuitState.HALF_OPEN, Standing.PROBING),
+            (self.aside and not self.tracker.is_committed(self.begin_version), Standing.GUARDED),
+            (self.aside, Standing.WAITING),
+            (self.outstanding > self.publishing, Standing.WORKING),
+            (self.outstanding, Standing.WAITING),
+        )
+        return next((standing for holds, standing in found if holds), Standing.IDLE)
+
+    def look(self, now_ms: int) -> None:
+        """Note since when it has been doing what it does, and since when its head has not moved."""
+        if (standing := self.stands()) is not self.standing:
+            self.standing, self.standing_since_ms = standing, now_ms
+        if self.tracker.base != self.head:
+            self.head, self.head_since_ms = self.tracker.base, now_ms
+
+    def why_standing(self, now_ms: int) -> str:
+        """Why nothing of it is begun at present, in words; "" when something may be."""
+        if self.stopped:
+            return self.stopped
+        if self.unknown:
+            return self.unknown
+        if self.unreadable:
+            return self.unreadable
+        if self.publish_blocked:
+            return (
+                f"{self.publish_blocked} records could not be published ({self.publish_refusal}); "
+                "mend the cause, it is tried again"
+            )
+        if self.circuit.state == "open":
+            left = format_elapsed(max(0, self.circuit.reopens_ms - now_ms))
+            return f"too many records failed (circuit open); one is tried in {left}"
+        if self.aside:
+            return f"{len(self.aside)} records wait until offset {self.tracker.base} is done"
+        return ""
+
+    def __repr__(self) -> str:
+        return f"Partition({self.topic}-{self.number}, base={self.tracker.base})"

@@ -1,0 +1,433 @@
+"""What the engine knows, and the steps that its events share; see `engine` for the rules.
+
+Rules:
+- Books are kept for every record that was read: it stands aside, is ready, is with a worker, waits
+  for its next try, or is being published. `outstanding` counts all of these.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
+from typing import Final
+
+from kohort.errors import ConfigError
+from kohort.processing.engine.circuit_breaker import CircuitState
+from kohort.processing.engine.counters import FAILED, Tally
+from kohort.processing.engine.dispatcher import Dispatcher, Item
+from kohort.processing.engine.failures import FailedAttempt
+from kohort.processing.engine.items_choice import offsets_of
+from kohort.processing.engine.key_holds import HoldScans, KeyHolds, Scanned
+from kohort.processing.engine.outbox import Publication
+from kohort.processing.engine.partition_state import OnFailure, Partition, Route
+from kohort.processing.engine.tracker import Commit
+from kohort.records import Record
+from kohort.retry.classify import Disposition, Failure, stated
+from kohort.retry.copies import (
+    DEFAULT_SKEW_MS,
+    Attempt,
+    Copy,
+    copy_for,
+    disposition_of,
+    postponed_copy,
+)
+from kohort.retry.headers import Origin
+from kohort.retry.policy import Step
+from kohort.retry.unreadable import Unreadable
+
+TopicPartition = tuple[str, int]
+
+CRASHED_REASON: Final = "process_crashed"
+MOST_FAILURES: Final = 10_000
+OUTPUT_REFUSED: Final = "output_refused"
+REFUSED_AFTER_ALL: Final = "refused_after_all"
+"""Counts records whose handler succeeded, and that failed since what it caused cannot be."""
+
+
+def output_refused(error: Exception | None) -> Failure:
+    """Why a record fails whose handler succeeded, and sent what nobody will ever take."""
+    text = f"the broker takes no such record as its handler sent: {error}"
+    return stated(OUTPUT_REFUSED, permanent=True, message=text)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What may be under way at once.
+
+    Args:
+        records: read and not done, over all partitions.
+        bytes: the same in bytes of key and value.
+        head_timeout_ms: how long one record may hold up its partition's commit when everything
+            after it is done; 0 for ever. Then it is sent to its first tier (order permitting).
+    """
+
+    records: int = 10_000
+    bytes: int = 64 * 1024 * 1024
+    head_timeout_ms: int = 0
+
+    def __post_init__(self) -> None:
+        if self.records < 1 or self.bytes < 1 or self.head_timeout_ms < 0:
+            raise ConfigError(
+                f"limits: records={self.records}, bytes={self.bytes}, head_timeout_ms="
+                f"{self.head_timeout_ms}; the first two are at least 1, the last at least 0"
+            )
+
+
+class EngineCore:
+    """State of all partitions of one consumer."""
+
+    def __init__(
+        self,
+        routes: Iterable[Route],
+        limits: Limits | None = None,
+        *,
+        skew_ms: int = DEFAULT_SKEW_MS,
+        crash_guard: bool = True,
+    ) -> None:
+        self.limits = limits or Limits()
+        self.counts: Counter[str] = Counter()
+        """What has happened so far, by name; the metrics are made from it."""
+        self.tally = Tally()
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self.holds = KeyHolds()
+        self.outstanding: int = 0
+        self.outstanding_bytes: int = 0
+        self._skew_ms = skew_ms
+        self._crash_guard = crash_guard
+        self._places: dict[str, tuple[Route, int | None]] = {}
+        for route in routes:
+            self._places[route.topic] = (route, None)
+            for topic, delay_ms in route.topics.delays_ms.items():
+                self._places[topic] = (route, delay_ms)
+        self._scans = HoldScans(
+            {
+                route.topic: [t for t, delay in route.topics.delays_ms.items() if delay]
+                for route, delay in self._places.values()
+                if delay is None and route.on_failure is OnFailure.HOLD_KEY
+            }
+        )
+        self._dispatchers = {route.pool: Dispatcher() for route, _ in self._places.values()}
+        self._works: dict[int, list[Item]] = {}
+        """What each worker holds, by the identity of the list."""
+        self._outbox: list[Publication] = []
+        self._due: list[tuple[int, int, Item | Publication]] = []
+        self._serial = count()
+        self._failures: deque[FailedAttempt] = deque(maxlen=MOST_FAILURES)
+        self._full = False
+        self._held_full = False
+
+    # -- beginning -----------------------------------------------------------------------------
+
+    def _refill(self, partition: Partition, now_ms: int) -> None:
+        """Let records begin that stand aside, as far as the partition may go."""
+        aside, circuit = partition.aside, partition.circuit.state
+        if not aside or partition.stopped or circuit is CircuitState.OPEN or partition.unknown:
+            return
+        if not partition.tracker.is_committed(partition.begin_version):
+            return
+        if circuit is CircuitState.HALF_OPEN:
+            if not partition.probing:
+                partition.probing = True
+                partition.dispatcher.add((aside.popleft(),))
+        elif partition.careful:
+            self._one_carefully(partition, now_ms)
+        elif partition.tracker.may_begin(aside[-1].offset):
+            partition.dispatcher.add(aside)
+            aside.clear()
+        else:
+            while aside and partition.tracker.may_begin(aside[0].offset):
+                partition.dispatcher.add((aside.popleft(),))
+
+    def _one_carefully(self, partition: Partition, now_ms: int) -> None:
+        """The next record alone, and only when its offset stands beside the commit (guard)."""
+        tracker, first = partition.tracker, partition.aside[0]
+        if partition.alone is None:
+            partition.alone = first
+            tracker.guard(tracker.crashes, first.offset)
+            partition.begin_version = tracker.version
+        elif partition.alone is first:
+            partition.aside.popleft()
+            if first.offset != partition.suspect:
+                partition.dispatcher.add((first,))
+                return
+            text = f"the process died {tracker.crashes - 1} times at work on this record"
+            failure = stated(
+                CRASHED_REASON, permanent=True, message=text, disposition=Disposition.CRASH
+            )
+            self._publish_copy(first, failure, now_ms)
+
+    def _wait(self, item: Item, due: int) -> None:
+        heappush(self._due, (due, next(self._serial), item))
+
+    def publish_again(self, now_ms: int) -> int | None:
+        """Let what was refused be published where that is due, and nothing be begun.
+
+        For partitions that are being given up. When there is something next, if there is.
+        """
+        others: list[tuple[int, int, Item | Publication]] = []
+        while self._due and self._due[0][0] <= now_ms:
+            due = heappop(self._due)
+            if not isinstance(due[2], Publication):
+                others.append(due)
+            elif due[2].item.partition.live:
+                self._outbox.append(due[2])
+        for due in others:
+            heappush(self._due, due)
+        waiting = (at for at, _, what in self._due if isinstance(what, Publication))
+        return min(waiting, default=None)
+
+    # -- completing and committing -------------------------------------------------------------
+
+    def commits(self) -> dict[TopicPartition, Commit]:
+        """What has not been committed yet, for each partition."""
+        return {
+            key: partition.tracker.snapshot()
+            for key, partition in self.partitions.items()
+            if partition.tracker.dirty and partition.tracker.known
+        }
+
+    @property
+    def commit_urgent(self) -> bool:
+        """True when records wait for a commit before they may be begun (crash-loop guard)."""
+        return any(
+            p.aside and not p.tracker.is_committed(p.begin_version)
+            for p in self.partitions.values()
+        )
+
+    def committed(self, commits: Mapping[TopicPartition, Commit], now_ms: int) -> None:
+        """These commits are safe. Those of a former assignment are not listened to."""
+        for key, commit in commits.items():
+            partition = self.partitions.get(key)
+            if partition is not None and partition.tracker.epoch == commit.epoch:
+                partition.tracker.committed(commit.version)
+                self._refill(partition, now_ms)
+
+    def metadata_refused(self, commits: Mapping[TopicPartition, Commit]) -> None:
+        """The broker took none of these, because their metadata is too long for it."""
+        longest = max((len(commit.metadata) for commit in commits.values()), default=0)
+        for key, commit in commits.items():
+            partition = self.partitions.get(key)
+            if partition is None or partition.tracker.epoch != commit.epoch:
+                continue
+            if 2 * len(commit.metadata) >= longest:  # the short ones were not what was refused
+                partition.tracker.metadata_too_large(len(commit.metadata))
+                self.counts["metadata_too_large"] += 1
+
+    def given_up(self, keys: Iterable[TopicPartition]) -> None:
+        """They are left on purpose: whoever owns them next does not start after a crash."""
+        for key in keys:
+            partition = self.partitions.get(key)
+            if partition is not None:
+                partition.tracker.guard(0)
+
+    # -- keys that are held --------------------------------------------------------------------
+
+    def scans(self) -> list[tuple[TopicPartition, int, int]]:
+        """Tiers to be read to their end: partition, from which offset, and the epoch to answer."""
+        found = [(key, self.partitions[key].tracker) for key in self._scans.wanted()]
+        # What has been read already is held since then, or has ended.
+        return [(key, max(t.base, t.next_fetch), t.epoch) for key, t in found]
+
+    def scanned(self, found: Scanned, now_ms: int) -> None:
+        """What waits in a tier: its keys are held from now on."""
+        partition = self.partitions.get(found.tier)
+        if partition is None or partition.tracker.epoch != found.epoch:
+            return
+        source = partition.route.topic
+        for waiting in found.waiting:
+            # What was read meanwhile is held since then, or has ended.
+            unread = waiting.offset >= partition.tracker.next_fetch
+            if unread and not partition.tracker.was_done(waiting.offset):
+                self.holds.scheduled((source, waiting.key), waiting.place, found.tier[0])
+        self._scans.scanned(found.tier, whole=found.whole)
+        self.counts["tiers_scanned"] += 1
+        self._look_at_holds(self._scans.family(found.tier), now_ms)
+
+    def _look_at_holds(self, keys: Iterable[TopicPartition], now_ms: int) -> None:
+        """Whether these may begin: only when it is known which keys are held, and there is room."""
+        for key in keys:
+            partition = self.partitions.get(key)
+            if partition is None:
+                continue
+            why = self._scans.why(key)
+            if not why and partition.is_source and self.holds.full:
+                why = f"{len(self.holds)} records wait in tiers, for whose keys others are held"
+            if why and not partition.unknown:
+                partition.aside.extendleft(reversed(partition.dispatcher.withdraw(partition)))
+            partition.unknown = why
+            if not why:
+                self._refill(partition, now_ms)
+
+    def _look_for_room(self, now_ms: int) -> None:
+        """Held keys have a bound: stop before it, and go on when half of it has ended."""
+        full = self.holds.full
+        if 2 * len(self.holds) <= self.holds.most:
+            self._scans.again()
+        if full != self._held_full:
+            self._held_full = full
+            self.counts["holds_full"] += full
+            self._look_at_holds(list(self.partitions), now_ms)
+
+    # -- ending --------------------------------------------------------------------------------
+
+    def _complete(self, partition: Partition, items: Sequence[Item], now_ms: int) -> None:
+        if not partition.live:
+            return
+        tracker, base = partition.tracker, partition.tracker.base
+        if partition.evicting is not None:  # then one of these may have been completed before
+            items = [item for item in items if tracker.is_unfinished(item.offset)]
+        offsets, size = offsets_of(items)
+        tracker.complete_all(tracker.epoch, offsets)
+        self._subtract(partition, len(items), size)
+        if partition.careful:
+            partition.careful = max(0, partition.careful - len(items))
+            partition.alone = None
+        if tracker.base != base and not partition.careful:
+            tracker.guard(0)
+        if partition.aside:
+            self._refill(partition, now_ms)
+
+    def _drop(self, partition: Partition, items: Sequence[Item]) -> None:
+        """Records that will be read again by whoever owns the partition next."""
+        self._subtract(partition, len(items), offsets_of(items)[1])
+
+    def _subtract(self, partition: Partition, count: int, size: int) -> None:
+        partition.outstanding -= count
+        partition.outstanding_bytes -= size
+        self.outstanding -= count
+        self.outstanding_bytes -= size
+
+    def _publish_copy(self, item: Item, failure: Failure, now_ms: int) -> None:
+        attempt, route = self._attempt(item), item.partition.route
+        copy, step = copy_for(attempt, failure, topics=route.topics, now_ms=now_ms)
+        self._count_copy(route, failure, step)
+        self._note_held(item, attempt, copy, ended=step is None)
+        self._note_copied(item, failure, copy, now_ms)
+        self._post(Publication(item, copy=copy, failure=failure, step=step))
+
+    def _note_copied(self, item: Item, failure: Failure, copy: Copy, now_ms: int) -> None:
+        due_ms = None if copy.failed else copy.retry.not_before_ms
+        self._note_failure(
+            item, failure, now_ms, next_try_ms=due_ms, waits_in=copy.topic, dead=copy.failed
+        )
+
+    def _note_failure(
+        self,
+        item: Item,
+        failure: Failure,
+        now_ms: int,
+        *,
+        next_try_ms: int | None = None,
+        waits_in: str = "",
+        dead: bool = False,
+    ) -> None:
+        """Whoever runs this engine is to hear of it; see `take_failures`."""
+        attempt = self._attempt(item)
+        origin = attempt.origin
+        self._failures.append(
+            FailedAttempt(
+                origin.topic, origin.partition, origin.offset, attempt.number, failure.reason,
+                failure.error_class, failure.message, failure.stack, failure.fingerprint,
+                failure.permanent, now_ms, next_try_ms, waits_in, dead,
+            )
+        )  # fmt: skip
+
+    def take_failures(self) -> list[FailedAttempt]:
+        """Every failed attempt since this was asked last; the oldest are lost beyond 10,000."""
+        found = list(self._failures)
+        self._failures.clear()
+        return found
+
+    def waiting_in_place(self) -> int:
+        """How many records wait in memory for their next try."""
+        return sum(isinstance(what, Item) for _, _, what in list(self._due))
+
+    def _postpone(self, item: Item, attempt: Attempt, now_ms: int) -> None:
+        """Its tier's delay is over, and its handler asked for more: it waits on in a tier."""
+        copy = postponed_copy(attempt, topics=item.partition.route.topics, now_ms=now_ms)
+        self._note_held(item, attempt, copy, ended=False)
+        self.counts["postponed"] += 1
+        self._post(Publication(item, copy=copy))
+
+    def unreadable(self, key: TopicPartition, found: Unreadable, now_ms: int) -> None:
+        """A batch of a partition cannot be read: it is done when its bytes are dead-lettered."""
+        partition = self.partitions.get(key)
+        if partition is None or partition.draining:
+            return
+        tracker, route = partition.tracker, partition.route
+        again = partition.damage is not None and found.batch == partition.damage
+        partition.damage = found.batch
+        if again or not tracker.polled((found.offset,), found.next_offset):
+            # The same batch, one offset on: its header does not say where it ends.
+            tracker.polled((), found.next_offset)
+            return
+        attempt = found.attempt(partition.topic_id)
+        record = Record(*key, found.offset, timestamp=-1, key=None, value=found.batch)
+        item = Item(record, partition, None, attempt)
+        partition.outstanding += 1
+        partition.outstanding_bytes += record.size
+        self.outstanding += 1
+        self.outstanding_bytes += record.size
+        failure = found.failure()
+        self.counts["unreadable"] += 1
+        self._count_copy(route, failure, None)
+        copy = found.copy(attempt, route.topics, now_ms)
+        self._note_copied(item, failure, copy, now_ms)
+        self._post(Publication(item, copy=copy, failure=failure))
+
+    def stands_unreadable(self, key: TopicPartition, why: str) -> None:
+        """A partition cannot be read on, and nobody knows past what; "": it is tried again."""
+        partition = self.partitions.get(key)
+        if partition is not None:
+            partition.unreadable = why
+
+    def _count_copy(self, route: Route, failure: Failure, step: Step | None) -> None:
+        self.counts["to_failed" if step is None else "to_tier"] += 1
+        tier = FAILED if step is None else step.tier.label
+        self.tally.copies[route.topic, tier, disposition_of(failure, step)] += 1
+
+    def _count_refused(self) -> None:
+        """A record whose handler succeeded fails after all, since what it caused cannot be."""
+        self.counts["failures"] += 1
+        self.counts[REFUSED_AFTER_ALL] += 1
+
+    def _is_open(self, item: Item) -> bool:
+        """Whether it is still to be decided what becomes of a record."""
+        return item.partition.tracker.is_unfinished(item.offset)
+
+    def _post(self, publication: Publication) -> None:
+        publication.item.partition.publishing += 1
+        self._outbox.append(publication)
+
+    def _note_held(self, item: Item, attempt: Attempt, copy: Copy, *, ended: bool) -> None:
+        if ended:
+            self._no_longer_held((item,))
+        else:
+            self._note_waiting(item, attempt, copy.topic)
+
+    def _note_waiting(self, item: Item, attempt: Attempt, tier: str) -> None:
+        route, key = item.partition.route, attempt.key
+        if key is not None and route.on_failure is OnFailure.HOLD_KEY:
+            place = (attempt.origin.partition, attempt.origin.offset)
+            self.holds.scheduled((route.topic, key), place, tier)
+
+    def _no_longer_held(self, items: Iterable[Item]) -> None:
+        for item in items:
+            attempt = item.attempt
+            if attempt is not None and attempt.key is not None:
+                place = (attempt.origin.partition, attempt.origin.offset)
+                self.holds.ended((item.partition.route.topic, attempt.key), place)
+
+    def _attempt(self, item: Item) -> Attempt:
+        if item.attempt is None:
+            record, partition = item.record, item.partition
+            origin = Origin(
+                record.topic, record.partition, record.offset, record.timestamp,
+                int(record.timestamp_type), partition.topic_id,
+            )  # fmt: skip
+            place = (record.topic, record.partition, record.offset)
+            item.attempt = Attempt(origin, 0, place, record.key, record.value, record.headers)
+        return item.attempt

@@ -1,0 +1,1 @@
+"""The shell of an App: consumer, producer and store around the engine."""

@@ -1,0 +1,185 @@
+"""The shell around an exactly-once engine: batches instead of publications and commits.
+
+Rules:
+- While one batch is put through, the next one gathers; nothing is published outside of a batch.
+- A partition that is taken away is given up only when what was done of it is through, or when the
+  time for it is over: then its next owner does that anew, since nothing of it is visible.
+- What is done by a member whom its group has left behind is given up at once: nothing of it can be
+  put through, since nobody comes back as who he was.
+- With a store, the group's commits only tell of its progress; they decide nothing.
+
+Shell: threads, the clock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from queue import Empty
+from typing import Final
+
+from kohort.client.common.types import GroupMetadata, OffsetAndMetadata, TopicPartition
+from kohort.errors import BrokerError, ErrorCode, KohortError
+from kohort.processing.engine.exactly_once_engine import Batch, ExactEngine, Verdict
+from kohort.processing.runtime.publishing import Publisher
+from kohort.processing.runtime.retry_topic_poller import Gatekeeper
+from kohort.processing.runtime.runner import Runner, Start
+from kohort.processing.runtime.store_transactor import BY_STORE
+from kohort.processing.runtime.transactor import Broken, Judged, Transactor
+
+log = logging.getLogger("kohort.processing")
+
+JUDGED_AT_ONCE = 500
+TELL_EVERY_MS = 1_000
+PAUSE_AFTER_ABORT_MS = 100
+UNANSWERED_MS = 5_000
+"""A transaction takes milliseconds; whoever has not ended one after so long is in trouble."""
+LEFT_BEHIND: Final = frozenset(
+    {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID}
+)
+
+
+class ExactRunner(Runner):
+    """A runner whose engine is done by transactions. Give it its transactor before `run`."""
+
+    transactor: Transactor
+    tells_group = False
+    """The store is the truth, and the group is told of it."""
+    _asked_ms: int | None = None
+    """Since when the transactor has been at something that others wait for."""
+
+    @property
+    def exact(self) -> ExactEngine:
+        """The engine, which is one of those."""
+        assert isinstance(self.engine, ExactEngine), "made with one"
+        return self.engine
+
+    def run(self, publisher: Publisher, gatekeeper: Gatekeeper | None) -> None:
+        """As `Runner.run`."""
+        self._tell_due_ms = 0
+        self._in_hand: Batch | None = None
+        self._in_hand_of: GroupMetadata | None = None
+        self._left_behind: GroupMetadata | None = None
+        self._again_ms = 0
+        self._nobody_commits = False
+        self._untold: dict[TopicPartition, OffsetAndMetadata] = {}
+        self.transactor.start(self.tell)
+        try:
+            super().run(publisher, gatekeeper)
+        finally:
+            self.transactor.stop(self.timing.drain_ms / 1_000)
+
+    def troubles(self) -> list[str]:
+        """As `Runner.troubles`; a store that answers nothing, as a locked one, raises nothing."""
+        asked_ms, found = self._asked_ms, super().troubles()
+        if asked_ms is None or self.now_ms() - asked_ms < UNANSWERED_MS:
+            return found
+        who = "the store is locked or" if self.tells_group else "the cluster"
+        return [f"a transaction does not end: {who} does not answer", *found]
+
+    def skew_ms(self) -> int | None:
+        """As `Runner.skew_ms`."""
+        return self.transactor.skew_ms
+
+    def _publish(self) -> None:
+        """Everything goes with a batch; the ledger is asked of what came from the tiers."""
+        while items := self.exact.unjudged(JUDGED_AT_ONCE):
+            self.transactor.judge(items)
+
+    def _commit(self, now_ms: int) -> None:
+        if self._untold and now_ms >= self._tell_due_ms:
+            self._tell_due_ms = now_ms + TELL_EVERY_MS
+            mine = self.consumer.assignment()
+            self.consumer.commit_async({tp: at for tp, at in self._untold.items() if tp in mine})
+            self._untold = {}
+        if self._in_hand is not None:
+            return
+        self._commit_due_ms = now_ms + self.timing.commit_interval_ms
+        batch = self.exact.batch(now_ms)
+        if batch is not None:
+            self._in_hand, self._in_hand_of = batch, self.consumer.group_metadata()
+            self._asked_ms = now_ms
+            self.transactor.submit(batch, self._in_hand_of)
+
+    def _hear_of(self, said: object, now_ms: int) -> None:
+        if isinstance(said, Judged):
+            self.exact.judged(said.items, said.owed, said.elsewhere, now_ms)
+        elif isinstance(said, Verdict):
+            self._ended(said, now_ms)
+        elif isinstance(said, Broken):
+            self._nobody_commits = True
+            raise said.error
+        else:
+            super()._hear_of(said, now_ms)
+
+    def _ended(self, verdict: Verdict, now_ms: int) -> None:
+        self._in_hand = self._asked_ms = None
+        self.trouble = ""
+        if verdict.error is None:
+            self.exact.through(verdict.batch, now_ms)
+            if self.tells_group:
+                self._untold |= _told(verdict.batch)
+            return
+        self.exact.back(verdict, now_ms)
+        told = verdict.failures or verdict.unfit or verdict.inert or verdict.revived
+        if not told:
+            self.trouble = f"a transaction did not go through: {verdict.error}"
+            log.warning("%s; it is tried again", self.trouble)
+            self._commit_due_ms = self._again_ms = now_ms + PAUSE_AFTER_ABORT_MS
+        if isinstance(verdict.error, BrokerError) and verdict.error.code in LEFT_BEHIND:
+            self._left_behind = self._in_hand_of
+
+    def _starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Start]:
+        committed = super()._starts(partitions)
+        asked_ms, self._asked_ms = self._asked_ms, self.now_ms()
+        found = self.transactor.take_over(
+            {(tp.topic, tp.partition): start for tp, start in committed.items()}
+        )
+        self._asked_ms = asked_ms
+        starts = {tp: found[tp.topic, tp.partition] for tp in partitions}
+        for tp, start in starts.items():
+            if start.offset is not None and start.offset != committed[tp].offset:
+                self.consumer.seek(tp, start.offset)
+        return starts
+
+    def _commit_last(self, keys: Sequence[TopicPartition]) -> None:
+        """Put through what is settled, as long as there is time."""
+        if self._nobody_commits or self._is_over:
+            return
+        mine = set(keys)
+        self._put_all_through(mine, self.now_ms() + self.timing.drain_ms)
+        told = {tp: at for tp, at in self._untold.items() if tp in mine}
+        self._untold = {tp: at for tp, at in self._untold.items() if tp not in mine}
+        if told:
+            try:
+                self.consumer.commit(told)
+            except KohortError as error:
+                log.info("the group was not told of the last progress: %s", error)
+
+    def _put_all_through(self, mine: set[TopicPartition], until_ms: int) -> None:
+        while not self._hurried and (now_ms := self.now_ms()) < until_ms:
+            wait_until_ms = until_ms
+            if self._in_hand is None:
+                if not self.exact.owes(mine):
+                    return
+                if self._left_behind == self.consumer.group_metadata():
+                    log.warning("the group has gone on without this member: it gives all up")
+                    return
+                if now_ms >= self._again_ms:
+                    self._commit(now_ms)
+                if self._in_hand is None:  # what is left waits for its next try
+                    next_ms = max(self._again_ms, self.exact.next_try_ms or 0)
+                    wait_until_ms = min(next_ms, until_ms) if next_ms > now_ms else until_ms
+            with suppress(Empty):
+                self._inbox_first(wait_until_ms - now_ms)
+            self._hear(self.now_ms())
+        if not self._hurried and (self._in_hand is not None or self.exact.owes(mine)):
+            log.warning("the last transaction of revoked partitions had no end in time")
+
+
+def _told(batch: Batch) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {
+        TopicPartition(*key): OffsetAndMetadata(commit.offset, BY_STORE)
+        for key, commit in batch.commits.items()
+    }

@@ -1,0 +1,158 @@
+"""Producing what records wait for: copies and outputs, without anybody waiting here.
+
+Rules:
+- `acks=all` and idempotent. A publication is through when all of its records are acknowledged, and
+  it is reported once, from the network thread, whatever became of it.
+- A copy goes to `origin partition % n` of its topic, so that all copies of a record meet.
+- A topic that cannot be had (it does not exist, nobody may write to it) is waited for briefly, and
+  not again at once: whoever publishes has others to attend to.
+- What no later try can change (too large, not a topic's name) is `unfit`: a copy becomes smaller,
+  and a record whose handler sent such a thing has failed for good. Whatever somebody can mend
+  meanwhile (a missing topic, a missing right) is tried again and again, and passed by nobody.
+
+Shell: threads (a lock), the clock.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from kohort.client.producer.plan.fast_send_choice import RecordFuture
+from kohort.client.producer.producer import Producer
+from kohort.errors import (
+    BrokerError,
+    ErrorCode,
+    KafkaTimeoutError,
+    KohortError,
+    RecordTooLargeError,
+    fresh,
+)
+from kohort.processing.engine.outbox import Output, Publication
+
+BLOCKED_S: Final = 5.0
+MOST_BLOCKED: Final = 1_000
+_UNFIT: Final = frozenset(
+    {
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+    }
+)
+
+
+class Published(NamedTuple):
+    """What became of a publication."""
+
+    publication: Publication
+    error: KohortError | None
+
+    @property
+    def unfit(self) -> bool:
+        """Whether only another record may be taken."""
+        return is_unfit(self.error)
+
+
+class Sends:
+    """Sends records of publications, and knows which topics cannot be had at present."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        partitions: Callable[[str], int],
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._producer = producer
+        self._partitions = partitions
+        self._now_s = now_s
+        self._blocked: dict[str, tuple[float, KohortError]] = {}
+        self.skew_ms: int | None = None
+        """How far the clock of the broker that appended the last copy is ahead of ours, at least.
+
+        What lies between sending and acknowledgement is no skew. None before the first.
+        """
+
+    def refusal(self, topic: str) -> KohortError | None:
+        """Why nothing can be sent to a topic at present, as far as is known."""
+        until_s, error = self._blocked.get(topic, (0.0, None))
+        return error if self._now_s() < until_s else None
+
+    def send(self, publication: Publication, output: Output) -> RecordFuture:
+        """Send one record; a copy goes where all copies of its record go. Raises KohortError."""
+        refusal = self.refusal(output.topic)
+        if refusal is not None:
+            raise fresh(refusal)
+        partition = output.partition
+        if partition is not None and publication.copy is not None:
+            partition %= self._partitions(output.topic)
+        sent_ms = time.time_ns() // 1_000_000
+        try:
+            future = self._producer.send(
+                output.topic, output.value, output.key, partition, headers=output.headers
+            )
+        except (BrokerError, KafkaTimeoutError) as error:  # after as long as `send` waits at most
+            if len(self._blocked) >= MOST_BLOCKED:
+                self._blocked.clear()
+            self._blocked[output.topic] = (self._now_s() + BLOCKED_S, error)
+            raise
+        if publication.copy is not None:  # to a topic that keeps the broker's append time
+            future.add_done_callback(lambda settled: self._appended(settled, sent_ms))
+        return future
+
+    def _appended(self, settled: RecordFuture, sent_ms: int) -> None:
+        if settled.error() is None:
+            stamp_ms, now_ms = settled.result().timestamp_ms, time.time_ns() // 1_000_000
+            self.skew_ms = stamp_ms - min(max(stamp_ms, sent_ms), now_ms)
+
+
+class Publisher:
+    """Sends publications. `report` is called on the network thread, or at once."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        partitions: Callable[[str], int],
+        report: Callable[[Published], None],
+    ) -> None:
+        self._sends = Sends(producer, partitions)
+        self._report = report
+
+    @property
+    def skew_ms(self) -> int | None:
+        """As `Sends.skew_ms`."""
+        return self._sends.skew_ms
+
+    def publish(self, publication: Publication) -> None:
+        """Send all records of it."""
+        left = len(publication.outputs)
+        error: KohortError | None = None
+        lock = threading.Lock()  # one may be settled already here, another on the network thread
+
+        def settled(future: RecordFuture) -> None:
+            nonlocal left, error
+            with lock:
+                error = error or future.error()
+                left -= 1
+                last = not left
+            if last:
+                self._report(Published(publication, error))
+
+        futures: list[RecordFuture] = []
+        try:
+            futures = [self._sends.send(publication, output) for output in publication.outputs]
+        except KohortError as refused:
+            # Those that were sent already may arrive: at least once, as promised for this mode.
+            self._report(Published(publication, refused))
+            return
+        for future in futures:
+            future.add_done_callback(settled)
+
+
+def is_unfit(error: KohortError | None) -> bool:
+    """Whether no later try of the same record may be taken."""
+    return isinstance(error, RecordTooLargeError) or (
+        isinstance(error, BrokerError) and error.code in _UNFIT
+    )

@@ -1,0 +1,282 @@
+"""Keeps asking how far the tiers may be read, so that the one who polls never waits for it.
+
+Rules (D2, D3):
+- A thread of its own with clients of its own. It is told where the readers stand and answers with
+  offsets that they may read up to; the gate itself lives here and nowhere else.
+- It sleeps until the next answer runs out: when the next record falls due, at most 30 s; or until
+  somebody looks how many records wait (`depths`), who hears what is so now.
+- An error of the cluster closes nothing and opens nothing: it is asked again a little later.
+
+Shell: threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from kohort.errors import KohortError
+from kohort.processing.engine.key_holds import MAX_HELD, Scanned, Waiting, waiting_in
+from kohort.records import Record
+from kohort.retry.asking import OffsetPort, TopicPartition, ask
+from kohort.retry.gate import TierGate
+
+log = logging.getLogger("kohort.processing")
+
+PAUSE_AFTER_ERROR_MS = 1_000
+FAILED_CHECK_MS = 30_000
+DEPTH_HOLDS_MS = 1_000
+"""So old may be what is told of the tiers' depths; then the cluster is asked anew."""
+DEPTH_WAIT_S = 0.25
+"""So long somebody who looks at the depths waits for the answer; then the last one is told."""
+ENTRY_CHECK_MS = 1_000
+"""How long a redriven record may lie in the entry topic before it is seen."""
+
+
+class TierPort(OffsetPort, Protocol):
+    """What is asked of a cluster about its tiers."""
+
+    def read(self, at: TopicPartition, start: int) -> Iterator[Sequence[Record]]: ...
+
+
+class Gatekeeper:
+    """Asks for the tiers of one program. `opened` is called on its thread, with new ends only.
+
+    For keys that are held it also reads tiers to their end, before anything of them is due; and it
+    asks for the oldest failure, for source topics (`failed`: their failed topic, its partitions)
+    whose partition 0 is ours: one member of the group does it for all.
+    """
+
+    def __init__(
+        self,
+        delays_ms: Mapping[str, int],
+        skew_ms: int,
+        port: TierPort,
+        now_ms: Callable[[], int],
+        opened: Callable[[dict[TopicPartition, int]], None],
+        *,
+        group: str = "",
+        scanned: Callable[[Scanned], None] = lambda found: None,
+        failed: Mapping[str, tuple[str, int]] | None = None,
+    ) -> None:
+        self._gate = TierGate(dict(delays_ms), skew_ms=skew_ms)
+        self._port = port
+        self._now_ms = now_ms
+        self._opened = opened
+        self._group = group
+        self._scanned = scanned
+        self._failed = dict(failed or {})
+        self._looked_after: set[str] = set()
+        self._oldest_ms: dict[str, int] = {}
+        self._failed_due_ms = 0
+        self._scans: list[tuple[TopicPartition, int, int]] = []
+        self._changed = threading.Condition()
+        self._starts: dict[TopicPartition, int] = {}
+        self._new: set[TopicPartition] = set()
+        self._ends: dict[TopicPartition, int] = {}
+        self._asked_ms = 0
+        """When all were asked for because somebody looked; some run out more often than that."""
+        self._ask_anew = False
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="kohort-gate", daemon=True)
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._thread.start()
+
+    def watch(self, starts: Mapping[TopicPartition, int]) -> None:
+        """These partitions are ours from now on, to be read from these offsets."""
+        with self._changed:
+            self._starts.update(starts)
+            self._new.update(starts)
+            self._changed.notify()
+
+    def moved(self, positions: Iterable[tuple[TopicPartition, int]]) -> None:
+        """How far they have been read; partitions that are not watched are passed over."""
+        with self._changed:
+            for at, position in positions:
+                if at in self._starts:
+                    self._starts[at] = position
+
+    def depths(
+        self, positions: Mapping[TopicPartition, int] | None = None
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """By partition: how many records are not read yet, and how many of these are due.
+
+        As of a second ago at most, where the cluster answers within a quarter of one.
+
+        Args:
+            positions: how far they have been read, by who knows that better than `moved` told.
+        """
+        read = positions or {}
+        with self._changed:
+            if self._starts and self._thread.is_alive():
+                self._look_again()
+            starts = dict(self._starts)
+        found: dict[TopicPartition, tuple[int, int]] = {}
+        for at, start in starts.items():
+            position, opened = read.get(at, start), self._gate.opened(at)
+            if opened is not None:
+                found[at] = max(0, opened.latest - position), max(0, opened.end - position)
+        return found
+
+    def next_due_ms(self) -> int | None:
+        """When the next record that waits falls due, by the last answers; None: none waits."""
+        with self._changed:
+            starts = list(self._starts)
+        found = [self._gate.opened(at) for at in starts]
+        dues = (each.next_due_ms for each in found if each is not None)
+        return min((due for due in dues if due is not None), default=None)
+
+    def _look_again(self) -> None:
+        asked_ms = self._asked_ms
+        if self._now_ms() - asked_ms < DEPTH_HOLDS_MS:
+            return
+        self._ask_anew = True
+        self._changed.notify_all()
+        self._changed.wait_for(lambda: self._stopped or self._asked_ms != asked_ms, DEPTH_WAIT_S)
+
+    def look_after(self, partitions: Iterable[TopicPartition]) -> None:
+        """These are ours now: with partition 0 of a source topic come its failures."""
+        with self._changed:
+            self._looked_after |= {topic for topic, number in partitions if not number}
+            self._failed_due_ms = 0
+            self._changed.notify()
+
+    def oldest_failures(self) -> dict[str, int | None]:
+        """When the oldest failure of each source topic that is ours failed; None: there is none."""
+        with self._changed:
+            return {
+                topic: self._oldest_ms.get(topic)
+                for topic in self._failed
+                if topic in self._looked_after and self._failed_due_ms
+            }
+
+    def _ask_failed(self) -> None:
+        """When the first record of each failed topic came: one request for all partitions."""
+        with self._changed:
+            topics = self._looked_after & self._failed.keys()
+            if not topics or self._now_ms() < self._failed_due_ms:
+                return
+        wanted = {
+            (self._failed[topic][0], number): topic
+            for topic in topics
+            for number in range(self._failed[topic][1])
+        }
+        try:
+            found = self._port.by_time(dict.fromkeys(wanted, 0))
+        except KohortError as error:
+            log.info("the oldest failure could not be asked for (%s); asked again", error)
+            return
+        oldest: dict[str, int] = {}
+        for at, stamped in found.items():
+            if stamped.offset >= 0:
+                topic = wanted[at]
+                oldest[topic] = min(oldest.get(topic, stamped.timestamp_ms), stamped.timestamp_ms)
+        with self._changed:
+            self._oldest_ms = oldest
+            self._failed_due_ms = self._now_ms() + FAILED_CHECK_MS
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """These are no longer ours."""
+        with self._changed:
+            for at in partitions:
+                if not at[1]:
+                    self._looked_after.discard(at[0])
+                self._starts.pop(at, None)
+                self._new.discard(at)
+                self._ends.pop(at, None)
+
+    def scan(self, tier: TopicPartition, start: int, epoch: int) -> None:
+        """Read a tier to its end, for held keys; `scanned` is told what waits there."""
+        with self._changed:
+            self._scans.append((tier, start, epoch))
+            self._changed.notify()
+
+    def _scan(self, tier: TopicPartition, start: int, epoch: int) -> bool:
+        """False: the cluster did not answer, and it is to be tried again."""
+        found: list[Waiting] = []
+        whole = True
+        try:
+            for page in self._port.read(tier, start):
+                found += waiting_in(page, self._group)
+                if len(found) >= MAX_HELD:
+                    whole = False
+                    break
+        except KohortError as error:
+            log.warning("%s-%d could not be read for held keys (%s); again soon", *tier, error)
+            return False
+        self._scanned(Scanned(tier, epoch, found[:MAX_HELD], whole))
+        return True
+
+    def _scan_all(self) -> bool:
+        """Everything that is to be read; False when something has to be tried again."""
+        with self._changed:
+            wanted, self._scans = self._scans, []
+        again = [each for each in wanted if not self._scan(*each)]
+        with self._changed:
+            self._scans += [each for each in again if each[0] in self._starts]
+        return not again
+
+    def stop(self) -> None:
+        """End the thread and wait for it."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if self._stopped:
+                    return
+                anew = self._ask_anew
+                if self._new:
+                    self._gate.forget()
+                    self._new.clear()
+                if anew:
+                    self._gate.expire()
+                    self._ask_anew = False
+                starts = dict(self._starts)
+            wait_ms = self._ask(starts, anew=anew)
+            self._ask_failed()
+            if not self._scan_all():
+                wait_ms = min(wait_ms, PAUSE_AFTER_ERROR_MS)
+            with self._changed:
+                if not (self._stopped or self._new or self._scans or self._ask_anew):
+                    self._changed.wait(wait_ms / 1_000)
+
+    def _ask(self, starts: dict[TopicPartition, int], *, anew: bool = False) -> int:
+        """Ask once, `anew`: for all of them; how long to wait until the next time."""
+        if not starts:
+            return PAUSE_AFTER_ERROR_MS * 30
+        now_ms = self._now_ms()
+        try:
+            ask(self._gate, self._port, starts, now_ms)
+        except KohortError as error:
+            log.warning("the tiers' due offsets could not be asked for (%s); asked again", error)
+            return PAUSE_AFTER_ERROR_MS
+        with self._changed:
+            if anew:
+                self._asked_ms = now_ms
+                self._changed.notify_all()
+            found = {
+                at: opened.end
+                for at in starts
+                if at in self._starts and (opened := self._gate.opened(at)) is not None
+            }
+            news = {at: end for at, end in found.items() if self._ends.get(at) != end}
+            self._ends.update(news)
+        if news:
+            self._opened(news)
+        # Of these only: the answer for a tier that is no longer ours has run out and stays so.
+        # The entry topic has no due times to wait for: it is looked at now and then.
+        checks = [
+            opened.next_check_ms if self._gate.delays_ms[at[0]] else now_ms + ENTRY_CHECK_MS
+            for at in starts
+            if (opened := self._gate.opened(at)) is not None
+        ]
+        return max(1, min(checks, default=now_ms) - self._now_ms())

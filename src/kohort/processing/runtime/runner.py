@@ -1,0 +1,585 @@
+"""The shell around the engine: one thread that polls, feeds workers, publishes and commits.
+
+Rules (W1):
+- One owner. Workers, the producer and the gatekeeper put what they have to say into one queue and
+  nudge the poll; nobody but this thread touches the engine.
+- Polling never stops while partitions are ours: what may not be read is paused or bounded instead.
+- Revoked: begin nothing more, let what is in flight end within `drain_ms`, commit, then give up.
+  Lost: drop everything, commit nothing.
+- The end of the program is a revocation of everything, and says that it was on purpose. What is in
+  flight has `drain_ms` for it, once; whoever asks again is not made to wait. An end by an error is
+  one, too, but waits for nothing that is in flight, and hears of no second error.
+
+Shell: threads, the clock.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
+
+from kohort.client.common.listener import RebalanceListener
+from kohort.client.common.types import OffsetAndMetadata, TopicPartition
+from kohort.client.consumer.consumer import Consumer
+from kohort.errors import (
+    BrokerError,
+    ConnectionFailedError,
+    ErrorCode,
+    KafkaTimeoutError,
+    KohortError,
+)
+from kohort.processing.engine.engine import Engine
+from kohort.processing.engine.failures import FailedAttempt, FailureLog
+from kohort.processing.engine.health import (
+    AppHealth,
+    Reading,
+    Workers,
+    examine,
+    positions_in,
+    reading,
+    retries_in,
+)
+from kohort.processing.engine.key_holds import Scanned
+from kohort.processing.engine.tracker import Commit
+from kohort.processing.runtime.publishing import Published, Publisher
+from kohort.processing.runtime.retry_topic_poller import Gatekeeper
+from kohort.processing.runtime.unreadable_batches import PastDamage
+from kohort.processing.workers.worker_pools import QUEUED_PER_WORKER, Feed, Finished, Pool, Portions
+from kohort.records import Record
+
+log = logging.getLogger("kohort.processing")
+
+LONGEST_POLL_S = 1.0
+PAUSE_S = 0.5
+LOOK_FOR_GAPS_MS = 100
+LOOK_FOR_TROUBLE_MS = 1_000
+LAST_WAIT_S = 0.5
+"""For workers that have nothing to do, or are cancelled, to end."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The gatekeeper's word: tiers may be read up to here."""
+
+    ends: Mapping[tuple[str, int], int]
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """Somebody says that a stopped partition may go on."""
+
+    key: tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Hurried:
+    """Nobody wants to wait any more."""
+
+
+class Start(NamedTuple):
+    """Where a partition goes on, and the snapshot beside that; None: nothing was done yet."""
+
+    offset: int | None
+    snapshot: str
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How the runner paces itself; all in milliseconds.
+
+    Args:
+        commit_interval_ms: how often finished work is committed.
+        drain_ms: how long a partition that is taken away may keep its records in flight.
+        progress_timeout_ms: end the program when workers hold records and none has been finished
+            for so long; 0: never.
+    """
+
+    commit_interval_ms: int = 1_000
+    drain_ms: int = 10_000
+    progress_timeout_ms: int = 0
+
+
+class StuckError(KohortError):
+    """Workers hold records and have finished none of them for longer than allowed."""
+
+
+def wall_ms() -> int:
+    """The wall clock, in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+@dataclass
+class Runner(RebalanceListener):
+    """Runs one engine until `stop`."""
+
+    engine: Engine
+    consumer: Consumer
+    pools: Sequence[Pool]
+    timing: Timing = field(default_factory=Timing)
+    topic_ids: Mapping[str, str] = field(default_factory=dict[str, str])
+    now_ms: Callable[[], int] = wall_ms
+    """The time of day, which the engine is told."""
+
+    def __post_init__(self) -> None:
+        self._inbox: SimpleQueue[object] = SimpleQueue()
+        self._feeds = {p.name: Feed(p, Portions(p.workers)) for p in self.pools}
+        self._publisher: Publisher | None = None
+        self._gatekeeper: Gatekeeper | None = None
+        self._epoch = 0
+        self._committing = False
+        self._commit_due_ms = 0
+        self._gaps_due_ms = 0
+        self._progress_ms = 0
+        self._stopping = self._hurried = self._is_over = self._is_broken = False
+        self.trouble = ""
+        """What of the cluster cannot be had at present, in words."""
+        self.on_trouble: Callable[[str], None] | None = None
+        self.on_failure: Sequence[Callable[[FailedAttempt], object]] = ()
+        """Called for every failed attempt, on this runner's thread."""
+        self._failure_log = FailureLog()
+        self._told_trouble = ""
+        self._past_damage = PastDamage(self.engine, self.consumer, self.now_ms)
+        self._trouble_due_ms = 0
+        self.given_up = 0
+        """Records that were still being worked on when the drain at the end was over."""
+
+    # -- from other threads ------------------------------------------------------------------
+
+    def tell(self, said: object) -> None:
+        """Hand something to the owner: `Finished`, `Published`, `Opened`, `Resumed`. Any thread."""
+        self._inbox.put(said)
+        waits = isinstance(said, Finished) and self._feeds[said.pool].can_wait(
+            said, self._inbox.qsize()
+        )
+        if not waits:
+            self.consumer.nudge()
+
+    def opened(self, ends: Mapping[tuple[str, int], int]) -> None:
+        """What the gatekeeper reports."""
+        self.tell(Opened(ends))
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """End the run soon, or without waiting for what is in flight. Any thread, and from a signal
+        handler."""
+        self._stopping = True
+        if at_once:
+            self._hurried = True
+            self._inbox.put(Hurried())
+        self.consumer.nudge()
+
+    def resume(self, key: tuple[str, int]) -> None:
+        """Try the record again that stopped a partition. Any thread."""
+        self.tell(Resumed(key))
+
+    def status(self) -> dict[tuple[str, int], str]:
+        """Why each partition stands still, in words; "" for those that do not. Any thread."""
+        now_ms = self.now_ms()
+        return {key: p.why_standing(now_ms) for key, p in list(self.engine.partitions.items())}
+
+    def tiers(
+        self, positions: Mapping[tuple[str, int], int] | None = None
+    ) -> dict[tuple[str, int], tuple[int, int]]:
+        """Of each partition of a tier: records not read yet, and those of them that are due."""
+        return {} if self._gatekeeper is None else self._gatekeeper.depths(positions)
+
+    def oldest_failures(self) -> dict[str, int | None]:
+        """When the oldest failure of each source topic that this member looks after failed."""
+        return {} if self._gatekeeper is None else self._gatekeeper.oldest_failures()
+
+    def skew_ms(self) -> int | None:
+        """How far the brokers' clocks are ahead of ours, as the last copy's append told."""
+        return None if self._publisher is None else self._publisher.skew_ms
+
+    def workers(self) -> dict[str, Workers]:
+        """How busy each kind of workers is. Any thread."""
+        found: dict[str, Workers] = {}
+        for name, feed in self._feeds.items():
+            busy = min(feed.lists, feed.pool.workers)
+            found[name] = Workers(feed.pool.workers, busy, self.engine.in_flight_in(name))
+        return found
+
+    def health(self, group: str) -> AppHealth:
+        """What is known of every partition at this instant. Any thread."""
+        consumer = self.consumer.health()
+        read, now_ms = reading(consumer, self.tiers(positions_in(consumer))), self.now_ms()
+        partitions = [
+            examine(partition, now_ms, read.get(key, Reading()))
+            for key, partition in sorted(dict(self.engine.partitions).items())
+        ]
+        return AppHealth(
+            group, True, self.workers(), partitions, self.troubles(), consumer,
+            retries_in(partitions, self.engine.waiting_in_place(), self._next_due_ms(), now_ms),
+            self._failure_log.last, now_ms,
+        )  # fmt: skip
+
+    def _next_due_ms(self) -> int | None:
+        """When the next record of a retry topic is due, as far as the gate knows."""
+        return None if self._gatekeeper is None else self._gatekeeper.next_due_ms()
+
+    def troubles(self) -> list[str]:
+        """What outside of this program is wrong at present, in words. Any thread."""
+        found = [self.trouble, *self.consumer.health().concerns]
+        return list(dict.fromkeys(each for each in found if each))
+
+    # -- the owner -----------------------------------------------------------------------------
+
+    def run(self, publisher: Publisher, gatekeeper: Gatekeeper | None) -> None:
+        """Work until `stop`. Raises what ends a worker, and what only the user can mend."""
+        self._publisher, self._gatekeeper = publisher, gatekeeper
+        for pool in self.pools:
+            pool.start(self.tell)
+        if gatekeeper is not None:
+            gatekeeper.start()
+        self._progress_ms = self.now_ms()
+        self._trouble_due_ms = self._progress_ms + LOOK_FOR_TROUBLE_MS  # connecting is no trouble
+        try:
+            self.consumer.subscribe(self.engine.topics, self)
+            while not self._stopping:
+                self._turn()
+            self._end()
+        except Exception:  # whatever it is: what is done is committed before it is told
+            self._is_broken = True
+            with suppress(KohortError):  # the first one is what is told
+                self._end()
+            raise
+        finally:
+            self._is_over = True
+            if gatekeeper is not None:
+                gatekeeper.stop()
+            for pool in self.pools:  # what is in flight has had its time
+                pool.stop(LAST_WAIT_S)
+
+    def _turn(self) -> None:
+        """Once around: poll, take in, hand out, publish, commit."""
+        now_ms = self.now_ms()
+        self.engine.tick(now_ms)
+        self._feed(now_ms)
+        self._publish()
+        self._pause(now_ms)
+        if self._gatekeeper is not None:
+            for tier, start, epoch in self.engine.scans():
+                self._gatekeeper.scan(tier, start, epoch)
+        records = self._past_damage.poll(self._wait_s(now_ms))
+        now_ms = self.now_ms()
+        if records:
+            self._take_in(records, now_ms)
+        self._hear(now_ms)
+        if now_ms >= self._gaps_due_ms:
+            self._see_gaps(now_ms)
+        self._feed(now_ms)
+        self._publish()
+        if now_ms >= self._commit_due_ms or self.engine.commit_urgent:
+            self._commit(now_ms)
+        self._look_at_progress(now_ms)
+        if now_ms >= self._trouble_due_ms:
+            self._tell_trouble(now_ms)
+
+    def _tell_trouble(self, now_ms: int) -> None:
+        """Say what is wrong outside when that changes."""
+        self._trouble_due_ms = now_ms + LOOK_FOR_TROUBLE_MS
+        text = "; ".join(self.troubles())
+        if text != self._told_trouble:
+            self._told_trouble = text
+            if self.on_trouble is not None:
+                self.on_trouble(text)
+
+    def _wait_s(self, now_ms: int) -> float:
+        due = self.engine.next_deadline()
+        until = self._commit_due_ms if due is None else min(due, self._commit_due_ms)
+        return min(max(0.0, (until - now_ms) / 1_000), LONGEST_POLL_S)
+
+    def _take_in(self, records: Sequence[Record], now_ms: int) -> None:
+        """Give the engine what was read, partition by partition."""
+        positions = self.consumer.positions()
+        runs = _runs(records)
+        last = {key: end for key, _, end in runs}
+        for key, start, end in runs:
+            next_fetch = records[end - 1].offset + 1
+            if last[key] == end:  # the position is past the last that was handed out
+                next_fetch = max(next_fetch, positions.get(TopicPartition(*key), 0))
+            self.engine.polled(key, records[start:end], next_fetch, now_ms)
+
+    def _see_gaps(self, now_ms: int) -> None:
+        """Positions also pass what holds no records (markers, compaction): the commit follows."""
+        self._gaps_due_ms = now_ms + LOOK_FOR_GAPS_MS
+        positions = self.consumer.positions()
+        for key, partition in self.engine.partitions.items():
+            position = positions.get(TopicPartition(*key))
+            if position is not None and position > partition.tracker.next_fetch:
+                self.engine.polled(key, (), position, now_ms)
+        if self._gatekeeper is not None:
+            self._gatekeeper.moved(positions.items())
+
+    def _hear(self, now_ms: int) -> None:
+        """Everything that others have said meanwhile."""
+        while heard := self._said():
+            if self._is_broken:
+                heard = [x for x in heard if not (isinstance(x, Finished) and x.error is not None)]
+            self._give_more(heard, now_ms)
+            for said in heard:
+                self._take_note(said, now_ms)
+        self._tell_failures()
+
+    def _tell_failures(self) -> None:
+        """Log what is to be logged of new failures, and call whoever asked to hear of each."""
+        for failed in self.engine.take_failures():
+            entry = self._failure_log.note(failed)
+            if entry is not None:
+                log.log(entry.level, "%s", entry.text, extra={"failed": failed})
+            for hear in self.on_failure:
+                try:
+                    hear(failed)
+                except Exception:  # the hook is the user's, and may raise anything
+                    log.exception("a hook of on_failure raised for %s", failed)
+
+    def _said(self) -> list[object]:
+        """What lies in the inbox."""
+        found: list[object] = []
+        with suppress(Empty):
+            while True:
+                found.append(self._inbox.get_nowait())
+        return found
+
+    def _give_more(self, heard: Sequence[object], now_ms: int) -> None:
+        """Workers first: the books of what they have done are made while they work on."""
+        for said in heard:
+            if isinstance(said, Finished):
+                if said.error is not None:
+                    raise said.error
+                feed = self._feeds[said.pool]
+                feed.lists -= 1
+                feed.portions.learn(len(said.items), said.seconds)
+                self._progress_ms = now_ms
+        self._feed(now_ms)
+
+    def _take_note(self, said: object, now_ms: int) -> None:
+        if isinstance(said, Finished):
+            self.engine.finished(said.items, said.outcomes, now_ms)
+        elif isinstance(said, Published):
+            if said.error is not None:
+                log.warning("publishing for %r failed: %s", said.publication.item, said.error)
+            self.engine.published(said.publication, now_ms, said.error, unfit=said.unfit)
+        elif isinstance(said, Resumed):
+            self.engine.resume(said.key, now_ms)
+        elif isinstance(said, Opened):
+            self._limit(said.ends)
+        elif isinstance(said, Scanned):
+            self.engine.scanned(said, now_ms)
+        elif not isinstance(said, Hurried):  # that one only had to be heard
+            self._hear_of(said, now_ms)
+
+    def _hear_of(self, said: object, now_ms: int) -> None:
+        """What only some runners are told."""
+        raise TypeError(f"{type(self).__name__} was told {said!r} at {now_ms}")
+
+    def _limit(self, ends: Mapping[tuple[str, int], int]) -> None:
+        mine = self.consumer.assignment()
+        for key, end in ends.items():
+            if key in self.engine.partitions and TopicPartition(*key) in mine:
+                self.consumer.limit(key, end)
+
+    def _feed(self, now_ms: int) -> None:
+        """Keep every worker in work, with one list in hand and one on the table."""
+        for name, feed in self._feeds.items():
+            most = feed.pool.workers * QUEUED_PER_WORKER
+            while feed.lists < most and (ready := self.engine.ready(name)):
+                most_items = max(feed.portions.size(ready), self.engine.batch_size(name))
+                items = self.engine.take(name, most_items, now_ms)
+                if not items:
+                    break
+                if not self.engine.in_flight - len(items):
+                    self._progress_ms = now_ms
+                feed.lists += 1
+                feed.pool.submit(items)
+
+    def _publish(self) -> None:
+        assert self._publisher is not None, "set by run"
+        for publication in self.engine.publications():
+            self._publisher.publish(publication)
+
+    def _pause(self, now_ms: int) -> None:
+        """Pauses follow from what is true now; the consumer's own flags are only compared."""
+        wanted = {TopicPartition(*key) for key in self.engine.paused(now_ms)}
+        paused = self.consumer.paused()
+        if new := (wanted - paused) & self.consumer.assignment():
+            self.consumer.pause(*new)
+        if over := paused - wanted:
+            self.consumer.resume(*over)
+
+    def _look_at_progress(self, now_ms: int) -> None:
+        limit_ms = self.timing.progress_timeout_ms
+        if limit_ms and self.engine.in_flight and now_ms - self._progress_ms > limit_ms:
+            raise StuckError(
+                f"{self.engine.in_flight} records are with workers and none was finished for "
+                f"{(now_ms - self._progress_ms) / 1_000:.0f} s (progress_timeout); the program "
+                "ends so that another member takes them over. Give handlers a timeout"
+            )
+
+    # -- committing ------------------------------------------------------------------------------
+
+    def _commit(self, now_ms: int) -> None:
+        if self._committing:
+            return
+        self._commit_due_ms = now_ms + self.timing.commit_interval_ms
+        commits = self.engine.commits()
+        if not commits:
+            return
+        self._committing = True
+
+        def told(_: object, error: KohortError | None) -> None:
+            self._committing = False
+            self._committed(commits, error)
+            self.consumer.nudge()  # what waited for this commit may begin, or wants one of its own
+
+        self.consumer.commit_async(_offsets(commits), told)
+
+    def _committed(
+        self, commits: Mapping[tuple[str, int], Commit], error: KohortError | None
+    ) -> None:
+        now_ms = self.now_ms()
+        if error is None:
+            self.engine.committed(commits, now_ms)
+        elif isinstance(error, BrokerError) and error.code == ErrorCode.OFFSET_METADATA_TOO_LARGE:
+            self.engine.metadata_refused(commits)
+            self._commit_due_ms = now_ms
+        else:
+            log.warning("a commit failed: %s; it is made again", error)
+
+    # -- rebalances (on the owner's thread, inside poll) ---------------------------------------
+
+    def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """Take over what the group has committed, and close the tiers until they are asked for.
+
+        A consumer that is being closed may still be given some: by then nobody is there to ask
+        where they go on, or to work on them.
+        """
+        if not partitions or self._is_over:
+            return
+        starts = self._starts(partitions)
+        now_ms = self.now_ms()
+        tiers: dict[tuple[str, int], int] = {}
+        for tp in partitions:
+            self._epoch += 1
+            start = starts[tp]
+            if tp.topic in self.engine.delays_ms:
+                tiers[tp] = start.offset or 0
+                if start.offset is None:
+                    self.consumer.seek_to_beginning(tp)
+                self.consumer.limit(tp, start.offset or 0)
+            self.engine.assigned(
+                tp, self._epoch, start.offset, start.snapshot,
+                topic_id=self.topic_ids.get(tp.topic, ""), now_ms=now_ms,
+            )  # fmt: skip
+        if self._gatekeeper is not None:
+            self._gatekeeper.look_after(partitions)
+            if tiers:
+                self._gatekeeper.watch(tiers)
+
+    def _starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Start]:
+        """Where partitions go on. A cluster that does not answer is asked until it does."""
+        while True:
+            try:
+                committed = self.consumer.committed(partitions)
+                break
+            except KohortError as error:
+                if self._stopping or not _may_pass(error):
+                    raise
+                self.trouble = f"the group's commits cannot be read: {error}"
+                log.warning("%s; asked again", self.trouble)
+                time.sleep(PAUSE_S)
+        self.trouble = ""
+        return {
+            tp: Start(None, "") if (at := committed.get(tp)) is None
+            else Start(at.offset, at.metadata)
+            for tp in partitions
+        }  # fmt: skip
+
+    def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """The last chance: let work in flight end, and commit."""
+        self._give_up(partitions)
+
+    def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """Somebody else may own them already: nothing is committed."""
+        self._remove(partitions)
+
+    def _give_up(self, partitions: Iterable[TopicPartition]) -> int:
+        """Let what is in flight end, and commit; how many records were given up."""
+        keys = list(partitions)
+        self.engine.draining(keys)
+        self.engine.given_up(keys)
+        drain_ms = 0 if self._is_broken else self.timing.drain_ms
+        until_ms = self.now_ms() + drain_ms
+        while self.engine.in_flight_of(keys) and (now_ms := self.now_ms()) < until_ms:
+            if self._hurried:
+                break
+            again_ms = self.engine.publish_again(now_ms)
+            self._publish()
+            with suppress(Empty):
+                self._inbox_first(min(until_ms, again_ms or until_ms) - now_ms)
+            self._hear(self.now_ms())
+        left = self.engine.in_flight_of(keys)
+        self._commit_last(keys)
+        self._remove(keys)
+        if left:
+            waited_s = 0.0 if self._hurried else drain_ms / 1_000
+            log.warning(
+                "%d %s still being worked on after %g s and done again by whoever owns the "
+                "partition next", left, "record was" if left == 1 else "records were", waited_s,
+            )  # fmt: skip
+        return left
+
+    def _commit_last(self, keys: Sequence[TopicPartition]) -> None:
+        """What is done of partitions that are about to go."""
+        commits = {key: c for key, c in self.engine.commits().items() if key in set(keys)}
+        if commits:
+            try:
+                self.consumer.commit(_offsets(commits))
+            except KohortError as error:
+                log.warning("the last commit of revoked partitions failed: %s", error)
+
+    def _inbox_first(self, left_ms: int) -> None:
+        """Wait until there is something to hear."""
+        said = self._inbox.get(timeout=left_ms / 1_000)
+        self._inbox.put(said)
+
+    def _remove(self, partitions: Iterable[TopicPartition]) -> None:
+        keys = list(partitions)
+        self._past_damage.forget(keys)
+        self.engine.removed(keys)
+        if self._gatekeeper is not None:
+            self._gatekeeper.forget(keys)
+
+    def _end(self) -> None:
+        """Everything is given up, on purpose."""
+        self.given_up = self._give_up([TopicPartition(*key) for key in self.engine.partitions])
+
+
+def _may_pass(error: KohortError) -> bool:
+    """Whether asking again may help: the cluster is away, or busy."""
+    if isinstance(error, BrokerError):
+        return error.retriable
+    return isinstance(error, (KafkaTimeoutError, ConnectionFailedError))
+
+
+def _offsets(commits: Mapping[tuple[str, int], Commit]) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {
+        TopicPartition(*key): OffsetAndMetadata(commit.offset, commit.metadata)
+        for key, commit in commits.items()
+    }
+
+
+def _runs(records: Sequence[Record]) -> list[tuple[tuple[str, int], int, int]]:
+    """Neighbours of one partition: (topic, number), start, end."""
+    found: list[tuple[tuple[str, int], int, int]] = []
+    topic, number, start = records[0].topic, records[0].partition, 0
+    for index, record in enumerate(records):
+        if record.partition != number or record.topic != topic:
+            found.append(((topic, number), start, index))
+            topic, number, start = record.topic, record.partition, index
+    found.append(((topic, number), start, len(records)))
+    return found

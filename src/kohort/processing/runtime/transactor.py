@@ -1,0 +1,132 @@
+"""Puts batches through, one at a time, on a thread of its own: nobody who polls waits for it.
+
+Rules:
+- One batch at a time, in order: what a later one says rests on what the earlier one has done.
+- It never gives up by itself: what may pass is said in the verdict, and the batch comes again.
+  What will not pass (fenced by another program, a store that was put back) ends the program.
+- What it is asked for synchronously (`take_over`) waits behind the batch at hand.
+
+Shell: threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from queue import SimpleQueue
+from typing import Any, Final, NamedTuple
+
+from kohort.client.common.types import GroupMetadata
+from kohort.errors import KohortError
+from kohort.processing.engine.dispatcher import Item
+from kohort.processing.engine.exactly_once_engine import Batch, Verdict
+from kohort.processing.engine.state import TopicPartition
+from kohort.processing.runtime.publishing import Sends
+from kohort.processing.runtime.runner import Start
+
+log = logging.getLogger("kohort.processing")
+LOOK_S: Final = 0.5
+"""How often who waits for the thread looks whether it still lives."""
+
+
+class Judged(NamedTuple):
+    """The ledger's word about records of tiers: see `ExactEngine.judged`."""
+
+    items: Sequence[Item]
+    owed: frozenset[int]
+    elsewhere: frozenset[int]
+
+
+class Broken(NamedTuple):
+    """What ends the program."""
+
+    error: BaseException
+
+
+Said = Verdict | Judged | Broken
+
+
+class Transactor(ABC):
+    """The thread. What it does with a batch is `_put_through`."""
+
+    def __init__(self) -> None:
+        self._inbox: SimpleQueue[Callable[[], Said | None] | None] = SimpleQueue()
+        self._report: Callable[[Said], None] = lambda said: None
+        self._sends: Sends | None = None
+        self._thread = threading.Thread(target=self._run, name="kohort-transactions", daemon=True)
+
+    def start(self, report: Callable[[Said], None]) -> None:
+        """Begin; `report` is called on the thread."""
+        self._report = report
+        self._thread.start()
+
+    def submit(self, batch: Batch, member: GroupMetadata) -> None:
+        """Put a batch through; the verdict is reported."""
+        self._inbox.put(lambda: self._put_through(batch, member))
+
+    def judge(self, items: Sequence[Item]) -> None:
+        """Ask the ledger about records of tiers; the answer is reported."""
+        self._inbox.put(lambda: self._judge(items))
+
+    def take_over(self, wanted: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]:
+        """Where partitions that are ours from now on go on. Waits.
+
+        `wanted` is what the group has committed. Raises DataLossError, StorageError.
+        """
+        done, found = threading.Event(), list[Any]()
+
+        def ask() -> None:
+            try:
+                found.append(self._take_over(wanted))
+            except KohortError as error:
+                found.append(error)
+            finally:
+                done.set()
+
+        self._inbox.put(ask)
+        while not done.wait(LOOK_S) and self._thread.is_alive():
+            pass
+        if not found:
+            raise KohortError(
+                "the store could not be asked where to go on: the thread of transactions has "
+                "ended; see the log for why"
+            )
+        if isinstance(found[0], KohortError):
+            raise found[0]
+        return found[0]
+
+    @property
+    def skew_ms(self) -> int | None:
+        """As `Sends.skew_ms`."""
+        return None if self._sends is None else self._sends.skew_ms
+
+    def stop(self, timeout_s: float) -> None:
+        """End the thread and close what it has open."""
+        if self._thread.is_alive():
+            self._inbox.put(None)
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            while (job := self._inbox.get()) is not None:
+                said = job()
+                if said is not None:
+                    self._report(said)
+        except BaseException as error:  # whatever it is, the owner has to end with it
+            self._report(Broken(error))
+        finally:
+            self._close()
+
+    @abstractmethod
+    def _put_through(self, batch: Batch, member: GroupMetadata) -> Verdict: ...
+
+    @abstractmethod
+    def _judge(self, items: Sequence[Item]) -> Judged: ...
+
+    @abstractmethod
+    def _take_over(self, wanted: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]: ...
+
+    @abstractmethod
+    def _close(self) -> None: ...

@@ -1,0 +1,83 @@
+"""Polling past batches that cannot be read: each stops nobody but itself.
+
+Rules (spec 5.4, F6):
+- A damaged batch whose end is known is dead-lettered by the engine, and read on behind.
+- Where nobody knows what is behind it, its partition stands alone, says why, and is tried again.
+
+Shell: none of its own; the runner's thread calls it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from kohort.client.common.types import TopicPartition
+from kohort.client.consumer.consumer import Consumer
+from kohort.errors import CorruptRecordError
+from kohort.processing.engine.state import EngineCore
+from kohort.records import Record
+from kohort.retry.unreadable import Unreadable
+
+log = logging.getLogger("kohort.processing")
+
+PAUSE_MS: Final = 30_000
+"""So long a partition stands that the broker itself cannot read."""
+
+
+class PastDamage:
+    """Polls one consumer for one engine.
+
+    Args:
+        now_ms: the time of day.
+    """
+
+    def __init__(self, engine: EngineCore, consumer: Consumer, now_ms: Callable[[], int]) -> None:
+        self._engine = engine
+        self._consumer = consumer
+        self._now_ms = now_ms
+        self._standing: dict[TopicPartition, tuple[int, int]] = {}
+        """Partitions that cannot be read on: the offset, and when it is tried again."""
+
+    def poll(self, timeout_s: float) -> Sequence[Record]:
+        """As `Consumer.poll`; no records where a batch could not be read.
+
+        Raises CorruptRecordError for damage that names no partition.
+        """
+        self._try_again(self._now_ms())
+        try:
+            return self._consumer.poll(timeout_s)
+        except CorruptRecordError as error:
+            self._pass(error)
+            return ()
+
+    def forget(self, partitions: Sequence[TopicPartition]) -> None:
+        """These are no longer ours."""
+        for tp in partitions:
+            self._standing.pop(tp, None)
+
+    def _try_again(self, now_ms: int) -> None:
+        due = [tp for tp, (_, due_ms) in self._standing.items() if now_ms >= due_ms]
+        for tp in due:
+            offset, _ = self._standing.pop(tp)
+            self._engine.stands_unreadable(tp, "")
+            if tp in self._consumer.assignment():
+                self._consumer.seek(tp, offset)
+
+    def _pass(self, error: CorruptRecordError) -> None:
+        if error.topic is None or error.partition is None:
+            raise error
+        tp, now_ms = TopicPartition(error.topic, error.partition), self._now_ms()
+        if tp not in self._consumer.assignment():
+            return
+        found = Unreadable.of(error)
+        if found is not None:
+            self._engine.unreadable(tp, found, now_ms)
+            self._consumer.seek(tp, found.next_offset)
+            return
+        log.error("%s; this partition is tried again in %g s", error, PAUSE_MS / 1_000)
+        offset = self._consumer.position(tp) if error.offset is None else error.offset
+        self._engine.stands_unreadable(tp, str(error))
+        self._standing[tp] = (offset, now_ms + PAUSE_MS)
+        self._consumer.pause(tp)

@@ -1,0 +1,1 @@
+"""Where handlers run: threads, tasks and processes."""

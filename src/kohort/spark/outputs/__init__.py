@@ -1,0 +1,20 @@
+"""Exactly-once outputs of any streaming DataFrame, as functions for `foreachBatch`.
+
+    from kohort.spark import to_outputs, to_table, to_topic
+
+    standings.writeStream.queryName("standings").outputMode("update").foreachBatch(
+        to_outputs(
+            to_table("postgresql://...", "standings", key=("season", "team"), mode="upsert"),
+            to_topic("standings-changes", bootstrap_servers="localhost:9092", select=as_records),
+        )
+    ).start()
+
+A micro-batch is one transaction (ADR 0019): of the database, of Kafka, or of both, with the batch
+id inside it as the fence.
+"""
+
+from __future__ import annotations
+
+from kohort.spark.outputs.batches import BatchFunction, to_outputs, to_table, to_topic
+
+__all__ = ["BatchFunction", "to_outputs", "to_table", "to_topic"]

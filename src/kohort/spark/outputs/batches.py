@@ -1,0 +1,288 @@
+"""`to_table`, `to_topic`, `to_outputs`: functions for `foreachBatch`, exactly once.
+
+Rules:
+- A function is made of plain values and refused before anything is connected. What it holds while a
+  query runs (connections, staging) is made with the first batch of a run. Nobody tells it of the
+  end of a query, so it lets go of its connections when it is closed or dropped.
+- One function is one query's: its fence is kept under the query's name.
+"""
+
+# pyspark carries no complete types, so strict checking would only speak of it.
+# pyright: basic
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from kohort.client.common.config import AdminConfig, known_to
+from kohort.config import parse_duration_ms
+from kohort.errors import ConfigError, UsageError
+from kohort.retry.store import open_store
+from kohort.spark.outputs.fence import GROUP_PREFIX, Batch, FencePolicy
+from kohort.spark.outputs.parts import Select, TablePart, TopicPart
+from kohort.spark.outputs.protocol import Committer, Outcome, Step, ignore
+from kohort.spark.outputs.tables import APPEND, UPSERT, TableOutput
+from kohort.spark.outputs.topics import DEFAULT_BATCH_BYTES, TopicOutput
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from kohort.spark.outputs.database import BatchStore
+    from kohort.spark.outputs.kafka import TopicTransaction
+
+DEFAULT_TRANSACTION_TIMEOUT: Final = "5m"
+QUERY_ID: Final = "sql.streaming.queryId"
+
+
+@dataclass
+class _Run:
+    """What one run of a query holds."""
+
+    query_id: str
+    database: BatchStore | None
+    transaction: TopicTransaction | None
+    committer: Committer
+
+
+def to_table(
+    store: str,
+    table: str,
+    *,
+    key: Iterable[str] = (),
+    mode: str | None = None,
+    deletes: str | None = None,
+    order: str | Iterable[str] = (),
+    select: Select | None = None,
+    query: str | None = None,
+    first_batch: int = 0,
+) -> BatchFunction:
+    """Write each micro-batch into a table, exactly once; a function for `foreachBatch`.
+
+    Every output mode of Spark may stand before it. The table must exist; the frame's columns are
+    filled by name. `kohort_batch_history` counts the rows of each batch.
+
+    Args:
+        store: `sqlite:///FILE.db` or `postgresql://USER@HOST/DATABASE`.
+        table: the table, or `schema.table`.
+        key: the columns by which a row replaces another; they need a unique index.
+        mode: `append` inserts, `upsert` inserts or replaces by key (the default with a key),
+            `replace` makes the batch the whole table (for output mode complete).
+        deletes: with upsert, a boolean column that is not in the table: rows where it is true are
+            deleted by key.
+        order: with upsert, columns whose greatest value wins where a batch has several rows of one
+            key. Without it such a batch is refused.
+        select: what is made of the batch first, `f(frame) -> frame`.
+        query: the name under which the fence is kept; default the query's `queryName`.
+        first_batch: the batch with which the output begins, when it is added to a query that has
+            run before; default 0.
+
+    Returns the function. Raises ConfigError; the function raises DataLossError when table and
+    checkpoint have lost each other (a deleted checkpoint, a restored backup), ConstraintError,
+    StoreBusyError.
+    """
+    keys = tuple(key)
+    orders = (order,) if isinstance(order, str) else tuple(order)
+    url = open_store(store).url
+    chosen = mode or (UPSERT if keys else APPEND)
+    output = TableOutput(url, table, keys, chosen, deletes, orders)
+    return BatchFunction((TablePart(output, select),), (), query, first_batch)
+
+
+def to_topic(
+    topic: str | None = None,
+    *,
+    topics: Iterable[str] = (),
+    bootstrap_servers: str,
+    compression: str = "none",
+    compression_level: int | None = None,
+    batch_bytes: int = DEFAULT_BATCH_BYTES,
+    include_headers: bool = True,
+    timestamp: str | None = None,
+    transaction_timeout: str | int = DEFAULT_TRANSACTION_TIMEOUT,
+    select: Select | None = None,
+    query: str | None = None,
+    first_batch: int = 0,
+    **client: Any,
+) -> BatchFunction:
+    """Write each micro-batch to a topic, exactly once; a function for `foreachBatch`.
+
+    A micro-batch is one Kafka transaction, shared by its tasks: readers with `read_committed` see
+    all of it or nothing. Columns are those of Spark's Kafka sink: `value`, and optionally `key`,
+    `headers`, `topic`, `partition`, binary or string; others are ignored. Keys go to the partition
+    where every Kafka client puts them.
+
+    Args:
+        topic: the topic of every row.
+        topics: instead, all topics that the column `topic` may name.
+        bootstrap_servers: `HOST:PORT,...`.
+        compression: none, gzip, snappy, lz4 or zstd; `compression_level` as its codec has it.
+        batch_bytes: record batches before compression; below the topic's max.message.bytes.
+        timestamp: a column whose times become the records' timestamps; default the present time.
+        transaction_timeout: the longest that a batch may take, at most the broker's
+            transaction.max.timeout.ms. Readers wait that long for a driver that died and is not
+            started again.
+        select, query, first_batch: as `to_table`. The transactional id, and the group that keeps
+            the fence, are `kohort.spark.QUERY`.
+        client: further client configuration, in Kafka's names with `_`.
+
+    Returns the function. Raises ConfigError; the function raises DataLossError as `to_table`'s,
+    TransactionLostError when another driver runs the query, BatchFailedError when the batch did not
+    end within its time-out or its tasks failed, BrokerError, RecordTooLargeError.
+    """
+    config = {name: str(value) for name, value in client.items()}
+    config["bootstrap_servers"] = bootstrap_servers
+    AdminConfig.from_mapping(known_to(AdminConfig, config))
+    output = TopicOutput(
+        topic, tuple(topics), config, compression, compression_level, batch_bytes,
+        include_headers, timestamp,
+    )  # fmt: skip
+    part = TopicPart(output, select, parse_duration_ms(transaction_timeout))
+    return BatchFunction((), (part,), query, first_batch)
+
+
+def to_outputs(
+    *functions: BatchFunction, query: str | None = None, first_batch: int = 0
+) -> BatchFunction:
+    """Several outputs of one query, committed together; a function for `foreachBatch`.
+
+    The frame is computed once. With tables and topics the database decides: its transaction holds
+    the fence and names the Kafka transaction, which is ended after it, also after a crash. Until
+    then what was sent stands in `kohort_outbox`, to be sent anew if Kafka has given it up.
+
+    Args:
+        functions: what `to_table` and `to_topic` have made. Tables share one store, topics one
+            cluster; two outputs into one table are refused.
+        query, first_batch: as `to_table`.
+    """
+    tables = tuple(part for function in functions for part in function.tables)
+    topics = tuple(part for function in functions for part in function.topics)
+    if not tables and not topics:
+        raise ConfigError("to_outputs() needs at least one of to_table(...) and to_topic(...)")
+    if len({t.output.store_url for t in tables}) > 1:
+        raise ConfigError("the tables of one query share one store: a batch is one transaction")
+    if len({t.output.table for t in tables}) != len(tables):
+        raise ConfigError("two outputs into one table; make one frame of them (union) first")
+    if any(t.output.client != topics[0].output.client for t in topics):
+        raise ConfigError("the topics of one query share one cluster and configuration")
+    names = {query, *(f.query for f in functions)} - {None}
+    if len(names) > 1:
+        raise ConfigError(f"the outputs of one query have one name, not {sorted(map(str, names))}")
+    return BatchFunction(tables, topics, next(iter(names), None), first_batch)
+
+
+@dataclass
+class BatchFunction:
+    """A function for `foreachBatch`; made by `to_table`, `to_topic` and `to_outputs`."""
+
+    tables: Sequence[TablePart]
+    topics: Sequence[TopicPart]
+    query: str | None
+    first_batch: int = 0
+    reached: Callable[[Step], None] = field(default=ignore, repr=False)
+    """Told each step of a commit, for tests that end the driver there."""
+    _runs: list[_Run] = field(default_factory=list[_Run], init=False, repr=False)
+    """The run under way, if there is one; closed when this function is dropped."""
+
+    def __post_init__(self) -> None:
+        weakref.finalize(self, _close_all, self._runs)
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Commit one micro-batch, or skip it when it is committed already."""
+        from kohort.spark.outputs.work import BatchWork
+
+        query, query_id = self._names(frame)
+        if not self._runs or self._runs[0].query_id != query_id:
+            self.close()
+            self._runs.append(self._begin(frame, query, query_id))
+        run = self._runs[0]
+        work = BatchWork(frame, run.database, self.tables, run.transaction, self.topics, query)
+        try:
+            outcome = run.committer.run(Batch(query, batch_id, query_id), work)
+            if outcome is Outcome.SKIPPED:  # Spark wants every batch's state to be written
+                frame.write.format("noop").mode("overwrite").save()
+            elif run.database is not None:
+                run.database.sweep()
+        except BaseException:  # the next run begins with connections of its own
+            self.close()
+            raise
+        finally:
+            work.close()
+            if run.database is not None:
+                run.database.batch_done()
+
+    def close(self) -> None:
+        """Close the connections, after a query has ended; another batch makes new ones."""
+        _close_all(self._runs)
+
+    def _begin(self, frame: DataFrame, query: str, query_id: str) -> _Run:
+        name = GROUP_PREFIX + query
+        database = self._open_database(frame, query)
+        transaction = self._open_transaction(name)
+        place, remedy = f"the group {name}", f"delete the group {name} (kohort group delete)"
+        if database is not None:
+            place = f"the database of {', '.join(t.output.table for t in self.tables)}"
+            remedy = f"delete the row of query {query!r} from kohort_batch_fence"
+        policy = FencePolicy(query, self.first_batch, place, remedy)
+        committer = Committer(policy, database, transaction, self.reached)
+        return _Run(query_id, database, transaction, committer)
+
+    def _open_database(self, frame: DataFrame, query: str) -> BatchStore | None:
+        from kohort.spark.outputs.database import SqliteBatches, open_batches
+        from kohort.spark.outputs.work import check_context
+
+        context = frame.sparkSession.sparkContext
+        if not self.tables:
+            check_context(context, sqlite=False, topics=True)
+            return None
+        frames = [(t.output, (t.select(frame) if t.select else frame).columns) for t in self.tables]
+        database = open_batches(self.tables[0].output.store_url, query, frames)
+        is_sqlite = isinstance(database, SqliteBatches)
+        check_context(context, sqlite=is_sqlite, topics=bool(self.topics))
+        database.reached = self.reached
+        database.prepare()
+        return database
+
+    def _open_transaction(self, name: str) -> TopicTransaction | None:
+        from kohort.spark.outputs.kafka import TopicTransaction
+
+        if not self.topics:
+            return None
+        names = dict.fromkeys(n for t in self.topics for n in t.output.names)
+        timeout_ms = max(t.timeout_ms for t in self.topics)
+        return TopicTransaction(name, names, timeout_ms, self.topics[0].output.client)
+
+    def _names(self, frame: DataFrame) -> tuple[str, str]:
+        """The name of the query, and the id that its checkpoint keeps."""
+        context: Any = getattr(frame.sparkSession, "sparkContext", None)
+        if context is None:
+            raise UsageError(
+                "exactly-once outputs need classic Spark: on Spark Connect, foreachBatch runs in a "
+                "process of the server that knows neither query nor tasks"
+            )
+        query_id = context.getLocalProperty(QUERY_ID)
+        if not query_id:
+            raise UsageError("this function is for foreachBatch: call it in a streaming query only")
+        query = self.query or _query_name(context)
+        if not query:
+            raise ConfigError(
+                'name the query: .queryName("...") before start(), or query= of the output. The '
+                "fence is kept under that name, so it must not change"
+            )
+        return query, query_id
+
+
+def _close_all(runs: list[_Run]) -> None:
+    while runs:
+        run = runs.pop()
+        if run.transaction is not None:
+            run.transaction.close()
+        if run.database is not None:
+            run.database.store.close()
+
+
+def _query_name(context: Any) -> str:
+    """The `queryName`: the first line of what Spark says a batch's job does."""
+    first, _, rest = (context.getLocalProperty("spark.job.description") or "").partition("\n")
+    return first if rest.startswith("id = ") else ""

@@ -1,0 +1,441 @@
+"""The database's side of a batch: fence, staging, merge, books and outbox, on the driver.
+
+Shell: the clock, randomness (ids of commits and staging tables), files beside a SQLite database.
+
+Rules (ADR 0019):
+- Fence, merge and counts are one transaction. The fence is a compare-and-set and comes first, so
+  that of two drivers one waits, loses and rolls back.
+- Staging belongs to one run of one query: its name is drawn, so that no two drivers share it. What
+  dead runs have left is dropped at the start, what a batch has left after its commit.
+- Staged rows may vanish (PostgreSQL empties unlogged tables when it recovers): every attempt's rows
+  are counted in the transaction that merges them.
+- The outbox is a logged table: what stands there while EndTxn is owed outlives everything.
+- A lost connection leaves open whether the transaction was committed. The commit's own id, written
+  with the fence, tells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import secrets
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from kohort.client.producer.plan.transaction_requests import Identity
+from kohort.client.shared.transaction import EncodedBatch
+from kohort.errors import ConfigError, KohortError, UsageError
+from kohort.retry.effects import quote
+from kohort.retry.postgres import PostgresStore
+from kohort.retry.sqlite import SqliteStore
+from kohort.retry.store import ConstraintError, Cursor, Store, StoreBusyError, open_store
+from kohort.spark.outputs.fence import Batch, Fence
+from kohort.spark.outputs.protocol import Step, Stored, Written, ignore
+from kohort.spark.outputs.tables import ATTEMPT, Merge, TableOutput
+
+HISTORY_BATCHES: Final = 10_000
+"""So many batches of a query are kept in `kohort_batch_history`."""
+COMMIT_TRIES: Final = 5
+MET_TWICE: Final = "21000"
+"""PostgreSQL's code for an upsert that meets one row twice (cardinality_violation)."""
+STAGE_FILE: Final = "kohort_staging"
+SCHEMA: Final = (
+    """CREATE TABLE IF NOT EXISTS kohort_batch_fence (
+        query TEXT NOT NULL PRIMARY KEY, batch_id BIGINT NOT NULL, checkpoint TEXT NOT NULL,
+        commit_id TEXT NOT NULL, transactional_id TEXT, producer_id BIGINT, producer_epoch INTEGER,
+        outbox TEXT NOT NULL, ended INTEGER NOT NULL, updated_at BIGINT NOT NULL)""",
+    """CREATE TABLE IF NOT EXISTS kohort_batch_history (
+        query TEXT NOT NULL, batch_id BIGINT NOT NULL, output TEXT NOT NULL,
+        rows_read BIGINT NOT NULL, rows_loaded BIGINT NOT NULL, rows_deleted BIGINT NOT NULL,
+        committed_at BIGINT NOT NULL, PRIMARY KEY (query, batch_id, output))""",
+    """CREATE TABLE IF NOT EXISTS kohort_outbox (
+        query TEXT NOT NULL, attempt BIGINT NOT NULL, number INTEGER NOT NULL,
+        topic TEXT NOT NULL, partition INTEGER NOT NULL, records INTEGER NOT NULL,
+        payload {blob} NOT NULL, PRIMARY KEY (query, attempt, number))""",
+)
+_FENCE_COLUMNS: Final = (
+    "batch_id, checkpoint, transactional_id, producer_id, producer_epoch, outbox, ended"
+)
+_UPSERT_HISTORY: Final = (
+    "INSERT INTO kohort_batch_history VALUES (?, ?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (query, batch_id, output) DO UPDATE SET rows_read = excluded.rows_read, "
+    "rows_loaded = excluded.rows_loaded, rows_deleted = excluded.rows_deleted, "
+    "committed_at = excluded.committed_at"
+)
+
+
+class BatchStore:
+    """One query's database; see `kohort.spark.outputs.protocol.Database`.
+
+    Args:
+        store: the database.
+        query: the name under which the fence is kept.
+        outputs: the query's tables, with the columns of the frame that goes into each.
+    """
+
+    blob = "BLOB"
+    refuses_doubled = False
+    """The database itself refuses an upsert that meets one row twice."""
+
+    def __init__(
+        self, store: Store, query: str, outputs: Sequence[tuple[TableOutput, Sequence[str]]]
+    ) -> None:
+        self.store = store
+        self.query = query
+        self.reached: Callable[[Step], None] = ignore
+        self._run = secrets.token_hex(4)
+        self._digest = hashlib.sha256(query.encode()).hexdigest()[:12]
+        self.merges = [
+            Merge(output, self._stage(number), output.columns(frame))
+            for number, (output, frame) in enumerate(outputs)
+        ]
+
+    # What databases differ in
+
+    @abstractmethod
+    def _stage(self, number: int) -> str:
+        """The staging table of the output of this number, as it stands in SQL."""
+
+    @abstractmethod
+    def _make_stage(self, cursor: Cursor, merge: Merge) -> None: ...
+
+    @abstractmethod
+    def sweep_runs(self) -> None:
+        """Drop the staging that dead runs of this query have left."""
+
+    @abstractmethod
+    def sweep(self) -> None:
+        """Empty this run's staging: what is in it counts no more."""
+
+    def batch_done(self) -> None:
+        """Let go of what must not be kept between two batches."""
+
+    # The start of a run
+
+    def prepare(self) -> None:
+        """Make what is missing, and check the outputs against the database.
+
+        Raises ConfigError for a table or index that is not there.
+        """
+        with self.store.setting_up(), self.store.transaction() as cursor:
+            for sql in SCHEMA:
+                cursor.execute(sql.format(blob=self.blob))
+        for merge in self.merges:
+            self._check(merge)
+        self.sweep_runs()
+        with self.store.transaction() as cursor:
+            for merge in self.merges:
+                self._make_stage(cursor, merge)
+        for merge in self.merges:
+            self._check_conflicts(merge)
+
+    def _check(self, merge: Merge) -> None:
+        table = merge.output.table
+        try:
+            with self.store.transaction() as cursor:
+                present = cursor.columns(quote(table))
+        except (UsageError, StoreBusyError):
+            raise
+        except Exception as error:  # every database has its own class for a missing table
+            raise ConfigError(
+                f"table {table} cannot be used: {_line(error)}. Create it before the query "
+                "starts, with the columns of the frame"
+            ) from error
+        lacking = [c for c in merge.columns if c not in present]
+        if lacking:
+            raise ConfigError(
+                f"table {table} has no column {', '.join(lacking)}; it has {', '.join(present)}. "
+                "Add it (ALTER TABLE), or leave it out of the frame"
+            )
+
+    def _check_conflicts(self, merge: Merge) -> None:
+        """An upsert needs a unique index over its key; the database says so."""
+        try:
+            with self.store.transaction() as cursor:
+                cursor.execute(merge.insert(()))
+        except StoreBusyError:
+            raise
+        except Exception as error:  # every database has its own class
+            key = ", ".join(quote(k) for k in merge.output.key)
+            raise ConfigError(
+                f"table {merge.output.table} cannot be merged into: {_line(error)}. An upsert "
+                f"needs CREATE UNIQUE INDEX ON {quote(merge.output.table)} ({key})"
+            ) from error
+
+    # The protocol's port
+
+    def fence(self) -> Stored | None:
+        """The last batch that was committed here."""
+        rows = self.store.query(
+            f"SELECT {_FENCE_COLUMNS} FROM kohort_batch_fence WHERE query = ?", (self.query,)
+        )
+        if not rows:
+            return None
+        batch_id, checkpoint, name, producer_id, epoch, outbox, ended = rows[0]
+        identity = None if name is None else Identity(name, producer_id, epoch)
+        return Stored(Fence(batch_id, checkpoint), identity, tuple(json.loads(outbox)), bool(ended))
+
+    def commit(
+        self, batch: Batch, expected: Stored | None, written: Written, identity: Identity | None
+    ) -> str:
+        """Everything in one transaction; "" when it is committed, else why it is not."""
+        commit_id = secrets.token_hex(8)
+        for tried in range(1, COMMIT_TRIES + 1):
+            try:
+                return self._commit(batch, expected, written, identity, commit_id)
+            except StoreBusyError:
+                if tried == COMMIT_TRIES:
+                    raise
+                time.sleep(0.05 * 2**tried)
+                if self._is_committed(commit_id):
+                    return ""
+        raise AssertionError("the last try returns or raises")
+
+    def ended(self, batch: Batch) -> None:
+        """Note that the Kafka transaction of the fence is committed; drop its outbox."""
+        with self.store.transaction() as cursor:
+            cursor.execute(
+                "UPDATE kohort_batch_fence SET ended = 1 "
+                "WHERE query = ? AND batch_id = ? AND checkpoint = ?",
+                (self.query, batch.batch_id, batch.checkpoint),
+            )
+            cursor.execute("DELETE FROM kohort_outbox WHERE query = ?", (self.query,))
+
+    def outbox(self, attempts: Sequence[int]) -> Iterable[EncodedBatch]:
+        """The encoded batches of these attempts, in their order."""
+        for attempt in attempts:
+            numbers = self.store.query(
+                "SELECT number FROM kohort_outbox WHERE query = ? AND attempt = ? ORDER BY number",
+                (self.query, attempt),
+            )
+            for (number,) in numbers:
+                rows = self.store.query(
+                    "SELECT topic, partition, records, payload FROM kohort_outbox "
+                    "WHERE query = ? AND attempt = ? AND number = ?",
+                    (self.query, attempt, number),
+                )
+                yield EncodedBatch(*rows[0])
+
+    # Inside the transaction
+
+    def _is_committed(self, commit_id: str) -> bool:
+        rows = self.store.query(
+            "SELECT 1 FROM kohort_batch_fence WHERE query = ? AND commit_id = ?",
+            (self.query, commit_id),
+        )
+        return bool(rows)
+
+    def _commit(
+        self, batch: Batch, expected: Stored | None, written: Written,
+        identity: Identity | None, commit_id: str,
+    ) -> str:  # fmt: skip
+        now_ms = time.time_ns() // 1_000_000
+        try:
+            with self.store.transaction() as cursor:
+                self._move_fence(cursor, batch, expected, written, identity, commit_id, now_ms)
+                for merge in self.merges:
+                    self._merge(cursor, batch, merge, written, now_ms)
+                for topic, records in sorted(written.records.items()):
+                    counts = (records, records, 0, now_ms)
+                    output = f"topic {topic}"
+                    cursor.execute(_UPSERT_HISTORY, (self.query, batch.batch_id, output, *counts))
+                cursor.execute(
+                    "DELETE FROM kohort_batch_history WHERE query = ? AND batch_id <= ?",
+                    (self.query, batch.batch_id - HISTORY_BATCHES),
+                )
+                self.reached(Step.AFTER_MERGE)
+        except _NotCommitted as reason:
+            return str(reason)
+        except Exception as error:  # every database has its own classes
+            if getattr(error, "sqlstate", None) == MET_TWICE:
+                self._name_doubled(batch, written)
+            raise
+        return ""
+
+    def _name_doubled(self, batch: Batch, written: Written) -> None:
+        """Raise the error that names the key which the database has met twice."""
+        with self.store.transaction() as cursor:
+            for merge in self.merges:
+                attempts = [a.id for a in written.staged if a.output == merge.output.name]
+                self._refuse_doubled(cursor, batch, merge, attempts)
+
+    def _move_fence(
+        self, cursor: Cursor, batch: Batch, expected: Stored | None, written: Written,
+        identity: Identity | None, commit_id: str, now_ms: int,
+    ) -> None:  # fmt: skip
+        who = (None, None, None) if identity is None else tuple(identity)
+        values = (
+            batch.batch_id, batch.checkpoint, commit_id, *who, json.dumps(written.outbox),
+            int(identity is None), now_ms,
+        )  # fmt: skip
+        if expected is None:
+            moved = cursor.execute(
+                "INSERT INTO kohort_batch_fence (query, batch_id, checkpoint, commit_id, "
+                "transactional_id, producer_id, producer_epoch, outbox, ended, updated_at) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                (self.query, *values),
+            )
+        else:
+            fence = expected.fence
+            moved = cursor.execute(
+                "UPDATE kohort_batch_fence SET batch_id = ?, checkpoint = ?, commit_id = ?, "
+                "transactional_id = ?, producer_id = ?, producer_epoch = ?, outbox = ?, "
+                "ended = ?, updated_at = ? WHERE query = ? AND batch_id = ? AND checkpoint = ?",
+                (*values, self.query, fence.batch_id, fence.checkpoint),
+            )
+        if moved != 1:
+            raise _NotCommitted("another driver of this query was faster")
+
+    def _merge(
+        self, cursor: Cursor, batch: Batch, merge: Merge, written: Written, now_ms: int
+    ) -> None:
+        output = merge.output
+        staged = {a.id: a.rows for a in written.staged if a.output == output.name}
+        present = dict(cursor.query(merge.staged(staged)))
+        if any(present.get(attempt, 0) != rows for attempt, rows in staged.items()):
+            raise _NotCommitted(
+                f"staged rows of table {output.table} are gone ({sum(present.values())} of "
+                f"{sum(staged.values())} are there): the database has recovered from a crash, or "
+                "another driver of this query has started"
+            )
+        attempts = list(staged)
+        if not (self.refuses_doubled and merge.updates):
+            self._refuse_doubled(cursor, batch, merge, attempts)
+        removal = merge.delete(attempts)
+        deleted = cursor.execute(removal) if removal else 0
+        loaded = cursor.execute(merge.insert(attempts))
+        counts = (sum(staged.values()), loaded, deleted, now_ms)
+        cursor.execute(_UPSERT_HISTORY, (self.query, batch.batch_id, output.name, *counts))
+
+    def _refuse_doubled(
+        self, cursor: Cursor, batch: Batch, merge: Merge, attempts: Sequence[int]
+    ) -> None:
+        sql = merge.doubled(attempts)
+        doubled = cursor.query(sql) if sql else []
+        if doubled:
+            key = ", ".join(merge.output.key)
+            raise ConstraintError(
+                f"{batch}: several rows for table {merge.output.table} have the key ({key}) = "
+                f"{doubled[0]}; say by order=(...) which one wins (the greatest), or aggregate "
+                "before the output"
+            )
+
+
+class _NotCommitted(Exception):
+    """The transaction was rolled back, for the reason that it says."""
+
+
+class SqliteBatches(BatchStore):
+    """Staging in a file beside the database, attached to it."""
+
+    def __init__(
+        self, store: SqliteStore, query: str, outputs: Sequence[tuple[TableOutput, Sequence[str]]]
+    ) -> None:
+        super().__init__(store, query, outputs)
+        self._sqlite = store
+        self.stage_path = store.path.with_name(
+            f"{store.path.name}-staging-{self._digest}-{self._run}"
+        )
+
+    def _stage(self, number: int) -> str:
+        return f'"{STAGE_FILE}"."stage_{number}"'
+
+    def sweep_runs(self) -> None:
+        """As `BatchStore.sweep_runs`."""
+        path = self._sqlite.path
+        for file in path.parent.glob(f"{path.name}-staging-{self._digest}-*"):
+            file.unlink(missing_ok=True)
+        self._sqlite.close()
+        self._sqlite.attach(self.stage_path, STAGE_FILE)
+
+    def _make_stage(self, cursor: Cursor, merge: Merge) -> None:
+        names = ", ".join(quote(c) for c in merge.columns)
+        deletes = merge.output.deletes
+        extra = f", 0 AS {quote(deletes)}" if deletes else ""
+        cursor.execute(
+            f"CREATE TABLE {merge.stage} AS SELECT {names}{extra}, 0 AS {ATTEMPT} "
+            f"FROM main.{quote(merge.output.table)} WHERE 0"
+        )
+
+    def sweep(self) -> None:
+        """As `BatchStore.sweep`."""
+        self._sqlite.attach(self.stage_path, STAGE_FILE)
+        with self.store.transaction() as cursor:
+            for merge in self.merges:
+                cursor.execute(f"DELETE FROM {merge.stage}")
+
+    def batch_done(self) -> None:
+        """Close the file: a connection of SQLite can be closed by its own thread only."""
+        self._sqlite.close()
+
+    def commit(
+        self, batch: Batch, expected: Stored | None, written: Written, identity: Identity | None
+    ) -> str:
+        """As `BatchStore.commit`; a connection that was made anew sees the staging again."""
+        self._sqlite.attach(self.stage_path, STAGE_FILE)
+        return super().commit(batch, expected, written, identity)
+
+
+class PostgresBatches(BatchStore):
+    """Staging in unlogged tables of the database."""
+
+    blob = "BYTEA"
+    refuses_doubled = True
+
+    def _stage(self, number: int) -> str:
+        return quote(f"kohort_stage_{self._digest}_{self._run}_{number}")
+
+    def sweep_runs(self) -> None:
+        """As `BatchStore.sweep_runs`."""
+        rows = self.store.query(
+            "SELECT c.oid::regclass::text FROM pg_class c WHERE c.relkind = 'r' "
+            "AND c.relname LIKE ? AND pg_table_is_visible(c.oid)",
+            (f"kohort\\_stage\\_{self._digest}\\_%",),
+        )
+        for (name,) in rows:
+            self._at_leisure(f"DROP TABLE IF EXISTS {name}")
+
+    def _make_stage(self, cursor: Cursor, merge: Merge) -> None:
+        names = ", ".join(quote(c) for c in merge.columns)
+        deletes = merge.output.deletes
+        extra = f", FALSE AS {quote(deletes)}" if deletes else ""
+        cursor.execute(
+            f"CREATE UNLOGGED TABLE {merge.stage} AS SELECT {names}{extra}, "
+            f"0::bigint AS {ATTEMPT} FROM {quote(merge.output.table)} WITH NO DATA"
+        )
+
+    def sweep(self) -> None:
+        """As `BatchStore.sweep`."""
+        for merge in self.merges:
+            self._at_leisure(f"TRUNCATE {merge.stage}")
+
+    def _at_leisure(self, sql: str) -> None:
+        """A statement that may be left for another time: a dead task may still hold the table."""
+        with contextlib.suppress(StoreBusyError), self.store.transaction() as cursor:
+            cursor.execute("SET LOCAL lock_timeout = '1s'")
+            cursor.execute(sql)
+
+
+def open_batches(
+    store_url: str, query: str, outputs: Sequence[tuple[TableOutput, Sequence[str]]]
+) -> SqliteBatches | PostgresBatches:
+    """The batch store of a URL. Nothing is connected yet. Raises ConfigError as `open_store`."""
+    store = open_store(store_url)
+    if isinstance(store, SqliteStore):
+        return SqliteBatches(store, query, outputs)
+    if isinstance(store, PostgresStore):
+        return PostgresBatches(store, query, outputs)
+    raise KohortError(f"{store_url}: batches go into SQLite or PostgreSQL")
+
+
+def stage_file(batches: BatchStore) -> Path | None:
+    """Where tasks stage rows for a SQLite database; None for a database that they reach."""
+    return batches.stage_path if isinstance(batches, SqliteBatches) else None
+
+
+def _line(error: Any) -> str:
+    return " ".join(str(error).split())

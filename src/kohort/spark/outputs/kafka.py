@@ -1,0 +1,79 @@
+"""Kafka's side of a batch: the shared transaction and the fence inside it, on the driver.
+
+Rules (ADR 0019):
+- The fence is an offset of a group that has no members: its value is the batch id, its metadata the
+  checkpoint id. TxnOffsetCommit puts it into the transaction of the batch's records.
+- It stands at partition 0 of the first topic. All offsets of the group are read and the highest
+  batch id counts, so that the topics of a query may change.
+- The fence is read after InitProducerId and waits for open transactions (`require_stable`): what an
+  older driver was about to commit is then decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kohort.client.common.types import OffsetAndMetadata, TopicPartition
+from kohort.client.producer.plan.transaction_requests import Identity
+from kohort.client.shared.transaction import EncodedBatch, SharedTransaction
+from kohort.client.shared.writer import SharedWriter
+from kohort.spark.outputs.fence import Batch, Fence
+
+
+class TopicTransaction:
+    """One query's Kafka transactions; see `kohort.spark.outputs.protocol.Topics`.
+
+    Args:
+        name: transactional id of the query, and the group of its fence.
+        topics: every topic that is written.
+        timeout_ms: how long a batch may take.
+        config: the client's configuration in Kafka's names.
+    """
+
+    def __init__(
+        self, name: str, topics: Iterable[str], timeout_ms: int, config: Mapping[str, Any]
+    ) -> None:
+        self.name = name
+        self._config = dict(config)
+        self._transaction = SharedTransaction(name, timeout_ms, config)
+        self._topics = sorted(topics)
+        self.partitions: dict[str, int] = {}
+        """Partition count by topic, as the present transaction goes by it."""
+
+    def init(self) -> Identity:
+        """A new epoch; whatever was open under an older one is aborted or completed."""
+        identity = self._transaction.init()
+        self.partitions = {t: self._transaction.partition_count(t) for t in self._topics}
+        return identity
+
+    def fence(self) -> Fence | None:
+        """The batch whose transaction was committed last."""
+        found = self._transaction.offsets(self.name).values()
+        last = max(found, key=lambda o: o.offset, default=None)
+        return None if last is None else Fence(last.offset, last.metadata)
+
+    def add(self, identity: Identity) -> None:
+        """Name every partition of every topic."""
+        self._transaction.add(
+            identity, [(t, p) for t, count in self.partitions.items() for p in range(count)]
+        )
+
+    def write(self, identity: Identity, batches: Iterable[EncodedBatch]) -> None:
+        """Write from the driver itself: what a lost transaction held."""
+        with SharedWriter(self._config) as writer:
+            writer.write(identity, batches)
+
+    def set_fence(self, identity: Identity, batch: Batch) -> None:
+        """Put the batch id into the transaction."""
+        at = TopicPartition(self._topics[0], 0)
+        value = OffsetAndMetadata(batch.batch_id, batch.checkpoint)
+        self._transaction.set_offset(identity, self.name, at, value)
+
+    def end(self, identity: Identity, *, commit: bool) -> None:
+        """Commit or abort."""
+        self._transaction.end(identity, commit=commit)
+
+    def close(self) -> None:
+        """Close the connections; an open transaction is left to its time-out or the next driver."""
+        self._transaction.close()

@@ -1,0 +1,167 @@
+"""A task's half of a table output: its rows into staging, under an id of this attempt.
+
+Shell: randomness (ids of attempts).
+
+Rules:
+- One transaction an attempt: it is staged whole, or not at all. Nobody merges it unless the task
+  has succeeded and its id has reached the driver.
+- PostgreSQL: COPY of CSV that Arrow writes. Every value is then read by the column's own input
+  function, so that text goes into any type that can be written as text.
+- SQLite has one writer at a time: rows are made ready before its lock is taken.
+"""
+
+# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyright: basic
+from __future__ import annotations
+
+import json
+import secrets
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.csv
+
+from kohort.errors import KohortError
+from kohort.retry.effects import quote
+from kohort.retry.sqlite import BUSY_TIMEOUT_S
+from kohort.retry.store import Store, open_store
+from kohort.spark.outputs.tables import ATTEMPT
+from kohort.spark.worker import forget, keep, settle_down
+
+STAGED_SCHEMA: Final = "output string, attempt long, rows long"
+ID_BITS: Final = 62
+Rows = Iterable[pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """Where a task stages the rows of one output.
+
+    Args:
+        output: the output's name.
+        store_url: the database.
+        stage: the staging table as it stands in SQL.
+        path: the staging file of a SQLite database; None for PostgreSQL.
+        columns: the frame's columns, in order.
+    """
+
+    output: str
+    store_url: str
+    stage: str
+    path: Path | None
+    columns: tuple[str, ...]
+
+
+def staged_rows(spec: StageSpec) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for `mapInArrow`: rows in, one row of `STAGED_SCHEMA` out."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle_down()
+        attempt = secrets.randbits(ID_BITS)
+        rows = stage(spec, attempt, batches)
+        yield pa.RecordBatch.from_pydict(
+            {"output": [spec.output], "attempt": [attempt], "rows": [rows]}
+        )
+
+    return run
+
+
+def stage(spec: StageSpec, attempt: int, batches: Rows) -> int:
+    """Stage all rows in one transaction; how many there are."""
+    if spec.path is not None:
+        return _into_sqlite(spec, spec.path, attempt, batches)
+    key = {"url": spec.store_url}
+    store: Store = keep("store", key, lambda: open_store(spec.store_url))
+    try:
+        return _into_postgres(spec, store, attempt, batches)
+    except KohortError:
+        forget("store", key)
+        raise
+
+
+def _into_postgres(spec: StageSpec, store: Store, attempt: int, batches: Rows) -> int:
+    names = ", ".join(quote(c) for c in (*spec.columns, ATTEMPT))
+    sql = f"COPY {spec.stage} ({names}) FROM STDIN (FORMAT csv)"
+    count = 0
+
+    def pieces() -> Iterator[memoryview]:
+        nonlocal count
+        for batch in batches:
+            count += batch.num_rows
+            if batch.num_rows:
+                yield memoryview(as_csv(batch, attempt))
+
+    with store.transaction() as cursor:
+        cursor.copy_in(sql, pieces())
+    return count
+
+
+def as_csv(batch: pa.RecordBatch, attempt: int) -> pa.Buffer:
+    """Rows as PostgreSQL's COPY reads them: nothing is NULL, "" is an empty text."""
+    columns = [_as_text(column) for column in batch.columns]
+    columns.append(pa.repeat(pa.scalar(attempt, pa.int64()), batch.num_rows))
+    table = pa.RecordBatch.from_arrays(columns, [*batch.schema.names, ATTEMPT])
+    sink = pa.BufferOutputStream()
+    options = pyarrow.csv.WriteOptions(include_header=False, batch_size=max(1, batch.num_rows))
+    pyarrow.csv.write_csv(table, sink, options)
+    return sink.getvalue()
+
+
+def _as_text(column: pa.Array) -> pa.Array:
+    """What CSV cannot say by itself: bytes as hexadecimal digits, nested values as JSON."""
+    kind = column.type
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return pa.array([None if v is None else f"\\x{v.hex()}" for v in column.to_pylist()])
+    if pa.types.is_nested(kind):
+        return _as_json(column)
+    if pa.types.is_decimal(kind) or pa.types.is_dictionary(kind):
+        return column.cast(pa.string())
+    return column
+
+
+def _as_json(column: pa.Array) -> pa.Array:
+    values = column.to_pylist()
+    return pa.array(
+        [None if v is None else json.dumps(v, default=str) for v in values], pa.string()
+    )
+
+
+def _into_sqlite(spec: StageSpec, path: Path, attempt: int, batches: Rows) -> int:
+    stage_table = spec.stage.split(".", 1)[1]
+    names = ", ".join(quote(c) for c in (*spec.columns, ATTEMPT))
+    marks = ", ".join("?" for _ in spec.columns)
+    sql = f"INSERT INTO {stage_table} ({names}) VALUES ({marks}, {attempt})"
+    ready = [as_tuples(batch) for batch in batches]
+    count = sum(len(rows) for rows in ready)
+    if not count:
+        return 0
+    connection = sqlite3.connect(f"file:{path}?mode=rw", uri=True, timeout=BUSY_TIMEOUT_S)
+    with closing(connection):
+        connection.isolation_level = None
+        connection.execute("PRAGMA synchronous=OFF")
+        connection.execute("BEGIN IMMEDIATE")
+        for rows in ready:
+            connection.executemany(sql, rows)
+        connection.execute("COMMIT")
+    return count
+
+
+def as_tuples(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
+    """Rows as SQLite takes them: times and decimals as text, nested values as JSON."""
+    if not batch.num_rows:
+        return []
+    return list(zip(*(_plain(c).to_pylist() for c in batch.columns), strict=True))
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    kind = column.type
+    if pa.types.is_nested(kind):
+        return _as_json(column)
+    if pa.types.is_temporal(kind) or pa.types.is_decimal(kind) or pa.types.is_dictionary(kind):
+        return column.cast(pa.string())
+    return column

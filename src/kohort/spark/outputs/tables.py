@@ -1,0 +1,168 @@
+"""The table outputs: what was asked for, and the SQL that merges staged rows. Pure.
+
+Rules:
+- One text for SQLite and PostgreSQL (`ON CONFLICT`, window functions). Names are quoted; attempt
+  ids are numbers of our own and stand in the text.
+- Only rows of attempts that succeeded are merged: whatever else lies in a staging table is inert.
+- Merges go in the order of the key, so that two queries over one table never wait for each other
+  in a circle.
+- Of several rows with one key in one batch, the greatest in `order` wins. Without `order` they are
+  refused: after a shuffle there is no other order that a replay would repeat.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kohort.errors import ConfigError
+from kohort.retry.effects import quote
+
+APPEND, UPSERT, REPLACE = "append", "upsert", "replace"
+MODES: Final = (APPEND, UPSERT, REPLACE)
+ATTEMPT: Final = "kohort_attempt"
+_STAGE_DIGITS: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class TableOutput:
+    """One table of a query; see `to_table` for the meaning of the arguments."""
+
+    store_url: str
+    table: str
+    key: tuple[str, ...] = ()
+    mode: str = APPEND
+    deletes: str | None = None
+    order: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ConfigError(
+                f"table {self.table}: mode {self.mode!r}; choose one of {', '.join(MODES)}"
+            )
+        if self.mode == UPSERT and not self.key:
+            raise ConfigError(
+                f"table {self.table}: mode upsert needs key=(...), the columns by which a row "
+                "replaces another"
+            )
+        if self.deletes is not None and self.mode != UPSERT:
+            raise ConfigError(f"table {self.table}: deletes= needs mode upsert and a key")
+        if self.order and self.mode != UPSERT:
+            raise ConfigError(f"table {self.table}: order= needs mode upsert")
+        quote(self.table)
+
+    @property
+    def name(self) -> str:
+        """The output's name in books and messages."""
+        return self.table
+
+    def columns(self, frame: Sequence[str]) -> tuple[str, ...]:
+        """The columns of the table that a frame fills. Raises ConfigError where some are amiss."""
+        lacking = [
+            c for c in (*self.key, *self.order, *([self.deletes] if self.deletes else []))
+            if c not in frame
+        ]  # fmt: skip
+        if lacking:
+            raise ConfigError(
+                f"table {self.table}: the frame has no column {', '.join(lacking)}; it has "
+                f"{', '.join(frame)}"
+            )
+        if len(set(frame)) != len(frame):
+            raise ConfigError(f"table {self.table}: the frame has two columns of one name")
+        return tuple(c for c in frame if c != self.deletes)
+
+
+def stage_name(query: str, table: str) -> str:
+    """The staging table of one output of one query."""
+    digest = hashlib.sha256(f"{query}\0{table}".encode()).hexdigest()[:_STAGE_DIGITS]
+    return f"kohort_stage_{digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """The statements of one output's merge.
+
+    Args:
+        stage: the staging table as it stands in SQL.
+        columns: what the frame fills.
+    """
+
+    output: TableOutput
+    stage: str
+    columns: tuple[str, ...]
+
+    @property
+    def updates(self) -> bool:
+        """True when a row that is there may be changed."""
+        return self.output.mode == UPSERT and len(self.columns) > len(self.output.key)
+
+    def staged(self, attempts: Iterable[int]) -> str:
+        """How many rows of each attempt are there."""
+        return (
+            f"SELECT {ATTEMPT}, count(*) FROM {self.stage} WHERE {_among(attempts)} "
+            f"GROUP BY {ATTEMPT}"
+        )
+
+    def doubled(self, attempts: Iterable[int]) -> str | None:
+        """A key that several rows have, where that is refused; None where it is allowed."""
+        output = self.output
+        if output.mode != UPSERT or output.order:
+            return None
+        keys = _names(output.key)
+        return (
+            f"SELECT {keys} FROM {self.stage} WHERE {_among(attempts)} "
+            f"GROUP BY {keys} HAVING count(*) > 1 LIMIT 1"
+        )
+
+    def delete(self, attempts: Sequence[int]) -> str | None:
+        """Take out what the batch deletes or replaces; None when it does neither."""
+        output = self.output
+        if output.mode == REPLACE:
+            return f"DELETE FROM {quote(output.table)}"
+        if output.deletes is None:
+            return None
+        table = quote(output.table)
+        same = " AND ".join(f"s.{quote(k)} = {table}.{quote(k)}" for k in output.key)
+        return (
+            f"DELETE FROM {table} WHERE EXISTS (SELECT 1 FROM {self._latest(attempts)} AS s "
+            f"WHERE s.{quote(output.deletes)} AND {same})"
+        )
+
+    def insert(self, attempts: Sequence[int]) -> str:
+        """Insert or update everything that the batch has."""
+        output, names = self.output, _names(self.columns)
+        kept = f"NOT coalesce({quote(output.deletes)}, FALSE)" if output.deletes else "TRUE"
+        order = f" ORDER BY {_names(output.key)}" if output.key else ""
+        sql = (
+            f"INSERT INTO {quote(output.table)} ({names}) SELECT {names} "
+            f"FROM {self._latest(attempts)} AS s WHERE {kept}{order}"
+        )
+        if output.mode != UPSERT:
+            return sql
+        rest = [quote(c) for c in self.columns if c not in output.key]
+        sets = ", ".join(f"{c} = excluded.{c}" for c in rest)
+        what = f"UPDATE SET {sets}" if rest else "NOTHING"
+        return f"{sql} ON CONFLICT ({_names(output.key)}) DO {what}"
+
+    def _latest(self, attempts: Sequence[int]) -> str:
+        """The rows that count, one a key where there is an order."""
+        rows = f"(SELECT * FROM {self.stage} WHERE {_among(attempts)})"
+        output = self.output
+        if not output.order:
+            return rows
+        order = ", ".join(f"{quote(c)} DESC NULLS LAST" for c in output.order)
+        return (
+            f"(SELECT * FROM (SELECT r.*, row_number() OVER (PARTITION BY {_names(output.key)} "
+            f"ORDER BY {order}) AS kohort_rank FROM {rows} AS r) AS ranked WHERE kohort_rank = 1)"
+        )
+
+
+def _names(columns: Iterable[str]) -> str:
+    return ", ".join(quote(c) for c in columns)
+
+
+def _among(attempts: Iterable[int]) -> str:
+    listed = ", ".join(str(int(a)) for a in attempts)
+    return f"{ATTEMPT} IN ({listed})" if listed else "1 = 0"

@@ -1,0 +1,179 @@
+"""The tasks of one micro-batch, as Spark jobs over the frame of `foreachBatch`.
+
+Shell: randomness (job tags).
+
+Rules:
+- Each table is one job, all topics together are one: their partitions are shared out among its
+  tasks. A frame that several jobs read is computed once and kept until the batch ends.
+- Attempts come back as rows, so they are exactly those that Spark counts as successful.
+- A stage that Spark has run a second time (lost shuffle files) may have two attempts under one
+  epoch, which no task can see. The driver asks Spark, once all its events are in.
+"""
+
+# pyspark carries no complete types, so strict checking would only speak of it.
+# pyright: basic
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from kohort.client.producer.plan.transaction_requests import Identity
+from kohort.errors import ConfigError
+from kohort.spark.outputs.database import BatchStore, stage_file
+from kohort.spark.outputs.kafka import TopicTransaction
+from kohort.spark.outputs.parts import Select, TablePart, TopicPart
+from kohort.spark.outputs.protocol import Attempt, Written
+from kohort.spark.outputs.staging import STAGED_SCHEMA, StageSpec, staged_rows
+from kohort.spark.outputs.tables import Merge
+from kohort.spark.outputs.topics import owners
+from kohort.spark.outputs.writing import (
+    ENCODED_SCHEMA,
+    WRITTEN_SCHEMA,
+    WriteSpec,
+    encoded,
+    written,
+)
+
+
+@dataclass
+class BatchWork:
+    """The `Work` of one batch.
+
+    Args:
+        frame: what `foreachBatch` was called with.
+        database: the query's tables; None without any.
+        tables: the table outputs, in the order of `database.merges`.
+        transaction: the query's Kafka transaction; None without topics.
+        topics: the topic outputs.
+        query: the query's name.
+    """
+
+    frame: DataFrame
+    database: BatchStore | None
+    tables: Sequence[TablePart]
+    transaction: TopicTransaction | None
+    topics: Sequence[TopicPart]
+    query: str
+    _kept: bool = field(default=False, init=False)
+
+    def run(self, identity: Identity | None) -> Written:
+        """Stage and write everything; a later round uses the frame that the first has computed."""
+        merges = self.database.merges if self.database is not None else []
+        if len(merges) + bool(self.topics) > 1 and not self._kept:
+            self.frame.persist()
+            self._kept = True
+        result = Written()
+        for merge, table in zip(merges, self.tables, strict=True):
+            result.staged += self._stage(merge, table.select)
+        if identity is not None and self.transaction is not None:
+            self._write(identity, self.transaction, result)
+        return result
+
+    def close(self) -> None:
+        """Let go of the frame that was kept."""
+        if self._kept:
+            self.frame.unpersist()
+
+    def _stage(self, merge: Merge, select: Select | None) -> list[Attempt]:
+        assert self.database is not None, "a merge belongs to a database"
+        frame = select(self.frame) if select else self.frame
+        deletes = merge.output.deletes
+        columns = (*merge.columns, *([deletes] if deletes else []))
+        spec = StageSpec(
+            merge.output.name, self.database.store.url, merge.stage, stage_file(self.database),
+            columns,
+        )  # fmt: skip
+        rows = frame.select(*map(_quoted, columns)).mapInArrow(staged_rows(spec), STAGED_SCHEMA)
+        return [Attempt(r.output, r.attempt, r.rows) for r in rows.collect()]
+
+    def _write(self, identity: Identity, transaction: TopicTransaction, result: Written) -> None:
+        partitions = transaction.partitions
+        context = self.frame.sparkSession.sparkContext
+        tasks = max(1, min(sum(partitions.values()), context.defaultParallelism))
+        owner_of = owners(partitions, tasks)
+        parts = [self._encoded(topic, partitions, owner_of, tasks) for topic in self.topics]
+        batches = parts[0]
+        for part in parts[1:]:
+            batches = batches.unionAll(part)
+        outbox = self.database.store.url if self.database is not None else None
+        spec = WriteSpec(identity, self.topics[0].output.client, outbox, self.query)
+        rows = batches.repartitionById(tasks, batches["owner"]).mapInArrow(
+            written(spec), WRITTEN_SCHEMA
+        )
+        with _Tagged(context) as tagged:
+            reports = rows.collect()
+            result.tainted = tagged.second_attempts()
+        for report in reports:
+            result.tainted = result.tainted or report.problem
+            if report.records:
+                result.records[report.topic] = result.records.get(report.topic, 0) + report.records
+        if outbox is not None:
+            result.outbox = sorted({report.attempt for report in reports})
+
+    def _encoded(
+        self, topic: TopicPart, partitions: dict[str, int], owner_of: dict[str, int], tasks: int
+    ) -> DataFrame:
+        frame = topic.select(self.frame) if topic.select else self.frame
+        output = topic.output
+        columns = [frame[_quoted(c)] for c in output.columns(frame.columns)]
+        if output.timestamp is not None:
+            columns.append(frame[_quoted(output.timestamp)].alias("timestamp"))
+        names = {name: partitions[name] for name in output.names}
+        return frame.select(*columns).mapInArrow(
+            encoded(output, names, owner_of, tasks), ENCODED_SCHEMA
+        )
+
+
+class _Tagged:
+    """Jobs that are started within it can be asked about."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._tag = f"kohort-{secrets.token_hex(8)}"
+
+    def __enter__(self) -> _Tagged:
+        self._context.addJobTag(self._tag)
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._context.removeJobTag(self._tag)
+
+    def second_attempts(self) -> str:
+        """Why a stage may have run a second time; "" when none has."""
+        jvm_context = self._context._jsc.sc()
+        jvm_context.listenerBus().waitUntilEmpty()
+        tracker = jvm_context.statusTracker()
+        jobs = list(tracker.getJobIdsForTag(self._tag))
+        if not jobs:
+            return "Spark does not know the job any more (spark.ui.retainedJobs)"
+        for job in jobs:
+            info = tracker.getJobInfo(job)
+            for stage_id in list(info.get().stageIds()) if info.isDefined() else [-1]:
+                stage = tracker.getStageInfo(stage_id)
+                if not stage.isDefined():
+                    continue  # a stage that was skipped: its shuffle files were there already
+                if stage.get().currentAttemptId() or stage.get().numFailedTasks():
+                    return f"stage {stage_id} was run, or a task of it was started, a second time"
+        return ""
+
+
+def check_context(context: Any, *, sqlite: bool, topics: bool) -> None:
+    """Refuse settings with which an output would not be exact. Raises ConfigError."""
+    if sqlite and not context.master.startswith("local"):
+        raise ConfigError(
+            f"a SQLite database is a file of the driver's machine, and executors of "
+            f"{context.master} do not reach it; use PostgreSQL"
+        )
+    if topics and context.getConf().get("spark.speculation", "false").lower() == "true":
+        raise ConfigError(
+            "spark.speculation starts tasks twice, and both would write into one transaction; "
+            "switch it off for a query with topic outputs"
+        )
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,178 @@
+"""The tasks of the topic outputs: encode rows, send a partition's batches from one task.
+
+Shell: the clock, randomness (ids of attempts).
+
+Rules (ADR 0019):
+- A task never writes in a second attempt, and never raises after it has begun to write: Spark would
+  start another attempt under the same epoch. It reports, and the driver aborts the transaction.
+- What is sent is kept in the outbox too, where a database decides: under the attempt's id, before
+  the task ends. What an attempt that does not count has kept there is inert.
+"""
+
+# pyarrow and pyspark carry no complete types, so strict checking would only speak of them.
+# pyright: basic
+from __future__ import annotations
+
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from kohort.client.producer.plan.transaction_requests import Identity
+from kohort.client.shared.transaction import EncodedBatch
+from kohort.client.shared.writer import SharedWriter
+from kohort.errors import KohortError
+from kohort.retry.store import Store, open_store
+from kohort.spark.outputs.staging import ID_BITS
+from kohort.spark.outputs.topics import Encoder, TopicOutput
+from kohort.spark.worker import forget, keep, settle_down
+
+ENCODED_SCHEMA: Final = "owner int, topic string, partition int, records int, payload binary"
+WRITTEN_SCHEMA: Final = "attempt long, topic string, records long, problem string"
+_FLUSH_BYTES: Final = 4 << 20
+_ENCODED: Final = pa.schema(
+    [("owner", pa.int32()), ("topic", pa.string()), ("partition", pa.int32()),
+     ("records", pa.int32()), ("payload", pa.binary())]
+)  # fmt: skip
+_WRITTEN: Final = pa.schema(
+    [("attempt", pa.int64()), ("topic", pa.string()), ("records", pa.int64()),
+     ("problem", pa.string())]
+)  # fmt: skip
+Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class WriteSpec:
+    """What a writing task needs to know.
+
+    Args:
+        identity: the transaction's.
+        client: the configuration of the clients.
+        outbox: where what is sent is kept too; None without a database.
+        query: the name under which it is kept.
+    """
+
+    identity: Identity
+    client: dict[str, str] = field(repr=False)
+    outbox: str | None
+    query: str
+
+
+def encoded(
+    output: TopicOutput, partitions: Mapping[str, int], owner_of: Mapping[str, int], tasks: int
+) -> Callable[[Batches], Batches]:
+    """The function for `mapInArrow`: rows in, encoded batches with their owning task out."""
+
+    def run(batches: Batches) -> Batches:
+        settle_down()
+        context = TaskContext.get()
+        turn = context.partitionId() if context else 0
+        encoder = Encoder(output, partitions, time.time_ns() // 1_000_000, turn)
+        ready: list[EncodedBatch] = []
+        for batch in batches:
+            ready.extend(encoder.encode(batch))
+            if sum(len(b.payload) for b in ready) >= _FLUSH_BYTES:
+                yield _rows(ready, owner_of, tasks)
+                ready = []
+        ready.extend(encoder.rest())
+        yield _rows(ready, owner_of, tasks)
+
+    return run
+
+
+def _rows(ready: list[EncodedBatch], owner_of: Mapping[str, int], tasks: int) -> pa.RecordBatch:
+    owners = [(owner_of[b.topic] + b.partition) % tasks for b in ready]
+    columns = [owners, *(list(column) for column in zip(*ready, strict=True))]
+    if not ready:
+        columns = [[], [], [], [], []]
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, _ENCODED, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_ENCODED)
+
+
+def written(spec: WriteSpec) -> Callable[[Batches], Batches]:
+    """The function for `mapInArrow`: encoded batches in, what became of them out."""
+
+    def run(batches: Batches) -> Batches:
+        settle_down()
+        context = TaskContext.get()
+        attempt = secrets.randbits(ID_BITS)
+        if context is not None and context.attemptNumber():
+            yield _report(attempt, {}, "a task was started a second time")
+            return
+        records: Counter[str] = Counter()
+        problem = ""
+        try:
+            records = _write(spec, attempt, _read(batches))
+        except Exception as error:  # whatever it is, a second attempt must not follow
+            problem = f"{type(error).__name__}: {error}"
+        yield _report(attempt, records, problem)
+
+    return run
+
+
+def _report(attempt: int, records: Mapping[str, int], problem: str) -> pa.RecordBatch:
+    topics = list(records) or [""]
+    columns = [
+        [attempt] * len(topics), topics, [records.get(t, 0) for t in topics],
+        [problem] * len(topics),
+    ]  # fmt: skip
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, _WRITTEN, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_WRITTEN)
+
+
+def _read(batches: Batches) -> Iterator[EncodedBatch]:
+    for batch in batches:
+        columns = [batch.column(name) for name in ("topic", "partition", "records", "payload")]
+        for row in range(batch.num_rows):
+            topic, partition, records, payload = (column[row] for column in columns)
+            yield EncodedBatch(
+                topic.as_py(), partition.as_py(), records.as_py(),
+                memoryview(payload.as_buffer()),
+            )  # fmt: skip
+
+
+def _write(spec: WriteSpec, attempt: int, batches: Iterator[EncodedBatch]) -> Counter[str]:
+    writer: SharedWriter = keep("shared writer", spec.client, lambda: SharedWriter(spec.client))
+    try:
+        if spec.outbox is not None:
+            url = spec.outbox
+            store: Store = keep("store", {"url": url}, lambda: open_store(url))
+            batches = kept(store, spec.query, attempt, batches)
+        counts = writer.write(spec.identity, batches)
+    except KohortError:
+        forget("shared writer", spec.client)
+        if spec.outbox is not None:
+            forget("store", {"url": spec.outbox})
+        raise
+    found: Counter[str] = Counter()
+    for at, records in counts.items():
+        found[at.topic] += records
+    return found
+
+
+def kept(
+    store: Store, query: str, attempt: int, batches: Iterator[EncodedBatch]
+) -> Iterator[EncodedBatch]:
+    """Pass batches on, and put them into the outbox: some megabytes in one transaction."""
+    waiting: list[tuple[object, ...]] = []
+    size = 0
+    for number, batch in enumerate(batches):
+        row = (query, attempt, number, batch.topic, batch.partition, batch.records)
+        waiting.append((*row, bytes(batch.payload)))
+        size += len(batch.payload)
+        if size >= _FLUSH_BYTES:
+            _flush(store, waiting)
+            waiting, size = [], 0
+        yield batch
+    _flush(store, waiting)
+
+
+def _flush(store: Store, waiting: list[tuple[object, ...]]) -> None:
+    if waiting:
+        with store.transaction() as cursor:
+            cursor.execute_many("INSERT INTO kohort_outbox VALUES (?, ?, ?, ?, ?, ?, ?)", waiting)

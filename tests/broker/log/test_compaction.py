@@ -1,0 +1,209 @@
+"""Compaction: the last record of each key stays, at its offset, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+
+import pytest
+
+from kohort.broker.log import cleaner
+from kohort.broker.log.cleaner import clean
+from kohort.broker.log.log import PartitionLog
+from kohort.errors import ErrorCode
+from kohort.records import BatchBuilder, Chunk, Compression
+from kohort.wire.messages.offset_commit_request import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from kohort.wire.messages.offset_commit_response import OffsetCommitResponse
+from kohort.wire.messages.offset_fetch_request import OffsetFetchRequest, OffsetFetchRequestGroup
+from kohort.wire.messages.offset_fetch_response import OffsetFetchResponse
+from tests.broker.harness import WALL_MS, FakeEnv, Harness
+from tests.broker.shadow_files import Crash, ShadowFiles
+
+CONFIG = {"durability": "fsync", "log_index_interval_bytes": 100}
+
+
+def log_of(harness: Harness, topic: str = "c") -> PartitionLog:
+    partition = harness.node.topics.partition(topic, 0)
+    assert partition is not None
+    assert partition.log is not None
+    return partition.log
+
+
+def records(log: PartitionLog) -> list[tuple[int, bytes, bytes | None]]:
+    found: list[tuple[int, bytes, bytes | None]] = []
+    for header, batch in log.batches():
+        chunk = Chunk("c", 0, bytes(batch), header.base_offset)
+        while not chunk.exhausted:
+            found += [(r.offset, r.key or b"", r.value) for r in chunk.next_records(100)]
+    return found
+
+
+def latest(rows: list[tuple[int, bytes, bytes | None]]) -> dict[bytes, bytes | None]:
+    return {key: value for _, key, value in rows}
+
+
+def fill(harness: Harness, rng: random.Random, batches: int, keys: int = 8) -> None:
+    for _ in range(batches):
+        builder = BatchBuilder(rng.choice(list(Compression)))
+        for _ in range(rng.randrange(1, 5)):
+            value = None if rng.random() < 0.2 else b"v" * rng.randrange(60)
+            builder.append(WALL_MS, b"k%d" % rng.randrange(keys), value)
+        assert harness.produce("c", builder.build()).error_code == 0
+
+
+def compacted(harness: Harness) -> None:
+    log = log_of(harness)
+    for _ in clean(harness.files, log, harness.env.wall_ms(), durable=True):
+        pass
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_the_last_record_of_each_key_stays_at_its_offset(seed: int) -> None:
+    rng = random.Random(seed)
+    harness = Harness(**CONFIG)
+    harness.create("c", cleanup_policy="compact", segment_bytes="600")
+    fill(harness, rng, 40)
+    log = log_of(harness)
+    before, end = records(log), log.end.offset
+    for _ in range(3):  # again and again: neighbours are put together
+        compacted(harness)
+        after = records(log)
+        assert latest(after) == latest(before)
+        assert set(after) <= set(before)
+        assert after == sorted(after)
+        assert log.end.offset == end
+    sealed = [row for row in after if row[0] < log.active.base_offset]
+    assert len({key for _, key, _ in sealed}) == len(sealed)
+    for offset, _, _ in after:
+        span = log.locate(offset, 1, log.high)
+        assert span is not None
+    for clean_stop in (False, True):
+        again = harness.restarted(clean=clean_stop)
+        assert records(log_of(again)) == after
+        assert log_of(again).end.offset == end
+
+
+def test_a_fetch_into_a_gap_finds_what_comes_next() -> None:
+    harness = Harness(**CONFIG)
+    harness.create("c", cleanup_policy="compact", segment_bytes="300")
+    fill(harness, random.Random(1), 40, keys=2)
+    compacted(harness)
+    log = log_of(harness)
+    offsets = [offset for offset, _, _ in records(log)]
+    assert len(offsets) < log.end.offset
+    for offset in range(log.end.offset):
+        data = harness.fetch("c", offset)
+        assert data.error_code == ErrorCode.NONE
+    assert [o for o, _ in harness.read_all("c")] == offsets
+
+
+def test_tombstones_go_after_their_retention() -> None:
+    harness = Harness(**CONFIG)
+    harness.create("c", cleanup_policy="compact", segment_bytes="300", delete_retention_ms="1000")
+    builder = BatchBuilder()
+    builder.append(WALL_MS, b"gone", b"value")
+    harness.produce("c", builder.build())
+    builder.clear()
+    builder.append(WALL_MS, b"gone", None)
+    harness.produce("c", builder.build())
+    fill(harness, random.Random(1), 10, keys=2)
+    log = log_of(harness)
+    for _ in clean(harness.files, log, WALL_MS + 1_000, durable=True):
+        pass
+    assert latest(records(log))[b"gone"] is None
+    for _ in clean(harness.files, log, WALL_MS + 1_001, durable=True):
+        pass
+    assert b"gone" not in latest(records(log))
+
+
+def test_a_batch_is_as_late_as_what_is_left_of_it() -> None:
+    """Lookups by time and retention go by its header, and by the segment's index."""
+    harness = Harness(**CONFIG)
+    harness.create("c", cleanup_policy="compact", segment_bytes="300")
+    builder = BatchBuilder()
+    builder.append(WALL_MS, b"stays", b"v")
+    builder.append(WALL_MS + 500, b"goes", b"v")
+    harness.produce("c", builder.build())
+    for _ in range(8):
+        builder.clear()
+        builder.append(WALL_MS + 100, b"goes", b"v" * 100)
+        harness.produce("c", builder.build())
+    compacted(harness)
+    log = log_of(harness)
+    header, _ = next(iter(log.batches()))
+    assert (header.record_count, header.max_timestamp) == (1, WALL_MS)
+    assert log.segments[0].max_timestamp < WALL_MS + 500
+
+
+def test_keys_of_one_pass_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits on everything that grows: what is behind waits, and the next pass goes on there."""
+    harness = Harness(**CONFIG)
+    harness.create("c", cleanup_policy="compact", segment_bytes="600")
+    fill(harness, random.Random(1), 60, keys=40)
+    log = log_of(harness)
+    before = records(log)
+    monkeypatch.setattr(cleaner, "KEY_BYTES_MAX", 1_500)
+    kept = cleaner.Kept({}, [])
+    for _ in cleaner._map_keys(log.segments[:-1], kept, cleaner._Ended(log, log.end.offset, 0)):
+        pass
+    assert 0 < len(kept.segments) < len(log.segments) - 1
+    compacted(harness)
+    assert latest(records(log)) == latest(before)
+    assert len(records(log)) < len(before)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_a_power_cut_while_compacting_loses_nothing(block: int) -> None:
+    """L10: before the swap the old ones stand, after it the new."""
+    for seed in range(block * 15, block * 15 + 15):
+        rng = random.Random(seed)
+        disk = ShadowFiles(rng)
+        harness = Harness(disk, FakeEnv(), **CONFIG)
+        harness.create("c", cleanup_policy="compact", segment_bytes="500")
+        fill(harness, rng, 25, keys=4)
+        before, end = latest(records(log_of(harness))), log_of(harness).end.offset
+        for _ in range(3):
+            disk.fail_at = disk.calls + rng.randrange(1, 40)
+            with contextlib.suppress(Crash):
+                compacted(harness)
+            disk = disk.after_crash()
+            harness = Harness(disk, FakeEnv(), **CONFIG)
+            assert latest(records(log_of(harness))) == before
+            assert log_of(harness).end.offset == end
+
+
+def commit(harness: Harness, group: str, offset: int) -> None:
+    part = OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_metadata="m"
+    )
+    request = OffsetCommitRequest(
+        group_id=group, topics=[OffsetCommitRequestTopic(name="t", partitions=[part])]
+    )
+    answer = harness.ask(request, OffsetCommitResponse, 9)
+    assert answer.topics[0].partitions[0].error_code == 0
+
+
+def committed(harness: Harness, group: str) -> int:
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None)])
+    answer = harness.ask(request, OffsetFetchResponse, 9)
+    return answer.groups[0].topics[0].partitions[0].committed_offset
+
+
+def test_consumer_offsets_do_not_grow_without_bound() -> None:
+    """The node compacts `__consumer_offsets` by itself, and a restart finds every commit (G9)."""
+    harness = Harness(offsets_topic_num_partitions=1, offsets_topic_segment_bytes=4_000, **CONFIG)
+    harness.create("t")
+    sizes: list[int] = []
+    for turn in range(12):
+        for i in range(60):
+            commit(harness, f"g{i % 5}", turn * 1000 + i)
+        harness.env.advance(15_000)
+        sizes.append(log_of(harness, "__consumer_offsets").size)
+    assert max(sizes) < 16_000
+    for _ in range(2):
+        harness = harness.restarted(clean=False)
+        assert [committed(harness, f"g{i}") for i in range(5)] == [11055 + i for i in range(5)]

@@ -1,0 +1,138 @@
+"""A disk that is quite full: what frees space works all the same, and refusals say what it is."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from kohort.broker.log.directory import RESERVE, TOPICS_FILE, DataDirectory
+from kohort.broker.log.files import Buffer, LogFile, MemoryFile, MemoryFiles
+from kohort.broker.state.topics import Topic
+from kohort.errors import BrokerError, ErrorCode
+from kohort.wire.messages.delete_records_request import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from kohort.wire.messages.delete_records_response import DeleteRecordsResponse
+from tests.broker.harness import FakeEnv, Harness, batch_of
+
+DISK_BYTES = 400_000
+
+
+class SmallFile(MemoryFile):
+    """A file on a `SmallDisk`."""
+
+    def __init__(self, path: str, disk: SmallDisk) -> None:
+        super().__init__(path)
+        self._disk = disk
+
+    def append(self, buffers: Sequence[Buffer]) -> None:
+        """As on a disk: what there is room for is written before the error."""
+        data = b"".join(buffers)
+        room = max(0, self._disk.room)
+        super().append([data[:room]])
+        if len(data) > room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class SmallDisk(MemoryFiles):
+    """A data directory with room for `DISK_BYTES`."""
+
+    @property
+    def room(self) -> int:
+        return DISK_BYTES - sum(file.size for file in self._files.values())
+
+    def open(self, path: str, *, create: bool = False) -> LogFile:
+        if path not in self._files and create:
+            self._files[path] = SmallFile(path, self)
+        return super().open(path)
+
+    def fill(self) -> None:
+        """By somebody else."""
+        self.open("stuff", create=True).append([bytes(self.room)])
+
+
+def full(**config: Any) -> tuple[Harness, SmallDisk]:
+    """A broker with a topic of three segments, and no room left."""
+    disk = SmallDisk()
+    harness = Harness(disk, FakeEnv(), **{"durability": "os", "log_segment_bytes": 2_000, **config})
+    harness.create("t")
+    for _ in range(3):
+        assert harness.produce("t", batch_of([b"v" * 1_500])).error_code == 0
+    disk.fill()
+    assert harness.produce("t", batch_of([b"v"])).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    return harness, disk
+
+
+def topic_of(harness: Harness) -> Topic:
+    found = harness.state.topics.get("t")
+    assert found is not None
+    return found
+
+
+def test_a_topic_can_be_deleted() -> None:
+    """Whoever is on call does just that; refused, nothing would be left but `rm`."""
+    harness, disk = full()
+    harness.state.topics.delete(topic_of(harness))
+    assert not any(name.startswith("t-") for name in disk.list(""))
+    assert disk.room > 4_000
+    again = DataDirectory.open(disk, "c", durable=True)
+    assert not again.registry.topics
+    assert not again.registry.deleting
+    harness.create("next")
+    assert harness.produce("next", batch_of([b"v"])).error_code == 0
+
+
+def test_retention_can_be_made_shorter() -> None:
+    harness, _ = full()
+    topic = topic_of(harness)
+    harness.state.topics.configure(topic, {"retention.ms": "1"})
+    harness.env.advance(10 * 60_000)
+    assert harness.produce("t", batch_of([b"v"])).error_code == 0
+
+
+def test_records_can_be_deleted() -> None:
+    harness, disk = full()
+    parts = [DeleteRecordsPartition(partition_index=0, offset=2)]
+    asked = DeleteRecordsRequest(
+        topics=[DeleteRecordsTopic(name="t", partitions=parts)], timeout_ms=1_000
+    )
+    answer = harness.ask(asked, DeleteRecordsResponse, 2)
+    assert answer.topics[0].partitions[0].error_code == 0
+    assert disk.read_all("log-start-offset-checkpoint")
+
+
+def test_what_takes_space_is_refused_in_words_and_leaves_the_reserve(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    harness, disk = full()
+    kept, before = disk.read_all(RESERVE), disk.read_all(TOPICS_FILE)
+    for _ in range(2):
+        with pytest.raises(BrokerError) as error:
+            harness.state.topics.create("more", 1, {})
+    assert caplog.text.count("cannot write topics.json: [Errno 28] No space left") == 1
+    assert error.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert "cannot write to its disk: No space left on device; free some space" in str(error.value)
+    assert "Errno" not in str(error.value)
+    assert (disk.read_all(RESERVE), disk.read_all(TOPICS_FILE)) == (kept, before)
+
+
+def test_the_reserve_is_taken_again_when_there_is_room() -> None:
+    harness, disk = full()
+    topic = topic_of(harness)
+    harness.state.topics.configure(topic, {"retention.ms": "123456789"})
+    disk.fill()  # what was left of the reserve is somebody else's now
+    disk.remove("stuff")
+    harness.state.write_checkpoint()
+    assert len(disk.read_all(RESERVE) or b"") >= 64 << 10
+
+
+def test_a_broker_in_memory_reserves_nothing() -> None:
+    disk = SmallDisk()
+    Harness(disk, FakeEnv(), durability="memory")
+    assert RESERVE not in disk.list("")

@@ -1,0 +1,70 @@
+"""`kohort failed redrive` at work: look first, ask, send, go on, cancel."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from kohort.cli.dlq.redrive import redrive
+from tests.clusters import Cluster
+from tests.retry.test_redrive import Failures
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with Cluster(group_initial_rebalance_delay_ms=0) as running:
+        yield running
+
+
+@pytest.fixture
+def failures(cluster) -> Failures:
+    return Failures(cluster)
+
+
+def run(failures: Failures, *arguments: str, answer: str = ""):
+    common = ["--topic", failures.topic, "--group", "billing", "-b", failures.cluster.bootstrap]
+    return CliRunner().invoke(redrive, [*common, *arguments], input=answer)
+
+
+def test_a_dry_run_sends_nothing(failures) -> None:
+    done = run(failures, "--dry-run", "--reason", "odd", "-o", "json")
+    assert done.exit_code == 0, done.output
+    said = json.loads(done.output)
+    assert (said["would_send"], said["not_chosen"]) == (15, 15)
+    assert failures.entry() == []
+
+
+def test_it_asks_before_it_sends(failures) -> None:
+    refused = run(failures, "--id", "r1", answer="n\n")
+    assert refused.exit_code == 1
+    assert "send these 30 records back?" in refused.output
+    assert failures.entry() == []
+    done = run(failures, "--id", "r1", answer="y\n")
+    assert done.exit_code == 0, done.output
+    assert "redrive r1: 30 sent" in done.output
+    assert len(failures.entry()) == 30
+    again = run(failures, "--id", "r1", "--yes")
+    assert "0 would be sent" in again.output
+    assert "nothing was sent: redrive r1 has been through all that failed" in again.output
+    other = run(failures, "--reason", "unheard", "--yes")
+    assert "nothing was sent: no failure is as asked; `kohort failed list`" in other.output
+    assert run(failures, "--id", "r1", "--cancel").output.startswith("redrive r1 is forgotten")
+
+
+def test_edit_and_offsets(failures, tmp_path) -> None:
+    file = tmp_path / "mend.py"
+    file.write_text("def edit(key, value, headers):\n    return key, b'mended', headers\n")
+    done = run(failures, "--offsets", "1:0-3", "--edit", str(file), "--rate", "1000", "--yes")
+    assert done.exit_code == 0, done.output
+    assert [r.value for r in failures.entry()] == [b"mended"] * 4
+
+
+def test_refusals(failures, tmp_path) -> None:
+    assert "write PARTITION:FROM-TO" in run(failures, "--offsets", "x").output
+    assert "--cancel needs the --id" in run(failures, "--cancel").output
+    empty = tmp_path / "empty.py"
+    empty.write_text("")
+    error = run(failures, "--edit", str(empty)).exception
+    assert "has no function edit" in str(error)

@@ -1,0 +1,217 @@
+"""`kohort group`: Kafka's columns, members with their assignment, lag that is never guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from kohort import Consumer
+from kohort.testing import Cluster
+from tests.cli.conftest import Run
+
+LAG_COLUMNS = [
+    "GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID",
+    "HOST", "CLIENT-ID",
+]  # fmt: skip
+
+
+@contextmanager
+def member(cluster: Cluster, group: str, topic: str) -> Iterator[Consumer]:
+    """A member that has its partitions and has read all that stands in them."""
+    with Consumer(
+        bootstrap_servers=cluster.bootstrap, group_id=group, client_id="till",
+        auto_offset_reset="earliest",
+    ) as consumer:  # fmt: skip
+        consumer.subscribe([topic])
+        while not consumer.assignment():
+            consumer.poll(0.2)
+        ends = consumer.end_offsets(list(consumer.assignment()))
+        while any(consumer.position(partition) < end for partition, end in ends.items()):
+            consumer.poll(0.2)
+        yield consumer
+
+
+@pytest.fixture
+def orders(kohort: Run) -> str:
+    kohort("topic", "create", "orders", "-p", "2", "--if-not-exists")
+    return "orders"
+
+
+def test_a_group_with_a_member(kohort: Run, cluster: Cluster, orders: str) -> None:
+    with member(cluster, "active", orders) as consumer:
+        kohort("produce", orders, "-p", "1", stdin=b"a\nb\nc\n")
+        while consumer.position((orders, 1)) < 3:
+            consumer.poll(0.2)
+        consumer.commit()
+        kohort("produce", orders, "-p", "1", stdin=b"d\n")
+
+        lag = kohort("group", "lag", "active").lines
+        assert lag[0].split() == LAG_COLUMNS
+        first, second = (line.split() for line in lag[1:])
+        assert first[:6] == ["active", orders, "0", "0", "0", "0"]
+        assert second[:6] == ["active", orders, "1", "3", "4", "1"]
+        assert second[6].startswith("till-")
+        assert second[7:] == ["/127.0.0.1", "till"]
+
+        (row,) = [
+            r for r in kohort("group", "list", "-o", "json").json["rows"] if r["group"] == "active"
+        ]
+        assert set(row) == {"group", "state", "type", "protocol", "members", "coordinator"}
+        assert (row["state"], row["type"], row["members"]) == ("Stable", "classic", 1)
+        assert row["protocol"] == "range"
+
+        (group,) = kohort("group", "describe", "active", "-o", "json").json["groups"]
+        assert set(group) == {
+            "group", "state", "type", "protocol_type", "assignment_strategy", "coordinator", "lag",
+            "group_epoch", "target_assignment_epoch", "members", "partitions",
+        }  # fmt: skip
+        assert group["lag"] == 1
+        (only,) = group["members"]
+        assert set(only) == {
+            "consumer_id", "group_instance_id", "client_id", "host", "topics", "assignment",
+            "type", "rack", "pattern", "epoch", "target_assignment",
+        }  # fmt: skip
+        assert only["assignment"] == [
+            {"topic": orders, "partition": 0}, {"topic": orders, "partition": 1},
+        ]  # fmt: skip
+        text = kohort("group", "describe", "active").out
+        assert "orders(0,1)" in text
+        assert len(kohort("group", "describe", "active", "-o", "csv").lines) == 2
+        assert len(kohort("group", "describe", "active", "active", "-o", "jsonl").lines) == 1
+
+    (group,) = kohort("group", "describe", "active", "-o", "json").json["groups"]
+    assert (group["state"], group["members"]) == ("Empty", [])
+
+
+def test_lag_that_fails_a_check(kohort: Run, orders: str) -> None:
+    """Exit code 3 when a partition has more than allowed, and the partition is named."""
+    kohort("consume", orders, "-g", "checked", "--from-beginning", "--until-end")
+    kohort("produce", orders, "-p", "0", stdin=b"x\ny\n")
+    assert kohort("group", "lag", "checked", "--fail-above", "2").code == 0
+    ran = kohort("group", "lag", "checked", "--fail-above", "1", "-o", "json")
+    assert ran.code == 3
+    assert "lag of group checked on orders-0 is 2, more than 1 is not allowed" in ran.err
+    assert ran.json["rows"][0]["lag"] == 2
+
+
+def test_what_is_not_known_is_a_dash(kohort: Run, cluster: Cluster, orders: str) -> None:
+    """Nothing committed yet: no offset and no lag, and the check fails. Never a 0."""
+    with member(cluster, "fresh", orders):
+        rows = kohort("group", "lag", "fresh", "-o", "json").json["rows"]
+        assert [(r["current_offset"], r["lag"]) for r in rows] == [(None, None)] * 2
+        assert kohort("group", "lag", "fresh").lines[1].split()[3] == "-"
+        ran = kohort("group", "lag", "fresh", "--fail-above", "100")
+        assert ran.code == 3
+        assert "is unknown" in ran.err
+
+
+def test_a_partition_that_its_leader_cannot_read_is_a_dash(
+    kohort: Run, cluster: Cluster, orders: str
+) -> None:
+    """One partition on a broken disk, or one leader that hangs, does not end the command."""
+    kohort("produce", orders, "-p", "1", stdin=b"a\n")
+    kohort("consume", orders, "-g", "offline", "--from-beginning", "--until-end")
+    error = "UNKNOWN_SERVER_ERROR"  # of KAFKA_STORAGE_ERROR it hopes for so long as LEADER_S
+    with cluster.faults.fail("ListOffsets", error, topic=orders, partition=0, times=1_000):
+        rows = kohort("group", "lag", "offline", "-o", "json").json["rows"]
+        assert [(r["partition"], r["lag"]) for r in rows] == [(0, None), (1, 0)]
+        assert kohort("group", "describe", "offline").code == 0
+        (_, first, second) = kohort("topic", "describe", orders, "-o", "csv").lines
+        assert (first.endswith(",,"), second.endswith(",,")) == (True, False)
+
+
+def test_offsets_of_a_deleted_topic_do_not_end_the_command(kohort: Run) -> None:
+    kohort("topic", "create", "short-lived")
+    kohort("produce", "short-lived", stdin=b"a\n")
+    kohort("consume", "short-lived", "-g", "left", "--from-beginning", "--until-end")
+    kohort("topic", "delete", "short-lived", "--execute")
+    assert kohort("group", "lag", "left").code == 0
+    assert kohort("group", "lag", "--all").code == 0
+
+
+def test_an_unknown_group_is_told_with_the_nearest(kohort: Run, orders: str) -> None:
+    kohort("consume", orders, "-g", "billing", "--from-beginning", "--until-end")
+    before = kohort("group", "list").out
+    for command in ("lag", "describe"):
+        ran = kohort("group", command, "biling")
+        assert (ran.code, ran.out) == (1, "")
+        assert "there is no group 'biling'. Did you mean 'billing'?" in ran.err
+    assert kohort("group", "list").out == before
+    assert kohort("group", "lag").code == 2
+    assert kohort("group", "lag", "billing", "--all").code == 2
+
+
+def test_groups_by_state(kohort: Run, cluster: Cluster, orders: str) -> None:
+    with member(cluster, "stable", orders):
+        stable = [r.split()[0] for r in kohort("group", "list", "--state", "stable").lines[1:]]
+        assert stable == ["stable"]
+        empty = kohort("group", "list", "--state", "Empty", "-o", "jsonl").out
+        assert '"stable"' not in empty
+
+
+def test_a_group_is_set_back_only_without_members_and_when_told_to(
+    kohort: Run, cluster: Cluster
+) -> None:
+    """`--to` takes what `consume --offset` takes; nothing is changed without `--execute`."""
+    kohort("topic", "create", "bills", "-p", "2")
+    kohort("produce", "bills", "--partition", "1", stdin=b"a\nb\nc\n")
+    with member(cluster, "setter", "bills") as consumer:
+        while consumer.position(("bills", 1)) < 3:
+            consumer.poll(0.2)
+        consumer.commit()
+        refused = kohort("group", "reset", "setter", "--to", "earliest", "--execute")
+        assert refused.code == 1
+        assert "has members (1)" in refused.err
+    back = ("group", "reset", "setter", "--to", "-2", "--topic", "bills:1", "-o", "csv")
+    told = kohort(*back)
+    assert told.lines[1:] == ["setter,bills,1,3,1,2,0"]
+    assert "nothing was changed; add --execute" in told.err
+    assert kohort("group", "lag", "setter", "-o", "csv").lines[2].startswith("setter,bills,1,3,3,0")
+    assert kohort(*back, "--execute").err == ""
+    assert kohort("group", "lag", "setter", "-o", "csv").lines[2].startswith("setter,bills,1,1,3,2")
+    ahead = kohort("group", "reset", "setter", "--to", "@-0s", "-o", "csv")
+    assert [line.split(",")[4:] for line in ahead.lines[1:]] == [["0", "0", "0"], ["3", "0", "2"]]
+    for args, code, said in (
+        (("setter", "--to", "soon"), 2, "--to 'soon': write earliest"),
+        (("setter", "--to", "9"), 1, "offset 9 is not in bills-0, which holds 0 to 0"),
+        (("setter", "--to", "0", "--topic", "bills:7"), 1, "no partition '7'; it has 2"),
+        (("seter", "--to", "0"), 1, "Did you mean 'setter'?"),
+    ):
+        ran = kohort("group", "reset", *args)
+        assert ran.code == code
+        assert said in ran.err
+
+
+def test_an_unknown_group_does_not_hide_the_others(
+    kohort: Run, cluster: Cluster, orders: str
+) -> None:
+    """What is known is shown, what is not is said, and the exit code tells a script."""
+    with member(cluster, "known", orders) as consumer:
+        consumer.commit()
+        for command in ("lag", "describe"):
+            ran = kohort("group", command, "knwon", "known", "-o", "jsonl")
+            assert ran.code == 4
+            assert '"known"' in ran.out
+            assert "there is no group 'knwon'. Did you mean 'known'?" in ran.err
+        ran = kohort("group", "lag", "neither", "nor")
+        assert (ran.code, ran.out) == (1, "")
+        assert kohort("group", "lag", "known", "absent", "--fail-above", "0").code == 4
+
+
+def test_a_group_without_members_is_deleted_with_its_offsets(
+    kohort: Run, cluster: Cluster, orders: str
+) -> None:
+    with member(cluster, "old", orders) as consumer:
+        consumer.commit()
+        refused = kohort("group", "delete", "old", "--execute")
+        assert refused.code == 1
+        assert "has members (1), which may still commit; stop them first" in refused.err
+    looked = kohort("group", "delete", "old")
+    assert looked.out == "would delete old: 2 committed offsets\n"
+    assert "nothing was changed" in looked.err
+    assert kohort("group", "delete", "old", "no-such", "--execute").code == 1
+    assert kohort("group", "lag", "old").code == 0, "all that were named, or none"
+    assert kohort("group", "delete", "old", "--execute").out == "deleted old: 2 committed offsets\n"
+    assert "no group 'old'" in kohort("group", "lag", "old").err

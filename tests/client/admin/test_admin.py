@@ -1,0 +1,292 @@
+"""The admin client against the embedded broker; and what scripted brokers make it do."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from kohort import (
+    Admin,
+    AsyncAdmin,
+    Consumer,
+    NewTopic,
+    OffsetAndMetadata,
+    Producer,
+    TopicPartition,
+)
+from kohort.errors import (
+    BrokerError,
+    ClosedError,
+    ConnectionFailedError,
+    GroupError,
+    UsageError,
+)
+from kohort.wire.messages.create_topics_response import CreatableTopicResult, CreateTopicsResponse
+from tests.client.scripted import CLOSE
+from tests.clusters import Cluster
+from tests.patience import PATIENCE_S, until
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with Cluster() as cluster:
+        yield cluster
+
+
+class Awaiting:
+    """An `AsyncAdmin` whose calls are waited for, so that tests need not know which face it is."""
+
+    def __init__(self, admin: AsyncAdmin, runner: asyncio.Runner) -> None:
+        self._admin, self._runner = admin, runner
+
+    def __getattr__(self, name: str):
+        call = getattr(self._admin, name)
+        return lambda *args, **given: self._runner.run(call(*args, **given))
+
+
+@pytest.fixture(params=["Admin", "AsyncAdmin"])
+def admin(request, cluster) -> Iterator[Admin | Awaiting]:
+    if request.param == "Admin":
+        with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            yield admin
+        return
+    with asyncio.Runner() as runner:
+        made = AsyncAdmin(bootstrap_servers=cluster.bootstrap)
+        yield Awaiting(made, runner)
+        runner.run(made.close())
+
+
+@pytest.fixture
+def topic(admin, request) -> str:
+    name = re.sub(r"\W", "-", request.node.name)
+    admin.create_topics([NewTopic(name, partitions=2)])
+    return name
+
+
+def fill(cluster, topic: str, count: int = 10, partition: int = 0) -> None:
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        for n in range(count):
+            producer.send(topic, b"%d" % n, partition=partition, timestamp_ms=1_000 + n)
+
+
+def soon(check) -> None:
+    """Apache Kafka's brokers learn of topics a little after the controller has answered."""
+    until(check)
+
+
+def test_topics_are_created_listed_described_extended_deleted(admin):
+    made = admin.create_topics([NewTopic("a", 3, configs={"retention.ms": "1000"}), "b"])
+    assert made["a"].partition_count == 3
+    assert {t.name for t in admin.list_topics()} >= {"a", "b"}
+    described = admin.describe_topics(["a"])["a"]
+    assert [p.partition for p in described.partitions] == [0, 1, 2]
+    assert all(p.leader >= 0 for p in described.partitions)
+    admin.create_partitions({"a": 5})
+    soon(lambda: len(admin.describe_topics(["a"])["a"].partitions) == 5)
+    admin.delete_topics(["a", "b"])
+    soon(lambda: not {t.name for t in admin.list_topics()} & {"a", "b"})
+
+
+def test_errors_name_every_object_that_failed(admin, topic):
+    with pytest.raises(BrokerError, match="TOPIC_ALREADY_EXISTS") as caught:
+        admin.create_topics([topic, "fresh"])
+    assert topic in str(caught.value)
+    assert "1 of 2" in str(caught.value) or caught.value.code == 36
+    soon(lambda: "fresh" in {t.name for t in admin.list_topics()})
+    for call in (
+        lambda: admin.describe_topics(["missing"]),
+        lambda: admin.delete_topics(["missing"]),
+        lambda: admin.create_partitions({"missing": 4}),
+        lambda: admin.describe_configs("missing"),
+        lambda: admin.alter_configs("missing", {"retention.ms": "1"}),
+        lambda: admin.list_offsets({TopicPartition("missing", 0): "latest"}),
+    ):
+        with pytest.raises(BrokerError, match="UNKNOWN_TOPIC_OR_PARTITION"):
+            call()
+    with pytest.raises(UsageError, match="no partition 9"):
+        admin.list_offsets({TopicPartition(topic, 9): "latest"})
+
+
+def test_validate_only_creates_nothing(admin):
+    admin.create_topics(["only-asked"], validate_only=True)
+    assert "only-asked" not in {t.name for t in admin.list_topics()}
+
+
+def test_configurations_are_changed_one_by_one(admin, topic):
+    before = admin.describe_configs(topic)
+    assert before["retention.ms"].is_default
+    admin.alter_configs(topic, {"retention.ms": "5000", "segment.bytes": "1048576"})
+    admin.alter_configs(topic, {"segment.bytes": None})
+    after = admin.describe_configs(topic)
+    assert (after["retention.ms"].value, after["retention.ms"].source) == ("5000", "topic")
+    assert after["segment.bytes"].value == before["segment.bytes"].value
+    with pytest.raises(BrokerError):
+        admin.alter_configs(topic, {"no.such.key": "1"})
+    node_id = admin.describe_cluster().nodes[0].node_id
+    assert admin.describe_configs(str(node_id), broker=True)
+    with pytest.raises(UsageError):
+        admin.describe_configs("x", broker=True)
+
+
+def test_offsets_by_name_and_time(admin, cluster, topic):
+    fill(cluster, topic)
+    tp, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    assert admin.list_offsets({tp: "latest", other: "latest"})[tp].offset == 10
+    assert admin.list_offsets({tp: "earliest"})[tp].offset == 0
+    assert admin.list_offsets({tp: 1_004})[tp][:2] == (4, 1_004)
+    assert admin.list_offsets({tp: 99_000})[tp].offset == -1
+    assert admin.list_offsets({tp: "max_timestamp"})[tp][:2] == (9, 1_009)
+
+
+def test_records_are_deleted_up_to_an_offset(admin, cluster, topic):
+    fill(cluster, topic)
+    tp = TopicPartition(topic, 0)
+    assert admin.delete_records({tp: 6}) == {tp: 6}
+    assert admin.list_offsets({tp: "earliest"})[tp].offset == 6
+    with pytest.raises(BrokerError, match="OFFSET_OUT_OF_RANGE"):
+        admin.delete_records({tp: 99})
+
+
+def test_group_offsets_are_set_listed_and_deleted(admin, cluster, topic):
+    tp, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    admin.alter_group_offsets("g1", {tp: 5, other: OffsetAndMetadata(7, "note")})
+    assert admin.list_group_offsets("g1") == {
+        tp: OffsetAndMetadata(5),
+        other: OffsetAndMetadata(7, "note"),
+    }
+    assert set(admin.list_group_offsets("g1", [other])) == {other}
+    assert "g1" in {g.group_id for g in admin.list_groups()}
+    assert admin.describe_groups(["g1"])["g1"].state == "Empty"
+    admin.delete_group_offsets("g1", [other])
+    assert set(admin.list_group_offsets("g1")) == {tp}
+    admin.delete_groups(["g1"])
+    assert admin.describe_groups(["g1"])["g1"].state == "Dead"
+    assert admin.list_group_offsets("g1") == {}
+    with pytest.raises(GroupError, match="GROUP_ID_NOT_FOUND"):
+        admin.delete_groups(["g1"])
+
+
+def test_a_group_shows_its_members_and_refuses_changes_while_it_has_some(admin, cluster, topic):
+    from confluent_kafka import Consumer
+
+    consumer = Consumer(
+        {"bootstrap.servers": cluster.bootstrap, "group.id": "live", "client.id": "their-client"}
+    )
+    consumer.subscribe([topic])
+    while not consumer.assignment():
+        consumer.poll(0.05)
+    group = admin.describe_groups(["live"])["live"]
+    assert (group.state, group.protocol_type, group.protocol) == ("Stable", "consumer", "range")
+    (member,) = group.members
+    assert member.client_id == "their-client"
+    assert member.topics == (topic,)
+    assert set(member.assignment) == {TopicPartition(topic, 0), TopicPartition(topic, 1)}
+    assert [g.group_id for g in admin.list_groups(states=["Stable"])] == ["live"]
+    with pytest.raises(GroupError, match="NON_EMPTY_GROUP"):
+        admin.delete_groups(["live"])
+    with pytest.raises(GroupError):
+        admin.alter_group_offsets("live", {TopicPartition(topic, 0): 1})
+    consumer.close()
+
+
+def test_the_cluster_is_described(admin, cluster):
+    described = admin.describe_cluster()
+    (node,) = described.nodes
+    assert f"{node.host}:{node.port}" == cluster.bootstrap
+    assert described.cluster_id
+
+
+def test_where_a_group_goes_on_is_reset(admin, cluster, topic):
+    """To a name or a time, of all that is committed or of some; past all records: the end."""
+    fill(cluster, topic)
+    fill(cluster, topic, 4, partition=1)
+    p0, p1, group = TopicPartition(topic, 0), TopicPartition(topic, 1), f"g-{topic}"
+    admin.alter_group_offsets(group, {p0: 9, p1: 3})
+    assert admin.reset_group_offsets(group, "earliest", [p1]) == {p1: 0}
+    assert {tp: at.offset for tp, at in admin.list_group_offsets(group).items()} == {p0: 9, p1: 0}
+    assert admin.reset_group_offsets(group, 1_006) == {p0: 6, p1: 4}
+    assert {tp: at.offset for tp, at in admin.list_group_offsets(group).items()} == {p0: 6, p1: 4}
+    assert admin.reset_group_offsets("nobody", "latest") == {}
+    with Consumer(bootstrap_servers=cluster.bootstrap, group_id=group) as consumer:
+        consumer.subscribe([topic])
+        consumer.poll(PATIENCE_S, max_records=1)
+        with pytest.raises(GroupError, match="does it have members"):
+            admin.reset_group_offsets(group, "earliest")
+
+
+def test_admin_calls_of_tasks_run_side_by_side_and_closing_ends_them(cluster):
+    """No call blocks the loop; cancelling one stops the waiting, and `close` what is under way."""
+
+    async def main() -> None:
+        async with AsyncAdmin(bootstrap_servers=cluster.bootstrap) as admin:
+            both = [admin.create_topics([name]) for name in ("side", "by")]
+            assert [list(made) for made in await asyncio.gather(*both)] == [["side"], ["by"]]
+        silent = AsyncAdmin(bootstrap_servers="127.0.0.1:1", default_api_timeout_ms=120_000)
+        waiting = [asyncio.create_task(silent.describe_cluster()) for _ in range(2)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting[0]
+        await silent.close()
+        with pytest.raises(ClosedError):
+            await waiting[1]
+        with pytest.raises(ClosedError, match="make a new one"):
+            await silent.list_topics()
+        await silent.close()
+
+    def threads() -> set[threading.Thread]:
+        return {t for t in threading.enumerate() if t.name.startswith("kohort-admin")}
+
+    others, started = threads(), time.monotonic()
+    asyncio.run(main())
+    assert time.monotonic() - started < 60
+    until(lambda: threads() <= others, "the end of its threads")
+
+
+def test_a_mutation_whose_answer_is_lost_is_not_repeated(broker):
+    broker.answers["CreateTopicsRequest"] = lambda r, call: CLOSE
+    with (
+        Admin(bootstrap_servers=broker.address) as admin,
+        pytest.raises(ConnectionFailedError),
+    ):
+        admin.create_topics(["t"])
+    assert len(broker.of("CreateTopicsRequest")) == 1
+
+
+def test_a_mutation_that_was_refused_for_now_is_tried_again(broker):
+    codes = [41, 0]  # NOT_CONTROLLER
+    broker.answers["CreateTopicsRequest"] = lambda r, call: CreateTopicsResponse(
+        topics=[CreatableTopicResult(name="t", error_code=codes.pop(0), num_partitions=1)]
+    )
+    with Admin(bootstrap_servers=broker.address, retry_backoff_ms=1) as admin:
+        assert admin.create_topics(["t"])["t"].partition_count == 1
+
+
+def test_what_is_refused_for_long_is_told_once_while_it_is_tried_on(broker, monkeypatch, caplog):
+    """A full disk: whoever waits a minute for `topic delete` learns why before it is over."""
+    monkeypatch.setattr("kohort.client.admin.calls.WARNED_MS", 0)
+    codes = [56, 56, 56, 0]  # KAFKA_STORAGE_ERROR
+    broker.answers["CreateTopicsRequest"] = lambda r, call: CreateTopicsResponse(
+        topics=[CreatableTopicResult(name="t", error_code=codes.pop(0), num_partitions=1)]
+    )
+    with Admin(bootstrap_servers=broker.address, retry_backoff_ms=1) as admin:
+        admin.create_topics(["t"])
+    told = [r.getMessage() for r in caplog.records if r.name == "kohort.client.admin"]
+    assert len(told) == 1
+    assert told[0].startswith("KAFKA_STORAGE_ERROR (56): creating topic 't'")
+    assert told[0].endswith("; it is tried on")
+
+
+def test_no_broker_is_said_in_time():
+    with (
+        Admin(bootstrap_servers="127.0.0.1:1", default_api_timeout_ms=200) as admin,
+        pytest.raises(ConnectionFailedError, match=r"127\.0\.0\.1:1"),
+    ):
+        admin.describe_cluster()
+    with pytest.raises(ClosedError):
+        admin.list_topics()

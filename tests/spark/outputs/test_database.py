@@ -1,0 +1,276 @@
+"""Staging, merge, fence and books in SQLite and PostgreSQL, without a JVM (spec 6.3, 6.4, 6.8)."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from kohort.client.producer.plan.transaction_requests import Identity
+from kohort.client.shared.transaction import EncodedBatch
+from kohort.errors import ConfigError
+from kohort.retry.store import ConstraintError, open_store
+from kohort.spark.outputs.database import BatchStore, open_batches, stage_file
+from kohort.spark.outputs.fence import Batch, Fence
+from kohort.spark.outputs.protocol import Attempt, Stored, Written
+from kohort.spark.outputs.staging import StageSpec, stage
+from kohort.spark.outputs.tables import TableOutput
+from kohort.spark.outputs.writing import kept
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'db.sqlite'}"
+    return request.getfixturevalue("database")
+
+
+class Query:
+    """A query with one table, as the driver and its tasks see it."""
+
+    def __init__(self, url: str, columns: list[str], ddl: str, **how: Any) -> None:
+        self.url = url
+        self.store = open_store(url)
+        with self.store.transaction() as cursor:
+            cursor.execute(ddl)
+        self.output = TableOutput(self.store.url, "t", **how)
+        self.columns = columns
+        self.batches = self.again()
+        self.batch_id = -1
+        self.next_attempt = 1
+
+    def again(self) -> BatchStore:
+        """A driver that starts."""
+        made = open_batches(self.url, "q", [(self.output, self.columns)])
+        made.prepare()
+        return made
+
+    def stage(self, *rows: tuple[Any, ...], types: pa.Schema | None = None) -> Attempt:
+        """One task attempt with these rows."""
+        merge = self.batches.merges[0]
+        names = [*merge.columns, *([self.output.deletes] if self.output.deletes else [])]
+        spec = StageSpec(
+            "t", self.batches.store.url, merge.stage, stage_file(self.batches), tuple(names)
+        )
+        table = pa.Table.from_pylist([dict(zip(self.columns, r, strict=True)) for r in rows], types)
+        attempt = self.next_attempt
+        self.next_attempt += 1
+        pieces = table.select(names).to_batches(max_chunksize=2) if rows else []
+        assert stage(spec, attempt, pieces) == len(rows)
+        return Attempt("t", attempt, len(rows))
+
+    def commit(self, *attempts: Attempt, identity: Identity | None = None) -> str:
+        self.batch_id += 1
+        batch = Batch("q", self.batch_id, "c1")
+        written = Written(staged=list(attempts))
+        return self.batches.commit(batch, self.batches.fence(), written, identity)
+
+    def rows(self, columns: str = "*") -> list[tuple[Any, ...]]:
+        return self.store.query(f"SELECT {columns} FROM t ORDER BY 1, 2")
+
+    def close(self) -> None:
+        self.store.close()
+        self.batches.store.close()
+
+
+COUNTS = "CREATE TABLE t (k INTEGER PRIMARY KEY, n INTEGER NOT NULL)"
+
+
+@pytest.fixture
+def upserts(url: str) -> Any:
+    made = Query(url, ["k", "n"], COUNTS, key=("k",), mode="upsert")
+    yield made
+    made.close()
+
+
+def test_exactly_the_attempts_that_count_are_merged(upserts: Query) -> None:
+    dead = upserts.stage((9, 9), (1, 9))
+    assert upserts.commit(upserts.stage((1, 1), (2, 2)), upserts.stage((3, 3))) == ""
+    assert upserts.rows() == [(1, 1), (2, 2), (3, 3)]
+    assert dead.rows == 2
+    upserts.batches.sweep()
+    assert upserts.commit(upserts.stage((1, 10)), upserts.stage()) == ""
+    assert upserts.rows() == [(1, 10), (2, 2), (3, 3)]
+    history = "SELECT batch_id, output, rows_read, rows_loaded, rows_deleted FROM "
+    assert upserts.store.query(history + "kohort_batch_history ORDER BY 1") == [
+        (0, "t", 3, 3, 0), (1, "t", 1, 1, 0)
+    ]  # fmt: skip
+
+
+def test_a_doubled_or_raced_batch_changes_nothing(upserts: Query) -> None:
+    before = upserts.batches.fence()
+    assert upserts.commit(upserts.stage((1, 1))) == ""
+    late = upserts.stage((1, 99), (5, 5))
+    batch, written = Batch("q", 0, "c1"), Written(staged=[late])
+    assert "another driver" in upserts.batches.commit(batch, before, written, None)
+    old = Stored(Fence(7, "c1"))
+    assert "another driver" in upserts.batches.commit(Batch("q", 8, "c1"), old, written, None)
+    assert upserts.rows() == [(1, 1)]
+    fence = upserts.batches.fence()
+    assert fence is not None
+    assert fence.fence == Fence(0, "c1")
+
+
+def test_staged_rows_that_vanished_are_noticed(upserts: Query) -> None:
+    attempt = upserts.stage((1, 1), (2, 2))
+    upserts.batches.sweep()
+    assert "2 are there" in upserts.commit(attempt)
+    assert upserts.rows() == []
+    assert upserts.batches.fence() is None
+
+
+def test_a_new_driver_drops_what_dead_ones_staged(upserts: Query) -> None:
+    upserts.stage((1, 1))
+    old = upserts.batches
+    upserts.batches = upserts.again()
+    assert upserts.commit(upserts.stage((2, 2))) == ""
+    assert upserts.rows() == [(2, 2)]
+    upserts.batches, new = old, upserts.batches
+    with pytest.raises(Exception, match=r"no such table|does not exist|unable to open"):
+        upserts.stage((5, 5))
+    old.store.close()
+    upserts.batches = new
+
+
+def test_two_rows_of_one_key_are_refused_without_an_order(upserts: Query) -> None:
+    attempts = [upserts.stage((1, 1)), upserts.stage((1, 2), (2, 2))]
+    with pytest.raises(ConstraintError, match=r"several rows .* \(k\) = \(1,\); say by order"):
+        upserts.commit(*attempts)
+    assert upserts.rows() == []
+
+
+def test_the_greatest_in_order_wins(url: str) -> None:
+    query = Query(url, ["k", "n"], COUNTS, key=("k",), mode="upsert", order=("n",))
+    assert query.commit(query.stage((1, 1), (1, 3)), query.stage((1, 2), (2, 5))) == ""
+    assert query.rows() == [(1, 3), (2, 5)]
+    query.close()
+
+
+def test_a_column_deletes(url: str) -> None:
+    ddl = "CREATE TABLE t (k INTEGER PRIMARY KEY, n INTEGER, at INTEGER)"
+    query = Query(
+        url, ["k", "n", "gone", "at"], ddl,
+        key=("k",), mode="upsert", deletes="gone", order=("at",),
+    )  # fmt: skip
+    query.commit(query.stage((1, 1, False, 1), (2, 2, None, 1), (3, 3, False, 1)))
+    assert query.rows("k, n") == [(1, 1), (2, 2), (3, 3)]
+    assert (
+        query.commit(
+            query.stage((1, 0, True, 2), (2, 0, True, 2), (2, 22, False, 3), (9, 0, True, 2))
+        )
+        == ""
+    )
+    assert query.rows("k, n") == [(2, 22), (3, 3)]
+    books = query.store.query(
+        "SELECT rows_read, rows_loaded, rows_deleted FROM kohort_batch_history WHERE batch_id = 1"
+    )
+    assert books == [(4, 1, 1)]
+    query.close()
+
+
+def test_replace_makes_the_batch_the_table(url: str) -> None:
+    query = Query(url, ["k", "n"], COUNTS, mode="replace")
+    query.commit(query.stage((1, 1), (2, 2)))
+    assert query.commit(query.stage((2, 20), (3, 3))) == ""
+    assert query.rows() == [(2, 20), (3, 3)]
+    query.close()
+
+
+def test_append_inserts_and_a_broken_constraint_undoes_the_batch(url: str) -> None:
+    query = Query(url, ["k", "n"], COUNTS)
+    assert query.commit(query.stage((1, 1))) == ""
+    with pytest.raises(ConstraintError):
+        query.commit(query.stage((2, 2)), query.stage((1, 5)))
+    assert query.rows() == [(1, 1)]
+    fence = query.batches.fence()
+    assert fence is not None
+    assert fence.fence.batch_id == 0
+    query.close()
+
+
+def test_values_of_every_type_arrive(url: str) -> None:
+    at = datetime.datetime(2026, 1, 2, 3, 4, 5, 678900, tzinfo=datetime.UTC)
+    schema = pa.schema(
+        [("k", pa.int32()), ("f", pa.float64()), ("b", pa.bool_()), ("s", pa.string()),
+         ("raw", pa.binary()), ("d", pa.date32()), ("at", pa.timestamp("us", tz="UTC")),
+         ("m", pa.decimal128(10, 2)), ("l", pa.list_(pa.int64()))]
+    )  # fmt: skip
+    rows = [
+        (1, 0.1, True, "", b"", datetime.date(2026, 1, 2), at, decimal.Decimal("12.30"), [1, 2]),
+        (2, float("inf"), False, 'a "b",\n\\. ü\u2028', b"\x00\xff\\", None, None, None, []),
+        (3, None, None, None, None, None, None, None, None),
+    ]
+    types = {
+        "sqlite": "s TEXT, raw BLOB, d TEXT, at TEXT, m TEXT, l TEXT",
+        "postgresql": "s TEXT, raw BYTEA, d DATE, at TIMESTAMPTZ, m NUMERIC, l JSONB",
+    }[url.split(":")[0]]
+    query = Query(
+        url, schema.names, f"CREATE TABLE t (k INTEGER, f DOUBLE PRECISION, b BOOLEAN, {types})"
+    )
+    assert query.commit(query.stage(*rows, types=schema)) == ""
+    found = query.rows()
+    if url.startswith("postgresql"):
+        assert found == rows
+    else:
+        text = (1, 0.1, 1, "", b"", "2026-01-02", "2026-01-02 03:04:05.678900Z", "12.30", "[1, 2]")
+        assert found == [text, (*rows[1][:2], 0, *rows[1][3:8], "[]"), rows[2]]
+    query.close()
+
+
+def test_what_does_not_fit_is_refused_before_a_task_runs(url: str) -> None:
+    query = Query(url, ["k", "n"], "CREATE TABLE t (k INTEGER, n INTEGER)")
+    store_url = query.store.url
+    for output, columns, text in [
+        (TableOutput(store_url, "absent"), ["k"], "absent cannot be used.*Create it"),
+        (TableOutput(store_url, "t"), ["k", "x"], "no column x; it has k, n"),
+        (TableOutput(store_url, "t", ("k",), "upsert"), ["k", "n"], "CREATE UNIQUE INDEX"),
+    ]:
+        made = open_batches(url, "other", [(output, columns)])
+        with pytest.raises(ConfigError, match=text):
+            made.prepare()
+        made.store.close()
+    query.close()
+
+
+def test_the_outbox_lives_until_the_transaction_has_ended(upserts: Query) -> None:
+    store, batches = upserts.store, upserts.batches
+    sent = [EncodedBatch("a", n % 2, n + 1, b"payload %d" % n) for n in range(3)]
+    assert list(kept(store, "q", 7, iter(sent))) == sent
+    list(kept(store, "q", 8, iter(sent[:1])))
+    identity = Identity("kohort.spark.q", 5, 3)
+    batch = Batch("q", 0, "c1")
+    written = Written(staged=[upserts.stage((1, 1))], outbox=[7], records={"a": 6})
+    assert batches.commit(batch, None, written, identity) == ""
+    stored = batches.fence()
+    assert stored == Stored(Fence(0, "c1"), identity, (7,), False)
+    assert list(batches.outbox(stored.outbox)) == sent
+    batches.ended(batch)
+    stored = batches.fence()
+    assert stored is not None
+    assert stored.ended
+    assert store.query("SELECT count(*) FROM kohort_outbox") == [(0,)]
+
+
+def test_a_commit_whose_answer_is_lost_is_looked_up(
+    upserts: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The transaction went through, and the connection was lost before anybody heard of it."""
+    from kohort.retry.store import StoreBusyError
+    from kohort.spark.outputs import database
+
+    monkeypatch.setattr(database.time, "sleep", lambda _s: None)
+    real = upserts.batches._commit
+    answers: list[str] = []
+
+    def lost(*args: Any) -> str:
+        answers.append(real(*args))
+        raise StoreBusyError("connection lost")
+
+    monkeypatch.setattr(upserts.batches, "_commit", lost)
+    assert upserts.commit(upserts.stage((1, 1))) == ""
+    assert answers == [""]
+    assert upserts.rows() == [(1, 1)]

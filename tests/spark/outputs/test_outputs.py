@@ -1,0 +1,256 @@
+"""Exactly-once outputs in a real Spark session (spec 6.3, 6.4; the kills are in test_kills.py)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kohort import Consumer
+from kohort.client.common.types import TopicPartition
+from kohort.client.producer.plan.partitioner import for_key
+from kohort.errors import ConfigError, UsageError
+from kohort.records import Record
+from kohort.retry.store import Store, open_store
+from kohort.spark import BatchFunction, to_outputs, to_table, to_topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from kohort.testing import Cluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+numbers = itertools.count()
+
+
+class Stream:
+    """Numbers in a topic, as a stream of rows; queries over it with a checkpoint of their own."""
+
+    def __init__(
+        self, spark: SparkSession, cluster: Cluster, source: str, send: Any, directory: Path
+    ) -> None:
+        self.spark, self.cluster, self.source, self._send = spark, cluster, source, send
+        self.directory = directory
+        self.checkpoint = directory / "checkpoint"
+        self.name = f"q{next(numbers)}"
+
+    def send(self, *values: object) -> None:
+        self._send(self.source, *((n % 2, None, str(v).encode()) for n, v in enumerate(values)))
+
+    def rows(self) -> DataFrame:
+        return (
+            self.spark.readStream.format("kohort")
+            .option("kafka.bootstrap.servers", self.cluster.bootstrap)
+            .options(subscribe=self.source, startingOffsets="earliest")
+            .load()
+            .selectExpr("CAST(CAST(value AS STRING) AS INT) AS n")
+        )
+
+    def totals(self) -> DataFrame:
+        rows = self.rows()
+        rows = rows.groupBy((rows["n"] % 3).alias("k"))
+        return rows.agg({"n": "sum", "*": "count"}).selectExpr(
+            "k", "`sum(n)` AS total", "`count(1)` AS c"
+        )
+
+    def run(self, frame: DataFrame, function: BatchFunction, output_mode: str = "append") -> None:
+        """Everything that is there, in one run of the query."""
+        writer = frame.writeStream.foreachBatch(function).outputMode(output_mode)
+        writer = writer.queryName(self.name) if self.name else writer
+        writer = writer.option("checkpointLocation", str(self.checkpoint))
+        try:
+            writer.trigger(availableNow=True).start().awaitTermination()
+        finally:
+            function.close()
+
+    def forget_last_commit(self) -> None:
+        """As if the driver had died before Spark's commit log."""
+        commits = sorted((self.checkpoint / "commits").glob("[0-9]*"), key=lambda p: int(p.name))
+        commits[-1].unlink()
+
+
+@pytest.fixture
+def stream(
+    spark: SparkSession, cluster: Cluster, topic: Callable[..., str], produce: Any, tmp_path: Path
+) -> Stream:
+    return Stream(spark, cluster, topic(name="numbers"), produce, tmp_path)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    made = open_store(f"sqlite:///{tmp_path / 'db.sqlite'}")
+    yield made
+    made.close()
+
+
+def create(store: Store, ddl: str) -> None:
+    with store.transaction() as cursor:
+        cursor.execute(ddl)
+
+
+def records(cluster: Cluster, topic: str) -> list[Record]:
+    with Consumer(
+        bootstrap_servers=cluster.bootstrap, isolation_level="read_committed",
+        auto_offset_reset="earliest", enable_auto_commit=False,
+    ) as consumer:  # fmt: skip
+        at = [TopicPartition(topic, p) for p in range(3)]
+        consumer.assign(at)
+        ends = consumer.end_offsets(at)
+        found: list[Record] = []
+        while any(consumer.position(tp) < end for tp, end in ends.items()):
+            found += consumer.poll(1)
+        return found
+
+
+def test_update_mode_upserts_and_a_replay_changes_nothing(stream: Stream, store: Store) -> None:
+    """A replay of a stateful batch is skipped, and its state is written all the same."""
+    create(store, "CREATE TABLE t (k INTEGER PRIMARY KEY, total INTEGER, c INTEGER)")
+    function = to_table(store.url, "t", key=("k",))
+    stream.send(1, 2, 3, 4)
+    stream.run(stream.totals(), function, "update")
+    stream.forget_last_commit()
+    stream.send(5)
+    stream.run(stream.totals(), function, "update")
+    stream.send(6, 7)
+    stream.run(stream.totals(), function, "update")
+    assert store.query("SELECT * FROM t ORDER BY k") == [(0, 9, 2), (1, 12, 3), (2, 7, 2)]
+    assert store.query("SELECT batch_id, rows_read FROM kohort_batch_history ORDER BY 1") == [
+        (0, 3), (1, 1), (2, 2)
+    ]  # fmt: skip
+
+
+def test_complete_mode_replaces_the_table(stream: Stream, store: Store) -> None:
+    create(store, "CREATE TABLE t (k INTEGER PRIMARY KEY, total INTEGER, c INTEGER)")
+    create(store, "INSERT INTO t VALUES (99, 0, 0)")
+    stream.send(1, 2)
+    function = to_table(store.url, "t", mode="replace")
+    stream.run(stream.totals(), function, "complete")
+    stream.send(4)
+    stream.run(stream.totals(), function, "complete")
+    assert store.query("SELECT * FROM t ORDER BY k") == [(1, 5, 2), (2, 2, 1)]
+
+
+def test_a_deleted_checkpoint_is_refused_with_what_to_do(stream: Stream, store: Store) -> None:
+    create(store, "CREATE TABLE t (n INTEGER)")
+    function = to_table(store.url, "t")
+    stream.send(1, 2)
+    stream.run(stream.rows(), function)
+    stream.checkpoint = stream.directory / "another"
+    with pytest.raises(Exception, match=r"checkpoint was deleted.*rebuild.*another query name"):
+        stream.run(stream.rows(), function)
+    assert store.query("SELECT count(*) FROM t") == [(2,)]
+
+
+def test_a_topic_gets_rows_as_sparks_sink_writes_them(
+    stream: Stream, cluster: Cluster, topic: Callable[..., str]
+) -> None:
+    out, other = topic(3, name="out"), topic(3, name="other")
+    columns = [
+        "CAST(n AS STRING) AS key", "CAST(n * 10 AS STRING) AS value",
+        f"IF(n < 100, '{out}', '{other}') AS topic", "IF(n = 7, 2, NULL) AS partition",
+        "array(struct('h' AS key, CAST('x' AS BINARY) AS value)) AS headers", "n AS ignored",
+    ]  # fmt: skip
+    function = to_topic(
+        topics=[out, other], bootstrap_servers=cluster.bootstrap, compression="zstd",
+        select=lambda frame: frame.selectExpr(*columns),
+    )  # fmt: skip
+    stream.send(*range(20), 100)
+    stream.run(stream.rows(), function)
+    stream.forget_last_commit()
+    stream.run(stream.rows(), function)
+    found = records(cluster, out)
+    assert sorted(int(r.key or b"") for r in found) == list(range(20))
+    for r in found:
+        assert r.partition == (2 if r.key == b"7" else for_key(r.key or b"", 3))
+        assert r.value == str(int(r.key or b"") * 10).encode()
+        assert list(r.headers) == [("h", b"x")]
+    assert [r.key for r in records(cluster, other)] == [b"100"]
+
+
+def test_a_task_that_cannot_write_makes_the_batch_run_again_under_a_new_epoch(
+    stream: Stream, cluster: Cluster, topic: Callable[..., str]
+) -> None:
+    """Some of its records stand in the log; readers never see them."""
+    out = topic(3, name="out")
+    function = to_topic(
+        out, bootstrap_servers=cluster.bootstrap, batch_bytes=1_024,
+        select=lambda frame: frame.selectExpr("CAST(n AS STRING) AS key", "repeat('x', 500) value"),
+    )  # fmt: skip
+    stream.send(*range(60))
+    with cluster.faults.fail("Produce", ["INVALID_RECORD"], topic=out, skip=3) as fault:
+        stream.run(stream.rows(), function)
+        assert fault.hits == 1
+    assert sorted(int(r.key or b"") for r in records(cluster, out)) == list(range(60))
+
+
+def test_table_and_topic_together_and_from_one_computation(
+    stream: Stream, store: Store, cluster: Cluster, topic: Callable[..., str]
+) -> None:
+    """A value that differs each time it is computed is the same in both."""
+    out = topic(3, name="out")
+    create(store, "CREATE TABLE t (n INTEGER, chance TEXT)")
+    function = to_outputs(
+        to_table(store.url, "t"),
+        to_topic(
+            out, bootstrap_servers=cluster.bootstrap,
+            select=lambda frame: frame.selectExpr("CAST(n AS STRING) AS key", "chance AS value"),
+        ),
+    )  # fmt: skip
+    for part in (range(10), range(10, 20)):
+        stream.send(*part)
+        stream.run(stream.rows().selectExpr("n", "uuid() AS chance"), function)
+    table = dict(store.query("SELECT n, chance FROM t"))
+    assert {int(r.key or b""): (r.value or b"").decode() for r in records(cluster, out)} == table
+    assert sorted(table) == list(range(20))
+    assert store.query("SELECT ended, batch_id FROM kohort_batch_fence") == [(1, 1)]
+
+
+@pytest.mark.postgres
+def test_postgresql_upserts_and_deletes(stream: Stream, database: str) -> None:
+    store = open_store(database)
+    create(store, 'CREATE TABLE "t" (k INTEGER PRIMARY KEY, n INTEGER)')
+    function = to_table(database, "t", key=("k",), deletes="gone", order="n")
+    frame = stream.rows().selectExpr("n % 5 AS k", "n", "n >= 10 AND n % 5 = 0 AS gone")
+    stream.send(*range(10))
+    stream.run(frame, function)
+    stream.send(10, 11)
+    stream.run(frame, function)
+    assert store.query("SELECT k, n FROM t ORDER BY k") == [(1, 11), (2, 7), (3, 8), (4, 9)]
+    staging = "SELECT count(*) FROM pg_class WHERE relname LIKE 'kohort_stage_%' AND relkind = 'r'"
+    assert store.query(staging) == [(1,)]
+    store.close()
+
+
+def test_what_can_never_work_is_refused_before_anything_is_written(
+    stream: Stream, store: Store, cluster: Cluster
+) -> None:
+    url, servers = store.url, cluster.bootstrap
+    for make, text in [
+        (lambda: to_outputs(), "at least one"),
+        (lambda: to_table(url, "t", mode="upsert"), "needs key"),
+        (lambda: to_table(url, "t", mode="merge"), "choose one of append"),
+        (lambda: to_table("mysql://x", "t"), "is not a store"),
+        (lambda: to_outputs(to_table(url, "t"), to_table(url, "t")), "two outputs into one table"),
+        (lambda: to_outputs(to_table(url, "t"), to_table("sqlite:///y.db", "u")), "one store"),
+        (
+            lambda: to_outputs(to_table(url, "t", query="a"), to_table(url, "u", query="b")),
+            "one na",
+        ),
+        (lambda: to_topic("t", bootstrap_servers=servers, linger="1"), "linger"),
+        (lambda: to_topic("t", bootstrap_servers=servers, transaction_timeout="soon"), "duration"),
+    ]:
+        with pytest.raises(ConfigError, match=text):
+            make()
+    with pytest.raises(UsageError, match="for foreachBatch"):
+        to_table(url, "t")(stream.spark.range(1), 0)
+    stream.send(1)
+    stream.name = ""
+    with pytest.raises(Exception, match="name the query"):
+        stream.run(stream.rows(), to_table(url, "t"))
+    stream.name, stream.checkpoint = "named", stream.directory / "named"
+    frame = stream.rows().selectExpr("'x' AS value")
+    with pytest.raises(Exception, match="create it before the query starts"):
+        stream.run(frame, to_topic("no", bootstrap_servers=servers))

@@ -1,0 +1,276 @@
+"""What changes under a stream or pipeline: topics, handlers, retries, transactions (spec 6.10)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kohort import Admin, Producer
+from kohort.errors import ConfigError, DataLossError
+from kohort.retry.headers import Origin
+from kohort.retry.ledger import FenceMove, LedgerRow, Place, Status
+from kohort.retry.store import Transaction
+from kohort.spark import Pipeline, PipelineFailedError, Temporary
+from kohort.spark.checkpoint import begin_anew_for_other_topics
+from kohort.spark.supervise import check_waiting, open_fences
+from kohort.testing import Cluster
+from tests.patience import PATIENCE_S
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Make = Callable[..., str]
+Send = Callable[..., None]
+
+
+def loader(
+    cluster: Cluster, directory: Path, *topics: str, retries: str = "1h", **options: Any
+) -> Pipeline:
+    """A pipeline that puts numbers into the table of their topic, and retries negative ones."""
+    pipeline = Pipeline(
+        "changing", store=f"sqlite:///{directory}/s.db", bootstrap_servers=cluster.bootstrap,
+        checkpoint=directory / "checkpoint", retries=retries, trigger="100ms", **options,
+    )  # fmt: skip
+
+    @pipeline.setup
+    def tables(store: Any) -> None:
+        for name in topics:
+            store.run(f"CREATE TABLE IF NOT EXISTS {name} (n INTEGER, p INTEGER, o INTEGER)")
+
+    for name in topics:
+
+        @pipeline.handler(name, table=name, origin=("p", "o"))
+        def load(record: Any, store: Any) -> dict[str, int]:
+            if record.data["n"] < 0:
+                raise Temporary("not_yet")
+            return {"n": record.data["n"]}
+
+    return pipeline
+
+
+def numbers(pipeline: Pipeline, topic: str) -> list[int]:
+    store = pipeline.open_store()
+    try:
+        return [n for (n,) in store.query(f"SELECT n FROM {topic} ORDER BY n")]
+    finally:
+        store.close()
+
+
+def rows(*values: int) -> list[tuple[int, None, bytes]]:
+    return [(0, None, json.dumps({"n": n}).encode()) for n in values]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_records_of_aborted_transactions_are_never_loaded(
+    spark: SparkSession, cluster: Cluster, topic: Make, tmp_path: Path
+) -> None:
+    """Spec 6.3. What is open is waited for; markers do not hold a run up."""
+    name = topic(1)
+    with Producer(bootstrap_servers=cluster.bootstrap, transactional_id=f"tx-{name}") as producer:
+        producer.init_transactions()
+        for first, commit in ((0, True), (10, False), (20, True)):
+            producer.begin_transaction()
+            for n in range(first, first + 5):
+                producer.send(name, json.dumps({"n": n}).encode())
+            producer.flush()
+            producer.commit_transaction() if commit else producer.abort_transaction()
+    pipeline = loader(cluster, tmp_path, name)
+    last = pipeline.run("until_idle", spark=spark)
+    assert numbers(pipeline, name) == [*range(5), *range(20, 25)]
+    assert last.drained
+
+
+def test_committed_records_are_the_default_and_can_be_changed(tmp_path: Path) -> None:
+    with Cluster() as cluster:
+        plain = loader(cluster, tmp_path, "t")
+        assert plain.client_config["isolation.level"] == "read_committed"
+        loose = loader(cluster, tmp_path, "t", client={"isolation_level": "read_uncommitted"})
+        assert "isolation.level" not in loose.client_config
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("lenient", [True, False])
+def test_a_deleted_topic_ends_a_stream_in_words_or_not_at_all(
+    spark: SparkSession, cluster: Cluster, topic: Make, produce: Send, tmp_path: Path,
+    lenient: bool,
+) -> None:  # fmt: skip
+    kept, gone = topic(1), topic(1)
+    seen: list[tuple[str, int]] = []
+    stream = (
+        spark.readStream.format("kohort")
+        .option("kafka.bootstrap.servers", cluster.bootstrap)
+        .option("subscribe", f"{kept},{gone}")
+        .option("startingOffsets", "earliest")
+        .option("failOnDataLoss", str(not lenient).lower())
+        .load()
+    )
+    produce(kept, *rows(1))
+    produce(gone, *rows(1))
+    query = (
+        stream.writeStream.foreachBatch(
+            lambda df, _: seen.extend((r.topic, r.offset) for r in df.collect())
+        )
+        .option("checkpointLocation", str(tmp_path / "c"))
+        .trigger(processingTime="100 milliseconds")
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            admin.delete_topics([gone])
+        produce(kept, *rows(2))
+        if lenient:
+            query.processAllAvailable()
+            assert sorted(seen) == sorted([(kept, 0), (kept, 1), (gone, 0)])
+        else:
+            with pytest.raises(Exception, match=f"{gone}/0: the topic was deleted"):
+                query.awaitTermination(2 * PATIENCE_S)
+    finally:
+        query.stop()
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_a_pipeline_goes_on_without_a_handler_and_with_it_again(
+    spark: SparkSession, cluster: Cluster, topic: Make, produce: Send, tmp_path: Path
+) -> None:
+    """A batch that was planned and not noted held records of the topic that nobody handles."""
+    first, second = topic(1), topic(1)
+    both = loader(cluster, tmp_path, first, second)
+    produce(first, *rows(1))
+    produce(second, *rows(1))
+    both.run("available_now", spark=spark)
+    commits = sorted((tmp_path / "checkpoint" / "source" / "commits").glob("[0-9]*"))
+    commits[-1].unlink()
+    one = loader(cluster, tmp_path, first)
+    produce(first, *rows(2))
+    produce(second, *rows(2))
+    one.run("available_now", spark=spark)
+    assert (numbers(both, first), numbers(both, second)) == ([1, 2], [1])
+    both.run("available_now", spark=spark)
+    assert (numbers(both, first), numbers(both, second)) == ([1, 2], [1, 2])
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_a_topic_that_is_deleted_under_a_pipeline_is_named(
+    spark: SparkSession, cluster: Cluster, topic: Make, produce: Send, tmp_path: Path
+) -> None:
+    """The restart raised a KeyError without a word."""
+    name = topic(1)
+    produce(name, *rows(1))
+    pipeline = loader(cluster, tmp_path, name)
+    deleted: list[bool] = []
+
+    def until() -> bool:
+        if not deleted and numbers(pipeline, name):
+            deleted.append(True)
+            with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+                admin.delete_topics([name])
+        return False
+
+    with pytest.raises((PipelineFailedError, DataLossError), match="was deleted while"):
+        pipeline.run("until_idle", spark=spark, until=until)
+
+
+def test_a_restart_without_its_topic_says_so(tmp_path: Path) -> None:
+    with Cluster() as cluster:
+        cluster.create_topic("orders")
+        pipeline = loader(cluster, tmp_path, "orders")
+        from kohort.retry.cluster_port import ClusterPort
+
+        store, port = pipeline.open_store(), ClusterPort(pipeline.client_config)
+        pipeline.prepare_store(store)
+        try:
+            with pytest.raises(DataLossError, match=r"topic orders\.changing.* was deleted"):
+                open_fences(pipeline, store, port)
+        finally:
+            port.close()
+            store.close()
+
+
+def schedule(pipeline: Pipeline, dest: str) -> None:
+    """One failed record waits in `dest`."""
+    store = pipeline.open_store()
+    pipeline.prepare_store(store)
+    store.open_fence(pipeline.name, "orders", "", 0, 0, 0)
+    row = LedgerRow(
+        Origin("orders", 0, 0, 0), 0, 1, Status.SCHEDULED, Place(dest, 0, 0), 5, None, "transient",
+        "not_yet", "LookupError", "", "", 0, delay_ms=300_000,
+    )  # fmt: skip
+    store.apply(Transaction(pipeline.name, FenceMove("orders", 0, 0, 1), 0, rows=[row]))
+    store.close()
+
+
+@pytest.mark.parametrize("change", ["retries", "handler"])
+def test_a_change_while_records_wait_is_refused_before_anything_starts(
+    tmp_path: Path, change: str
+) -> None:
+    """Spec 6.10: with what waits where, and what to do."""
+    with Cluster() as cluster:
+        for name in ("orders", "sales"):
+            cluster.create_topic(name)
+        before = loader(cluster, tmp_path, "orders", "sales", retries="5m")
+        schedule(before, before.topics["orders"].tier_of("5m"))
+        store = before.open_store()
+        check_waiting(before, store)
+        store.close()
+        topics = ("orders", "sales") if change == "retries" else ("sales",)
+        after = loader(cluster, tmp_path, *topics, retries="30m" if change == "retries" else "5m")
+        spark: Any = object()  # never used: nothing is started
+        with pytest.raises(ConfigError, match=r"1 in orders\.changing\.retry\.5m.*Put back"):
+            after.run("until_idle", spark=spark)
+
+
+def test_a_checkpoint_of_other_topics_is_begun_anew(tmp_path: Path) -> None:
+    place = tmp_path / "source"
+    assert not begin_anew_for_other_topics(place, ["b", "a"])
+    place.mkdir()
+    assert not begin_anew_for_other_topics(place, ["a", "b"])
+    assert place.is_dir()
+    assert begin_anew_for_other_topics(place, ["a"])
+    assert not place.exists()
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_retries_do_not_queue_behind_source_batches(
+    spark: SparkSession, cluster: Cluster, topic: Make, produce: Send, tmp_path: Path
+) -> None:
+    """Both queries have a pool of their own, and pools share the cores."""
+    name = topic(1)
+    pipeline = Pipeline(
+        "pooled", store=f"sqlite:///{tmp_path}/s.db", bootstrap_servers=cluster.bootstrap,
+        checkpoint=tmp_path / "checkpoint", retries="100ms", clock_skew="0ms", trigger="100ms",
+    )  # fmt: skip
+
+    @pipeline.setup
+    def tables(store: Any) -> None:
+        store.run("CREATE TABLE IF NOT EXISTS pools (attempt INTEGER, pool TEXT)")
+
+    @pipeline.handler(name, table="pools")
+    def load(record: Any, store: Any) -> dict[str, Any]:
+        from pyspark import TaskContext
+
+        if record.attempt == 0 and record.data["n"] < 0:
+            raise Temporary("not_yet")
+        context = TaskContext.get()
+        assert context is not None
+        pool = context.getLocalProperty("spark.scheduler.pool")
+        return {"attempt": record.attempt, "pool": pool}
+
+    produce(name, *rows(1, -1))
+    pipeline.run("until_idle", spark=spark)
+    store = pipeline.open_store()
+    assert store.query("SELECT attempt, pool FROM pools ORDER BY attempt") == [
+        (0, "kohort pooled source"), (1, "kohort pooled tiers")
+    ]  # fmt: skip
+    store.close()
+    assert spark.conf.get("spark.scheduler.mode") == "FAIR"
+    assert spark.sparkContext.getLocalProperty("spark.scheduler.pool") is None
