@@ -1,9 +1,9 @@
 """A broker that is sent what nobody honest sends, without sockets: made, damaged, and both.
 
 Requests are filled at random, then names, ids and numbers are put right by chance, so that many
-come through to the bottom of the APIs; half of the frames are damaged on top. Where the broker has
-a fast path, a fifth of the turns begins as what that takes (`hostile_fast_path.py`). All of it
-follows from one seed.
+come through to the bottom of the APIs; half of the frames are damaged on top. A fifth of the turns
+begins as what the fast path takes (`hostile_fast_path.py`); a broker without one serves these as it
+serves all others. All of it follows from one seed.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class HostileWorld:
 
     def attack(self) -> str:
         """Send one hostile frame, or a turn of usual ones; what it was."""
-        if self.has_lane and self.random.random() < USUAL:
+        if self.random.random() < USUAL:
             return self._usual_turn()
         api = APIS[self.random.choice(self._apis)]
         version = self.random.randint(api.min_version, api.max_version)
