@@ -11,7 +11,6 @@ Shell: threads (waiting), randomness (jitter).
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -29,6 +28,7 @@ from kohort.client.common import arguments as given
 from kohort.client.common.backoff import Backoff
 from kohort.client.common.config import AdminConfig
 from kohort.client.common.future import Future
+from kohort.client.common.jitter import uniform
 from kohort.client.common.types import TopicPartition
 from kohort.errors import (
     BrokerError,
@@ -173,9 +173,7 @@ class AdminCalls(Observed):
         Somebody may wait for it: what is refused for long is told once, before time is over.
         """
         warn_ms = monotonic_ms() + WARNED_MS
-        backoff = Backoff(
-            self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, random.random
-        )
+        backoff = Backoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, uniform)
         while True:
             try:
                 return attempt()

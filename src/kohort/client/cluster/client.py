@@ -15,7 +15,6 @@ Shell: randomness (jitter and the choice among equal brokers).
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
@@ -36,6 +35,7 @@ from kohort.client.cluster.metadata import (
 )
 from kohort.client.common.backoff import Backoff
 from kohort.client.common.config import ClientConfig
+from kohort.client.common.jitter import uniform
 from kohort.errors import (
     AuthenticationError,
     BrokerError,
@@ -99,7 +99,7 @@ class ClusterClient:
         config: ClientConfig,
         *,
         auto_create_topics: bool = False,
-        uniform: Callable[[], float] = random.random,
+        uniform: Callable[[], float] = uniform,
         credentials: Credentials | None = None,
     ) -> None:
         self.loop = loop

@@ -12,7 +12,6 @@ Shell: threads, the clock, randomness (which partition a record without a key go
 from __future__ import annotations
 
 import os
-import random
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +22,7 @@ from kohort.client.cluster.network_thread import NetworkThread, warner
 from kohort.client.common import arguments as given
 from kohort.client.common.config import ProducerConfig
 from kohort.client.common.future import Future
+from kohort.client.common.jitter import uniform
 from kohort.client.producer.outgoing import Outgoing
 from kohort.client.producer.plan.accumulator import Accumulator, Add, Batch, PartitionQueue
 from kohort.client.producer.plan.delivery import Delivery
@@ -83,7 +83,7 @@ class ProducerCore:
         self._topic_errors: dict[str, int] = {}
         self._topics: frozenset[str] = frozenset()
         self._accumulator = Accumulator(config)
-        self._sender = Sender(self._accumulator, config, random.random)
+        self._sender = Sender(self._accumulator, config, uniform)
         custom = config.partitioner
         self.custom = None if isinstance(custom, str) else custom
         self.chooses = self.custom is not None or config.partitioner_ignore_keys
@@ -408,7 +408,7 @@ class ProducerCore:
                     if available:
                         self.routes[name] = Route(
                             queues,
-                            Sticky(available, random.random),
+                            Sticky(available, uniform),
                             self.config.partitioner_adaptive_partitioning_enable,
                             self._accumulator.ready,
                         )

@@ -20,7 +20,6 @@ Rules:
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -35,6 +34,7 @@ from kohort.client.cluster.find_coordinator import (
 from kohort.client.common.backoff import Backoff
 from kohort.client.common.config import AdminConfig, known_to
 from kohort.client.common.future import Future
+from kohort.client.common.jitter import uniform
 from kohort.client.common.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from kohort.client.producer.plan import transaction_requests as requests
 from kohort.client.producer.plan.transaction_requests import Identity, Kind, Verdict
@@ -237,7 +237,7 @@ class SharedTransaction(AdminCalls):
     def _again(self, attempt: Callable[[], T]) -> T:
         """Until it succeeds or fails for good: every request here may be made twice."""
         deadline_ms = self._deadline(None)
-        backoff = Backoff(_FIRST_WAIT_MS, _LONGEST_WAIT_MS, random.random)
+        backoff = Backoff(_FIRST_WAIT_MS, _LONGEST_WAIT_MS, uniform)
         while True:
             try:
                 return attempt()

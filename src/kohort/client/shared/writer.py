@@ -12,7 +12,6 @@ Rules:
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from queue import SimpleQueue
@@ -23,6 +22,7 @@ from kohort.client.cluster.client import Versioned
 from kohort.client.cluster.metadata import ClusterMetadata
 from kohort.client.common.backoff import Backoff
 from kohort.client.common.config import AdminConfig, known_to
+from kohort.client.common.jitter import uniform
 from kohort.client.common.types import TopicPartition
 from kohort.client.producer.plan.produce_requests import restamp
 from kohort.client.producer.plan.transaction_requests import BEFORE_KIP_890, Identity
@@ -177,7 +177,7 @@ class _Write:
         self._answers: SimpleQueue[_Answered] = SimpleQueue()
         self._asked = 0
         self._deadline_ms = monotonic_ms() + DELIVERY_TIMEOUT_MS
-        self._backoff = Backoff(20, 1_000, random.random)
+        self._backoff = Backoff(20, 1_000, uniform)
         self._known: set[str] = set()
 
     def run(self, batches: Iterable[EncodedBatch]) -> dict[TopicPartition, int]:
