@@ -55,6 +55,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("kohort.spark.outputs",),
     ("kohort.spark",),
     ("kohort.demo",),
+    ("kohort.observe",),
+    ("kohort.sampling",),
     ("kohort.cli.common",),
     (
         "kohort.cli.acl", "kohort.cli.app", "kohort.cli.broker", "kohort.cli.config",
@@ -74,6 +76,7 @@ ANYWHERE = {"kohort.testing"}
 PURE = (
     "kohort.wire", "kohort.records", "kohort.sasl", "kohort.group", "kohort.transactions",
     "kohort.client.consumer.plan", "kohort.client.producer.plan", "kohort.processing.engine",
+    "kohort.observe",
 )  # fmt: skip
 """They decide: no sockets, threads, clocks or randomness."""
 SHELLS_IN_PURE_FOLDERS = {

@@ -7,8 +7,6 @@ from dataclasses import replace
 import pytest
 
 from kohort import Consumer, Producer
-from kohort.cli.common.open_transactions import Open
-from kohort.cli.group.reasons import Look, Seen, State, judge
 from kohort.client.admin.types import (
     GroupDescription,
     MemberDescription,
@@ -17,6 +15,9 @@ from kohort.client.admin.types import (
 )
 from kohort.client.cluster.metadata import Node
 from kohort.client.common.types import TopicPartition
+from kohort.observe.open_transactions import Open
+from kohort.observe.snapshot import Look, Seen
+from kohort.observe.verdicts import State, judge
 from kohort.testing import Cluster
 from tests.cli.conftest import Run
 from tests.cli.group.test_group import member

@@ -19,7 +19,6 @@ import click
 
 from kohort.cli.common.connect import Client, client_options, open_admin
 from kohort.cli.common.group_lookup import known, settings, told
-from kohort.cli.common.log_end_offsets import offsets, topics_there
 from kohort.cli.common.output import as_table, output_option, show
 from kohort.cli.common.root import EXIT_CHECK_FAILED, EXIT_PARTIAL, CommandGroup
 from kohort.cli.group.delete import delete
@@ -28,6 +27,7 @@ from kohort.cli.group.reset import reset
 from kohort.cli.group.timeline import timeline
 from kohort.cli.group.why import why
 from kohort.errors import KohortError
+from kohort.sampling.log_offsets import offsets, topics_there
 
 if TYPE_CHECKING:
     from kohort.client.admin.admin import Admin

@@ -21,18 +21,19 @@ import click
 from kohort.cli.common.connect import Client, client_options, open_admin
 from kohort.cli.common.formats import iso_time
 from kohort.cli.common.group_lookup import existing, settings
-from kohort.cli.common.log_end_offsets import offsets, topics_there
 from kohort.cli.common.output import output_option, printable, show
 from kohort.cli.common.root import EXIT_CHECK_FAILED
 from kohort.config import parse_duration_ms
 from kohort.errors import UsageError
+from kohort.sampling.log_offsets import offsets, topics_there
 
 if TYPE_CHECKING:
-    from kohort.cli.group.reasons import Finding, Look, Verdict
     from kohort.client.admin.admin import Admin
     from kohort.client.admin.types import GroupDescription
     from kohort.client.common.types import TopicPartition
     from kohort.group.explain.timeline import Rebalance
+    from kohort.observe.snapshot import Look
+    from kohort.observe.verdicts import Finding, Verdict
 
 COLUMNS = (
     "group", "topic", "partition", "state", "current_offset", "log_end_offset", "lag", "done_per_s",
@@ -70,8 +71,8 @@ def why(group: str, watch: str, rebalance_timeout: str, output: str, client: Cli
     Looks at the group twice. Exit code 3 when something stands; a group that has read everything
     is reported at once.
     """
-    from kohort.cli.common.open_transactions import open_in
-    from kohort.cli.group.reasons import judge, unsettled
+    from kohort.observe.verdicts import judge, unsettled
+    from kohort.sampling.open_transactions import open_in
 
     watch_ms = parse_duration_ms(watch)
     if watch_ms < 1:
@@ -96,8 +97,8 @@ def why(group: str, watch: str, rebalance_timeout: str, output: str, client: Cli
 
 
 def _look(admin: Admin, group: GroupDescription) -> Look:
-    from kohort.cli.group.reasons import Look, Seen
     from kohort.client.common.types import TopicPartition
+    from kohort.observe.snapshot import Look, Seen
 
     committed = admin.list_group_offsets(group.group_id)
     owned = {tp for m in group.members for tp in (*m.assignment, *(m.target or ()))}
@@ -194,7 +195,7 @@ def _row(verdict: Verdict, finding: Finding) -> dict[str, Any]:
 
 
 def _text(verdict: Verdict) -> str:
-    from kohort.cli.group.reasons import State
+    from kohort.observe.verdicts import State
 
     group, findings = verdict.now.group, verdict.findings
     count = Counter(f.state for f in findings)

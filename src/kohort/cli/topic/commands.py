@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kohort.cli.common.connect import Client, client_options, existing_topics, open_admin
-from kohort.cli.common.log_end_offsets import offsets
 from kohort.cli.common.output import as_table, output_option, show
 from kohort.cli.common.root import CommandGroup
 from kohort.config import nearest
 from kohort.errors import BrokerError, ConfigError, ErrorCode, UsageError
+from kohort.sampling.log_offsets import offsets
 
 if TYPE_CHECKING:
     from kohort.client.admin.admin import Admin

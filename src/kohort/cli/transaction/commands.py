@@ -18,11 +18,12 @@ import click
 
 from kohort.cli.common.connect import Client, client_options, existing_topics, open_admin
 from kohort.cli.common.group_lookup import settings
-from kohort.cli.common.open_transactions import HANGING, OPEN, Open, open_in
 from kohort.cli.common.output import output_option, show
 from kohort.cli.common.root import CommandGroup
 from kohort.config import nearest, parse_duration_ms
 from kohort.errors import BrokerError, ErrorCode, UsageError
+from kohort.observe.open_transactions import HANGING, OPEN, Open
+from kohort.sampling.open_transactions import open_in
 
 if TYPE_CHECKING:
     from kohort.client.admin.admin import Admin

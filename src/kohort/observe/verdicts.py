@@ -14,15 +14,17 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from kohort.observe.snapshot import Look, Seen
+
 if TYPE_CHECKING:
-    from kohort.cli.common.open_transactions import Open
     from kohort.client.admin.types import GroupDescription, MemberDescription
     from kohort.client.common.types import TopicPartition
+    from kohort.observe.open_transactions import Open
 
 HOT_SHARE: Final = 0.8
 """Of all lag in one of several partitions: its keys are not spread, or its records are slow."""
@@ -51,41 +53,6 @@ class State(StrEnum):
     WAITS = "waits"
     UNKNOWN = "unknown"
     STANDS = "stands"
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A partition at one look; None where nobody can tell.
-
-    Attributes:
-        leader: None without one; `exists` is False of a topic that is gone.
-        down: the replicas whose nodes do not run.
-        stable: the end of what is committed; `end` of everything.
-    """
-
-    committed: int | None
-    first: int | None
-    stable: int | None
-    end: int | None
-    leader: int | None
-    down: tuple[int, ...] = ()
-    exists: bool = True
-
-    @property
-    def lag(self) -> int | None:
-        """Records that are not done."""
-        if self.committed is None or self.end is None:
-            return None
-        return max(0, self.end - self.committed)
-
-
-@dataclass(frozen=True)
-class Look:
-    """A group at one moment; `at_s` counts seconds from any beginning."""
-
-    at_s: float
-    group: GroupDescription
-    partitions: Mapping[TopicPartition, Seen]
 
 
 @dataclass(frozen=True)

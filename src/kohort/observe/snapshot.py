@@ -1,0 +1,50 @@
+"""What is seen of a cluster at one moment: partitions, groups, everything.
+
+Rules: None is what nobody can tell, never 0. A snapshot asks for committed offsets before it asks
+for the ends of logs, so that a group that moves meanwhile is never ahead of the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kohort.client.admin.types import GroupDescription
+    from kohort.client.common.types import TopicPartition
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A partition at one look; None where nobody can tell.
+
+    Attributes:
+        leader: None without one; `exists` is False of a topic that is gone.
+        down: the replicas whose nodes do not run.
+        stable: the end of what is committed; `end` of everything.
+    """
+
+    committed: int | None
+    first: int | None
+    stable: int | None
+    end: int | None
+    leader: int | None
+    down: tuple[int, ...] = ()
+    exists: bool = True
+
+    @property
+    def lag(self) -> int | None:
+        """Records that are not done."""
+        if self.committed is None or self.end is None:
+            return None
+        return max(0, self.end - self.committed)
+
+
+@dataclass(frozen=True)
+class Look:
+    """A group at one moment; `at_s` counts seconds from any beginning."""
+
+    at_s: float
+    group: GroupDescription
+    partitions: Mapping[TopicPartition, Seen]
