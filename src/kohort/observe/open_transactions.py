@@ -20,11 +20,17 @@ HANGING: Final = "hanging"
 
 @dataclass(frozen=True)
 class Open:
-    """A transaction that is open in a partition; `listed` is what its coordinator knows of it."""
+    """A transaction that is open in a partition.
+
+    Attributes:
+        listed: what its coordinator knows of it.
+        open_s: since when it is open, in seconds; None where nobody has asked.
+    """
 
     partition: TopicPartition
     producer: ProducerDescription
     listed: TransactionListing | None
+    open_s: float | None = None
 
     @property
     def hanging(self) -> bool:

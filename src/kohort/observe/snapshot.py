@@ -23,6 +23,8 @@ class Seen:
         leader: None without one; `exists` is False of a topic that is gone.
         down: the replicas whose nodes do not run.
         stable: the end of what is committed; `end` of everything.
+        metadata: what stands beside the committed offset; an `App` tells there what it has done
+            beyond it.
     """
 
     committed: int | None
@@ -32,6 +34,7 @@ class Seen:
     leader: int | None
     down: tuple[int, ...] = ()
     exists: bool = True
+    metadata: str = ""
 
     @property
     def lag(self) -> int | None:

@@ -6,7 +6,9 @@ Rules:
   itself knows (which of its handler's calls hangs), is said to be asked of the member.
 - A verdict needs evidence over time (spec 8.3): what is in the way now must have been there at the
   first look. A partition *stands* when it had records to read at the first look, the same member
-  had it, and its committed offset has not moved since. An unknown lag is not evidence.
+  had it, and its committed offset has not moved since. An unknown lag is not evidence, and offsets
+  without a record behind them (markers of transactions, compacted records) are no lag.
+- Who commits without being a member (Spark, Flink, `assign`) commits when it likes: no alarm.
 - A rebalance is an alarm only when it has outlasted every time-out that the coordinator applies to
   it; until then it is reported as going on.
 - A member that commits more seldom than the looks are apart looks as if it stood; the text says so.
@@ -14,7 +16,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
@@ -42,6 +44,11 @@ tells the value of a group that somebody configured otherwise: the command takes
 GRACE_S: Final = 60.0
 """For the phases beside it: `group.initial.rebalance.delay.ms` (3 s) before a first rebalance, and
 a session timeout (45 s) for a member that falls silent after its join (spec 2.9)."""
+
+STATIC_AWAY_S: Final = 60.0
+"""A static member may be away for its session timeout (45 s by default) while it restarts."""
+TRANSACTION_S: Final = 60.0
+"""The default of `transaction.timeout.ms`: a transaction that is younger is in nobody's way yet."""
 
 
 class State(StrEnum):
@@ -101,6 +108,7 @@ def judge(
     *,
     rebalancing_s: float | None = None,
     rebalance_timeout_s: float = REBALANCE_TIMEOUT_S,
+    nothing_to_read: Collection[TopicPartition] = (),
 ) -> Verdict:
     """Compare two looks.
 
@@ -112,11 +120,12 @@ def judge(
         rebalancing_s: for how long the rebalance that is under way has lasted, in seconds, where
             the coordinator remembers its beginning; None where it does not.
         rebalance_timeout_s: the longest `max.poll.interval.ms` of the members, in seconds.
+        nothing_to_read: partitions that hold no record between committed offset and end.
 
     Returns:
         What stands, what goes on, and why.
     """
-    judged = _Judged(before, now, transactions)
+    judged = _Judged(before, now, transactions, nothing_to_read)
     judged.time_rebalance(rebalancing_s, rebalance_timeout_s)
     findings = [judged.finding(tp, seen) for tp, seen in sorted(now.partitions.items())]
     concerns, notes = judged.concerns(rebalances, findings)
@@ -129,9 +138,29 @@ def unsettled(look: Look) -> bool:
     return look.group.state in REBALANCING or any(lag != 0 for lag in lags)
 
 
+def spans_that_stand(verdict: Verdict) -> dict[TopicPartition, tuple[int, int]]:
+    """Of what stands: from the committed offset to the end, where the log has both."""
+    return {
+        f.partition: (f.seen.committed, f.seen.end)
+        for f in verdict.findings
+        if f.state is State.STANDS
+        and f.seen.committed is not None
+        and f.seen.end is not None
+        and f.seen.leader is not None
+        and (f.seen.first or 0) <= f.seen.committed < f.seen.end
+    }
+
+
 class _Judged:
-    def __init__(self, before: Look, now: Look, transactions: Sequence[Open]) -> None:
+    def __init__(
+        self,
+        before: Look,
+        now: Look,
+        transactions: Sequence[Open],
+        nothing_to_read: Collection[TopicPartition],
+    ) -> None:
         self._before, self._now = before, now
+        self._nothing_to_read = nothing_to_read
         self.seconds = max(0.001, now.at_s - before.at_s)
         self._open = {one.partition: one for one in reversed(transactions)}  # the first one holds
         self._owners = _owners(now)
@@ -153,8 +182,9 @@ class _Judged:
     ) -> tuple[list[str], list[str]]:
         """What is in the way of the group as a whole, and what goes on in it."""
         group, concerns, notes = self._now.group, list[str](), list[str]()
-        unread = [f for f in findings if f.state is not State.READ]
-        if not group.members and not self._before.group.members and unread:
+        stands = [f for f in findings if f.state is State.STANDS]
+        moves = any(f.state in (State.MOVES, State.BEHIND) for f in findings)
+        if not group.members and not self._before.group.members and stands and not moves:
             concerns.append(
                 "nobody reads: the group has no members. Start them; `kohort group timeline "
                 f"{group.group_id}` says who left last, and why"
@@ -165,13 +195,20 @@ class _Judged:
             notes.append(self._rebalance())
         if len(rebalances) >= REBALANCES_MANY:
             # A roll-out of many members rebalances as often; it is none as long as records move.
-            stuck = unread and all(f.state in (State.STANDS, State.WAITS) for f in unread)
+            stuck = not moves and any(self._kept_waiting(f) for f in findings)
             (concerns if stuck else notes).append(
                 f"{len(rebalances)} rebalances in the last minutes, the last ones: "
                 + "; ".join(rebalances[-NAMES_SHOWN:])
                 + ". A member that crashes, or polls too seldom, comes and goes so"
             )
         return concerns, notes
+
+    def _kept_waiting(self, finding: Finding) -> bool:
+        """Whether a partition had records to read all the time, and they were not read."""
+        was = self._before.partitions.get(finding.partition)
+        late = was is not None and (was.lag or 0) > 0
+        waits = finding.state in (State.STANDS, State.WAITS)
+        return late and waits and not self._reads_tier(finding.partition)
 
     def _endless(self) -> str:
         return (
@@ -204,42 +241,100 @@ class _Judged:
         return Finding(tp, state, seen, done, written, why)
 
     def _state(self, tp: TopicPartition, was: Seen, seen: Seen) -> tuple[State, str]:
-        unreachable = _unreachable(tp, seen)
-        if unreachable:
-            return (State.STANDS if _unreachable(tp, was) else State.UNKNOWN), unreachable
+        if seen.committed is not None and seen.committed != was.committed:
+            at_end = seen.end is not None and seen.committed == seen.end
+            return (State.READ if at_end else State.MOVES), ""
+        if _unreachable(tp, seen):
+            return self._unreached(tp, was, seen)
         beyond = seen.committed is not None and seen.committed > (seen.end or 0)
-        if not beyond and (seen.lag == 0 or seen.end == seen.first):
+        nothing = seen.lag == 0 or seen.end == seen.first or tp in self._nothing_to_read
+        if nothing and not beyond:
             return State.READ, ""
-        if seen.committed != was.committed:
-            return State.MOVES, ""
-        if f".{self._now.group.group_id}.retry." in tp.topic:
+        if self._reads_tier(tp):
             return State.WAITS, "a retry tier: `kohort retry status` says when its records are due"
-        wrong = _wrong_place(tp, seen)
-        if wrong:
-            return State.STANDS, wrong
         if seen.committed is None and tp in self._owners:
             return State.UNKNOWN, self._never_committed(tp)
-        if was.lag == 0:
-            return State.WAITS, "its records came after the first look: `--for` watches longer"
-        return self._unmoved(tp, seen)
+        wrong = _wrong_place(tp, seen)
+        if wrong and _wrong_place(tp, was) and tp in self._before.partitions:
+            return State.STANDS, wrong
+        young = self._young(tp, was, seen)
+        return (State.WAITS, young) if young else self._unmoved(tp, was, seen)
 
-    def _unmoved(self, tp: TopicPartition, seen: Seen) -> tuple[State, str]:
+    def _unreached(self, tp: TopicPartition, was: Seen, seen: Seen) -> tuple[State, str]:
+        """Brokers drop the offsets of a topic that is gone, and hide it from who may not see it."""
+        known = seen.exists or (tp in self._owners and seen.committed is not None)
+        lasts = known and bool(_unreachable(tp, was))
+        return (State.STANDS if lasts else State.UNKNOWN), _unreachable(tp, seen)
+
+    def _young(self, tp: TopicPartition, was: Seen, seen: Seen) -> str:
+        """Why the first look is no evidence that it had records to read then; "" when it is."""
+        if tp not in self._before.partitions:
+            return "it is of this group only since the first look"
+        if was.lag is None and seen.committed is not None:
+            return "its lag is known only since the first look"
+        if was.lag == 0:
+            return "its records came after the first look: `--for` watches longer"
+        return ""
+
+    def _unmoved(self, tp: TopicPartition, was: Seen, seen: Seen) -> tuple[State, str]:
         """It had records to read, and its committed offset is the same."""
-        held = self._open.get(tp)
-        if held and seen.committed is not None and seen.committed >= (seen.stable or 0):
-            return State.STANDS, f"{held}; readers of committed records get nothing behind it"
+        if seen.committed is not None and seen.metadata != was.metadata:
+            return State.MOVES, "one record is slow; others behind it are done: `app.health()`"
+        if seen.committed is not None and seen.committed >= (seen.stable or 0):
+            return self._behind_transaction(tp, was, seen)
         going_on = State.WAITS if self._rebalancing and not self._overdue else State.STANDS
-        owner = self._owners.get(tp)
+        owner, before = self._owners.get(tp), self._owners_before.get(tp)
         if owner is None:
-            return going_on, self._nobody(tp)
-        if owner.target is not None and tp not in owner.target:
-            return going_on, f"{_name(owner)} is to give it up, and has not yet"
-        before = self._owners_before.get(tp)
+            return self._unowned(tp, before, going_on)
         if before is None or before.member_id != owner.member_id:
             return State.WAITS, f"{_name(owner)} has it only since the first look"
+        if owner.target is not None and tp not in owner.target:
+            return going_on, f"{_name(owner)} is to give it up, and has not yet"
         # KIP-848: whoever is to keep a partition reads it on while others move.
-        keeps = owner.target is not None
-        return State.STANDS if keeps else going_on, self._owned(owner)
+        stands = State.STANDS if owner.target is not None else going_on
+        if stands is State.STANDS and owner.group_instance_id and self.seconds < STATIC_AWAY_S:
+            return State.WAITS, (
+                f"{_name(owner)} has committed nothing for {self.seconds:.0f} s; it is a static "
+                f"member ({owner.group_instance_id}), which may be restarting: "
+                f"`--for {STATIC_AWAY_S:.0f}s` tells"
+            )
+        return stands, self._owned(owner)
+
+    def _behind_transaction(self, tp: TopicPartition, was: Seen, seen: Seen) -> tuple[State, str]:
+        """All that is committed is read; a transaction holds the rest back from its readers."""
+        held = self._open.get(tp)
+        if held is None or was.stable != seen.stable:
+            return State.WAITS, "it waits for transactions that end and begin meanwhile"
+        said = f"{held}; readers of committed records get nothing behind it"
+        lasts = held.hanging or (held.open_s or 0.0) > TRANSACTION_S
+        return (State.STANDS if lasts else State.WAITS), said
+
+    def _unowned(
+        self, tp: TopicPartition, before: MemberDescription | None, going_on: State
+    ) -> tuple[State, str]:
+        if before is not None:
+            return State.WAITS, f"{_name(before)} has given it up since the first look"
+        group = self._now.group
+        if not group.members and not group.protocol_type:
+            return State.WAITS, (
+                f"nothing was committed for {self.seconds:.0f} s. The group never had members: "
+                "whoever commits in it (Spark, Flink, `assign`) does so when it likes"
+            )
+        if not group.members and self._before.group.members:
+            return State.WAITS, "the members of the group have left since the first look"
+        if not self._subscribed(tp):
+            return State.UNKNOWN, (
+                f"no member subscribes to {tp.topic}: its offsets are left over, and expire"
+            )
+        return going_on, self._nobody(tp)
+
+    def _subscribed(self, tp: TopicPartition) -> bool:
+        """Whether the members read this topic, or are to read it; True of a group without any."""
+        members = self._now.group.members
+        return not members or any(tp.topic in m.topics or tp in (m.target or ()) for m in members)
+
+    def _reads_tier(self, tp: TopicPartition) -> bool:
+        return f".{self._now.group.group_id}.retry." in tp.topic
 
     def _never_committed(self, tp: TopicPartition) -> str:
         return (
@@ -259,14 +354,15 @@ class _Judged:
             return f"nobody has it yet: {_name(coming[0])} is to get it{waits}"
         if self._rebalancing:
             return "nobody has it until the rebalance ends"
-        return f"nobody has it: no member reads {tp.topic}"
+        return f"nobody has it, though members subscribe to {tp.topic}: look at the assignor"
 
     def _owned(self, owner: MemberDescription) -> str:
         return (
             f"{_name(owner)} has it and has committed nothing for {self.seconds:.0f} s: its next "
-            "record is slow, hangs or fails again and again there (or it commits more seldom than "
-            "that). The record: `kohort consume TOPIC --partition P --offset N --max 1`; what the "
-            "member does: `kill -USR1` its PID (`kohort app run`), or `consumer.health()` in it"
+            "record is slow, hangs or fails again and again there, or the member has paused it (or "
+            "commits more seldom than that). The record: `kohort consume TOPIC --partition P "
+            "--offset N --max 1`; what the member does: `kill -USR1` its PID (`kohort app run`), "
+            "or `consumer.health()` in it"
         )
 
 
@@ -276,7 +372,7 @@ def _owners(look: Look) -> dict[TopicPartition, MemberDescription]:
 
 def _unreachable(tp: TopicPartition, seen: Seen) -> str:
     if not seen.exists:
-        return f"topic {tp.topic} does not exist (any more)"
+        return f"topic {tp.topic} does not exist (any more), or this user may not see it"
     if seen.leader is None:
         nodes = ", ".join(map(str, seen.down))
         return "it has no leader" + (f": of its replicas, node {nodes} is down" if nodes else "")

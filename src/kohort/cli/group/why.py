@@ -1,8 +1,8 @@
 """`kohort group why`: why a group does not move, in words, for whoever is on call.
 
 Rules:
-- Nothing is changed, and no record is read: offsets, members, leaders and open transactions are
-  looked at twice, and `group_reasons` compares.
+- Nothing is changed: offsets, members, leaders and open transactions are looked at twice, and
+  `observe.verdicts` compares. What stands is asked whether it holds a record at all.
 - Exit code 3 when something stands, so that a monitor may ask.
 
 Shell: the clock, and a wait between the two looks.
@@ -14,6 +14,9 @@ import json
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -24,7 +27,7 @@ from kohort.cli.common.group_lookup import existing, settings
 from kohort.cli.common.output import output_option, printable, show
 from kohort.cli.common.root import EXIT_CHECK_FAILED
 from kohort.config import parse_duration_ms
-from kohort.errors import UsageError
+from kohort.errors import KohortError, UsageError
 from kohort.sampling.log_offsets import offsets, topics_there
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from kohort.client.admin.types import GroupDescription
     from kohort.client.common.types import TopicPartition
     from kohort.group.explain.timeline import Rebalance
+    from kohort.observe.open_transactions import Open
     from kohort.observe.snapshot import Look
     from kohort.observe.verdicts import Finding, Verdict
 
@@ -71,8 +75,9 @@ def why(group: str, watch: str, rebalance_timeout: str, output: str, client: Cli
     Looks at the group twice. Exit code 3 when something stands; a group that has read everything
     is reported at once.
     """
-    from kohort.observe.verdicts import judge, unsettled
+    from kohort.observe.verdicts import judge, spans_that_stand, unsettled
     from kohort.sampling.open_transactions import open_in
+    from kohort.sampling.unread import without_records
 
     watch_ms = parse_duration_ms(watch)
     if watch_ms < 1:
@@ -88,10 +93,13 @@ def why(group: str, watch: str, rebalance_timeout: str, output: str, client: Cli
             if p.stable is not None and p.end is not None and p.stable < p.end
         ]  # fmt: skip
         history = admin.group_timeline(group) or ()
-        verdict = judge(
-            before, now, open_in(admin, held), _recent(history),
+        weigh = partial(
+            judge, before, now, _aged(admin, open_in(admin, held)), _recent(history),
             rebalancing_s=_rebalancing_s(history), rebalance_timeout_s=timeout_s,
         )  # fmt: skip
+        verdict = weigh()
+        if spans := spans_that_stand(verdict):
+            verdict = weigh(nothing_to_read=without_records(client.common(), spans))
     _tell(verdict, output)
     return EXIT_CHECK_FAILED if verdict.stands else 0
 
@@ -122,9 +130,24 @@ def _look(admin: Admin, group: GroupDescription) -> Look:
             leader=None if there is None or there.leader < 0 else there.leader,
             down=tuple(n for n in there.replicas if n not in running) if there else (),
             exists=there is not None,
+            metadata="" if at is None else at.metadata,
         )
 
     return Look(time.monotonic(), group, {tp: seen(tp) for tp in wanted})
+
+
+def _aged(admin: Admin, transactions: Sequence[Open]) -> list[Open]:
+    """The same, with since when each is open, as far as its coordinator tells."""
+    ages: dict[str, float] = {}
+    for name in {one.listed.transactional_id for one in transactions if one.listed}:
+        with suppress(KohortError):  # it may have ended meanwhile
+            begun_ms = admin.describe_transactions([name])[name].started_ms
+            if begun_ms >= 0:
+                ages[name] = max(0.0, (_now_ms() - begun_ms) / 1000)
+    return [
+        replace(one, open_s=ages.get(one.listed.transactional_id)) if one.listed else one
+        for one in transactions
+    ]
 
 
 def _recent(history: Sequence[Rebalance]) -> list[str]:
