@@ -47,8 +47,15 @@ def test_starting_offsets() -> None:
         ({"startingOffsets": '{"t": {"x": 1}}'}, "not an offset"),
         ({"startingOffsets": "soon"}, "neither a word"),
         ({"startingOffsets": "group"}, "needs group.id"),
-        ({"startingOffsets": "latest"}, "needs the option group.id"),
         ({"endingOffsets": "latest"}, "has no end"),
+        ({"endingOffsetsByTimestamp": '{"t": {"0": 5}}'}, "has no end"),
+        ({"startingOffsetsByTimestamp": '{"t": {"0": -1}}'}, "t/0: -1 is not a time"),
+        ({"startingOffsetsByTimestampStrategy": "earliest"}, "error or latest"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "is more than"),
+        ({"maxTriggerDelay": "soon"}, "is not a duration"),
+        ({"kafka.fetch.max.byte": "1"}, "did you mean 'fetch.max.bytes'"),
+        ({"kafka.linger.ms": "1"}, "is for a producer"),
+        ({"kafka.receive.buffer.bytes": "1"}, "operating system sizes socket buffers. Leave it"),
         ({"maxOffsetsPerTrigger": "0"}, "at least 1"),
         ({"failOnDataLoss": "maybe"}, "true or false"),
         ({"columns": "value,size"}, "the columns are"),
@@ -63,6 +70,11 @@ def test_refused(options: dict[str, str], says: str) -> None:
 def test_pattern_and_missing_servers() -> None:
     with pytest.raises(ConfigError, match="regular expression"):
         parse_source({"kafka.bootstrap.servers": "b:1", "subscribePattern": "("}, streaming=False)
+    for text in (r"\p{Alpha}+", "[a-z&&[^b]]+", "(?<name>a)"):
+        with pytest.raises(ConfigError, match="Python"):
+            parse_source(
+                {"kafka.bootstrap.servers": "b:1", "subscribePattern": text}, streaming=True
+            )
     with pytest.raises(ConfigError, match="missing"):
         parse_source({"subscribe": "t"}, streaming=False)
 
@@ -78,3 +90,38 @@ def test_sink() -> None:
     assert found.topic == "t"
     with pytest.raises(ConfigError, match="option of the source"):
         parse_sink({"kafka.bootstrap.servers": "b:1", "subscribe": "t"})
+    both = {"kafka.bootstrap.servers": "b:1", "kafka.fetch.min.bytes": "9", "topic": "t"}
+    assert parse_sink(both).client["fetch.min.bytes"] == "9", "what a consumer knows is let pass"
+    with pytest.raises(ConfigError, match=r"did you mean 'linger_ms'"):
+        parse_sink({"kafka.bootstrap.servers": "b:1", "kafka.linger.m": "1"})
+
+
+def test_times_and_limits_of_the_jvm_connector() -> None:
+    found = parse_source(
+        {
+            **BASE, "startingOffsetsByTimestamp": '{"t": {"0": 5, "1": 6}}',
+            "startingOffsetsByTimestampStrategy": "LATEST", "startingOffsets": "earliest",
+            "minOffsetsPerTrigger": "3", "maxTriggerDelay": "2min",
+            "kafkaConsumer.pollTimeoutMs": "5000",
+        },
+        streaming=True,
+    )  # fmt: skip
+    assert (found.starting_ms, found.latest_where_no_record) == ({"t": {0: 5, 1: 6}}, True)
+    assert (found.min_offsets, found.max_delay_ms, found.poll_timeout_ms) == (3, 120_000, 5_000)
+    default = parse_source(BASE, streaming=True)
+    assert (default.starting, default.max_delay_ms) == ("latest", 900_000)
+    one = parse_source(
+        {**BASE, "startingTimestamp": "7", "startingOffsetsByTimestamp": "{}"}, streaming=True
+    )
+    assert one.starting_ms == 7, "one time wins, as in the connector"
+
+
+def test_a_batch_read_ignores_the_limits_of_triggers(caplog: pytest.LogCaptureFixture) -> None:
+    found = parse_source({**BASE, "maxOffsetsPerTrigger": "5"}, streaming=False)
+    assert found.max_offsets is None
+    assert "maxOffsetsPerTrigger is for streams" in caplog.text
+    for starting in ("latest", '{"t": {"0": -1}}'):
+        with pytest.raises(ConfigError, match="would be empty"):
+            parse_source({**BASE, "startingOffsets": starting}, streaming=False)
+    with pytest.raises(ConfigError, match="-1 is latest"):
+        parse_source({**BASE, "endingOffsets": '{"t": {"0": -2}}'}, streaming=False)

@@ -91,7 +91,7 @@ class Clock:
 def planner(port: FakePort, clock: Clock | None = None, **options: str) -> Planner:
     given = {"kafka.bootstrap.servers": "b:1", "subscribe": "t", "startingOffsets": "earliest"}
     names = {k.replace("_", "."): v for k, v in options.items()}
-    if "assign" in names:
+    if {"assign", "subscribePattern"} & names.keys():
         del given["subscribe"]
     parsed = parse_source({**given, **names}, streaming=True)
     return Planner(parsed, port, clock or Clock(), tasks=2)
@@ -179,26 +179,97 @@ def test_a_topic_made_anew_is_noticed() -> None:
         planner(port).latest(start)
 
 
-def test_latest_by_number_is_kept_in_the_group_too() -> None:
-    """A crash in batch 0 asks for the start again: -1 and a time without a record still stand."""
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"startingOffsets": '{"t": {"0": -1, "1": -2}}'},
+        {"startingOffsets": '{"t": {"0": -1, "1": -2}}', "group_id": "g"},
+        {"startingOffsetsByTimestamp": '{"t": {"0": 9, "1": 0}}',
+         "startingOffsetsByTimestampStrategy": "latest"},
+    ],
+    ids=["without a group", "with a group", "by time"],
+)  # fmt: skip
+def test_a_moving_start_survives_a_crash_in_batch_0(options: dict[str, str]) -> None:
+    """Spark asks for the start again; the batch is planned from where its end says it began."""
     port = FakePort({T0: [1] * 5, T1: [1] * 7})
-    starts = '{"t": {"0": -1, "1": -2}}'
-    first = planner(port, group_id="g", startingOffsets=starts).initial()
-    end = planner(port, group_id="g", startingOffsets=starts).latest(first)
-    port.logs[T0] += [2] * 100
-    again = planner(port, group_id="g", startingOffsets=starts)
-    assert again.initial().next == first.next == {T0: 5, T1: 0}
-    assert again.tasks(again.initial(), end) == again.tasks(first, end)
-    with pytest.raises(ConfigError, match=r"needs the option group\.id"):
-        planner(port, startingOffsets=starts)
+    first = planner(port, **options)
+    start = Position.from_json(first.initial().to_json())
+    assert start.next == {T0: 5, T1: 0}
+    port.logs[T0] += [2] * 3
+    end = Position.from_json(first.latest(start).to_json())
+    port.logs[T0] += [3] * 100
+    again = planner(port, **options)
+    replayed = again.tasks(again.initial(), end)
+    assert replayed == first.tasks(start, end)
+    assert sum(s.size for task in replayed for s in task) == 3 + 7
+    assert again.latest(end).next == {T0: 108, T1: 7}
 
 
-def test_a_time_without_a_record_is_no_start_of_a_stream() -> None:
-    """Where it begins would move until a record comes, and a batch 0 could not be repeated."""
+def test_a_time_without_a_record_follows_the_strategy() -> None:
     port = FakePort({T0: [1] * 5, T1: [500] * 7})
-    with pytest.raises(ConfigError, match="t/0: there is no record at or after 100"):
-        planner(port, group_id="g", startingTimestamp="100").initial()
+    with pytest.raises(ConfigError, match="t/0: there is no record at or after"):
+        planner(port, startingTimestamp="100").initial()
     assert planner(port, startingTimestamp="1").initial().next == {T0: 0, T1: 0}
+    lenient = {"startingOffsetsByTimestampStrategy": "latest"}
+    assert planner(port, startingTimestamp="100", **lenient).initial().next == {T0: 5, T1: 0}
+    with pytest.raises(ConfigError, match=r"startingOffsetsByTimestamp must name .* missing t/1"):
+        planner(port, startingOffsetsByTimestamp='{"t": {"0": 1}}').initial()
+
+
+def test_a_batch_waits_for_enough_records_but_not_for_ever() -> None:
+    """minOffsetsPerTrigger and maxTriggerDelay, as the connector counts them."""
+    port, clock = FakePort({T0: [1], T1: []}), Clock()
+    plan = planner(port, clock, minOffsetsPerTrigger="5", maxTriggerDelay="1m")
+    first = plan.latest(plan.initial())
+    assert first.next == {T0: 1, T1: 0}, "the first batch of a process does not wait"
+    port.logs[T0] += [2] * 4
+    clock.now += 59_999
+    assert plan.latest(first).to_json() == first.to_json()
+    port.logs[T1] += [2]
+    second = plan.latest(first)
+    assert second.next == {T0: 5, T1: 1}, "enough are there"
+    port.logs[T1] += [2]
+    assert plan.latest(second).next == second.next
+    clock.now += 60_000
+    assert plan.latest(second).next == {T0: 5, T1: 2}, "they have waited long enough"
+    finishing = planner(port, clock, minOffsetsPerTrigger="5", maxOffsetsPerTrigger="5")
+    finishing.freeze()
+    at = finishing.initial()
+    for _ in range(2):
+        at = finishing.latest(at, 5)
+    assert at.next == {T0: 5, T1: 2}, "AvailableNow leaves nothing behind"
+
+
+@pytest.mark.parametrize("lenient", ["true", "false"])
+def test_a_misspelt_topic_is_an_error(lenient: str) -> None:
+    """Also beside one that is there, and with failOnDataLoss=false: it was never there."""
+    port = FakePort({("flights", 0): [1], T0: [1]})
+    plan = planner(port, subscribe="t,fligths", failOnDataLoss=lenient)
+    with pytest.raises(ConfigError, match=r"no topic fligths.*did you mean 'flights'"):
+        plan.latest(plan.initial())
+    chosen = planner(port, assign='{"t": [0, 3]}', failOnDataLoss=lenient)
+    with pytest.raises(ConfigError, match="t has 1 partition, counted from 0, and no partition 3"):
+        chosen.latest(chosen.initial())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "read"),
+    [
+        (".*", ["jobs.mine.failed", "orders"]),
+        ("orders.*", ["orders"]),
+        (r"orders\..*\.retry\..*", ["orders.g.retry.0s", "orders.g.retry.5m"]),
+        (r".*\.failed", ["jobs.mine.failed", "orders.g.failed"]),
+    ],
+)
+def test_a_pattern_leaves_retry_topics_out_unless_it_names_them(
+    pattern: str, read: list[str]
+) -> None:
+    """A topic of somebody's that only ends like one stands beside no entry topic."""
+    names = ["orders", "orders.g.retry.0s", "orders.g.retry.5m", "orders.g.failed",
+             "jobs.mine.failed"]  # fmt: skip
+    port = FakePort({(name, 0): [1] for name in names})
+    plan = planner(port, subscribePattern=pattern)
+    assert sorted(t for t, _ in plan.initial().next) == read
 
 
 def both(**options: str) -> dict[str, str]:

@@ -171,3 +171,64 @@ def test_spark_finds_the_source_by_its_module_name() -> None:
     import pyspark_kohort
 
     assert pyspark_kohort.DefaultSource.name() == "kohort"
+
+
+def test_a_start_at_the_end_survives_a_crash_in_batch_0(
+    spark: SparkSession, cluster: Cluster, topic: Make, produce: Send, tmp_path: Path
+) -> None:
+    """Spec 6.7: -1 without a group: what came before the crash is read after it, and once."""
+    name = topic()
+    seen: list[list[tuple[int, int]]] = []
+
+    def run(*, crash: bool) -> Exception | None:
+        def each(frame: Any, number: int) -> None:
+            seen.append(sorted((r.partition, r.offset) for r in frame.collect()))
+            if crash:
+                produce(name, (0, None, b"later"))
+                raise ValueError("the first batch fails")
+
+        stream = spark.readStream.format("kohort").options(
+            subscribe=name, startingOffsets=f'{{"{name}": {{"0": -1, "1": 1}}}}',
+            **{"kafka.bootstrap.servers": cluster.bootstrap},
+        )  # fmt: skip
+        query = (
+            stream.load()
+            .writeStream.foreachBatch(each)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            assert query.awaitTermination(2 * PATIENCE_S)
+        except Exception as error:
+            return error
+        return None
+
+    produce(name, *((n % 2, None, b"v") for n in range(6)))
+    assert "the first batch fails" in str(run(crash=True))
+    assert run(crash=False) is None
+    assert seen == [[(1, 1), (1, 2)], [(1, 1), (1, 2)], [(0, 3)]]
+
+
+def test_what_spark_refuses_and_what_we_refuse(
+    spark: SparkSession, cluster: Cluster, topic: Make, tmp_path: Path
+) -> None:
+    """docs/spark.md has the words and the ways round."""
+    name = topic()
+    servers = {"kafka.bootstrap.servers": cluster.bootstrap}
+    frame = spark.read.format("kohort").options(subscribe=name, **servers).load()
+    with pytest.raises(Exception, match='cannot be written in the "ErrorIfExists" mode'):
+        frame.write.format("kohort").options(topic=name, **servers).save()
+    with pytest.raises(Exception, match=r'write with mode\("append"\)'):
+        frame.write.format("kohort").options(topic=name, **servers).mode("overwrite").save()
+    other = spark.read.format("kohort").schema("a INT").options(subscribe=name, **servers).load()
+    with pytest.raises(Exception, match=r"leave \.schema\(\.\.\.\) out"):
+        other.count()
+    with pytest.raises(Exception, match=f"no topic {name}s.*did you mean '{name}'"):
+        spark.read.format("kohort").options(subscribe=f"{name},{name}s", **servers).load().count()
+    stream = spark.readStream.format("kohort").options(subscribe=name, **servers).load()
+    writer = stream.writeStream.format("kohort").options(
+        topic=name, checkpointLocation=str(tmp_path / "c"), **servers
+    )
+    with pytest.raises(Exception, match="kohort does not support Update mode"):
+        writer.outputMode("update").trigger(availableNow=True).start().awaitTermination(PATIENCE_S)

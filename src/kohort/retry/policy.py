@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -31,6 +32,7 @@ REDRIVE_LABEL: Final = "0s"
 
 _ILLEGAL_IN_TOPIC = re.compile(r"[^a-zA-Z0-9._-]")
 _HASH_CHARS = 12
+_RETRY_TOPIC = re.compile(r"(.+)\.(?:retry\.\d+(?:ms|s|m|h|d)|failed)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,20 @@ class RetryTopics:
     def delays_ms(self) -> dict[str, int]:
         """Delay by topic, of the entry topic (0) and of every tier."""
         return {self.entry: 0, **{self.tier(t): t.delay_ms for t in self.policy.tiers}}
+
+
+def retry_topics_among(names: Collection[str]) -> set[str]:
+    """The names that are retry topics of some group: those beside which its entry topic stands."""
+    entries = {_owner(name) for name in names if name.endswith(f".retry.{REDRIVE_LABEL}")}
+    return {name for name in names if (owner := _owner(name)) is not None and owner in entries}
+
+
+def _owner(name: str) -> str | None:
+    """What all retry topics of one (topic, group) have in common; None for another topic."""
+    match = _RETRY_TOPIC.fullmatch(name)
+    if match is None:
+        return None
+    return match[1][-_HASH_CHARS:] if len(name) == MAX_TOPIC_NAME_CHARS else match[1]
 
 
 def _delay(tier: Tier) -> int:

@@ -24,6 +24,7 @@ import pyarrow as pa
 from kohort.client.common.config import ConsumerConfig
 from kohort.client.common.types import TopicPartition
 from kohort.client.consumer.consumer import Consumer
+from kohort.config import format_elapsed
 from kohort.errors import DataLossError, KafkaTimeoutError, KohortError
 from kohort.retry.cluster_port import ClusterPort
 from kohort.spark import arrow
@@ -33,8 +34,6 @@ from kohort.spark.worker import forget, keep
 
 log = logging.getLogger("kohort.spark")
 POLL_S: Final = 0.5
-PATIENCE_POLLS: Final = 240
-"""Polls without a single record before a read gives up: two minutes, as the JVM connector."""
 GONE_POLLS: Final = 10
 """Polls without a single record before a read looks whether its topics are still there."""
 _OURS = {
@@ -99,11 +98,14 @@ def _batches(
             del left[tp]
         if left and silent and silent % GONE_POLLS == 0:
             left = _without_deleted(options, left)
-        if silent > PATIENCE_POLLS:
+        if silent * POLL_S * 1_000 > options.poll_timeout_ms:
             named = ", ".join(
                 f"{s.topic}/{s.partition} [{s.start}, {s.end})" for s in left.values()
             )
-            raise KafkaTimeoutError(f"no record came for two minutes, but more is there: {named}")
+            raise KafkaTimeoutError(
+                f"no record came for {format_elapsed(options.poll_timeout_ms)} "
+                f"(kafkaConsumer.pollTimeoutMs), but more is there: {named}"
+            )
 
 
 def _without_deleted(

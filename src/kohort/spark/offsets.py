@@ -5,6 +5,8 @@ Rules:
   (no topic can be called so) for what the plan of a batch rests on: topic ids, where each partition
   began, the number of tasks, and of tiers the time by which all was due. So the tasks of a batch
   are a function of (start, end) alone, and a replayed batch is planned as the first time.
+- Spark keeps no record of where a Python source began. The first batch's end does: it is planned
+  from where its end says that each partition began, whatever the start says after a crash.
 - A rate limit is split in proportion to what is there, rounded up, so that a small partition is
   never starved.
 """
@@ -50,6 +52,7 @@ class Position:
         ids: the topic's id (text), by topic; a topic made anew has another.
         tasks: how many tasks a batch is packed into.
         planned_ms: when the batch that ends here was planned, of a query that reads tiers.
+        initial: this is the answer to where the query begins, which a restart may answer otherwise.
     """
 
     next: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
@@ -57,12 +60,15 @@ class Position:
     ids: dict[str, str] = field(default_factory=dict[str, str])
     tasks: int = 1
     planned_ms: int = 0
+    initial: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """The dictionary that Spark writes into its offset log."""
         extra = {"began": _by_topic(self.began), "ids": self.ids, "tasks": self.tasks}
         if self.planned_ms:
             extra["planned"] = self.planned_ms
+        if self.initial:
+            extra["initial"] = True
         return {**_by_topic(self.next), RESERVED: extra}
 
     @classmethod
@@ -76,6 +82,7 @@ class Position:
                 ids={str(k): str(v) for k, v in extra.get("ids", {}).items()},
                 tasks=max(1, int(extra.get("tasks", 1))),
                 planned_ms=int(extra.get("planned", 0)),
+                initial=extra.get("initial") is True,
             )
         except (AttributeError, TypeError, ValueError) as error:
             raise ProtocolError(
@@ -103,8 +110,7 @@ def ranges(start: Position, end: Position, *, lenient: bool = False) -> list[Ran
     """What lies between two positions, partitions in order. A new one begins where `end` says.
 
     Args:
-        lenient: a topic that was made anew is read from where `end` began with it, and what
-            retention deleted before the first batch was replayed is left out.
+        lenient: a topic that was made anew is read from where `end` began with it.
 
     Raises DataLossError when a topic was made anew between the two, or an end is before its start.
     """
@@ -115,11 +121,9 @@ def ranges(start: Position, end: Position, *, lenient: bool = False) -> list[Ran
     for (topic, partition), stop in sorted(end.next.items()):
         at = (topic, partition)
         begin = start.next.get(at, end.began.get(at, stop))
-        if topic in anew:
+        if start.initial or topic in anew:
             begin = end.began.get(at, stop)
         if stop < begin:
-            if lenient and begin == start.began.get(at):
-                continue
             raise DataLossError(f"{topic}/{partition}: the plan would go back, {begin} to {stop}")
         if stop > begin:
             first = begin == end.began.get(at, -1)

@@ -3,7 +3,8 @@
 Rules:
 - Names and meanings are those of Spark's own Kafka connector, so that a query is carried over by
   changing its format. Spark hands keys over in lower case; so they are matched.
-- `kafka.*` goes to the client, except what the source itself decides.
+- `kafka.*` goes to the client, except what the source itself decides; what no client knows is an
+  error before anything is connected.
 - An unknown option is an error that names the nearest one. Spark hands its own options to every
   source and sink (`checkpointLocation`, `path`, ...); they are accepted and say nothing to us.
 - Options hold no passwords in clear text that would show in a plan: `repr` leaves values out.
@@ -12,15 +13,25 @@ Rules:
 from __future__ import annotations
 
 import json
-import re
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from kohort.client.common.config import ConsumerConfig
-from kohort.config import nearest, plain
+from kohort.client.common.config import ClientConfig, ConsumerConfig, ProducerConfig, known_to
+from kohort.client.common.security_config import in_our_words
+from kohort.config import nearest, parse_duration_ms, plain
 from kohort.errors import ConfigError
+from kohort.spark.connector import (
+    BATCHES_ONLY,
+    JAVAS_OWN,
+    NO_EFFECT,
+    REFUSED,
+    STREAMS_ONLY,
+    pattern_of,
+)
 
+log = logging.getLogger("kohort.spark")
 EARLIEST: Final = -2
 LATEST: Final = -1
 GROUP: Final = "group"
@@ -30,12 +41,13 @@ COLUMNS: Final = (
 DEFAULT_BATCH_ROWS: Final = 10_000
 DEFAULT_BATCH_BYTES: Final = 8 << 20
 
-_KNOWN: Final = (
+KNOWN: Final = (
     "kafka.bootstrap.servers", "subscribe", "subscribePattern", "assign", "startingOffsets",
-    "endingOffsets", "startingTimestamp", "endingTimestamp", "maxOffsetsPerTrigger",
-    "failOnDataLoss", "includeHeaders", "minPartitions", "maxRecordsPerPartition", "group.id",
-    "columns", "batchRows", "batchBytes", "topic", "tierDelaysMs", "clockSkewMs", "rangeMarkers",
-    "publishProgress",
+    "endingOffsets", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger", "maxTriggerDelay", "failOnDataLoss", "includeHeaders", "minPartitions",
+    "maxRecordsPerPartition", "kafkaConsumer.pollTimeoutMs", "group.id", "columns", "batchRows",
+    "batchBytes", "topic", "tierDelaysMs", "clockSkewMs", "rangeMarkers", "publishProgress",
 )  # fmt: skip
 _SPARKS_OWN: Final = frozenset(
     name.lower()
@@ -43,23 +55,23 @@ _SPARKS_OWN: Final = frozenset(
         "checkpointLocation", "queryName", "path", "paths", "asyncProgressTrackingEnabled",
         "asyncProgressTrackingCheckpointIntervalMs",
         "asyncProgressTrackingOverrideSinkSupportCheck",
+        # of tables: CREATE TABLE ... USING kohort
+        "provider", "location", "comment", "collation", "owner", "external", "is_managed_location",
     )
 )  # fmt: skip
-"""What Spark 4.3 hands over with the user's options, in lower case. Its query acts on them."""
-_BY_LOWER = {name.lower(): name for name in _KNOWN}
+"""What Spark 4.3 hands over with the user's options, in lower case. Spark itself acts on them."""
+_OF_A_TABLE: Final = "option."
+"""A table's options come twice: by their names, and behind this."""
+_BY_LOWER = {name.lower(): name for name in KNOWN}
+_NO_EFFECT = {name.lower() for name in NO_EFFECT}
 _ALIASES = {"bootstrap.servers": "kafka.bootstrap.servers", "kafka.group.id": "group.id"}
-_OURS_TO_DECIDE = {
-    "auto.offset.reset": "use startingOffsets",
-    "enable.auto.commit": "the source publishes progress itself when group.id is given",
-    "key.deserializer": "keys are bytes; decode them with DataFrame functions",
-    "value.deserializer": "values are bytes; decode them with DataFrame functions",
-    "key.serializer": "keys are written as they are",
-    "value.serializer": "values are written as they are",
-    "interceptor.classes": "there are no interceptors",
-    "enable.partition.eof": "ends are planned by the driver",
-}
+DEFAULT_TRIGGER_DELAY_MS: Final = 15 * 60_000
+DEFAULT_POLL_TIMEOUT_MS: Final = 120_000
 
-Start = str | dict[str, dict[int, int]]
+ByPartition = dict[str, dict[int, int]]
+Start = str | ByPartition
+Times = int | ByPartition
+"""Milliseconds since the epoch: of every partition, or of each."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +84,15 @@ class SourceOptions:
     assign: dict[str, tuple[int, ...]] | None = None
     starting: Start = "earliest"
     ending: Start = "latest"
-    starting_ms: int | None = None
-    ending_ms: int | None = None
+    starting_ms: Times | None = None
+    ending_ms: Times | None = None
+    latest_where_no_record: bool = False
+    """`startingOffsetsByTimestampStrategy=latest`."""
     max_offsets: int | None = None
+    min_offsets: int | None = None
+    max_delay_ms: int = DEFAULT_TRIGGER_DELAY_MS
+    """So long fewer than `min_offsets` records may wait."""
+    poll_timeout_ms: int = DEFAULT_POLL_TIMEOUT_MS
     fail_on_data_loss: bool = True
     include_headers: bool = False
     min_partitions: int | None = None
@@ -109,32 +127,39 @@ class SinkOptions:
 def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """The source's options, checked. Raises ConfigError before anything is connected."""
     found, client = _sorted_out(options)
+    _check_settings(client, ConsumerConfig)
     _only_one_subscription(found)
-    if streaming:
-        for name in ("endingOffsets", "endingTimestamp"):
-            if name in found:
-                raise ConfigError(f"{name} is for batch reads; a stream has no end")
-    elif "maxOffsetsPerTrigger" in found:
-        raise ConfigError("maxOffsetsPerTrigger is for streams; a batch read has no triggers")
+    _only_where_they_apply(found, streaming=streaming)
     group = found.get("group.id")
     default = GROUP if group else ("latest" if streaming else "earliest")
     starting = _start(found.get("startingOffsets", default), "startingOffsets")
     if starting == GROUP and not group:
         raise ConfigError("startingOffsets=group needs group.id")
-    _check_latest(starting, streaming=streaming, group=group)
+    if not streaming:
+        _check_begins_before_the_end(starting)
     ending = _start(found.get("endingOffsets", "latest"), "endingOffsets")
-    if ending in ("earliest", GROUP):
-        raise ConfigError("endingOffsets is latest or JSON")
+    if ending in ("earliest", GROUP) or EARLIEST in _offsets(ending):
+        raise ConfigError("endingOffsets is latest, or JSON of offsets in which -1 is latest")
+    max_offsets = _int(found, "maxOffsetsPerTrigger", 1)
+    min_offsets = _int(found, "minOffsetsPerTrigger", 1)
+    if max_offsets is not None and min_offsets is not None and min_offsets > max_offsets:
+        raise ConfigError(
+            f"minOffsetsPerTrigger={min_offsets} is more than maxOffsetsPerTrigger={max_offsets}"
+        )
     return SourceOptions(
         client=client,
         topics=_names(found.get("subscribe", "")),
-        pattern=_pattern(found.get("subscribePattern")),
+        pattern=pattern_of(found["subscribePattern"]) if "subscribePattern" in found else None,
         assign=_assign(found.get("assign")),
         starting=starting,
         ending=ending,
-        starting_ms=_int(found, "startingTimestamp", 0),
-        ending_ms=_int(found, "endingTimestamp", 0),
-        max_offsets=_int(found, "maxOffsetsPerTrigger", 1),
+        starting_ms=_times(found, "startingTimestamp", "startingOffsetsByTimestamp"),
+        ending_ms=_times(found, "endingTimestamp", "endingOffsetsByTimestamp"),
+        latest_where_no_record=_latest_where_no_record(found),
+        max_offsets=max_offsets,
+        min_offsets=min_offsets,
+        max_delay_ms=_delay(found, "maxTriggerDelay", DEFAULT_TRIGGER_DELAY_MS),
+        poll_timeout_ms=(_int(found, "kafkaConsumer.pollTimeoutMs", 1) or DEFAULT_POLL_TIMEOUT_MS),
         fail_on_data_loss=_bool(found, "failOnDataLoss", True),
         include_headers=_bool(found, "includeHeaders", False),
         min_partitions=_int(found, "minPartitions", 1),
@@ -154,31 +179,51 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
 def parse_sink(options: Mapping[str, str]) -> SinkOptions:
     """The sink's options, checked. Raises ConfigError before anything is connected."""
     found, client = _sorted_out(options)
+    _check_settings(client, ProducerConfig)
     for name in found:
         if name not in ("topic", "includeHeaders"):
             raise ConfigError(f"{name} is an option of the source, not of the sink")
     return SinkOptions(client, found.get("topic"), _bool(found, "includeHeaders", True))
 
 
-def _check_latest(starting: Start, *, streaming: bool, group: str | None) -> None:
-    """Refuse a start at the end that cannot be kept, or that reads nothing."""
-    if isinstance(starting, dict):
-        at_end = any(o == LATEST for offsets in starting.values() for o in offsets.values())
-    else:
-        at_end = starting == "latest"
-    if not at_end:
-        return
-    if not streaming:
+def _only_where_they_apply(found: dict[str, str], *, streaming: bool) -> None:
+    """As the connector: a stream refuses an end, a batch read warns of the limits of triggers."""
+    for name in BATCHES_ONLY if streaming else ():
+        if name in found:
+            raise ConfigError(f"{name} is for batch reads; a stream has no end. Leave it out")
+    for name in () if streaming else STREAMS_ONLY:
+        if found.pop(name, None) is not None:
+            log.warning("%s is for streams; this batch read ignores it", name)
+
+
+def _check_begins_before_the_end(starting: Start) -> None:
+    """Refuse a batch read that would be empty."""
+    if starting == "latest" or LATEST in _offsets(starting):
         raise ConfigError(
             "startingOffsets=latest (-1) is for streams; a batch read of it would be empty"
         )
-    if not group:
-        raise ConfigError(
-            "startingOffsets=latest (-1; the default of a stream) needs the option group.id: "
-            "Spark keeps no record of where a Python source began, so the group keeps it; without "
-            "a group a restart before the first batch would skip records. Or say "
-            "startingOffsets=earliest"
-        )
+
+
+def _offsets(start: Start) -> set[int]:
+    return {o for ps in start.values() for o in ps.values()} if isinstance(start, dict) else set()
+
+
+def _check_settings(client: Mapping[str, str], role: type[ClientConfig]) -> None:
+    """Refuse the first setting behind `kafka.` that no client knows; files are not opened."""
+    names = set(role.field_names())
+    bare = {key: value for key, value in client.items() if not plain(key).endswith("_file")}
+    settings = in_our_words(bare, names)
+    if role is not ConsumerConfig:  # a query that reads and writes hands both the same settings
+        settings = known_to(role, settings)
+    for key in settings:
+        if plain(key) in names:
+            continue
+        dotted = key.replace("_", ".")
+        if dotted in JAVAS_OWN:
+            raise ConfigError(
+                f"option kafka.{dotted} is of Java's clients: {JAVAS_OWN[dotted]}. Leave it out"
+            )
+        raise ConfigError(f"option kafka.{key}: {role.unknown(key)}")
 
 
 def _behind_kafka(key: str) -> str | None:
@@ -200,10 +245,10 @@ def _sorted_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, s
             found[name] = value
         elif key.startswith("kafka."):
             bare = key.removeprefix("kafka.")
-            if bare in _OURS_TO_DECIDE:
-                raise ConfigError(f"option {given} cannot be set: {_OURS_TO_DECIDE[bare]}")
+            if bare in REFUSED:
+                raise ConfigError(f"option {given} cannot be set: {REFUSED[bare]}")
             client[bare] = value
-        elif key not in _SPARKS_OWN:
+        elif not (key in _SPARKS_OWN or key in _NO_EFFECT or key.startswith(_OF_A_TABLE)):
             near = _BY_LOWER.get(nearest(key, _BY_LOWER) or "") or _behind_kafka(key)
             hint = f"; did you mean {near!r}?" if near else ""
             raise ConfigError(f"unknown option {given!r} of format kohort{hint}")
@@ -223,18 +268,6 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(t.strip() for t in text.split(",") if t.strip()))
 
 
-def _pattern(text: str | None) -> str | None:
-    if text is None:
-        return None
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ConfigError(f"subscribePattern {text!r} is not a regular expression: {error}") from (
-            error
-        )
-    return text
-
-
 def _assign(text: str | None) -> dict[str, tuple[int, ...]] | None:
     if text is None:
         return None
@@ -250,20 +283,43 @@ def _assign(text: str | None) -> dict[str, tuple[int, ...]] | None:
 def _start(text: str, name: str) -> Start:
     if text.lower() in ("earliest", "latest", GROUP):
         return text.lower()
-    found: dict[str, dict[int, int]] = {}
+    return _by_partition(text, name, EARLIEST, "an offset; -2 is earliest, -1 latest")
+
+
+def _by_partition(text: str, name: str, low: int, kind: str) -> ByPartition:
+    """A number of at least `low` for each partition, from JSON."""
+    found: ByPartition = {}
     for topic, partitions in _json_object(text, name).items():
         if not isinstance(partitions, dict) or not partitions:
             raise ConfigError(f'{name}: write {{"topic": {{"0": 23}}}}, not {text!r}')
         found[topic] = {}
-        for partition, offset in cast(dict[str, Any], partitions).items():
-            good = partition.isdigit() and isinstance(offset, int) and not isinstance(offset, bool)
-            if not good or offset < EARLIEST:
-                raise ConfigError(
-                    f"{name}: {topic}/{partition}: {offset!r} is not an offset; -2 is earliest, "
-                    "-1 latest"
-                )
-            found[topic][int(partition)] = offset
+        for partition, number in cast(dict[str, Any], partitions).items():
+            good = partition.isdigit() and isinstance(number, int) and not isinstance(number, bool)
+            if not good or number < low:
+                raise ConfigError(f"{name}: {topic}/{partition}: {number!r} is not {kind}")
+            found[topic][int(partition)] = number
     return found
+
+
+def _times(found: Mapping[str, str], of_all: str, of_each: str) -> Times | None:
+    """One time for all partitions wins over one for each, as in the connector."""
+    if of_all in found or of_each not in found:
+        return _int(found, of_all, 0)
+    return _by_partition(found[of_each], of_each, 0, "a time in milliseconds since the epoch")
+
+
+def _latest_where_no_record(found: Mapping[str, str]) -> bool:
+    name = "startingOffsetsByTimestampStrategy"
+    strategy = found.get(name, "error").lower()
+    if strategy not in ("error", "latest"):
+        raise ConfigError(f"{name}={found[name]!r}: error or latest")
+    return strategy == "latest"
+
+
+def _delay(found: Mapping[str, str], name: str, default: int) -> int:
+    """A duration as Spark writes it: `15m`, `15min`, `900s`, `900000`."""
+    text = found.get(name, str(default)).strip().lower()
+    return int(text) if text.isdigit() else parse_duration_ms(text.replace("min", "m"))
 
 
 def _json_object(text: str, name: str) -> dict[str, Any]:

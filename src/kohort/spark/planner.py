@@ -9,6 +9,8 @@ Rules (spec 6.7, D4):
   only then. A topic that was made anew is not the topic that was read.
 - A topic that the options name no longer keeps its offset and is not read; a deleted one is an
   error, or with failOnDataLoss=false the same.
+- A topic or partition that the options name and that was never there is an error. A pattern takes
+  retry topics of ours only when it names them.
 - Progress is published from the `start` of `latest`, which is what the checkpoint has committed;
   it never goes back.
 """
@@ -17,28 +19,32 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
+from kohort.config import nearest
 from kohort.errors import BrokerError, ConfigError, DataLossError, KafkaTimeoutError
 from kohort.retry.asking import OffsetPort, TopicView, ask
 from kohort.retry.gate import TierGate
+from kohort.retry.policy import retry_topics_among
 from kohort.spark.offsets import (
     Position,
     Range,
     TopicPartition,
     check_renewed,
+    lag,
     limited,
     pack,
     ranges,
     renewed,
 )
-from kohort.spark.options import EARLIEST, GROUP, LATEST, SourceOptions
+from kohort.spark.options import EARLIEST, GROUP, LATEST, SourceOptions, Times
 
 log = logging.getLogger("kohort.spark")
 METADATA_MAX_AGE_MS: Final = 10_000
 ENDS_TIMEOUT_S: Final = 10.0
 """After so long without an answer the plan looks whether a topic was deleted."""
+_NAMES_RETRY_TOPICS: Final = re.compile("retry|failed")
 
 
 class Port(OffsetPort, Protocol):
@@ -73,11 +79,13 @@ class Planner:
         self._initial: Position | None = None
         self._views: dict[str, TopicView] = {}
         self._views_at: int | None = None
+        self._names: list[str] = []
         self._log_starts: dict[TopicPartition, int] = {}
         self._frozen = False
         self._target: dict[TopicPartition, int] | None = None
         self._published: dict[TopicPartition, int] | None = None
         self._noted: set[tuple[str, TopicPartition]] = set()
+        self._batch_at: int | None = None
         self.ends: dict[TopicPartition, int] = {}
 
     # Where it begins
@@ -86,13 +94,17 @@ class Planner:
         """The start of the first batch; the same at every call and after every restart."""
         if self._initial is None:
             self._refresh()
+            self._check_partitions(())
+            if self._options.fail_on_data_loss:  # else a deleted one may be in a batch to replay
+                self._check_topics(())
             wanted = self._partitions()
             if not wanted:
                 raise ConfigError(self._nothing_there())
             offsets = self._starting(wanted)
             self._initial = Position(
-                next=offsets, began=dict(offsets), ids=self._ids(), tasks=self._tasks
-            )
+                next=offsets, began=dict(offsets), ids=self._ids(), tasks=self._tasks,
+                initial=True,
+            )  # fmt: skip
         return self._initial
 
     def _starting(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -114,28 +126,30 @@ class Planner:
             return self._by_time(wanted, options.starting_ms)
         starting = options.starting
         if isinstance(starting, dict):
-            self._check_named(starting, wanted)
+            check_named(starting, wanted, "startingOffsets")
             return {at: starting[at[0]][at[1]] for at in wanted}
         return dict.fromkeys(wanted, LATEST if starting == "latest" else EARLIEST)
 
-    def _by_time(self, wanted: Sequence[TopicPartition], ms: int) -> dict[TopicPartition, int]:
-        """The first record at or after a time; a batch read begins at the end where none is."""
-        by_time = self._port.by_time(dict.fromkeys(wanted, ms))
+    def _by_time(self, wanted: Sequence[TopicPartition], times: Times) -> dict[TopicPartition, int]:
+        """The first record at or after a time; where there is none, by the options' strategy."""
+        if isinstance(times, dict):
+            check_named(times, wanted, "startingOffsetsByTimestamp")
+        by_time = self._port.by_time(times_of(wanted, times))
         none = [at for at, stamped in by_time.items() if stamped.offset < 0]
-        if none and self._options.streaming:
+        if none and not self._options.latest_where_no_record:
             raise ConfigError(
-                f"startingTimestamp: {_listed(none)}: there is no record at or after {ms} yet, and "
-                "where a stream begins must not move. Give an earlier time, or "
-                "startingOffsets=latest and group.id"
+                f"{_listed(none)}: there is no record at or after the starting timestamp. Give an "
+                "earlier time, or startingOffsetsByTimestampStrategy=latest to begin at the end "
+                "there"
             )
         return {at: s.offset if s.offset >= 0 else LATEST for at, s in by_time.items()}
 
     def _moving(self, asked: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-        """The partitions whose start the group decides, or has to keep."""
+        """The partitions whose start the group decides, or keeps when there is one."""
         options = self._options
         if options.starting == GROUP and options.starting_ms is None:
             return list(asked)
-        return [at for at, o in asked.items() if o == LATEST] if options.streaming else []
+        return [at for at, o in asked.items() if o == LATEST] if options.group else []
 
     def _resolve(self, offsets: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         """-2 and -1 as offsets, after the connector's manner."""
@@ -158,17 +172,6 @@ class Planner:
                 raise
             raise self._group_refuses(error) from error
 
-    def _check_named(
-        self, named: Mapping[str, Mapping[int, int]], wanted: Sequence[TopicPartition]
-    ) -> None:
-        given = {(t, p) for t, ps in named.items() for p in ps}
-        missing, extra = set(wanted) - given, given - set(wanted)
-        if missing or extra:
-            raise ConfigError(
-                "startingOffsets must name every partition that is read and no other; missing "
-                f"{_listed(missing)}, extra {_listed(extra)}"
-            )
-
     # How far to go
 
     def freeze(self) -> None:
@@ -188,6 +191,8 @@ class Planner:
             return self._next(start, max_offsets)  # a topic was deleted: the plan does without it
 
     def _next(self, start: Position, max_offsets: int | None) -> Position:
+        self._check_topics(start.next)
+        self._check_partitions(start.next)
         began, ids = dict(start.began), {**start.ids, **self._ids()}
         origin = self._still_read(start)
         self._publish(origin)
@@ -200,6 +205,8 @@ class Planner:
         if not self._frozen or self._target is None:
             self._target = self._ends(origin)
         target = {at: max(o, self._target.get(at, o)) for at, o in origin.items()}
+        if self._better_later(lag(origin, target)):
+            return start
         end = limited(origin, target, max_offsets)
         offsets = {**start.next, **end}
         if offsets == start.next:
@@ -207,6 +214,21 @@ class Planner:
         else:
             planned_ms = self._now_ms() if self._options.tier_delays_ms else 0
         return Position(offsets, began, ids, self._tasks, planned_ms)
+
+    def _better_later(self, records: int) -> bool:
+        """Whether a batch waits for more: `minOffsetsPerTrigger`, for at most `maxTriggerDelay`.
+
+        The first batch of a process does not wait, nor what AvailableNow is to finish.
+        """
+        least, now = self._options.min_offsets, self._now_ms()
+        if least is None or self._frozen:
+            return False
+        waited = None if self._batch_at is None else now - self._batch_at
+        if waited is not None and records < least and waited < self._options.max_delay_ms:
+            return True
+        if records or waited is None:
+            self._batch_at = now
+        return False
 
     def _still_read(self, start: Position) -> dict[TopicPartition, int]:
         """The part of a position that this query goes on reading.
@@ -325,19 +347,51 @@ class Planner:
         now = self._now_ms()
         if self._views_at is not None and now - self._views_at < METADATA_MAX_AGE_MS:
             return
-        self._views = dict(self._wanted(self._port.topics()))
+        views = self._port.topics()
+        self._names = list(views)
+        self._views = dict(self._wanted(views))
         self._views_at = now
         partitions = self._partitions()
         self._log_starts = self._port.earliest(partitions) if partitions else {}
 
     def _wanted(self, views: Mapping[str, TopicView]) -> Iterable[tuple[str, TopicView]]:
         options = self._options
+        left_out = retry_topics_among(views) if options.pattern is not None else set[str]()
         for name, view in views.items():
             if options.pattern is not None:
-                if re.fullmatch(options.pattern, name):
+                if not re.fullmatch(options.pattern, name):
+                    continue
+                if name not in left_out or _NAMES_RETRY_TOPICS.search(options.pattern):
                     yield name, view
+                else:
+                    self._note("a retry topic of Kohort's; subscribePattern does not name it", [
+                        (name, p) for p in range(view.partitions)
+                    ])  # fmt: skip
             elif name in options.topics or (options.assign and name in options.assign):
                 yield name, view
+
+    def _check_topics(self, known: Collection[TopicPartition]) -> None:
+        """Refuse topics that the options name and that were never there."""
+        options, seen = self._options, {topic for topic, _ in known}
+        for topic in sorted({*options.topics, *(options.assign or ())} - {*self._views, *seen}):
+            near = nearest(topic, self._names, cutoff=0.75)
+            raise ConfigError(
+                f"there is no topic {topic}, or this user may not see it (it needs DESCRIBE); "
+                f"{f'did you mean {near!r}? Else ' if near else ''}create it first (kohort topic "
+                "create), or ask whoever keeps the cluster for the right"
+            )
+
+    def _check_partitions(self, known: Collection[TopicPartition]) -> None:
+        """Refuse partitions that the options name and that were never there."""
+        for topic, chosen in (self._options.assign or {}).items():
+            view = self._views.get(topic)
+            for partition in chosen:
+                if view and partition >= view.partitions and (topic, partition) not in known:
+                    raise ConfigError(
+                        f"assign: topic {topic} has {view.partitions} "
+                        f"partition{'s' * (view.partitions != 1)}, counted from 0, and no "
+                        f"partition {partition}"
+                    )
 
     def _partitions(self) -> list[TopicPartition]:
         found: list[TopicPartition] = []
@@ -350,8 +404,7 @@ class Planner:
         return {name: view.topic_id for name, view in self._views.items()}
 
     def _nothing_there(self) -> str:
-        options = self._options
-        what = options.pattern or ", ".join(options.topics or (options.assign or {}))
+        what = self._options.pattern or ", ".join(self._options.topics)
         return (
             f"there is no topic {what}, or this user may not see it (it needs DESCRIBE); create it "
             "first (kohort topic create), or ask whoever keeps the cluster for the right"
@@ -369,6 +422,26 @@ class Planner:
             if self._options.fail_on_data_loss:
                 raise DataLossError(f"{text}. To go on without them, say failOnDataLoss=false")
             log.warning("%s; going on without them", text)
+
+
+def times_of(wanted: Sequence[TopicPartition], times: Times) -> dict[TopicPartition, int]:
+    """The time of each partition."""
+    if isinstance(times, int):
+        return dict.fromkeys(wanted, times)
+    return {at: times[at[0]][at[1]] for at in wanted}
+
+
+def check_named(
+    named: Mapping[str, Mapping[int, int]], wanted: Sequence[TopicPartition], option: str
+) -> None:
+    """Refuse an option's JSON that does not name exactly the partitions that are read."""
+    given = {(t, p) for t, ps in named.items() for p in ps}
+    missing, extra = set(wanted) - given, given - set(wanted)
+    if missing or extra:
+        raise ConfigError(
+            f"{option} must name every partition that is read and no other; missing "
+            f"{_listed(missing)}, extra {_listed(extra)}"
+        )
 
 
 def _listed(partitions: Iterable[TopicPartition]) -> str:

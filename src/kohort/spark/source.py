@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 try:
@@ -48,7 +48,7 @@ from kohort.spark import arrow
 from kohort.spark.fetch import read_ranges
 from kohort.spark.offsets import Position, Range, pack
 from kohort.spark.options import LATEST, SourceOptions, parse_sink, parse_source
-from kohort.spark.planner import Planner
+from kohort.spark.planner import Planner, check_named, times_of
 from kohort.spark.sink import RecordSink, Sent
 from kohort.spark.worker import settle_down
 
@@ -75,17 +75,23 @@ class KohortDataSource(DataSource):
 
     def schema(self) -> str:
         """The JVM connector's columns, without those that were not asked for."""
-        try:
-            options = parse_source(self.options, streaming=True)
-        except ConfigError:
-            options = parse_source(self.options, streaming=False)
-        return arrow.ddl(columns(options))
+        return arrow.ddl(columns_of(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        self._check_schema(schema)
         return BatchReader(parse_source(self.options, streaming=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        self._check_schema(schema)
         return StreamReader(parse_source(self.options, streaming=True))
+
+    def _check_schema(self, asked: StructType) -> None:
+        """Refuse a schema of the user's: what is read follows from the options."""
+        if asked.names != list(columns_of(self.options)):
+            raise ConfigError(
+                "the schema of format kohort is fixed: leave .schema(...) out, choose columns by "
+                "the option columns, and decode values with DataFrame functions"
+            )
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         if overwrite:
@@ -97,6 +103,14 @@ class KohortDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         return StreamWriter(RecordSink(parse_sink(self.options), tuple(schema.fieldNames())))
+
+
+def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns by options of either kind of read: Spark asks for the schema before it says."""
+    try:
+        return columns(parse_source(options, streaming=True))
+    except ConfigError:
+        return columns(parse_source(options, streaming=False))
 
 
 def columns(options: SourceOptions) -> tuple[str, ...]:
@@ -185,12 +199,13 @@ class BatchReader(DataSourceReader):
         options = self._options
         stop = planner.latest(start).next
         if options.ending_ms is not None:
-            found = port.by_time(dict.fromkeys(stop, options.ending_ms))
+            if isinstance(options.ending_ms, dict):
+                check_named(options.ending_ms, list(stop), "endingOffsetsByTimestamp")
+            found = port.by_time(times_of(list(stop), options.ending_ms))
             stop = {at: s.offset if s.offset >= 0 else stop[at] for at, s in found.items()}
         elif isinstance(options.ending, dict):
-            given = {(t, p): o for t, ps in options.ending.items() for p, o in ps.items()}
-            if set(given) != set(stop):
-                raise ConfigError("endingOffsets must name every partition that is read")
+            check_named(options.ending, list(stop), "endingOffsets")
+            given = {at: options.ending[at[0]][at[1]] for at in stop}
             stop = {at: stop[at] if o == LATEST else o for at, o in given.items()}
         for at, end in stop.items():
             if end < start.next[at]:
