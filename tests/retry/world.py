@@ -219,6 +219,16 @@ class World:
         """Spec 6.3: each input is loaded exactly once or failed exactly once."""
         assert sorted(self.loaded() + self.failed()) == self.inputs()
         assert self.owed() == 0
+        self.check_books()
+
+    def check_books(self) -> None:
+        """What the transactions have counted is what the tables hold (no handler filters here)."""
+        ((read,),) = self.ask("SELECT coalesce(sum(read), 0) FROM kohort_counts WHERE topic = 'in'")
+        ended = self.ask(
+            "SELECT coalesce(sum(loaded), 0), coalesce(sum(filtered), 0) FROM kohort_counts"
+        )
+        assert read == len(self.inputs())
+        assert ended == [(len(self.loaded()), 0)]
 
 
 class KillableStore(Store):

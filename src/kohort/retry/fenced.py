@@ -402,10 +402,15 @@ class RangeLoad:
             self._fence = row.next_offset
 
     def _counted(self, ended: Sequence[_Ended]) -> Counts:
-        """What the transaction does, in numbers. A copy whose headers are wrong is no input."""
+        """What the transaction does, in numbers.
+
+        A copy whose headers are wrong is no input; an attempt that waits on has not ended.
+        """
         counts = Counts()
         origin = self._loader.origins.get(self._span.base)
         for e in ended:
+            if e.outcome is None:
+                continue
             if isinstance(e.outcome, Failure):
                 if e.outcome.reason == BAD_HEADERS_REASON and self._span.delay_ms is not None:
                     continue
