@@ -25,7 +25,7 @@ BESIDE := -n $(WORKERS) --dist=loadfile --no-loadscope-reorder
 BASE ?= main
 
 .DEFAULT_GOAL := help
-.PHONY: postgres power-cut help setup demo test test-all quick check bench demo-kill nightly mutants soak interop compat compat-go wire diagrams invariants clean
+.PHONY: postgres power-cut help setup demo test test-all quick check bench demo-kill nightly mutants soak interop compat compat-go wheels wire diagrams invariants clean
 
 help:  ## what the targets do
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -119,6 +119,9 @@ compatibility: setup  ## write docs/compatibility.md again from the broker's API
 
 wire: setup  ## write the message classes again from the schema files
 	@$(BIN)/python tools/generate_wire.py
+
+wheels:  ## build the sdist and wheels; try each in a clean environment (SPARK=1: with Spark, too)
+	@$(PYTHON) tools/build_wheels.py $(if $(SPARK),--spark)
 
 clean:  ## remove what was built (not .venv)
 	rm -rf build dist src/*.egg-info .pytest_cache .ruff_cache .hypothesis
