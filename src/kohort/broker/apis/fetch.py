@@ -248,7 +248,7 @@ class _Fetch:
         except BrokerError as error:
             wanted.error = error.code
         except (OSError, CorruptRecordError) as error:
-            wanted.partition.fail(f"it cannot be read: {error}")
+            wanted.partition.fail_unreadable(error)
             wanted.error = ErrorCode.KAFKA_STORAGE_ERROR
         return None
 
@@ -279,7 +279,7 @@ class _Fetch:
                     wanted.aborted = partition.aborted(wanted.span, offset)
         except (OSError, CorruptRecordError) as error:
             assert partition is not None
-            partition.fail(f"it cannot be read: {error}")
+            partition.fail_unreadable(error)
             wanted.error, wanted.span, wanted.place = ErrorCode.KAFKA_STORAGE_ERROR, None, None
         data = self._data(wanted, stable)
         if wanted.place is not None:

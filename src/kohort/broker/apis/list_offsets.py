@@ -85,7 +85,7 @@ def _answer(
         answer.error_code = error.code
     except (OSError, CorruptRecordError) as error:
         assert partition is not None
-        partition.fail(f"it cannot be read: {error}")
+        partition.fail_unreadable(error)
         answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
     else:
         if found is not None:

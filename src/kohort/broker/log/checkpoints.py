@@ -6,7 +6,8 @@ treated as absent: everything in it can be found again from the log, only more s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 
 _VERSION = "0"
 TopicPartition = tuple[str, int]
@@ -26,6 +27,35 @@ def decode_offsets(data: bytes | None) -> dict[TopicPartition, int]:
             return {}
         found[parts[0], int(parts[1])] = int(parts[2])
     return found
+
+
+def encode_segments(segments: Mapping[TopicPartition, Sequence[int]]) -> bytes:
+    """What a clean shutdown leaves: the base offsets of each log's segments, then its end."""
+    return _encode(
+        [f"{topic} {p} {','.join(map(str, s))}" for (topic, p), s in sorted(segments.items())]
+    )
+
+
+def decode_segments(data: bytes | None) -> dict[TopicPartition, list[int]]:
+    """The offsets of `encode_segments`; empty when the file is missing, damaged or of Kafka."""
+    found: dict[TopicPartition, list[int]] = {}
+    for line in _lines(data):
+        parts = line.split(" ")
+        offsets = parts[-1].split(",")
+        if len(parts) != 3 or not all(each.isdigit() for each in (parts[1], *offsets)):
+            return {}
+        found[parts[0], int(parts[1])] = [int(each) for each in offsets]
+    return found
+
+
+def missing_offsets(offsets: Sequence[int], there: Collection[int]) -> list[tuple[int, int]]:
+    """The offsets whose segment file is gone, as `(first, behind the last)`.
+
+    Args:
+        offsets: Base offsets of the segments that there were, then the end of the log.
+        there: Base offsets of the segments that there are.
+    """
+    return [(base, end) for base, end in pairwise(offsets) if base not in there and base < end]
 
 
 class LeaderEpochs:

@@ -17,10 +17,16 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kohort.broker.log.checkpoints import TopicPartition, decode_offsets, encode_offsets
+from kohort.broker.log.checkpoints import (
+    TopicPartition,
+    decode_offsets,
+    decode_segments,
+    encode_offsets,
+    encode_segments,
+)
 from kohort.broker.log.files import DISK_FULL, Files, replace_file
 from kohort.errors import StorageError
 from kohort.lean import dataclass, field
@@ -180,6 +186,8 @@ class DataDirectory:
         """Whether it is there, whole."""
         self.clean = CLEAN_MARKER in files.list("")
         """Whether the last broker here shut down cleanly."""
+        self.segments = decode_segments(files.read_all(CLEAN_MARKER))
+        """The base offsets of each log's segments and its end, as a clean shutdown left them."""
         self._settled = True
         """Whether `topics.json` is what is known here; if not, it is written with checkpoints."""
         self.recovery_points = decode_offsets(files.read_all(RECOVERY_POINTS))
@@ -302,9 +310,10 @@ class DataDirectory:
             return
         self._reserve = True
 
-    def mark_clean(self) -> None:
-        """The last thing a broker does."""
-        replace_file(self.files, CLEAN_MARKER, b"", durable=self.durable)
+    def mark_clean(self, segments: Mapping[TopicPartition, Sequence[int]]) -> None:
+        """The last thing a broker does: `segments` are those of each log, and its end."""
+        data = encode_segments(segments)
+        replace_file(self.files, CLEAN_MARKER, data, durable=self.durable)
 
 
 def partition_dir(topic: str, partition: int) -> str:

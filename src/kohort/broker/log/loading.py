@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterable
 
 from kohort.broker.log.checkpoints import LeaderEpochs
 from kohort.broker.log.files import Files, LogFile
@@ -37,6 +38,11 @@ _SNAPSHOT = re.compile(r"(\d{20})" + re.escape(SNAPSHOT_SUFFIX))
 COMPACTED_MARKER = "compacted"
 """A file in the directory of every partition that was ever compacted: its offsets may have gaps."""
 _LEFTOVERS = (".tmp", ".cleaned", ".deleted")
+
+
+def segment_bases(names: Iterable[str]) -> list[int]:
+    """The base offsets of the segments among the names in a partition's directory."""
+    return [int(match[1]) for match in map(_SEGMENT.fullmatch, names) if match]
 
 
 def swap_name(base_offset: int, next_offset: int) -> str:
@@ -92,7 +98,7 @@ def open_log(files: Files, opening: Opening) -> tuple[PartitionLog, list[LogFile
     """
     directory, config = opening.directory, opening.config
     names = [] if opening.fresh else finish_swaps(files, directory)
-    bases = [int(m[1]) for m in map(_SEGMENT.fullmatch, names) if m]
+    bases = segment_bases(names)
     interval = config.index_interval_bytes
     if not bases:
         segments = [Segment.create(files, directory, opening.log_start_offset, interval)]

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from kohort.broker.base.config import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerConfig, Durability
 from kohort.broker.base.env import Env
+from kohort.broker.log.checkpoints import missing_offsets
 from kohort.broker.log.directory import USERS_FILE, DataDirectory, only, partition_dir
 from kohort.broker.log.files import Files, Names, Syncable, disk_refusal
-from kohort.broker.log.loading import Opening, open_log
+from kohort.broker.log.loading import Opening, open_log, segment_bases
 from kohort.broker.log.log import PartitionLog
-from kohort.broker.log.segment import IndexMemory, Segment
+from kohort.broker.log.segment import IndexMemory, Segment, file_name
 from kohort.broker.security.acls import Acls
 from kohort.broker.security.authentication import Authenticator, token_verifier
 from kohort.broker.state.client_quotas import ClientQuotas
@@ -143,6 +144,7 @@ class BrokerState:
     def _open_stored(self) -> None:
         """Open every log that is there. Raises OSError."""
         began_ms = self.env.now_ms()
+        self._warn_of_missing_segments()
         stored, unsynced = self.topics.stored(), list[Syncable]()
         for partition in stored:
             partition.log = self._open(partition, unsynced)
@@ -154,6 +156,20 @@ class BrokerState:
             how = "closed in order" if self.directory.clean else "recovered, as after a crash"
             took_ms = self.env.now_ms() - began_ms
             log.info("opened %d logs in %.1f s: %s", len(stored), took_ms / 1_000, how)
+
+    def _warn_of_missing_segments(self) -> None:
+        """Files that a clean shutdown left and that are gone."""
+        for key, offsets in self.directory.segments.items():
+            if self.topics.get(key[0]) is None:
+                continue
+            directory = partition_dir(*key)
+            there = segment_bases(self.files.list(directory))
+            for first, end in missing_offsets(offsets, there):
+                log.warning(
+                    "%s/%s is missing, though the last shutdown was clean: offsets %d to %d are "
+                    "lost, and readers pass them; stop the broker and restore the file from a copy",
+                    directory, file_name(first), first, end - 1,
+                )  # fmt: skip
 
     @property
     def cluster_id(self) -> str:
@@ -294,7 +310,7 @@ class BrokerState:
             except BrokerError as error:
                 log.warning("retention of %s-%d: %s", *partition.key, error)
             except (OSError, CorruptRecordError) as error:
-                partition.fail(f"it cannot be read: {error}")
+                partition.fail_unreadable(error)
 
     def _checkpoint(self) -> None:
         self._again(2, self.config.log_flush_checkpoint_interval_ms, self._checkpoint)
@@ -345,7 +361,12 @@ class BrokerState:
         if len(whole) == len(logs):
             recovery = {key: opened.active.next_offset for key, opened in logs.items()}
             self.directory.checkpoint(recovery, self._log_starts())
-            self.directory.mark_clean()
+            self.directory.mark_clean(
+                {
+                    key: [*(s.base_offset for s in opened.segments), recovery[key]]
+                    for key, opened in logs.items()
+                }
+            )
 
 
 def _cluster_id(uuid: bytes) -> str:

@@ -65,7 +65,7 @@ class CompactionSchedule:
         try:
             return worth_cleaning(opened, self._cleaned_to.get(_id(partition), 0))
         except (OSError, CorruptRecordError) as error:
-            partition.fail(f"it cannot be read: {error}")
+            partition.fail_unreadable(error)
             return False
 
     def _step(self, partition: Partition, steps: Generator[int, None, None]) -> None:

@@ -20,7 +20,7 @@ from kohort.broker.log.log import Appended, Mark, PartitionLog, Span, TimedOffse
 from kohort.broker.log.recovery import headers
 from kohort.broker.log.txn_index import AbortedTransaction, Marker
 from kohort.broker.state.leadership import Led
-from kohort.errors import BrokerError, ErrorCode
+from kohort.errors import BrokerError, CorruptRecordError, ErrorCode
 from kohort.records import BatchHeader
 
 if TYPE_CHECKING:
@@ -252,6 +252,13 @@ class Partition:
             log.error("%s-%d is offline until the broker is restarted: %s", *self.key, why)
             self.log.fail(why)
         self.wake()
+
+    def fail_unreadable(self, error: Exception) -> None:
+        """Take the partition offline because its log cannot be read, and say how to repair it."""
+        cure = ""
+        if isinstance(error, CorruptRecordError):
+            cure = "; stop the broker and run `kohort broker repair DATA_DIR`"
+        self.fail(f"it cannot be read: {error}{cure}")
 
     def wake(self) -> None:
         """Tell those who wait."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kohort.cli.broker.nodes import COMMANDS
+from kohort.cli.broker.repair import repair
 from kohort.cli.common.connect import key_values
 from kohort.cli.common.root import CommandGroup
 from kohort.errors import ConfigError
@@ -41,10 +42,10 @@ Examples:
 
 @click.group(cls=CommandGroup)
 def broker() -> None:
-    """Run the embedded broker, and let its nodes fail."""
+    """Run the embedded broker, let its nodes fail, and repair its data directory."""
 
 
-for command in COMMANDS:
+for command in (*COMMANDS, repair):
     broker.add_command(command)
 
 
