@@ -25,7 +25,7 @@ BESIDE := -n $(WORKERS) --dist=loadfile --no-loadscope-reorder
 BASE ?= main
 
 .DEFAULT_GOAL := help
-.PHONY: postgres power-cut help setup demo test test-all quick check bench demo-kill nightly mutants soak interop compat compat-go wheels wire diagrams invariants clean
+.PHONY: postgres power-cut help setup demo test test-all quick check bench demo-kill nightly mutants soak interop compat compat-go wheels lowest audit workflows wire diagrams docs invariants clean
 
 help:  ## what the targets do
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -105,8 +105,12 @@ soak: setup  ## minutes of churn in groups of several makes, in both protocols (
 power-cut: setup  ## cut the power of a real file system under the broker (needs root, loop devices)
 	@$(PYTEST) -q -s -rs -m nightly tests/broker/log/test_power_cut.py
 
-diagrams: setup  ## draw the state diagrams again from the tables
+diagrams: setup  ## draw the state diagrams again from the tables, and the figures of the concepts
 	@$(BIN)/python tools/draw_diagrams.py
+	@$(BIN)/python tools/draw_figures.py
+
+docs: setup  ## the documentation site, in build/site; fails on dead links
+	@$(BIN)/python tools/build_docs.py
 
 configuration: setup  ## write docs/configuration.md again from the clients' configuration classes
 	@$(BIN)/python tools/write_configuration.py
@@ -119,6 +123,15 @@ compatibility: setup  ## write docs/compatibility.md again from the broker's API
 
 wire: setup  ## write the message classes again from the schema files
 	@$(BIN)/python tools/generate_wire.py
+
+lowest:  ## the lowest versions that pyproject.toml allows, in an environment of their own
+	@$(PYTHON) tools/try_lowest.py
+
+audit: setup  ## known vulnerabilities and licences of what `kohort[all]` installs
+	@$(BIN)/python tools/audit.py
+
+workflows: setup  ## check .github/workflows with actionlint (Go)
+	@$(BIN)/python tools/check_workflows.py
 
 wheels:  ## build the sdist and wheels; try each in a clean environment (SPARK=1: with Spark, too)
 	@$(PYTHON) tools/build_wheels.py $(if $(SPARK),--spark)

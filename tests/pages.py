@@ -42,6 +42,7 @@ VARIES = [
     (re.compile(r'"timestamp": \d+'), '"timestamp": TIME'),
     (re.compile(r"\b(127\.0\.0\.1|localhost):\d+"), "HOST:PORT"),
     (re.compile(r"\bid [\w-]{22}"), "id ID"),
+    (re.compile(r"\bredrive \d{8}-\d{6}\b"), "redrive ID"),
     (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"), "UUID"),
     (re.compile(r"\b\d+ ms\b"), "N ms"),
     (re.compile(r"^trouble: .*\nthe trouble is over\n", re.MULTILINE), ""),  # of a busy machine

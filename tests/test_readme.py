@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import tomllib
 from pathlib import Path
 from queue import SimpleQueue
 from typing import IO
@@ -16,13 +17,14 @@ import pytest
 
 from kohort import Admin, Producer, TopicPartition
 from kohort.testing import Cluster
-from tests.pages import blocks_of
+from tests.pages import Shell, blocks_of, replayed, same
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
 TIMEOUT_S = PATIENCE_S
+SOURCE = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"]
 CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 """As in a terminal: what a script starts in its background (`make test &`) ignores Ctrl-C, and so
 would all that it starts."""
@@ -142,21 +144,18 @@ def test_the_app_bills_and_fails_as_it_says() -> None:
         assert "1 would be sent" in redrive.stdout + redrive.stderr
 
 
-def test_its_commands_work_in_their_order(tmp_path: Path) -> None:
-    """`kohort broker run` is the cluster here; the others are run as they stand."""
-    commands = [line[2:] for block in blocks_of(README, "console") for line in block.splitlines()]
-    assert commands[0].startswith("kohort broker run ")
-    tool = tmp_path / "kohort"
-    tool.write_text(f'#!/bin/sh\nexec {sys.executable} -m kohort "$@"\n')
-    tool.chmod(0o755)
+def test_its_commands_print_what_it_shows(tmp_path: Path) -> None:
+    """In their order; `kohort broker run` is the test's cluster."""
+    (block,) = blocks_of(README, "console")
+    assert block.startswith("$ kohort broker run ")
+    shown = block.split("\n", 1)[1]
+    code = blocks_of(README, "python")[0].replace("in consumer:", "in islice(consumer, 2):")
     with Cluster() as cluster:
-        env = environment(cluster)
-        env["PATH"] = f"{tmp_path}:{env['PATH']}"
-        for command in commands[1:]:
-            ran = subprocess.run(
-                command, shell=True, capture_output=True, text=True, env=env, timeout=TIMEOUT_S
-            )
-            assert ran.returncode == 0, f"{command}\n{ran.stderr}"
+        shell = Shell(tmp_path, cluster)
+        bounded = f"from itertools import islice\n{shell.here(code)}"  # where a reader has Ctrl-C
+        (tmp_path / "billing.py").write_text(bounded)
+        printed = replayed(f"```console\n{shown}```", shell, "console")
+    assert same(printed) == same(f"```console\n{shown}```")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -165,10 +164,26 @@ def test_links_lead_somewhere(page: Path) -> None:
     text = page.read_text()
     links = [link.split("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text)]
     wrong = [to for to in links if to and "://" not in to and not (page.parent / to).exists()]
+    wrong += [to for to in links if to.startswith(SOURCE) and not _in_repository(to)]
     wrong += [to for to in re.findall(r"\]\(([^)\s]*#[^)\s]+)\)", text) if not _reaches(page, to)]
     named = re.findall(r"`((?:docs|examples|tools|benchmarks|tests)/[\w./-]*)`", text)
     wrong += [name for name in named if not (ROOT / name).exists()]
     assert not wrong
+
+
+def _in_repository(link: str) -> bool:
+    """Whether the file is there that an absolute link names: README's links work on PyPI, too."""
+    return (ROOT / link.removeprefix(SOURCE).removeprefix("/blob/main/")).exists()
+
+
+def test_the_readme_has_no_relative_links() -> None:
+    """PyPI shows it without the repository."""
+    links = re.findall(r"\]\(([^)\s]+)\)", README.read_text())
+    assert [link for link in links if not link.startswith("https://")] == []
+    picture = re.search(r"!\[[^\]]+\]\(https://raw.githubusercontent.com/[\w-]+/\w+/main/(.+)\)",
+                        README.read_text())  # fmt: skip
+    assert picture is not None
+    assert (ROOT / picture[1]).exists()
 
 
 def _reaches(page: Path, link: str) -> bool:
