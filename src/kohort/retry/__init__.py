@@ -1,9 +1,9 @@
-"""Retries that block nobody: delay tiers, the failed topic, and the ledger that makes them exact.
+"""Non-blocking retries: retry topics, the dead-letter topic, and the ledger that makes them exact.
 
 Pure parts: `RetryPolicy` (the sequence of delays), `RetryTopics` (names), `Classifier` (permanent
-or temporary), `headers` and `copies` (what a copy carries), `TierGate` (what is due), `topics` (how
-the topics are made). `spark` is their shell; a handler raises `Permanent`, `Temporary` or
-`RetryAfter`.
+or temporary), `headers` and `copies` (what a copy carries), `TierGate` (which records are due),
+`topics` (how the topics are created). `App` and `spark` are their shells. A handler raises
+`Permanent`, `Temporary` or `RetryAfter`.
 """
 
 from kohort.retry.classify import (
