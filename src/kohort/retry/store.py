@@ -396,6 +396,11 @@ class Store(Progress):
             cursor.execute(sql, (pipeline, pipeline, before_ms, MAX_IDS_PER_QUERY))
             return int(cursor.rowcount)
 
+    def refused(self, error: Exception) -> ConstraintError | None:
+        """An error of this database as a broken constraint; None when it is another one."""
+        known = self._translate(error)
+        return known if isinstance(known, ConstraintError) else None
+
     def execute(self, statements: Sequence[Statement]) -> None:
         """Run statements in one transaction of their own (set-up by the user, not the pipeline)."""
 

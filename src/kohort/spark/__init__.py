@@ -22,7 +22,14 @@ from kohort.retry.handling import Batch, Lookup, Record
 from kohort.spark.pipeline import Pipeline, SetupStore, load_pipeline
 
 if TYPE_CHECKING:
-    from kohort.spark.outputs import BatchFunction, to_outputs, to_table, to_topic
+    from kohort.spark.outputs import (
+        BatchFunction,
+        OutputRecord,
+        Rejected,
+        to_outputs,
+        to_table,
+        to_topic,
+    )
     from kohort.spark.progress import (
         Progress,
         Reconciliation,
@@ -41,12 +48,14 @@ __all__ = [
     "Fatal",
     "Insert",
     "Lookup",
+    "OutputRecord",
     "Permanent",
     "Pipeline",
     "PipelineFailedError",
     "Progress",
     "Reconciliation",
     "Record",
+    "Rejected",
     "RetryAfter",
     "SetupStore",
     "Temporary",
@@ -72,6 +81,8 @@ _LATER = {
     "retries_over_time": "progress",
     "PipelineFailedError": "supervise",
     "BatchFunction": "outputs.batches",
+    "OutputRecord": "outputs.topics",
+    "Rejected": "outputs.tables",
     "to_outputs": "outputs.batches",
     "to_table": "outputs.batches",
     "to_topic": "outputs.batches",

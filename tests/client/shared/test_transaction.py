@@ -190,6 +190,8 @@ def test_leaders_that_move_are_followed(topic: str) -> None:
 
 def test_a_partition_has_one_batch_under_way_and_sequences_go_on() -> None:
     queue = WriteQueue(Identity("q", 7, 3))
+    following = WriteQueue(Identity("q", 7, 3), {TopicPartition("t", 0): 12})
+    following.add(encoded("t", 0, b"z"))
     for size in (2, 3):
         queue.add(encoded("t", 0, *[b"x"] * size))
     queue.add(encoded("t", 1, b"y"))
@@ -215,3 +217,5 @@ def test_a_partition_has_one_batch_under_way_and_sequences_go_on() -> None:
     assert queue.idle
     assert queue.bytes == 0
     assert queue.records == {at: 5, other: 1}
+    taken = read_batch_header(bytes(following.take(at)), 0)
+    assert taken.base_sequence == 12, "behind what another writer of this epoch has written"

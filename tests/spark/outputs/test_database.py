@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from kohort.client.common.types import TopicPartition
 from kohort.client.producer.plan.transaction_requests import Identity
 from kohort.client.shared.transaction import EncodedBatch
 from kohort.errors import ConfigError
@@ -17,8 +20,9 @@ from kohort.retry.store import ConstraintError, open_store
 from kohort.spark.outputs.database import BatchStore, open_batches, stage_file
 from kohort.spark.outputs.fence import Batch, Fence
 from kohort.spark.outputs.protocol import Attempt, Stored, Written
-from kohort.spark.outputs.staging import StageSpec, stage
-from kohort.spark.outputs.tables import TableOutput
+from kohort.spark.outputs.staging import Bad, StageSpec, stage
+from kohort.spark.outputs.tables import Rejected, TableOutput
+from kohort.spark.outputs.topics import OutputRecord
 from kohort.spark.outputs.writing import kept
 
 
@@ -27,6 +31,9 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'db.sqlite'}"
     return request.getfixturevalue("database")
+
+
+RECORDS = {TopicPartition("letters", 0): 5}
 
 
 class Query:
@@ -42,6 +49,7 @@ class Query:
         self.batches = self.again()
         self.batch_id = -1
         self.next_attempt = 1
+        self.bad: list[Rejected] = []
 
     def again(self) -> BatchStore:
         """A driver that starts."""
@@ -52,22 +60,29 @@ class Query:
     def stage(self, *rows: tuple[Any, ...], types: pa.Schema | None = None) -> Attempt:
         """One task attempt with these rows."""
         merge = self.batches.merges[0]
-        names = [*merge.columns, *([self.output.deletes] if self.output.deletes else [])]
+        names = [*merge.columns, *self.output.staged_only]
+        shown = merge.shown if self.output.rejects else ()
         spec = StageSpec(
-            "t", self.batches.store.url, merge.stage, stage_file(self.batches), tuple(names)
+            "t", self.batches.store.url, merge.stage, stage_file(self.batches), tuple(names), shown
         )
         table = pa.Table.from_pylist([dict(zip(self.columns, r, strict=True)) for r in rows], types)
         attempt = self.next_attempt
         self.next_attempt += 1
         pieces = table.select(names).to_batches(max_chunksize=2) if rows else []
-        assert stage(spec, attempt, pieces) == len(rows)
-        return Attempt("t", attempt, len(rows))
+        bad: list[Bad] = []
+        staged = stage(spec, attempt, pieces, bad)
+        assert staged + len(bad) == len(rows)
+        self.bad += [Rejected("t", row, message) for row, message in bad]
+        return Attempt("t", attempt, staged)
 
-    def commit(self, *attempts: Attempt, identity: Identity | None = None) -> str:
+    def commit(
+        self, *attempts: Attempt, identity: Identity | None = None, topics: Any = None
+    ) -> str:
         self.batch_id += 1
         batch = Batch("q", self.batch_id, "c1")
-        written = Written(staged=list(attempts))
-        return self.batches.commit(batch, self.batches.fence(), written, identity)
+        records = dict(RECORDS) if topics is not None else {}
+        written = Written(list(attempts), records=records, rejected=self.bad)
+        return self.batches.commit(batch, self.batches.fence(), written, identity, topics)
 
     def rows(self, columns: str = "*") -> list[tuple[Any, ...]]:
         return self.store.query(f"SELECT {columns} FROM t ORDER BY 1, 2")
@@ -243,7 +258,9 @@ def test_the_outbox_lives_until_the_transaction_has_ended(upserts: Query) -> Non
     list(kept(store, "q", 8, iter(sent[:1])))
     identity = Identity("kohort.spark.q", 5, 3)
     batch = Batch("q", 0, "c1")
-    written = Written(staged=[upserts.stage((1, 1))], outbox=[7], records={"a": 6})
+    written = Written(
+        staged=[upserts.stage((1, 1))], outbox=[7], records={TopicPartition("a", 0): 6}
+    )
     assert batches.commit(batch, None, written, identity) == ""
     stored = batches.fence()
     assert stored == Stored(Fence(0, "c1"), identity, (7,), False)
@@ -274,3 +291,123 @@ def test_a_commit_whose_answer_is_lost_is_looked_up(
     assert upserts.commit(upserts.stage((1, 1))) == ""
     assert answers == [""]
     assert upserts.rows() == [(1, 1)]
+
+
+# Rows that the database refuses
+
+CHECKED = "CREATE TABLE t (k INTEGER PRIMARY KEY, n INTEGER NOT NULL CHECK (n >= 0))"
+HISTORY = (
+    "SELECT rows_read, rows_loaded, rows_rejected FROM kohort_batch_history WHERE output = 't'"
+)
+
+
+def test_rows_that_break_a_constraint_are_kept_and_their_neighbours_loaded(url: str) -> None:
+    """Spec 6.5: rows fail, queries do not."""
+    query = Query(url, ["k", "n", "at"], CHECKED, on_violation="keep", carry=("at",))
+    rows = [(n, -1 if n in (3, 17) else n, f"input/{n}") for n in range(40)]
+    twice, null = (5, 5, "input/40"), (41, None, "input/41")
+    assert query.commit(query.stage(*rows), query.stage(twice, null)) == ""
+    assert query.rows() == [(n, n) for n in range(40) if n not in (3, 17)]
+    kept_rows = query.store.query("SELECT row_json, message FROM kohort_rejected ORDER BY number")
+    texts = {json.loads(row)["at"]: message for row, message in kept_rows}
+    assert set(texts) >= {"input/3", "input/17", "input/41"}
+    assert len(set(texts) & {"input/5", "input/40"}) == 1, "of two rows with one key one is loaded"
+    assert len(texts) == 4
+    assert "check" in texts["input/3"].lower()
+    assert query.store.query(HISTORY) == [(42, 38, 4)]
+    query.close()
+
+
+def test_an_upsert_rejects_too(url: str) -> None:
+    query = Query(
+        url, ["k", "n"], CHECKED, key=("k",), mode="upsert", order=("n",), on_violation="keep"
+    )
+    assert query.commit(query.stage((1, 1), (1, 2), (2, -2), (3, 3))) == ""
+    assert query.commit(query.stage((1, 7), (3, -1))) == ""
+    assert query.rows() == [(1, 7), (3, 3)]
+    assert query.store.query(HISTORY + " ORDER BY batch_id") == [(4, 2, 1), (2, 1, 1)]
+    query.close()
+
+
+@pytest.mark.postgres
+def test_a_text_that_the_column_cannot_read_is_a_row_that_failed(database: str) -> None:
+    query = Query(database, ["k", "n"], "CREATE TABLE t (k INTEGER, n DATE)", on_violation="keep")
+    days = [(n, "2026-01-02" if n % 5 else "no date") for n in range(20)]
+    assert query.commit(query.stage(*days)) == ""
+    assert [k for k, _ in query.rows("k, n")] == [n for n in range(20) if n % 5]
+    assert query.store.query(HISTORY) == [(20, 16, 4)]
+    [(row, message)] = query.store.query(
+        "SELECT row_json, message FROM kohort_rejected WHERE number = 1"
+    )
+    assert json.loads(row) == {"k": 5, "n": "no date"}
+    assert "invalid input syntax for type date" in message
+    query.close()
+
+
+class Letters:
+    """The Kafka side: what was written, after how many records of tasks."""
+
+    def __init__(self) -> None:
+        self.partitions = {"letters": 1}
+        self.written: list[tuple[EncodedBatch, dict[TopicPartition, int]]] = []
+
+    def write(self, _identity: Identity, batches: Any, after: Any = None) -> None:
+        self.written += [(batch, dict(after)) for batch in batches]
+
+
+def test_dead_letters_go_into_the_transaction_of_the_batch_and_into_its_outbox(url: str) -> None:
+    """Spec 6.3, 6.5: a batch's data and dead letters appear together, also when sent anew."""
+
+    def letters(rejected: Sequence[Rejected]) -> list[OutputRecord]:
+        return [
+            OutputRecord("letters", r.message.encode(), str(r.row["k"]).encode()) for r in rejected
+        ]
+
+    query = Query(url, ["k", "n"], CHECKED, on_violation=letters)
+    topics, identity = Letters(), Identity("kohort.spark.q", 5, 3)
+    assert query.commit(query.stage((1, 1), (2, -2)), identity=identity, topics=topics) == ""
+    [(batch, after)] = topics.written
+    assert (batch.topic, batch.partition, batch.records) == ("letters", 0, 1)
+    assert after == RECORDS, "sequences go on behind what tasks have written"
+    stored = query.batches.fence()
+    assert stored is not None
+    assert list(query.batches.outbox(stored.outbox)) == [batch]
+    assert query.store.query(
+        "SELECT rows_loaded FROM kohort_batch_history WHERE output = 'topic letters'"
+    ) == [(6,)]
+    with pytest.raises(ConfigError, match="no topic output"):
+        query.commit(query.stage((3, -3)))
+    assert query.rows() == [(1, 1)]
+    query.close()
+
+
+def test_a_commit_that_has_sent_dead_letters_is_not_tried_again(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kohort.retry.store import StoreBusyError
+
+    query = Query(url, ["k", "n"], CHECKED, on_violation=lambda _: [OutputRecord("letters", b"x")])
+    topics = Letters()
+
+    def lost(_step: object) -> None:
+        raise StoreBusyError("connection lost")
+
+    query.batches.reached = lost
+    with pytest.raises(StoreBusyError):
+        query.commit(query.stage((2, -2)), identity=Identity("q", 5, 3), topics=topics)
+    assert len(topics.written) == 1
+    query.close()
+
+
+def test_a_table_that_fits_nothing_fails_the_batch(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kohort.spark.outputs import violations
+
+    monkeypatch.setattr(violations, "MAX_REJECTED", 3)
+    query = Query(url, ["k", "n"], CHECKED, on_violation="keep")
+    with pytest.raises(ConstraintError, match="more than 3 rows of one batch are refused"):
+        query.commit(query.stage(*((n, -1) for n in range(10))))
+    assert query.rows() == []
+    assert query.batches.fence() is None
+    query.close()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,14 @@ from kohort.client.producer.plan.partitioner import for_key
 from kohort.errors import ConfigError, UsageError
 from kohort.records import Record
 from kohort.retry.store import Store, open_store
-from kohort.spark import BatchFunction, to_outputs, to_table, to_topic
+from kohort.spark import (
+    BatchFunction,
+    OutputRecord,
+    Rejected,
+    to_outputs,
+    to_table,
+    to_topic,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -208,6 +217,45 @@ def test_table_and_topic_together_and_from_one_computation(
     assert store.query("SELECT ended, batch_id FROM kohort_batch_fence") == [(1, 1)]
 
 
+def test_rejected_rows_are_dead_letters_of_the_same_transaction(
+    stream: Stream, store: Store, cluster: Cluster, topic: Callable[..., str]
+) -> None:
+    """Spec 6.5; what tasks and the driver write to one partition keeps one line of sequences."""
+    out, letters = topic(3, name="out"), topic(3, name="letters")
+    create(store, "CREATE TABLE t (n INTEGER CHECK (n % 4 > 0))")
+    create(store, "CREATE TABLE u (n INTEGER CHECK (n % 5 > 0))")
+    servers = cluster.bootstrap
+
+    def back(rejected: Sequence[Rejected]) -> list[OutputRecord]:
+        return [OutputRecord(out, b"rejected", key=str(r.row["n"]).encode()) for r in rejected]
+
+    function = to_outputs(
+        to_table(store.url, "t", on_violation=to_topic(letters, bootstrap_servers=servers)),
+        to_table(store.url, "u", on_violation=back),
+        to_topic(
+            out, bootstrap_servers=servers,
+            select=lambda f: f.selectExpr("CAST(n AS STRING) AS key", "'loaded' AS value"),
+        ),
+    )  # fmt: skip
+    for part in (range(20), range(20, 40)):
+        stream.send(*part)
+        stream.run(stream.rows(), function)
+        stream.forget_last_commit()
+    stream.run(stream.rows(), function)
+    every = range(40)
+    assert sorted(n for (n,) in store.query("SELECT n FROM t")) == [n for n in every if n % 4]
+    assert sorted(n for (n,) in store.query("SELECT n FROM u")) == [n for n in every if n % 5]
+    found = records(cluster, letters)
+    assert sorted(json.loads(r.value or b"")["n"] for r in found) == list(range(0, 40, 4))
+    headers = dict(found[0].headers)
+    assert headers["retry_error_reason"] == b"constraint_violated"
+    assert b"CHECK constraint failed" in (headers["retry_error_message"] or b"")
+    values = Counter((r.value, int(r.key or b"")) for r in records(cluster, out))
+    assert values == Counter(
+        [(b"loaded", n) for n in every] + [(b"rejected", n) for n in every if n % 5 == 0]
+    )
+
+
 @pytest.mark.postgres
 def test_postgresql_upserts_and_deletes(stream: Stream, database: str) -> None:
     store = open_store(database)
@@ -233,6 +281,8 @@ def test_what_can_never_work_is_refused_before_anything_is_written(
         (lambda: to_table(url, "t", mode="upsert"), "needs key"),
         (lambda: to_table(url, "t", mode="merge"), "choose one of append"),
         (lambda: to_table("mysql://x", "t"), "is not a store"),
+        (lambda: to_table(url, "t", on_violation="skip"), "choose fail, keep"),
+        (lambda: to_table(url, "t", on_violation=to_table(url, "u")), "takes one topic"),
         (lambda: to_outputs(to_table(url, "t"), to_table(url, "t")), "two outputs into one table"),
         (lambda: to_outputs(to_table(url, "t"), to_table("sqlite:///y.db", "u")), "one store"),
         (

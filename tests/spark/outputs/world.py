@@ -9,9 +9,10 @@ shows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from kohort.client.common.types import TopicPartition
 from kohort.client.producer.plan.transaction_requests import Identity
 from kohort.client.shared.transaction import EncodedBatch, TransactionLostError
 from kohort.spark.outputs.fence import Batch, Fence, FencePolicy
@@ -21,6 +22,7 @@ from kohort.spark.outputs.protocol import (
     Outcome,
     Step,
     Stored,
+    Topics,
     Written,
 )
 
@@ -94,8 +96,9 @@ class TableModel:
         return self.world.stored
 
     def commit(
-        self, batch: Batch, expected: Stored | None, written: Written, identity: Identity | None
-    ) -> str:
+        self, batch: Batch, expected: Stored | None, written: Written, identity: Identity | None,
+        topics: Topics | None,
+    ) -> str:  # fmt: skip
         world = self.world
         world.may_die()
         if (world.stored and world.stored.fence) != (expected and expected.fence):
@@ -131,6 +134,7 @@ class TopicModel:
         self.world = world
         self.kafka = world.kafka
         self.latest: Identity | None = None
+        self.partitions = {"t": 2}
 
     def _lost(self) -> TransactionLostError:
         return TransactionLostError("over", expired=self.kafka.expired)
@@ -164,7 +168,12 @@ class TopicModel:
         self.kafka.open = self.kafka.added = True
         self.world.may_die()
 
-    def write(self, identity: Identity, batches: Iterable[EncodedBatch]) -> None:
+    def write(
+        self,
+        identity: Identity,
+        batches: Iterable[EncodedBatch],
+        after: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
         for batch in batches:
             self.append(identity, eval(bytes(batch.payload)))
 

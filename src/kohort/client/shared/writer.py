@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from queue import SimpleQueue
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from kohort.client.admin.calls import AdminCalls
@@ -62,10 +63,12 @@ class _Waiting(NamedTuple):
 class WriteQueue:
     """What waits and what is under way, by partition. Pure."""
 
-    def __init__(self, identity: Identity) -> None:
+    def __init__(
+        self, identity: Identity, after: Mapping[TopicPartition, int] = MappingProxyType({})
+    ) -> None:
         self._identity = identity
         self._waiting: dict[TopicPartition, deque[_Waiting]] = {}
-        self._sequences: dict[TopicPartition, int] = {}
+        self._sequences = {at: records & _MAX_SEQUENCE for at, records in after.items()}
         self._under_way: set[TopicPartition] = set()
         self._retried: set[TopicPartition] = set()
         self.bytes = 0
@@ -133,14 +136,19 @@ class SharedWriter(AdminCalls):
         super().__init__(AdminConfig.from_mapping(known_to(AdminConfig, config)))
 
     def write(
-        self, identity: Identity, batches: Iterable[EncodedBatch]
-    ) -> dict[TopicPartition, int]:
+        self, identity: Identity, batches: Iterable[EncodedBatch],
+        after: Mapping[TopicPartition, int] = MappingProxyType({}),
+    ) -> dict[TopicPartition, int]:  # fmt: skip
         """Write everything and wait until it is stored: how many records, by partition.
+
+        Args:
+            after: how many records other writers, who have ended, wrote to a partition under this
+                identity; sequences continue there.
 
         Raises TransactionLostError when the epoch is over, RecordTooLargeError, BrokerError,
         KafkaTimeoutError.
         """
-        return _Write(self, identity).run(batches)
+        return _Write(self, identity, after).run(batches)
 
     def leaders(self, topics: Iterable[str]) -> ClusterMetadata:
         """Fresh metadata of these topics."""
@@ -170,10 +178,12 @@ class SharedWriter(AdminCalls):
 class _Write:
     """One call of `SharedWriter.write`."""
 
-    def __init__(self, writer: SharedWriter, identity: Identity) -> None:
+    def __init__(
+        self, writer: SharedWriter, identity: Identity, after: Mapping[TopicPartition, int]
+    ) -> None:
         self._writer = writer
         self._identity = identity
-        self._queue = WriteQueue(identity)
+        self._queue = WriteQueue(identity, after)
         self._answers: SimpleQueue[_Answered] = SimpleQueue()
         self._asked = 0
         self._deadline_ms = monotonic_ms() + DELIVERY_TIMEOUT_MS

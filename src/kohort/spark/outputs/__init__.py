@@ -16,5 +16,7 @@ id inside it as the fence.
 from __future__ import annotations
 
 from kohort.spark.outputs.batches import BatchFunction, to_outputs, to_table, to_topic
+from kohort.spark.outputs.tables import Rejected
+from kohort.spark.outputs.topics import OutputRecord
 
-__all__ = ["BatchFunction", "to_outputs", "to_table", "to_topic"]
+__all__ = ["BatchFunction", "OutputRecord", "Rejected", "to_outputs", "to_table", "to_topic"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from kohort.client.common.config import AdminConfig, known_to
@@ -23,8 +23,9 @@ from kohort.retry.store import open_store
 from kohort.spark.outputs.fence import GROUP_PREFIX, Batch, FencePolicy
 from kohort.spark.outputs.parts import Select, TablePart, TopicPart
 from kohort.spark.outputs.protocol import Committer, Outcome, Step, ignore
-from kohort.spark.outputs.tables import APPEND, UPSERT, TableOutput
+from kohort.spark.outputs.tables import APPEND, FAIL, UPSERT, OnViolation, TableOutput
 from kohort.spark.outputs.topics import DEFAULT_BATCH_BYTES, TopicOutput
+from kohort.spark.outputs.violations import dead_letters
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -54,6 +55,8 @@ def to_table(
     mode: str | None = None,
     deletes: str | None = None,
     order: str | Iterable[str] = (),
+    on_violation: OnViolation | BatchFunction = FAIL,
+    carry: Iterable[str] = (),
     select: Select | None = None,
     query: str | None = None,
     first_batch: int = 0,
@@ -73,6 +76,14 @@ def to_table(
             deleted by key.
         order: with upsert, columns whose greatest value wins where a batch has several rows of one
             key. Without it such a batch is refused.
+        on_violation: what becomes of a row that the database refuses (a broken constraint, a text
+            that is no date): `fail` the batch; `keep` it in the table kohort_rejected, with the
+            reason, and load the others; `to_topic(TOPIC, ...)`, to which it goes as JSON, with the
+            reason in headers; or a function of the batch's rejected rows (`list[Rejected]`) that
+            returns records (`OutputRecord`) for topics of the query, or None. Such dead letters are
+            in the batch's Kafka transaction.
+        carry: columns of the frame, cast to string, that are not in the table: a rejected row shows
+            them.
         select: what is made of the batch first, `f(frame) -> frame`.
         query: the name under which the fence is kept; default the query's `queryName`.
         first_batch: the batch with which the output begins, when it is added to a query that has
@@ -86,8 +97,9 @@ def to_table(
     orders = (order,) if isinstance(order, str) else tuple(order)
     url = open_store(store).url
     chosen = mode or (UPSERT if keys else APPEND)
-    output = TableOutput(url, table, keys, chosen, deletes, orders)
-    return BatchFunction((TablePart(output, select),), (), query, first_batch)
+    rejected, topics = _letters(on_violation)
+    output = TableOutput(url, table, keys, chosen, deletes, orders, rejected, tuple(carry))
+    return BatchFunction((TablePart(output, select),), topics, query, first_batch)
 
 
 def to_topic(
@@ -170,6 +182,18 @@ def to_outputs(
     if len(names) > 1:
         raise ConfigError(f"the outputs of one query have one name, not {sorted(map(str, names))}")
     return BatchFunction(tables, topics, next(iter(names), None), first_batch)
+
+
+def _letters(
+    on_violation: OnViolation | BatchFunction,
+) -> tuple[OnViolation, tuple[TopicPart, ...]]:
+    """What becomes of rejected rows, and the topic of dead letters that it needs."""
+    if not isinstance(on_violation, BatchFunction):
+        return on_violation, ()
+    topics = on_violation.topics
+    if on_violation.tables or len(topics) != 1 or topics[0].output.topic is None:
+        raise ConfigError("on_violation takes one topic: to_topic(TOPIC, bootstrap_servers=...)")
+    return dead_letters(topics[0].output.topic), (replace(topics[0], letters=True),)
 
 
 @dataclass

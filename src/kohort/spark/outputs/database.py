@@ -22,10 +22,13 @@ import json
 import secrets
 import time
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from kohort.client.common.types import TopicPartition
 from kohort.client.producer.plan.transaction_requests import Identity
 from kohort.client.shared.transaction import EncodedBatch
 from kohort.errors import ConfigError, KohortError, UsageError
@@ -34,8 +37,10 @@ from kohort.retry.postgres import PostgresStore
 from kohort.retry.sqlite import SqliteStore
 from kohort.retry.store import ConstraintError, Cursor, Store, StoreBusyError, open_store
 from kohort.spark.outputs.fence import Batch, Fence
-from kohort.spark.outputs.protocol import Step, Stored, Written, ignore
-from kohort.spark.outputs.tables import ATTEMPT, Merge, TableOutput
+from kohort.spark.outputs.protocol import Step, Stored, Topics, Written, ignore
+from kohort.spark.outputs.tables import ATTEMPT, ATTEMPT_BITS, Merge, Rejected, TableOutput
+from kohort.spark.outputs.topics import OutputRecord, encode_records
+from kohort.spark.outputs.violations import as_json, check_count, load_each
 
 HISTORY_BATCHES: Final = 10_000
 """So many batches of a query are kept in `kohort_batch_history`."""
@@ -43,6 +48,7 @@ COMMIT_TRIES: Final = 5
 MET_TWICE: Final = "21000"
 """PostgreSQL's code for an upsert that meets one row twice (cardinality_violation)."""
 STAGE_FILE: Final = "kohort_staging"
+INTO_OUTBOX: Final = "INSERT INTO kohort_outbox VALUES (?, ?, ?, ?, ?, ?, ?)"
 SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS kohort_batch_fence (
         query TEXT NOT NULL PRIMARY KEY, batch_id BIGINT NOT NULL, checkpoint TEXT NOT NULL,
@@ -51,7 +57,12 @@ SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS kohort_batch_history (
         query TEXT NOT NULL, batch_id BIGINT NOT NULL, output TEXT NOT NULL,
         rows_read BIGINT NOT NULL, rows_loaded BIGINT NOT NULL, rows_deleted BIGINT NOT NULL,
-        committed_at BIGINT NOT NULL, PRIMARY KEY (query, batch_id, output))""",
+        committed_at BIGINT NOT NULL, rows_rejected BIGINT NOT NULL DEFAULT 0,
+        PRIMARY KEY (query, batch_id, output))""",
+    """CREATE TABLE IF NOT EXISTS kohort_rejected (
+        query TEXT NOT NULL, batch_id BIGINT NOT NULL, output TEXT NOT NULL,
+        number INTEGER NOT NULL, row_json TEXT NOT NULL, message TEXT NOT NULL,
+        rejected_at BIGINT NOT NULL, PRIMARY KEY (query, batch_id, output, number))""",
     """CREATE TABLE IF NOT EXISTS kohort_outbox (
         query TEXT NOT NULL, attempt BIGINT NOT NULL, number INTEGER NOT NULL,
         topic TEXT NOT NULL, partition INTEGER NOT NULL, records INTEGER NOT NULL,
@@ -61,11 +72,32 @@ _FENCE_COLUMNS: Final = (
     "batch_id, checkpoint, transactional_id, producer_id, producer_epoch, outbox, ended"
 )
 _UPSERT_HISTORY: Final = (
-    "INSERT INTO kohort_batch_history VALUES (?, ?, ?, ?, ?, ?, ?) "
+    "INSERT INTO kohort_batch_history (query, batch_id, output, rows_read, rows_loaded, "
+    "rows_deleted, committed_at, rows_rejected) VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
     "ON CONFLICT (query, batch_id, output) DO UPDATE SET rows_read = excluded.rows_read, "
     "rows_loaded = excluded.rows_loaded, rows_deleted = excluded.rows_deleted, "
-    "committed_at = excluded.committed_at"
+    "committed_at = excluded.committed_at, rows_rejected = excluded.rows_rejected"
 )
+
+
+@dataclass
+class _Change:
+    """One try of one batch's transaction.
+
+    Args:
+        letters: dead letters that it is to write.
+        sent: it may have written some: the Kafka transaction may be used no more.
+    """
+
+    batch: Batch
+    expected: Stored | None
+    written: Written
+    identity: Identity | None
+    commit_id: str
+    topics: Topics | None
+    now_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+    letters: list[OutputRecord] = field(default_factory=list[OutputRecord])
+    sent: bool = False
 
 
 class BatchStore:
@@ -124,6 +156,11 @@ class BatchStore:
         with self.store.setting_up(), self.store.transaction() as cursor:
             for sql in SCHEMA:
                 cursor.execute(sql.format(blob=self.blob))
+            if "rows_rejected" not in cursor.columns("kohort_batch_history"):
+                cursor.execute(
+                    "ALTER TABLE kohort_batch_history "
+                    "ADD COLUMN rows_rejected BIGINT NOT NULL DEFAULT 0"
+                )
         for merge in self.merges:
             self._check(merge)
         self.sweep_runs()
@@ -180,15 +217,20 @@ class BatchStore:
         return Stored(Fence(batch_id, checkpoint), identity, tuple(json.loads(outbox)), bool(ended))
 
     def commit(
-        self, batch: Batch, expected: Stored | None, written: Written, identity: Identity | None
-    ) -> str:
-        """Everything in one transaction; "" when it is committed, else why it is not."""
+        self, batch: Batch, expected: Stored | None, written: Written, identity: Identity | None,
+        topics: Topics | None = None,
+    ) -> str:  # fmt: skip
+        """Everything in one transaction; "" when it is committed, else why it is not.
+
+        One that has written dead letters is not tried again: the Kafka transaction has them.
+        """
         commit_id = secrets.token_hex(8)
         for tried in range(1, COMMIT_TRIES + 1):
+            change = _Change(batch, expected, written, identity, commit_id, topics)
             try:
-                return self._commit(batch, expected, written, identity, commit_id)
+                return self._commit(change)
             except StoreBusyError:
-                if tried == COMMIT_TRIES:
+                if tried == COMMIT_TRIES or change.sent:
                     raise
                 time.sleep(0.05 * 2**tried)
                 if self._is_committed(commit_id):
@@ -229,24 +271,19 @@ class BatchStore:
         )
         return bool(rows)
 
-    def _commit(
-        self, batch: Batch, expected: Stored | None, written: Written,
-        identity: Identity | None, commit_id: str,
-    ) -> str:  # fmt: skip
-        now_ms = time.time_ns() // 1_000_000
+    def _commit(self, change: _Change) -> str:
+        batch, written = change.batch, change.written
         try:
             with self.store.transaction() as cursor:
-                self._move_fence(cursor, batch, expected, written, identity, commit_id, now_ms)
+                self._move_fence(cursor, change)
                 for merge in self.merges:
-                    self._merge(cursor, batch, merge, written, now_ms)
-                for topic, records in sorted(written.records.items()):
-                    counts = (records, records, 0, now_ms)
-                    output = f"topic {topic}"
-                    cursor.execute(_UPSERT_HISTORY, (self.query, batch.batch_id, output, *counts))
-                cursor.execute(
-                    "DELETE FROM kohort_batch_history WHERE query = ? AND batch_id <= ?",
-                    (self.query, batch.batch_id - HISTORY_BATCHES),
-                )
+                    self._merge(cursor, change, merge)
+                self._keep_topics(cursor, change)
+                for table in ("kohort_batch_history", "kohort_rejected"):
+                    cursor.execute(
+                        f"DELETE FROM {table} WHERE query = ? AND batch_id <= ?",
+                        (self.query, batch.batch_id - HISTORY_BATCHES),
+                    )
                 self.reached(Step.AFTER_MERGE)
         except _NotCommitted as reason:
             return str(reason)
@@ -263,14 +300,12 @@ class BatchStore:
                 attempts = [a.id for a in written.staged if a.output == merge.output.name]
                 self._refuse_doubled(cursor, batch, merge, attempts)
 
-    def _move_fence(
-        self, cursor: Cursor, batch: Batch, expected: Stored | None, written: Written,
-        identity: Identity | None, commit_id: str, now_ms: int,
-    ) -> None:  # fmt: skip
+    def _move_fence(self, cursor: Cursor, change: _Change) -> None:
+        batch, identity, expected = change.batch, change.identity, change.expected
         who = (None, None, None) if identity is None else tuple(identity)
         values = (
-            batch.batch_id, batch.checkpoint, commit_id, *who, json.dumps(written.outbox),
-            int(identity is None), now_ms,
+            batch.batch_id, batch.checkpoint, change.commit_id, *who,
+            json.dumps(change.written.outbox), int(identity is None), change.now_ms,
         )  # fmt: skip
         if expected is None:
             moved = cursor.execute(
@@ -290,10 +325,8 @@ class BatchStore:
         if moved != 1:
             raise _NotCommitted("another driver of this query was faster")
 
-    def _merge(
-        self, cursor: Cursor, batch: Batch, merge: Merge, written: Written, now_ms: int
-    ) -> None:
-        output = merge.output
+    def _merge(self, cursor: Cursor, change: _Change, merge: Merge) -> None:
+        output, written = merge.output, change.written
         staged = {a.id: a.rows for a in written.staged if a.output == output.name}
         present = dict(cursor.query(merge.staged(staged)))
         if any(present.get(attempt, 0) != rows for attempt, rows in staged.items()):
@@ -304,12 +337,81 @@ class BatchStore:
             )
         attempts = list(staged)
         if not (self.refuses_doubled and merge.updates):
-            self._refuse_doubled(cursor, batch, merge, attempts)
+            self._refuse_doubled(cursor, change.batch, merge, attempts)
         removal = merge.delete(attempts)
         deleted = cursor.execute(removal) if removal else 0
-        loaded = cursor.execute(merge.insert(attempts))
-        counts = (sum(staged.values()), loaded, deleted, now_ms)
-        cursor.execute(_UPSERT_HISTORY, (self.query, batch.batch_id, output.name, *counts))
+        rejected = [r for r in written.rejected if r.output == output.name]
+        read = sum(staged.values()) + len(rejected)
+        if output.rejects:
+            loaded, refused = load_each(cursor, merge, attempts, self.store.refused)
+            rejected += refused
+            self._reject(cursor, change, output, rejected)
+        else:
+            loaded = cursor.execute(merge.insert(attempts))
+        self._count(cursor, change, output.name, (read, loaded, deleted, len(rejected)))
+
+    def _reject(
+        self, cursor: Cursor, change: _Change, output: TableOutput, rejected: Sequence[Rejected]
+    ) -> None:
+        """Keep what the database refuses, or ask for its dead letters and write them."""
+        if not rejected:
+            return
+        check_count(output.table, len(rejected), rejected[-1].message)
+        if not callable(output.on_violation):
+            at = (self.query, change.batch.batch_id, output.name)
+            cursor.execute_many(
+                "INSERT INTO kohort_rejected VALUES (?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (*at, number, as_json(dict(r.row)), r.message, change.now_ms)
+                    for number, r in enumerate(rejected)
+                ],
+            )
+            return
+        change.letters += list(output.on_violation(rejected) or ())
+
+    def _keep_topics(self, cursor: Cursor, change: _Change) -> None:
+        """Send dead letters and keep them in the outbox; count what went to each topic."""
+        records = Counter(change.written.records)
+        if change.letters:
+            records += self._send(cursor, change)
+        totals: Counter[str] = Counter()
+        for at, count in records.items():
+            totals[at.topic] += count
+        for topic, count in sorted(totals.items()):
+            self._count(cursor, change, f"topic {topic}", (count, count, 0, 0))
+
+    def _send(self, cursor: Cursor, change: _Change) -> Counter[TopicPartition]:
+        topics, identity = change.topics, change.identity
+        if topics is None or identity is None:
+            raise ConfigError(
+                f"{change.batch}: on_violation returns records, but the query has no topic output; "
+                "write them by to_outputs(to_table(...), to_topic(topics=[...])), or return none"
+            )
+        batches = encode_records(change.letters, topics.partitions, change.now_ms)
+        attempt = secrets.randbits(ATTEMPT_BITS)
+        cursor.execute_many(
+            INTO_OUTBOX,
+            [
+                (self.query, attempt, number, b.topic, b.partition, b.records, bytes(b.payload))
+                for number, b in enumerate(batches)
+            ],
+        )
+        change.sent = True
+        topics.write(identity, batches, change.written.records)
+        cursor.execute(
+            "UPDATE kohort_batch_fence SET outbox = ? WHERE query = ?",
+            (json.dumps([*change.written.outbox, attempt]), self.query),
+        )
+        sent: Counter[TopicPartition] = Counter()
+        for b in batches:
+            sent[TopicPartition(b.topic, b.partition)] += b.records
+        return sent
+
+    def _count(
+        self, cursor: Cursor, change: _Change, output: str, counts: tuple[int, int, int, int]
+    ) -> None:
+        at = (self.query, change.batch.batch_id, output)
+        cursor.execute(_UPSERT_HISTORY, (*at, *counts[:3], change.now_ms, counts[3]))
 
     def _refuse_doubled(
         self, cursor: Cursor, batch: Batch, merge: Merge, attempts: Sequence[int]
@@ -356,6 +458,7 @@ class SqliteBatches(BatchStore):
         names = ", ".join(quote(c) for c in merge.columns)
         deletes = merge.output.deletes
         extra = f", 0 AS {quote(deletes)}" if deletes else ""
+        extra += "".join(f", '' AS {quote(c)}" for c in merge.output.carry)
         cursor.execute(
             f"CREATE TABLE {merge.stage} AS SELECT {names}{extra}, 0 AS {ATTEMPT} "
             f"FROM main.{quote(merge.output.table)} WHERE 0"
@@ -373,11 +476,12 @@ class SqliteBatches(BatchStore):
         self._sqlite.close()
 
     def commit(
-        self, batch: Batch, expected: Stored | None, written: Written, identity: Identity | None
-    ) -> str:
+        self, batch: Batch, expected: Stored | None, written: Written, identity: Identity | None,
+        topics: Topics | None = None,
+    ) -> str:  # fmt: skip
         """As `BatchStore.commit`; a connection that was made anew sees the staging again."""
         self._sqlite.attach(self.stage_path, STAGE_FILE)
-        return super().commit(batch, expected, written, identity)
+        return super().commit(batch, expected, written, identity, topics)
 
 
 class PostgresBatches(BatchStore):
@@ -403,6 +507,7 @@ class PostgresBatches(BatchStore):
         names = ", ".join(quote(c) for c in merge.columns)
         deletes = merge.output.deletes
         extra = f", FALSE AS {quote(deletes)}" if deletes else ""
+        extra += "".join(f", ''::text AS {quote(c)}" for c in merge.output.carry)
         cursor.execute(
             f"CREATE UNLOGGED TABLE {merge.stage} AS SELECT {names}{extra}, "
             f"0::bigint AS {ATTEMPT} FROM {quote(merge.output.table)} WITH NO DATA"

@@ -12,6 +12,7 @@ Rules (ADR 0019):
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from kohort.client.common.types import OffsetAndMetadata, TopicPartition
@@ -59,10 +60,16 @@ class TopicTransaction:
             identity, [(t, p) for t, count in self.partitions.items() for p in range(count)]
         )
 
-    def write(self, identity: Identity, batches: Iterable[EncodedBatch]) -> None:
-        """Write from the driver itself: what a lost transaction held."""
+    def write(
+        self,
+        identity: Identity,
+        batches: Iterable[EncodedBatch],
+        after: Mapping[TopicPartition, int] = MappingProxyType({}),
+    ) -> None:
+        """Write from the driver itself: what a lost transaction held, or dead letters behind what
+        tasks have written."""
         with SharedWriter(self._config) as writer:
-            writer.write(identity, batches)
+            writer.write(identity, batches, after)
 
     def set_fence(self, identity: Identity, batch: Batch) -> None:
         """Put the batch id into the transaction."""

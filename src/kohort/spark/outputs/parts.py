@@ -27,8 +27,13 @@ class TablePart:
 
 @dataclass(frozen=True)
 class TopicPart:
-    """A topic output, what is made of the batch for it, and how long a batch may take."""
+    """A topic output, what is made of the batch for it, and how long a batch may take.
+
+    Args:
+        letters: it holds dead letters of rejected rows only, and nothing of the batch itself.
+    """
 
     output: TopicOutput
     select: Select | None
     timeout_ms: int
+    letters: bool = False

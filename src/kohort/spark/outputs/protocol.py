@@ -20,15 +20,17 @@ Rules (ADR 0019):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
 
+from kohort.client.common.types import TopicPartition
 from kohort.client.producer.plan.transaction_requests import Identity
 from kohort.client.shared.transaction import EncodedBatch, TransactionLostError
 from kohort.errors import DataLossError, KohortError
 from kohort.spark.outputs.fence import Batch, Fence, FencePolicy, Verdict
+from kohort.spark.outputs.tables import Rejected
 
 MAX_ROUNDS: Final = 3
 
@@ -66,13 +68,15 @@ class Written:
     Args:
         staged: the attempts that count, for the database's transaction.
         outbox: ids of the attempts whose encoded batches are in the outbox.
-        records: records written, by topic.
+        records: how many records were written to each partition.
+        rejected: rows that the database could not even stage.
         tainted: why the epoch may hold records of an attempt that does not count; "" when not.
     """
 
     staged: list[Attempt] = field(default_factory=list[Attempt])
     outbox: list[int] = field(default_factory=list[int])
-    records: dict[str, int] = field(default_factory=dict[str, int])
+    records: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+    rejected: list[Rejected] = field(default_factory=list[Rejected])
     tainted: str = ""
 
 
@@ -97,9 +101,17 @@ class Database(Protocol):
 
     def fence(self) -> Stored | None: ...
     def commit(
-        self, batch: Batch, expected: Stored | None, written: Written, identity: Identity | None
+        self,
+        batch: Batch,
+        expected: Stored | None,
+        written: Written,
+        identity: Identity | None,
+        topics: Topics | None,
     ) -> str:
-        """Fence, merge and counts in one transaction; "" when it is committed, else why not."""
+        """Fence, merge and counts in one transaction; "" when it is committed, else why not.
+
+        Dead letters of rows that the database refuses are written to `topics` within it.
+        """
         ...
 
     def ended(self, batch: Batch) -> None:
@@ -111,7 +123,12 @@ class Database(Protocol):
 
 class Topics(Protocol):
     """The Kafka transaction of one query, driver's side. Each call raises TransactionLostError when
-    the transaction is over without us; `expired` then tells whether by its time-out."""
+    the transaction is over without us; `expired` then tells whether by its time-out.
+
+    `partitions` counts those of each topic, as the present transaction goes by it.
+    """
+
+    partitions: dict[str, int]
 
     def init(self) -> Identity:
         """A new epoch; whatever was open under an older one is aborted or completed."""
@@ -119,7 +136,15 @@ class Topics(Protocol):
 
     def fence(self) -> Fence | None: ...
     def add(self, identity: Identity) -> None: ...
-    def write(self, identity: Identity, batches: Iterable[EncodedBatch]) -> None: ...
+    def write(
+        self,
+        identity: Identity,
+        batches: Iterable[EncodedBatch],
+        after: Mapping[TopicPartition, int] = ...,
+    ) -> None:
+        """Write from the driver, after so many records that tasks have written to a partition."""
+        ...
+
     def set_fence(self, identity: Identity, batch: Batch) -> None: ...
     def end(self, identity: Identity, *, commit: bool) -> None: ...
 
@@ -266,7 +291,7 @@ class Committer:
         """The database's transaction. After an error of it the Kafka transaction is aborted: if the
         database has committed all the same, what it aborted is sent anew from the outbox."""
         try:
-            return database.commit(batch, stored, written, identity)
+            return database.commit(batch, stored, written, identity, self.topics)
         except Exception:  # every database has its own classes
             self._abort(identity)
             raise

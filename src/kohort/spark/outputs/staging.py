@@ -29,13 +29,15 @@ import pyarrow.csv
 from kohort.errors import KohortError
 from kohort.retry.effects import quote
 from kohort.retry.sqlite import BUSY_TIMEOUT_S
-from kohort.retry.store import Store, open_store
-from kohort.spark.outputs.tables import ATTEMPT
+from kohort.retry.store import ConstraintError, Cursor, Store, open_store
+from kohort.spark.outputs.tables import ATTEMPT, ATTEMPT_BITS
+from kohort.spark.outputs.violations import as_json, check_count
 from kohort.spark.worker import forget, keep, settle_down
 
-STAGED_SCHEMA: Final = "output string, attempt long, rows long"
-ID_BITS: Final = 62
+STAGED_SCHEMA: Final = "output string, attempt long, rows long, rejected string"
 Rows = Iterable[pa.RecordBatch]
+Bad = tuple[dict[str, Any], str]
+"""A row that the database refuses, and what it says."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class StageSpec:
         stage: the staging table as it stands in SQL.
         path: the staging file of a SQLite database; None for PostgreSQL.
         columns: the frame's columns, in order.
+        shown: those of a row that the database refuses; () where such a row fails the task.
     """
 
     output: str
@@ -55,6 +58,7 @@ class StageSpec:
     stage: str
     path: Path | None
     columns: tuple[str, ...]
+    shown: tuple[str, ...] = ()
 
 
 def staged_rows(spec: StageSpec) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -62,29 +66,41 @@ def staged_rows(spec: StageSpec) -> Callable[[Iterator[pa.RecordBatch]], Iterato
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle_down()
-        attempt = secrets.randbits(ID_BITS)
-        rows = stage(spec, attempt, batches)
+        attempt = secrets.randbits(ATTEMPT_BITS)
+        rejected: list[Bad] = []
+        rows = stage(spec, attempt, batches, rejected)
         yield pa.RecordBatch.from_pydict(
-            {"output": [spec.output], "attempt": [attempt], "rows": [rows]}
-        )
+            {
+                "output": [spec.output], "attempt": [attempt], "rows": [rows],
+                "rejected": [as_json(rejected)],
+            }
+        )  # fmt: skip
 
     return run
 
 
-def stage(spec: StageSpec, attempt: int, batches: Rows) -> int:
-    """Stage all rows in one transaction; how many there are."""
+def stage(spec: StageSpec, attempt: int, batches: Rows, rejected: list[Bad] | None = None) -> int:
+    """Stage all rows in one transaction; how many there are.
+
+    Args:
+        rejected: gets rows that the columns' types refuse, with the reason, where `spec.shown`
+            asks for them.
+    """
+    bad: list[Bad] = [] if rejected is None else rejected
     if spec.path is not None:
         return _into_sqlite(spec, spec.path, attempt, batches)
     key = {"url": spec.store_url}
     store: Store = keep("store", key, lambda: open_store(spec.store_url))
     try:
-        return _into_postgres(spec, store, attempt, batches)
+        return _into_postgres(spec, store, attempt, batches, bad)
     except KohortError:
         forget("store", key)
         raise
 
 
-def _into_postgres(spec: StageSpec, store: Store, attempt: int, batches: Rows) -> int:
+def _into_postgres(
+    spec: StageSpec, store: Store, attempt: int, batches: Rows, bad: list[Bad]
+) -> int:
     names = ", ".join(quote(c) for c in (*spec.columns, ATTEMPT))
     sql = f"COPY {spec.stage} ({names}) FROM STDIN (FORMAT csv)"
     count = 0
@@ -96,9 +112,49 @@ def _into_postgres(spec: StageSpec, store: Store, attempt: int, batches: Rows) -
             if batch.num_rows:
                 yield memoryview(as_csv(batch, attempt))
 
+    if spec.shown:
+        return _row_by_row(spec, store, sql, attempt, batches, bad)
     with store.transaction() as cursor:
         cursor.copy_in(sql, pieces())
     return count
+
+
+def _row_by_row(
+    spec: StageSpec, store: Store, sql: str, attempt: int, batches: Rows, bad: list[Bad]
+) -> int:
+    """As one COPY for each Arrow batch; one that fails is halved until its bad rows are alone."""
+    count = 0
+    with store.transaction() as cursor:
+        for batch in batches:
+            parts = [batch] if batch.num_rows else []
+            while parts:
+                part = parts.pop()
+                error = _copy(cursor, store, sql, as_csv(part, attempt))
+                if error is None:
+                    count += part.num_rows
+                elif part.num_rows > 1:
+                    half = part.num_rows // 2
+                    parts += [part.slice(half), part.slice(0, half)]
+                else:
+                    row = part.select(list(spec.shown)).to_pylist()[0]
+                    bad.append((row, " ".join(str(error).split())))
+                    check_count(spec.output, len(bad), bad[-1][1])
+    return count
+
+
+def _copy(cursor: Cursor, store: Store, sql: str, data: pa.Buffer) -> ConstraintError | None:
+    """COPY behind a savepoint; why it was undone, or None."""
+    cursor.execute("SAVEPOINT kohort_copy")
+    try:
+        cursor.copy_in(sql, [memoryview(data)])
+    except Exception as error:  # psycopg has its own classes
+        refused = store.refused(error)
+        if refused is None:
+            raise
+        cursor.execute("ROLLBACK TO SAVEPOINT kohort_copy")
+        return refused
+    cursor.execute("RELEASE SAVEPOINT kohort_copy")
+    return None
 
 
 def as_csv(batch: pa.RecordBatch, attempt: int) -> pa.Buffer:

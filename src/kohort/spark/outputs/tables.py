@@ -6,24 +6,32 @@ Rules:
 - Only rows of attempts that succeeded are merged: whatever else lies in a staging table is inert.
 - Merges go in the order of the key, so that two queries over one table never wait for each other
   in a circle.
+- A row that the database refuses is found by halving a numbered copy of the rows that count
+  (`suspects`), so that nothing is paid for it while no constraint breaks.
 - Of several rows with one key in one batch, the greatest in `order` wins. Without `order` they are
   refused: after a shuffle there is no other order that a replay would repeat.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kohort.errors import ConfigError
 from kohort.retry.effects import quote
 
+if TYPE_CHECKING:
+    from kohort.spark.outputs.topics import OutputRecord
+
 APPEND, UPSERT, REPLACE = "append", "upsert", "replace"
 MODES: Final = (APPEND, UPSERT, REPLACE)
+FAIL, KEEP = "fail", "keep"
 ATTEMPT: Final = "kohort_attempt"
-_STAGE_DIGITS: Final = 12
+ATTEMPT_BITS: Final = 62
+"""Of the random id of an attempt: a BIGINT, never below zero."""
+SUSPECTS: Final = "kohort_suspects"
+NUMBER: Final = "kohort_number"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,8 @@ class TableOutput:
     mode: str = APPEND
     deletes: str | None = None
     order: tuple[str, ...] = ()
+    on_violation: OnViolation = FAIL
+    carry: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -51,7 +61,17 @@ class TableOutput:
             raise ConfigError(f"table {self.table}: deletes= needs mode upsert and a key")
         if self.order and self.mode != UPSERT:
             raise ConfigError(f"table {self.table}: order= needs mode upsert")
+        if self.on_violation not in (FAIL, KEEP) and not callable(self.on_violation):
+            raise ConfigError(
+                f"table {self.table}: on_violation {self.on_violation!r}; choose {FAIL}, {KEEP} or "
+                "a function of the rejected rows"
+            )
         quote(self.table)
+
+    @property
+    def rejects(self) -> bool:
+        """True when a row that breaks a constraint does not fail the batch."""
+        return self.on_violation != FAIL
 
     @property
     def name(self) -> str:
@@ -61,8 +81,7 @@ class TableOutput:
     def columns(self, frame: Sequence[str]) -> tuple[str, ...]:
         """The columns of the table that a frame fills. Raises ConfigError where some are amiss."""
         lacking = [
-            c for c in (*self.key, *self.order, *([self.deletes] if self.deletes else []))
-            if c not in frame
+            c for c in (*self.key, *self.order, *self.staged_only) if c not in frame
         ]  # fmt: skip
         if lacking:
             raise ConfigError(
@@ -71,13 +90,31 @@ class TableOutput:
             )
         if len(set(frame)) != len(frame):
             raise ConfigError(f"table {self.table}: the frame has two columns of one name")
-        return tuple(c for c in frame if c != self.deletes)
+        return tuple(c for c in frame if c not in self.staged_only)
+
+    @property
+    def staged_only(self) -> tuple[str, ...]:
+        """The columns of the frame that are staged and not loaded."""
+        return (*([self.deletes] if self.deletes else ()), *self.carry)
 
 
-def stage_name(query: str, table: str) -> str:
-    """The staging table of one output of one query."""
-    digest = hashlib.sha256(f"{query}\0{table}".encode()).hexdigest()[:_STAGE_DIGITS]
-    return f"kohort_stage_{digest}"
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A row that the database refuses.
+
+    Args:
+        output: the table output that it was for.
+        row: its columns, the carried ones among them.
+        message: what the database says.
+    """
+
+    output: str
+    row: Mapping[str, Any]
+    message: str
+
+
+OnRejected = Callable[[Sequence[Rejected]], "Iterable[OutputRecord] | None"]
+OnViolation = str | OnRejected
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +169,38 @@ class Merge:
 
     def insert(self, attempts: Sequence[int]) -> str:
         """Insert or update everything that the batch has."""
+        return self._insert_from(self._latest(attempts))
+
+    def suspects(self, attempts: Sequence[int]) -> str:
+        """Number the rows that count, in a table of this transaction."""
+        order = _names(self.output.key) if self.output.key else "1"
+        return (
+            f"CREATE TEMPORARY TABLE {SUSPECTS} AS SELECT s.*, "
+            f"row_number() OVER (ORDER BY {order}) AS {NUMBER} FROM {self._latest(attempts)} AS s"
+        )
+
+    def insert_suspects(self, low: int, high: int) -> str:
+        """As `insert`, of the rows numbered low to high."""
+        return self._insert_from(
+            f"(SELECT * FROM {SUSPECTS} WHERE {NUMBER} BETWEEN {low} AND {high})"
+        )
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The columns of a rejected row."""
+        return (*self.columns, *self.output.carry)
+
+    def suspect(self, number: int) -> str:
+        """One row, as it is shown."""
+        return f"SELECT {_names(self.shown)} FROM {SUSPECTS} WHERE {NUMBER} = {number}"
+
+    def _insert_from(self, rows: str) -> str:
         output, names = self.output, _names(self.columns)
         kept = f"NOT coalesce({quote(output.deletes)}, FALSE)" if output.deletes else "TRUE"
         order = f" ORDER BY {_names(output.key)}" if output.key else ""
         sql = (
             f"INSERT INTO {quote(output.table)} ({names}) SELECT {names} "
-            f"FROM {self._latest(attempts)} AS s WHERE {kept}{order}"
+            f"FROM {rows} AS s WHERE {kept}{order}"
         )
         if output.mode != UPSERT:
             return sql

@@ -17,7 +17,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -31,6 +31,7 @@ from kohort.records.compression import Compression, check_level
 
 SINK_COLUMNS: Final = ("key", "value", "headers", "topic", "partition")
 DEFAULT_BATCH_BYTES: Final = 512 << 10
+_HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,36 @@ class TopicOutput:
         if self.timestamp is not None and self.timestamp not in frame:
             raise ConfigError(f"the frame has no column {self.timestamp} for timestamps")
         return tuple(chosen)
+
+
+class OutputRecord(NamedTuple):
+    """One record of a topic that a transaction of the query writes, as a dead letter is."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None = None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    partition: int | None = None
+
+
+def encode_records(
+    records: Sequence[OutputRecord], partitions: Mapping[str, int], now_ms: int
+) -> list[EncodedBatch]:
+    """Records as record batches by partition. Raises UsageError for a topic without partitions."""
+    if not records:
+        return []
+    output = TopicOutput(None, tuple(partitions) or ("-",), {})
+    encoder = Encoder(output, partitions, now_ms)
+    columns = {
+        "topic": pa.array([r.topic for r in records], pa.string()),
+        "key": pa.array([r.key for r in records], pa.binary()),
+        "value": pa.array([r.value for r in records], pa.binary()),
+        "partition": pa.array([r.partition for r in records], pa.int32()),
+        "headers": pa.array(
+            [[{"key": k, "value": v} for k, v in r.headers] for r in records], _HEADERS
+        ),
+    }
+    return [*encoder.encode(pa.RecordBatch.from_pydict(columns)), *encoder.rest()]
 
 
 class Encoder:

@@ -14,6 +14,7 @@ Rules:
 # pyright: basic
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from kohort.client.common.types import TopicPartition
 from kohort.client.producer.plan.transaction_requests import Identity
 from kohort.errors import ConfigError
 from kohort.spark.outputs.database import BatchStore, stage_file
@@ -28,7 +30,7 @@ from kohort.spark.outputs.kafka import TopicTransaction
 from kohort.spark.outputs.parts import Select, TablePart, TopicPart
 from kohort.spark.outputs.protocol import Attempt, Written
 from kohort.spark.outputs.staging import STAGED_SCHEMA, StageSpec, staged_rows
-from kohort.spark.outputs.tables import Merge
+from kohort.spark.outputs.tables import Merge, Rejected
 from kohort.spark.outputs.topics import owners
 from kohort.spark.outputs.writing import (
     ENCODED_SCHEMA,
@@ -63,12 +65,13 @@ class BatchWork:
     def run(self, identity: Identity | None) -> Written:
         """Stage and write everything; a later round uses the frame that the first has computed."""
         merges = self.database.merges if self.database is not None else []
-        if len(merges) + bool(self.topics) > 1 and not self._kept:
+        jobs = len(merges) + any(not topic.letters for topic in self.topics)
+        if jobs > 1 and not self._kept:
             self.frame.persist()
             self._kept = True
         result = Written()
         for merge, table in zip(merges, self.tables, strict=True):
-            result.staged += self._stage(merge, table.select)
+            self._stage(merge, table.select, result)
         if identity is not None and self.transaction is not None:
             self._write(identity, self.transaction, result)
         return result
@@ -78,24 +81,32 @@ class BatchWork:
         if self._kept:
             self.frame.unpersist()
 
-    def _stage(self, merge: Merge, select: Select | None) -> list[Attempt]:
+    def _stage(self, merge: Merge, select: Select | None, result: Written) -> None:
         assert self.database is not None, "a merge belongs to a database"
         frame = select(self.frame) if select else self.frame
-        deletes = merge.output.deletes
-        columns = (*merge.columns, *([deletes] if deletes else []))
+        columns = (*merge.columns, *merge.output.staged_only)
         spec = StageSpec(
             merge.output.name, self.database.store.url, merge.stage, stage_file(self.database),
-            columns,
+            columns, merge.shown if merge.output.rejects else (),
         )  # fmt: skip
-        rows = frame.select(*map(_quoted, columns)).mapInArrow(staged_rows(spec), STAGED_SCHEMA)
-        return [Attempt(r.output, r.attempt, r.rows) for r in rows.collect()]
+        staged = frame.select(*map(_quoted, columns)).mapInArrow(staged_rows(spec), STAGED_SCHEMA)
+        for row in staged.collect():
+            result.staged.append(Attempt(row.output, row.attempt, row.rows))
+            for values, message in json.loads(row.rejected):
+                result.rejected.append(Rejected(row.output, values, message))
 
     def _write(self, identity: Identity, transaction: TopicTransaction, result: Written) -> None:
         partitions = transaction.partitions
         context = self.frame.sparkSession.sparkContext
         tasks = max(1, min(sum(partitions.values()), context.defaultParallelism))
         owner_of = owners(partitions, tasks)
-        parts = [self._encoded(topic, partitions, owner_of, tasks) for topic in self.topics]
+        parts = [
+            self._encoded(topic, partitions, owner_of, tasks)
+            for topic in self.topics
+            if not topic.letters
+        ]
+        if not parts:
+            return
         batches = parts[0]
         for part in parts[1:]:
             batches = batches.unionAll(part)
@@ -110,7 +121,7 @@ class BatchWork:
         for report in reports:
             result.tainted = result.tainted or report.problem
             if report.records:
-                result.records[report.topic] = result.records.get(report.topic, 0) + report.records
+                result.records[TopicPartition(report.topic, report.partition)] = report.records
         if outbox is not None:
             result.outbox = sorted({report.attempt for report in reports})
 

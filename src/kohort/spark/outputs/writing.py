@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -23,25 +22,27 @@ from typing import Final
 import pyarrow as pa
 from pyspark import TaskContext
 
+from kohort.client.common.types import TopicPartition
 from kohort.client.producer.plan.transaction_requests import Identity
 from kohort.client.shared.transaction import EncodedBatch
 from kohort.client.shared.writer import SharedWriter
 from kohort.errors import KohortError
 from kohort.retry.store import Store, open_store
-from kohort.spark.outputs.staging import ID_BITS
+from kohort.spark.outputs.database import INTO_OUTBOX
+from kohort.spark.outputs.tables import ATTEMPT_BITS
 from kohort.spark.outputs.topics import Encoder, TopicOutput
 from kohort.spark.worker import forget, keep, settle_down
 
 ENCODED_SCHEMA: Final = "owner int, topic string, partition int, records int, payload binary"
-WRITTEN_SCHEMA: Final = "attempt long, topic string, records long, problem string"
+WRITTEN_SCHEMA: Final = "attempt long, topic string, partition int, records long, problem string"
 _FLUSH_BYTES: Final = 4 << 20
 _ENCODED: Final = pa.schema(
     [("owner", pa.int32()), ("topic", pa.string()), ("partition", pa.int32()),
      ("records", pa.int32()), ("payload", pa.binary())]
 )  # fmt: skip
 _WRITTEN: Final = pa.schema(
-    [("attempt", pa.int64()), ("topic", pa.string()), ("records", pa.int64()),
-     ("problem", pa.string())]
+    [("attempt", pa.int64()), ("topic", pa.string()), ("partition", pa.int32()),
+     ("records", pa.int64()), ("problem", pa.string())]
 )  # fmt: skip
 Batches = Iterator[pa.RecordBatch]
 
@@ -100,11 +101,11 @@ def written(spec: WriteSpec) -> Callable[[Batches], Batches]:
     def run(batches: Batches) -> Batches:
         settle_down()
         context = TaskContext.get()
-        attempt = secrets.randbits(ID_BITS)
+        attempt = secrets.randbits(ATTEMPT_BITS)
         if context is not None and context.attemptNumber():
             yield _report(attempt, {}, "a task was started a second time")
             return
-        records: Counter[str] = Counter()
+        records: dict[TopicPartition, int] = {}
         problem = ""
         try:
             records = _write(spec, attempt, _read(batches))
@@ -115,12 +116,9 @@ def written(spec: WriteSpec) -> Callable[[Batches], Batches]:
     return run
 
 
-def _report(attempt: int, records: Mapping[str, int], problem: str) -> pa.RecordBatch:
-    topics = list(records) or [""]
-    columns = [
-        [attempt] * len(topics), topics, [records.get(t, 0) for t in topics],
-        [problem] * len(topics),
-    ]  # fmt: skip
+def _report(attempt: int, records: Mapping[TopicPartition, int], problem: str) -> pa.RecordBatch:
+    rows = [(attempt, *at, count, problem) for at, count in records.items()]
+    columns = list(zip(*(rows or [(attempt, "", 0, 0, problem)]), strict=True))
     arrays = [pa.array(c, f.type) for c, f in zip(columns, _WRITTEN, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_WRITTEN)
 
@@ -136,23 +134,21 @@ def _read(batches: Batches) -> Iterator[EncodedBatch]:
             )  # fmt: skip
 
 
-def _write(spec: WriteSpec, attempt: int, batches: Iterator[EncodedBatch]) -> Counter[str]:
+def _write(
+    spec: WriteSpec, attempt: int, batches: Iterator[EncodedBatch]
+) -> dict[TopicPartition, int]:
     writer: SharedWriter = keep("shared writer", spec.client, lambda: SharedWriter(spec.client))
     try:
         if spec.outbox is not None:
             url = spec.outbox
             store: Store = keep("store", {"url": url}, lambda: open_store(url))
             batches = kept(store, spec.query, attempt, batches)
-        counts = writer.write(spec.identity, batches)
+        return writer.write(spec.identity, batches)
     except KohortError:
         forget("shared writer", spec.client)
         if spec.outbox is not None:
             forget("store", {"url": spec.outbox})
         raise
-    found: Counter[str] = Counter()
-    for at, records in counts.items():
-        found[at.topic] += records
-    return found
 
 
 def kept(
@@ -175,4 +171,4 @@ def kept(
 def _flush(store: Store, waiting: list[tuple[object, ...]]) -> None:
     if waiting:
         with store.transaction() as cursor:
-            cursor.execute_many("INSERT INTO kohort_outbox VALUES (?, ?, ?, ?, ?, ?, ?)", waiting)
+            cursor.execute_many(INTO_OUTBOX, waiting)
