@@ -57,11 +57,16 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("kohort.demo",),
     ("kohort.observe",),
     ("kohort.sampling",),
+    ("kohort.console.views",),
+    ("kohort.console.screens",),
+    ("kohort.console.web",),
+    ("kohort.console",),
     ("kohort.cli.common",),
     (
         "kohort.cli.acl", "kohort.cli.app", "kohort.cli.broker", "kohort.cli.config",
-        "kohort.cli.demo", "kohort.cli.dlq", "kohort.cli.doctor", "kohort.cli.faults",
-        "kohort.cli.group", "kohort.cli.pipeline", "kohort.cli.records", "kohort.cli.retry",
+        "kohort.cli.console", "kohort.cli.demo", "kohort.cli.dlq", "kohort.cli.doctor",
+        "kohort.cli.faults", "kohort.cli.group", "kohort.cli.pipeline", "kohort.cli.records",
+        "kohort.cli.retry",
         "kohort.cli.simulate", "kohort.cli.topic", "kohort.cli.transaction", "kohort.cli.user",
         "kohort.cli.verifiable",
     ),
@@ -76,7 +81,7 @@ ANYWHERE = {"kohort.testing"}
 PURE = (
     "kohort.wire", "kohort.records", "kohort.sasl", "kohort.group", "kohort.transactions",
     "kohort.client.consumer.plan", "kohort.client.producer.plan", "kohort.processing.engine",
-    "kohort.observe",
+    "kohort.observe", "kohort.console.views",
 )  # fmt: skip
 """They decide: no sockets, threads, clocks or randomness."""
 SHELLS_IN_PURE_FOLDERS = {

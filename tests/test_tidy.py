@@ -180,6 +180,8 @@ def heavy_imports(path: Path, tree: ast.Module) -> Iterator[Complaint]:
 def _is_optional(path: Path, module: str) -> bool:
     """Modules that are only ever imported with their extra."""
     parts = path.relative_to(SRC).parts
+    if parts[:2] == ("console", "web"):
+        return True  # an asyncio server
     with_extra = parts[0] in {"spark", "demo"} or parts in _WITH_EXTRA
     return with_extra and module not in {"asyncio"}
 

@@ -7,11 +7,11 @@ for the ends of logs, so that a group that moves meanwhile is never ahead of the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kohort.client.admin.types import GroupDescription
+    from kohort.client.admin.types import ClusterDescription, GroupDescription, TopicDescription
     from kohort.client.common.types import TopicPartition
 
 
@@ -51,3 +51,24 @@ class Look:
     at_s: float
     group: GroupDescription
     partitions: Mapping[TopicPartition, Seen]
+
+
+@dataclass(frozen=True)
+class ClusterSnapshot:
+    """All groups and topics of a cluster at one moment.
+
+    Attributes:
+        at_ms: milliseconds since 1970; `at_s` counts seconds from any beginning.
+        topics: all of them, internal ones included, by name.
+        groups: the groups that could be looked at, by id.
+        not_described: why a group could not be, by id.
+        troubles: what could not be asked, in words; everything else is shown all the same.
+    """
+
+    at_ms: int
+    at_s: float
+    cluster: ClusterDescription
+    topics: Mapping[str, TopicDescription]
+    groups: Mapping[str, Look]
+    not_described: Mapping[str, str] = field(default_factory=dict[str, str])
+    troubles: tuple[str, ...] = ()

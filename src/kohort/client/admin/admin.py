@@ -18,6 +18,7 @@ from kohort.client.admin.acls import AdminAcls
 from kohort.client.admin.calls import raise_failed
 from kohort.client.admin.cluster import AdminCluster
 from kohort.client.admin.groups import AdminGroups
+from kohort.client.admin.survey import AdminSurvey
 from kohort.client.admin.types import (
     ClusterDescription,
     ConfigEntry,
@@ -92,7 +93,7 @@ _FIRST_VERSION: Final = {-3: 7, -4: 8, -5: 9}
 """Of ListOffsets: KIP-734, KIP-405, KIP-1005."""
 
 
-class Admin(AdminGroups, AdminCluster, AdminAcls, AdminUsers):
+class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
     """Manages topics, configurations and groups. Close it, or use it in a `with` block.
 
     Takes `AdminConfig`'s keys as keyword arguments, or a ready `AdminConfig`.

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from kohort.client.cluster.metadata import Node
-from kohort.client.common.types import TopicPartition
+from kohort.client.common.types import OffsetAndMetadata, TopicPartition
 from kohort.lean import dataclass, field
 
 OffsetSpec = int | Literal["earliest", "latest", "max_timestamp", "earliest_local", "latest_tiered"]
@@ -134,6 +134,28 @@ class GroupDescription:
     group_type: str = ""
     epoch: int | None = None
     assignment_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyedGroup:
+    """A group as `Admin.survey_groups` finds it.
+
+    `description` is None where its coordinator refuses to describe it; `error` says why, or why
+    there are no `offsets`.
+    """
+
+    listing: GroupListing
+    description: GroupDescription | None
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsSurvey:
+    """All groups by id, and the brokers that did not answer, with the reason."""
+
+    groups: Mapping[str, SurveyedGroup]
+    unreachable: Mapping[int, str]
 
 
 @dataclass(frozen=True, slots=True)

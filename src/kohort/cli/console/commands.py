@@ -1,0 +1,110 @@
+"""`kohort console`: the web console of a cluster.
+
+Rules: it only shows, unless --allow-actions is given; beyond this machine it needs a token.
+
+Shell: the environment, signals.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+import click
+
+from kohort.cli.common.connect import Client, client_options, open_admin
+from kohort.config import parse_duration_ms
+from kohort.errors import ConfigError
+from kohort.signals import handled
+
+if TYPE_CHECKING:
+    from kohort.console.web.server import ConsoleServer
+
+DEFAULT_LISTEN = "127.0.0.1:8088"
+TOKEN = "KOHORT_CONSOLE_TOKEN"
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kohort console
+  kohort console -b broker1:9092 --listen 127.0.0.1:9000 --history ~/.cache/kohort/history.db
+  kohort console --allow-actions --audit audit.jsonl
+  KOHORT_CONSOLE_TOKEN=... kohort console --listen 0.0.0.0:8088
+  kohort console --mask '*email*' --mask authorization
+"""
+)
+@click.option(
+    "--listen", default=DEFAULT_LISTEN, show_default=True, metavar="[HOST:]PORT",
+    help=f"Where to listen; beyond this machine a token is needed (${TOKEN}). Port 0: any.",
+)  # fmt: skip
+@click.option(
+    "--token-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help=f"A file with the token, instead of ${TOKEN}.",
+)  # fmt: skip
+@click.option("--allow-actions", is_flag=True, help="Let people redrive, reset, pause, drain.")
+@click.option("--audit", type=click.Path(dir_okay=False, path_type=Path),
+              help="Append each action to this file, as a line of JSON.")  # fmt: skip
+@click.option("--mask", "masks", multiple=True, metavar="RULE",
+              help="Hide JSON fields and headers by name (`*email*`); `key` and `value` hide "
+              "whole ones. May be given again.")  # fmt: skip
+@click.option("--store", "stores", multiple=True, metavar="URL",
+              help="A store with ledgers of pipelines; may be given again.")  # fmt: skip
+@click.option("--history", type=click.Path(dir_okay=False, path_type=Path),
+              help="Keep hours of history in this file.  [default: in memory]")  # fmt: skip
+@click.option("--keep", default="6h", show_default=True, metavar="TIME",
+              help="How much history is kept.")  # fmt: skip
+@click.option("--every", default="5s", show_default=True, metavar="TIME",
+              help="From sample to sample.")  # fmt: skip
+@click.option("--control", envvar="KOHORT_CONTROL", metavar="PORT",
+              help="The control port of an embedded broker, for its faults.")  # fmt: skip
+@client_options
+def console(
+    listen: str, token_file: Path | None, allow_actions: bool, audit: Path | None,
+    masks: tuple[str, ...], stores: tuple[str, ...], history: Path | None, keep: str, every: str,
+    control: str | None, client: Client,
+) -> None:  # fmt: skip
+    """Run the web console until it is interrupted: groups, dead letters, retries, topics.
+
+    Prints one line on standard output when it is ready: `console on http://HOST:PORT/`.
+    """
+    from kohort.console.web.server import ConsoleOptions, serve_console
+
+    host, port = address(listen)
+    interval_s, hours = parse_duration_ms(every) / 1000, parse_duration_ms(keep) / 3_600_000
+    if interval_s < 1:
+        raise ConfigError(f"--every {every} is too often; at least 1s")
+    token = token_file.read_text().strip() if token_file else os.environ.get(TOKEN, "")
+    options = ConsoleOptions(
+        host, port, token, allow_actions, masks, stores, history, hours, audit, interval_s,
+        control or "",
+    )  # fmt: skip
+    settings = client.common()
+    with open_admin(settings):
+        pass
+    ended = SimpleQueue[int]()  # unlike an Event's, its lock is not held when a handler runs
+    with handled(ended.put):
+        serve_console(settings, options, _ready, lambda: _wait(ended))
+
+
+def _wait(ended: SimpleQueue[int]) -> None:
+    while True:  # again and again: a signal just before a wait does not end it
+        with contextlib.suppress(Empty):
+            ended.get(timeout=1.0)
+            return
+
+
+def address(listen: str) -> tuple[str, int]:
+    """HOST and PORT of `--listen`. Raises ConfigError."""
+    host, _, port = listen.rpartition(":")
+    if not port.isdecimal() or int(port) > 65_535:
+        raise ConfigError(f"--listen {listen!r} is not PORT or HOST:PORT")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _ready(server: ConsoleServer) -> None:
+    changes = "actions are allowed" if server.options.allow_actions else "it only shows"
+    click.echo(f"console on {server.url} ({changes})")

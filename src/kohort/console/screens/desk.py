@@ -1,0 +1,133 @@
+"""What every screen works with: the sampler, an admin, the options; and what it returns.
+
+Shell: the clock.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kohort.errors import KohortError, UsageError
+
+if TYPE_CHECKING:
+    from kohort.client.admin.admin import Admin
+    from kohort.console.screens.audit import Audit
+    from kohort.console.views.masks import Masks
+    from kohort.observe.overview import GroupView, Overview
+    from kohort.sampling.sampler import Sampler
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request: its path, its query, and of a POST its form."""
+
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict[str, str])
+    form: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def needed(self, name: str) -> str:
+        """A value of the query or form. Raises UsageError where it is missing."""
+        value = self.form.get(name) or self.query.get(name)
+        if not value:
+            raise UsageError(f"{self.path} needs {name}=...; begin at / to get there")
+        return value
+
+
+@dataclass(frozen=True)
+class Screen:
+    """What is shown: a view for the template (and as JSON), and the same as a command."""
+
+    template: str
+    title: str
+    area: str
+    view: Any
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Redirect:
+    """Go there; after an action that was carried out."""
+
+    to: str
+
+
+class NotThereError(KohortError):
+    """There is no such group, topic or page; the message says what there is."""
+
+
+@dataclass(frozen=True)
+class Desk:
+    """The running console, as screens see it.
+
+    Attributes:
+        settings: of clients, in Kafka's names; `bootstrap` is how commands name the cluster.
+        allow_actions: whether anything may be changed.
+        stores: URLs of stores with ledgers of pipelines.
+    """
+
+    sampler: Sampler
+    admin: Admin
+    settings: Mapping[str, Any]
+    audit: Audit
+    masks: Masks
+    allow_actions: bool = False
+    stores: tuple[str, ...] = ()
+    control: str = ""
+
+    @property
+    def bootstrap(self) -> str:
+        """The brokers, as `-b` takes them."""
+        servers = self.settings.get("bootstrap_servers", "localhost:9092")
+        return servers if isinstance(servers, str) else ",".join(servers)
+
+    def command(self, *words: str) -> str:
+        """A command line of `kohort` for this cluster."""
+        return shlex.join(["kohort", *words, "-b", self.bootstrap])
+
+    def overview(self) -> Overview:
+        """The last overview; takes the first sample when there is none. Raises KohortError."""
+        found = self.sampler.latest
+        if found is None:
+            with self.sampler.changed:
+                self.sampler.changed.wait_for(
+                    lambda: self.sampler.latest is not None or bool(self.sampler.error), timeout=15
+                )
+            found = self.sampler.latest
+        if found is None:
+            raise KohortError(self.sampler.error or "the first sample is not there yet; reload")
+        return found
+
+    def group(self, name: str) -> GroupView:
+        """One group of the last overview. Raises NotThereError."""
+        from kohort.config import nearest
+
+        found = self.overview()
+        if name in found.groups:
+            return found.groups[name]
+        if name in found.snapshot.not_described:
+            raise NotThereError(f"group {name!r}: {found.snapshot.not_described[name]}")
+        near = nearest(name, found.groups)
+        hint = f" Did you mean {near!r}?" if near else ""
+        raise NotThereError(
+            f"there is no group {name!r}.{hint} A group appears when its first member joins or "
+            "commits"
+        )
+
+    def actions_allowed(self) -> None:
+        """Raises UsageError unless the console was started with --allow-actions."""
+        if not self.allow_actions:
+            raise UsageError(
+                "this console only shows; start it with --allow-actions to change anything"
+            )
+
+
+Handler = Callable[[Desk, Asked], "Screen | Redirect"]
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000

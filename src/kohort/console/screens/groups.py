@@ -1,0 +1,29 @@
+"""Screens 1 and 2: all groups, one group."""
+
+from __future__ import annotations
+
+from kohort.console.screens.desk import Asked, Desk, Screen, now_ms
+from kohort.console.views.group import group_page
+from kohort.console.views.groups import groups_view
+
+
+def groups(desk: Desk, asked: Asked) -> Screen:
+    """All groups, the worst first."""
+    found = desk.overview()
+    series = desk.sampler.history.series
+
+    view = groups_view(
+        found, lambda name: series[name].samples if name in series else (), asked.query, now_ms()
+    )
+    command = desk.command("group", "lag", "--all", "--total")
+    return Screen("groups.html", "Groups", "groups", view, command)
+
+
+def group(desk: Desk, asked: Asked) -> Screen:
+    """One group: why it does or does not move."""
+    name = asked.needed("name")
+    view = desk.group(name)
+    series = desk.sampler.history.series.get(name)
+    samples = tuple(series.samples) if series else ()
+    page = group_page(view, samples, asked.query, now_ms())
+    return Screen("group.html", name, "groups", page, desk.command("group", "why", name))

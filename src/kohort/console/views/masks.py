@@ -1,0 +1,104 @@
+"""Which parts of records are not shown: rules by name, in keys, values and headers.
+
+Rules: a rule is a name with `*`, matched without regard to case against the names of JSON fields
+and of headers; what it matches is replaced by `•••`. The rule `value` hides whole values, `key`
+whole keys. A value that is not JSON cannot be masked by field: with any field rule it is hidden as
+a whole. A record is shown up to `SHOWN_BYTES`.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+MASK: Final = "•••"
+SHOWN_BYTES: Final = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Bytes as they are shown: as text, JSON or hex, maybe cut or masked."""
+
+    form: str
+    text: str
+    size: int
+    cut: bool = False
+    masked: bool = False
+
+
+@dataclass(frozen=True)
+class Masks:
+    """The rules of a console."""
+
+    rules: tuple[str, ...] = ()
+
+    def hides(self, name: str) -> bool:
+        """Whether a rule matches a name."""
+        return any(fnmatch.fnmatchcase(name.lower(), rule.lower()) for rule in self.rules)
+
+    def key(self, raw: bytes | None) -> Content:
+        """A record's key."""
+        return self._hidden(raw) if "key" in self.rules else self._shown(raw)
+
+    def value(self, raw: bytes | None) -> Content:
+        """A record's value."""
+        return self._hidden(raw) if "value" in self.rules else self._shown(raw)
+
+    def header(self, name: str, raw: bytes | None) -> Content:
+        """A record's header."""
+        return self._hidden(raw) if self.hides(name) else content(raw)
+
+    def _hidden(self, raw: bytes | None) -> Content:
+        if raw is None:
+            return content(raw)
+        return Content("hidden", MASK, len(raw), masked=True)
+
+    def _shown(self, raw: bytes | None) -> Content:
+        fields = [rule for rule in self.rules if rule not in ("key", "value")]
+        if raw is None or not fields:
+            return content(raw)
+        if len(raw) > SHOWN_BYTES:
+            return self._hidden(raw)
+        try:
+            found = json.loads(raw)
+        except (ValueError, RecursionError):
+            return self._hidden(raw)
+        if not isinstance(found, dict | list):
+            return self._hidden(raw)
+        masked = self._masked(found)
+        text = json.dumps(masked, indent=2, ensure_ascii=False)
+        return Content("json", text, len(raw), masked=masked != found)
+
+    def _masked(self, found: Any) -> Any:
+        if isinstance(found, dict):
+            fields = cast("dict[str, Any]", found)
+            return {k: MASK if self.hides(k) else self._masked(v) for k, v in fields.items()}
+        if isinstance(found, list):
+            return [self._masked(one) for one in cast("Sequence[Any]", found)]
+        return found
+
+
+def content(raw: bytes | None) -> Content:
+    """Bytes as pretty JSON, as text, or as hex; only the first 64 KiB."""
+    if raw is None:
+        return Content("null", "null", 0)
+    cut = len(raw) > SHOWN_BYTES
+    part = raw[:SHOWN_BYTES]
+    try:
+        text = part.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if not (cut and error.start >= SHOWN_BYTES - 4):
+            return Content("hex", part[: SHOWN_BYTES // 8].hex(" "), len(raw), cut)
+        text = part.decode("utf-8", "ignore")
+    if not all(c.isprintable() or c in "\n\t\r" for c in text):
+        text = "".join(c if c.isprintable() or c in "\n\t\r" else repr(c)[1:-1] for c in text)
+    if not cut and text[:1] in "{[":
+        try:
+            pretty = json.dumps(json.loads(part), indent=2, ensure_ascii=False)
+            return Content("json", pretty, len(raw))
+        except (ValueError, RecursionError):
+            pass
+    return Content("text", text, len(raw), cut)

@@ -1,0 +1,4 @@
+"""HTTP for the console: Starlette, sessions, templates, server-sent events.
+
+Imports `kohort.console.screens`. Starlette, uvicorn and Jinja2 come with the extra `console`.
+"""

@@ -1,0 +1,70 @@
+"""Screens as HTML, and as JSON: one view, two forms. Jinja2 escapes everything."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+
+from kohort import __version__
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+    from kohort.console.screens.desk import Screen
+
+AREAS: Final = (("groups", "/groups", "Groups"),)
+SCHEMA: Final = 1
+
+
+@cache
+def environment() -> Environment:
+    """The templates, with escaping on."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    env = Environment(
+        loader=PackageLoader("kohort.console"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    names: dict[str, Any] = env.globals
+    names["link"] = link
+    env.filters["commas"] = lambda number: f"{number:,}"
+    return env
+
+
+def link(path: str, query: dict[str, Any] | None = None, **changes: Any) -> str:
+    """A path with a query; what is empty is left out."""
+    wanted = {**(query or {}), **changes}
+    text = urlencode({k: v for k, v in wanted.items() if v not in ("", None)})
+    return f"{path}?{text}" if text else path
+
+
+def as_html(screen: Screen, page: dict[str, Any], *, fragment: bool) -> str:
+    """A screen as a page, or only the part of it that lives.
+
+    Args:
+        screen: what is shown.
+        page: what is around it: path, query, time, form token, ...
+        fragment: True for a live update.
+    """
+    layout = "fragment.html" if fragment else "page.html"
+    return environment().get_template(screen.template).render(
+        layout=layout, screen=screen, view=screen.view, areas=AREAS, version=__version__, **page
+    )  # fmt: skip
+
+
+def as_json(screen: Screen, page: dict[str, Any]) -> str:
+    """A screen as JSON with the same figures."""
+    whole: dict[str, Any] = {
+        "schema": SCHEMA,
+        "sampled_ms": page["sampled_ms"],
+        "troubles": page["troubles"],
+        "command": screen.command,
+        **asdict(screen.view),
+    }
+    return json.dumps(whole, indent=2, default=str)

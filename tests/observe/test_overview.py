@@ -1,0 +1,69 @@
+"""One line for each group: its health, since when, and which comes first (spec 8.1, 8.3)."""
+
+from __future__ import annotations
+
+from kohort import TopicPartition
+from kohort.observe.overview import Evidence, Health, overview, refined
+from tests.observe.worlds import look, member, seen, snapshot
+
+TILL = member("till", ("orders", 0))
+AT = ("orders", 0)
+
+
+def test_the_worst_group_comes_first() -> None:
+    before = snapshot(
+        0,
+        look(0, "stuck", {AT: seen(5, 50)}, TILL),
+        look(0, "fine", {AT: seen(50, 50)}, TILL),
+        look(0, "moving", {AT: seen(5, 50)}, TILL),
+    )
+    now = snapshot(
+        40,
+        look(40, "stuck", {AT: seen(5, 60)}, TILL),
+        look(40, "fine", {AT: seen(60, 60)}, TILL),
+        look(40, "moving", {AT: seen(55, 60)}, TILL),
+        not_described={"secret": "GROUP_AUTHORIZATION_FAILED"},
+    )
+    found = overview(now, before, Evidence())
+    assert [line.group for line in found.lines] == ["stuck", "secret", "moving", "fine"]
+    health = {line.group: line.health for line in found.lines}
+    assert health == {
+        "stuck": Health.STUCK, "secret": Health.NOT_SEEN, "moving": Health.MOVING,
+        "fine": Health.READ,
+    }  # fmt: skip
+    assert "till" in found.lines[0].why
+    assert found.lines[1].lag.value is None
+    assert "GROUP_AUTHORIZATION_FAILED" in found.lines[1].why
+
+
+def test_one_look_gives_no_verdict() -> None:
+    found = overview(snapshot(0, look(0, "g", {AT: seen(5, 50)}, TILL)), None, Evidence())
+    assert found.lines[0].health is Health.WATCHING
+    assert found.lines[0].lag.value == 45
+
+
+def test_since_when_and_when_members_changed() -> None:
+    first = snapshot(0, look(0, "g", {AT: seen(5, 50)}, TILL))
+    second = snapshot(40, look(40, "g", {AT: seen(5, 60)}, TILL))
+    third = snapshot(80, look(80, "g", {AT: seen(5, 70)}, member("other", AT)))
+    one = overview(first, None, Evidence())
+    two = overview(second, first, Evidence(), one)
+    three = overview(third, second, Evidence(), two)
+    assert (one.lines[0].since_ms, two.lines[0].since_ms) == (0, 40_000)
+    assert [o.lines[0].changed_ms for o in (one, two, three)] == [None, None, 80_000]
+    assert three.groups["g"].line is three.lines[0] or three.groups["g"].line == three.lines[0]
+
+
+def test_the_time_of_a_record_is_exact_and_more_evidence_changes_one_group_alone() -> None:
+    tp = TopicPartition(*AT)
+    before = snapshot(0, *(look(0, n, {AT: seen(5, 50)}, TILL) for n in ("a", "b")))
+    now = snapshot(40, *(look(40, n, {AT: seen(5, 50)}, TILL) for n in ("a", "b")))
+    found = overview(now, before, Evidence())
+    assert found.groups["a"].lags[tp].time.value is None
+    assert found.groups["a"].lags[tp].time.reason == "no history yet"
+    more = refined(found, before, Evidence(written_ms={("a", tp): 10_000}))
+    assert more.groups["a"].lags[tp].time.value == 30_000
+    assert more.groups["b"] is found.groups["b"]
+    nothing = refined(found, before, Evidence(nothing_to_read={"a": {tp}}))
+    assert nothing.groups["a"].line.health is Health.READ
+    assert nothing.groups["a"].lags[tp].time.value == 0

@@ -1,0 +1,114 @@
+"""The sampler against a real broker: figures, times of records, partial results (spec 8.1, 8.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kohort import Admin, NewTopic, Producer, TopicPartition
+from kohort.errors import StorageError
+from kohort.observe.overview import Health
+from kohort.observe.trend import Sample
+from kohort.sampling.history import History
+from kohort.sampling.sampler import Sampler
+from tests.clusters import Cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(nodes=2) as running:
+        yield running
+
+
+@pytest.fixture
+def admin(cluster: Cluster) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=cluster.bootstrap) as found:
+        yield found
+
+
+def test_lag_and_the_age_of_the_oldest_record(cluster: Cluster, admin: Admin) -> None:
+    admin.create_topics([NewTopic("aged", 2, 1)])
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        for n in range(4):
+            producer.send("aged", b"v", partition=0, timestamp_ms=1_000_000 + n)
+    first, second = TopicPartition("aged", 0), TopicPartition("aged", 1)
+    admin.alter_group_offsets("reader", {first: 1, second: 0})
+    sampler = Sampler(admin, {"bootstrap_servers": cluster.bootstrap})
+    try:
+        assert sampler.sample() is not None
+        found = sampler.sample()
+        assert found is not None
+        view = found.groups["reader"]
+        assert view.line.lag.value == 3
+        at = view.lags[first].time
+        assert at.value == found.snapshot.at_ms - 1_000_001
+        assert at.within == 0
+        assert view.lags[second].time.value == 0
+        assert sampler.number == 2
+    finally:
+        sampler.close()
+
+
+def test_a_broker_that_is_away_costs_its_own_groups_alone(cluster: Cluster, admin: Admin) -> None:
+    names = [f"g{n}" for n in range(6)]
+    admin.create_topics([NewTopic("spread", 1, 1)])
+    for name in names:
+        admin.alter_group_offsets(name, {TopicPartition("spread", 0): 0})
+    homes = {name: cluster.coordinator_of(name) for name in names}
+    away = next(iter(set(homes.values()) - {1}), 2)
+    sampler = Sampler(admin, {"bootstrap_servers": cluster.bootstrap})
+    try:
+        whole = sampler.sample()
+        assert whole is not None
+        assert set(names) <= set(whole.groups)
+        assert not whole.snapshot.troubles
+        with cluster.faults.fail("ListGroups", "COORDINATOR_NOT_AVAILABLE", times=1, node=away):
+            part = sampler.sample()
+        assert part is not None
+        assert any(f"broker {away}" in trouble for trouble in part.snapshot.troubles)
+        kept = {name for name in names if homes[name] != away}
+        assert kept <= set(part.groups)
+    finally:
+        sampler.close()
+
+
+def test_no_cluster_is_an_error_and_the_last_overview_stays(cluster: Cluster) -> None:
+    with Admin(bootstrap_servers=cluster.bootstrap, default_api_timeout_ms=1_000) as admin:
+        sampler = Sampler(admin, {"bootstrap_servers": cluster.bootstrap})
+        try:
+            first = sampler.sample()
+            with cluster.faults.silence("Metadata", times=1_000):
+                assert sampler.sample() is None
+            assert sampler.error
+            assert sampler.latest is first
+            while sampler.sample() is None:  # a slow machine needs more than one try
+                assert sampler.error
+            assert not sampler.error
+        finally:
+            sampler.close()
+
+
+def test_a_history_outlives_its_process_and_forgets_what_is_old(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    history = History(path, hours=1)
+    history.load("cluster", 0)
+    history.add({"g": Sample(1_000_000, 5, None, 10, 5)}, 1_000_000)
+    history.add({"g": Sample(9_000_000, 7, 1_000, 12, 5)}, 9_000_000)
+    history.close()
+    again = History(path, hours=1)
+    again.load("cluster", 9_000_001)
+    assert again.series["g"].samples == [Sample(9_000_000, 7, 1_000, 12, 5)]
+    again.load("another", 9_000_001)
+    again.add({}, 9_000_002)
+    assert not again.series
+    again.close()
+    (tmp_path / "no.db").write_text("this is no database, but a text that is long enough")
+    with pytest.raises(StorageError, match="--history"):
+        History(tmp_path / "no.db")
+
+
+def test_health_words_have_an_order() -> None:
+    assert next(iter(Health)) is Health.STUCK
+    assert list(Health)[-1] is Health.READ
