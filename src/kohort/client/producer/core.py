@@ -6,13 +6,12 @@ Rules:
 - Records are refused with something to wait for, never by blocking here: the faces wait.
 - One `_drain` is posted at a time, however many records ask for it.
 
-Shell: threads, the clock, randomness (which partition a record without a key goes to).
+Shell: threads.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from kohort.client.cluster.client import ANY, ClusterClient, Versioned
@@ -22,7 +21,6 @@ from kohort.client.cluster.network_thread import NetworkThread, warner
 from kohort.client.common import arguments as given
 from kohort.client.common.config import ProducerConfig
 from kohort.client.common.future import Future
-from kohort.client.common.jitter import uniform
 from kohort.client.producer.outgoing import Outgoing
 from kohort.client.producer.plan.accumulator import Accumulator, Add, Batch, PartitionQueue
 from kohort.client.producer.plan.delivery import Delivery
@@ -49,7 +47,7 @@ from kohort.errors import (
     fresh,
 )
 from kohort.metrics.events import BatchFailed, BatchRetried, BatchStored, CallDone, ProduceSent
-from kohort.net import Timer, monotonic_ms
+from kohort.net import Timer
 from kohort.wire import Message
 from kohort.wire.messages.init_producer_id_request import InitProducerIdRequest
 from kohort.wire.messages.init_producer_id_response import InitProducerIdResponse
@@ -83,7 +81,6 @@ class ProducerCore:
         self._topic_errors: dict[str, int] = {}
         self._topics: frozenset[str] = frozenset()
         self._accumulator = Accumulator(config)
-        self._sender = Sender(self._accumulator, config, uniform)
         custom = config.partitioner
         self.custom = None if isinstance(custom, str) else custom
         self.chooses = self.custom is not None or config.partitioner_ignore_keys
@@ -98,6 +95,8 @@ class ProducerCore:
         credentials = Credentials(config)  # refuses first what would leave the thread behind
         self.thread = NetworkThread.shared()
         self._loop = self.thread.loop
+        self.now_ms, self.wall_ms = self._loop.now_ms, self._loop.wall_ms
+        self._sender = Sender(self._accumulator, config, self.thread.uniform)
         self._cluster = ClusterClient(
             self._loop, config, auto_create_topics=True, credentials=credentials
         )
@@ -141,7 +140,7 @@ class ProducerCore:
         self.thread.check()
         given.record(topic, value, key, partition, timestamp_ms, headers)
         if timestamp_ms is None:
-            timestamp_ms = time.time_ns() // 1_000_000
+            timestamp_ms = self.wall_ms()
         with self.lock:
             route = self.routes.get(topic)
             if route is None:
@@ -337,11 +336,14 @@ class ProducerCore:
         with self.lock:
             self._flushing -= 1
 
-    monotonic_ms = staticmethod(monotonic_ms)
+
+    def now_s(self) -> float:
+        """Seconds on the clock of `now_ms`; for deadlines."""
+        return self.now_ms() / 1_000
 
     def called(self, call: str, begun_ms: int) -> None:
         """A call that waits has ended, well or not."""
-        self.events.emit(CallDone(call, monotonic_ms() - begun_ms))
+        self.events.emit(CallDone(call, self.now_ms() - begun_ms))
 
     def usage(self) -> tuple[int, int, int, int]:
         """Bytes there are for records, bytes free, requests in flight, callers that wait."""
@@ -408,7 +410,7 @@ class ProducerCore:
                     if available:
                         self.routes[name] = Route(
                             queues,
-                            Sticky(available, uniform),
+                            Sticky(available, self.thread.uniform),
                             self.config.partitioner_adaptive_partitioning_enable,
                             self._accumulator.ready,
                         )

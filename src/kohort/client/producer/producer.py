@@ -91,8 +91,8 @@ class Producer(Front, Transacting, _Begun):
                     time.sleep(give_way_s)
                 return result
             self._core.check_may_wait()
-            deadline_ms = deadline_ms or self._core.monotonic_ms() + self.config.max_block_ms
-            if not result.wait((deadline_ms - self._core.monotonic_ms()) / 1000):
+            deadline_ms = deadline_ms or self._core.now_ms() + self.config.max_block_ms
+            if not result.wait((deadline_ms - self._core.now_ms()) / 1000):
                 raise self._core.blocked_error(topic)
 
     def send_many(
@@ -109,7 +109,7 @@ class Producer(Front, Transacting, _Begun):
         Records without keys fill one partition's batch after the other. Raises as `send` does; then
         the records before the one that failed have been sent.
         """
-        when_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+        when_ms = self._core.wall_ms() if timestamp_ms is None else timestamp_ms
         steps = bulk.many(self._core, topic, values, keys, partition, when_ms)
         return self._carried_out(steps, topic)
 
@@ -126,7 +126,7 @@ class Producer(Front, Transacting, _Begun):
         `partition` (when `partition` is not given). Returns and raises as `send_many` does, and
         UsageError for columns of other names or types.
         """
-        when_ms = time.time_ns() // 1_000_000
+        when_ms = self._core.wall_ms()
         return self._carried_out(bulk.arrow(self._core, topic, data, partition, when_ms), topic)
 
     def flush(self, timeout_s: float | None = None) -> None:
@@ -136,12 +136,12 @@ class Producer(Front, Transacting, _Begun):
         KafkaTimeoutError when `timeout_s` seconds (default: `delivery_timeout_ms` bounds it) pass.
         """
         timeout_s = None if timeout_s is None else given.seconds(timeout_s, "flush()", "timeout_s")
-        begun_ms = self._core.monotonic_ms()
+        begun_ms = self._core.now_ms()
         pending = self._core.begin_flush()
         try:
-            deadline = None if timeout_s is None else time.monotonic() + timeout_s
+            deadline = None if timeout_s is None else self._core.now_s() + timeout_s
             for done, delivery in enumerate(pending):
-                wait_s = None if deadline is None else deadline - time.monotonic()
+                wait_s = None if deadline is None else deadline - self._core.now_s()
                 if not delivery.wait(wait_s):
                     raise _no_outcome(len(pending) - done, len(pending), timeout_s)
         finally:
@@ -207,7 +207,7 @@ class Producer(Front, Transacting, _Begun):
                     time.sleep(give_way_s)
                 continue
             core.check_may_wait()
-            if not wanted.future.wait((wanted.deadline_ms - core.monotonic_ms()) / 1000):
+            if not wanted.future.wait((wanted.deadline_ms - core.now_ms()) / 1000):
                 raise core.blocked_error(topic)
 
 
@@ -230,9 +230,9 @@ class AsyncProducer(AsyncTransacting, _Begun):
         """As `Producer.send`; awaiting the future it returns waits until the record is stored."""
         headers = given.several_times(headers)
         result = self._core.add(topic, value, key, partition, timestamp_ms, headers)
-        deadline_ms = self._core.monotonic_ms() + self.config.max_block_ms
+        deadline_ms = self._core.now_ms() + self.config.max_block_ms
         while isinstance(result, Future):
-            if not await _in_time(result, (deadline_ms - self._core.monotonic_ms()) / 1000):
+            if not await _in_time(result, (deadline_ms - self._core.now_ms()) / 1000):
                 raise self._core.blocked_error(topic)
             result = self._core.add(topic, value, key, partition, timestamp_ms, headers)
         return result
@@ -246,7 +246,7 @@ class AsyncProducer(AsyncTransacting, _Begun):
         timestamp_ms: int | None = None,
     ) -> list[RecordFuture]:
         """As `Producer.send_many`. Other tasks go on between two batches."""
-        when_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+        when_ms = self._core.wall_ms() if timestamp_ms is None else timestamp_ms
         steps = bulk.many(self._core, topic, values, keys, partition, when_ms)
         return await self._carried_out(steps, topic)
 
@@ -257,19 +257,19 @@ class AsyncProducer(AsyncTransacting, _Begun):
         partition: int | None = None,
     ) -> list[RecordFuture]:
         """As `Producer.produce_arrow`. Other tasks go on between two batches."""
-        when_ms = time.time_ns() // 1_000_000
+        when_ms = self._core.wall_ms()
         steps = bulk.arrow(self._core, topic, data, partition, when_ms)
         return await self._carried_out(steps, topic)
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """As `Producer.flush`."""
         timeout_s = None if timeout_s is None else given.seconds(timeout_s, "flush()", "timeout_s")
-        begun_ms = self._core.monotonic_ms()
+        begun_ms = self._core.now_ms()
         pending = self._core.begin_flush()
         try:
-            deadline = None if timeout_s is None else time.monotonic() + timeout_s
+            deadline = None if timeout_s is None else self._core.now_s() + timeout_s
             for done, delivery in enumerate(pending):
-                wait_s = None if deadline is None else deadline - time.monotonic()
+                wait_s = None if deadline is None else deadline - self._core.now_s()
                 if not await _in_time(_settled(delivery), wait_s):
                     raise _no_outcome(len(pending) - done, len(pending), timeout_s)
         finally:
@@ -318,7 +318,7 @@ class AsyncProducer(AsyncTransacting, _Begun):
             if wanted is None:
                 await asyncio.sleep(0)
             elif not await _in_time(
-                wanted.future, (wanted.deadline_ms - core.monotonic_ms()) / 1000
+                wanted.future, (wanted.deadline_ms - core.now_ms()) / 1000
             ):
                 raise core.blocked_error(topic)
 

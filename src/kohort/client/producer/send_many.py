@@ -114,7 +114,7 @@ def _fill(
 ) -> Filling[list[RecordFuture]]:
     """Fill batches with rows until none is left; one future a batch."""
     futures: list[RecordFuture] = []
-    deadline_ms = core.monotonic_ms() + core.config.max_block_ms
+    deadline_ms = core.now_ms() + core.config.max_block_ms
     done = 0
     while done < rows:
         filled = core.fill(topic, partition, _from_row(extend, done), timestamp_ms)
@@ -124,7 +124,7 @@ def _fill(
         futures.append(filled[0])
         done += filled[1]
         yield None
-        deadline_ms = core.monotonic_ms() + core.config.max_block_ms
+        deadline_ms = core.now_ms() + core.config.max_block_ms
     return futures
 
 
@@ -149,7 +149,7 @@ def _by_partition(
 
 def _partition_count(core: ProducerCore, topic: str) -> Filling[int]:
     """How many partitions a topic has; waits for its metadata."""
-    deadline_ms = core.monotonic_ms() + core.config.max_block_ms
+    deadline_ms = core.now_ms() + core.config.max_block_ms
     while True:
         found = core.partition_count(topic)
         if isinstance(found, int):

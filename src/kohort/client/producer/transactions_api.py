@@ -11,13 +11,10 @@ Rules:
 - Every other error than a KafkaTimeoutError is final: make a new producer.
 - After a KafkaTimeoutError of an end it is not known whether it was one: the same call again waits
   for the answer.
-
-Shell: the clock.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -63,7 +60,7 @@ class Transacting:
 
         Once, before the first transaction. Raises KafkaTimeoutError (call again), BrokerError.
         """
-        begun_ms, wait_s = self._core.monotonic_ms(), self._time_s(timeout_s)
+        begun_ms, wait_s = self._core.now_ms(), self._time_s(timeout_s)
         tx = transactional(self._core)
         _wait(tx, tx.init(), wait_s, "init_transactions")
         tx.told()
@@ -86,19 +83,19 @@ class Transacting:
 
     def _end(self, *, commit: bool, timeout_s: float | None) -> None:
         tx = transactional(self._core)
-        begun_ms = self._core.monotonic_ms()
-        deadline = time.monotonic() + self._time_s(timeout_s)
+        begun_ms = self._core.now_ms()
+        deadline = self._core.now_s() + self._time_s(timeout_s)
         what = "commit_transaction" if commit else "abort_transaction"
         tx.start_end(commit=commit)
         pending = self._core.begin_flush()
         try:
             for delivery in pending:
-                if not delivery.wait(deadline - time.monotonic()):
+                if not delivery.wait(deadline - self._core.now_s()):
                     raise tx.too_late(what)
         finally:
             self._core.end_flush()
         self._core.forget_failures()
-        _wait(tx, tx.finish_end(), deadline - time.monotonic(), what)
+        _wait(tx, tx.finish_end(), deadline - self._core.now_s(), what)
         tx.told()
         self._core.called(what, begun_ms)
 
@@ -115,7 +112,7 @@ class Transacting:
         given.groups_member(group_metadata)
         wanted = given.offsets(offsets, "send_offsets_to_transaction")
         future = tx.commit_offsets(group_metadata, wanted)
-        begun_ms = self._core.monotonic_ms()
+        begun_ms = self._core.now_ms()
         _wait(tx, future, wait_s, "send_offsets_to_transaction")
         self._core.called("send_offsets_to_transaction", begun_ms)
 
@@ -174,7 +171,7 @@ class AsyncTransacting:
 
     async def init_transactions(self, timeout_s: float | None = None) -> None:
         """As `Producer.init_transactions`."""
-        begun_ms, wait_s = self._core.monotonic_ms(), self._time_s(timeout_s)
+        begun_ms, wait_s = self._core.now_ms(), self._time_s(timeout_s)
         tx = transactional(self._core)
         await _await(tx, tx.init(), wait_s, "init_transactions")
         tx.told()
@@ -194,18 +191,18 @@ class AsyncTransacting:
 
     async def _end(self, *, commit: bool, timeout_s: float | None) -> None:
         tx = transactional(self._core)
-        begun_ms = self._core.monotonic_ms()
-        deadline = time.monotonic() + self._time_s(timeout_s)
+        begun_ms = self._core.now_ms()
+        deadline = self._core.now_s() + self._time_s(timeout_s)
         what = "commit_transaction" if commit else "abort_transaction"
         tx.start_end(commit=commit)
         pending = self._core.begin_flush()
         try:
             for delivery in pending:
-                await _await(tx, _done(delivery), deadline - time.monotonic(), what)
+                await _await(tx, _done(delivery), deadline - self._core.now_s(), what)
         finally:
             self._core.end_flush()
         self._core.forget_failures()
-        await _await(tx, tx.finish_end(), deadline - time.monotonic(), what)
+        await _await(tx, tx.finish_end(), deadline - self._core.now_s(), what)
         tx.told()
         self._core.called(what, begun_ms)
 
@@ -218,7 +215,7 @@ class AsyncTransacting:
         given.groups_member(group_metadata)
         wanted = given.offsets(offsets, "send_offsets_to_transaction")
         future = tx.commit_offsets(group_metadata, wanted)
-        begun_ms = self._core.monotonic_ms()
+        begun_ms = self._core.now_ms()
         await _await(tx, future, wait_s, "send_offsets_to_transaction")
         self._core.called("send_offsets_to_transaction", begun_ms)
 
