@@ -14,6 +14,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 KERNEL := $(shell find src/kohort -name "*.pyx" -o -name "*.pxi" -o -name "*.h")
 PYTEST := $(BIN)/python -m pytest
+CORES := $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
 # one more than cores, because tests mostly wait
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(4, 1 + (os.cpu_count() or 1)))")
 # rewritten tests and compiled modules are kept: else each worker, both runs of `make test` and some
@@ -25,7 +26,7 @@ BESIDE := -n $(WORKERS) --dist=loadfile --no-loadscope-reorder
 BASE ?= main
 
 .DEFAULT_GOAL := help
-.PHONY: postgres power-cut help setup demo test test-all quick check bench demo-kill nightly mutants soak interop compat compat-go wheels lowest audit workflows wire diagrams docs invariants clean
+.PHONY: postgres power-cut help setup demo test test-all quick check bench demo-kill nightly mutants swarm soak interop compat compat-go wheels lowest audit workflows wire diagrams docs invariants clean
 
 help:  ## what the targets do
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -72,6 +73,12 @@ nightly: setup  ## what is too long for `make test`
 
 mutants: setup  ## plant known bugs one by one; the simulator and the tests must find each
 	@$(BIN)/python tools/run_mutants.py
+
+SWARM_MINUTES ?= 10
+
+swarm: setup  ## random systems and groups under faults, on all cores (SWARM_MINUTES=10)
+	@$(BIN)/kohort simulate system --minutes $(SWARM_MINUTES) --jobs $(CORES) --first $$(date +%s) --coverage
+	@$(BIN)/kohort simulate run --minutes $(SWARM_MINUTES) --jobs $(CORES) --first $$(date +%s)
 
 interop: setup  ## Apache Kafka's clients, tools, broker, Spark's connector beside ours (Maven, Java)
 	@$(PYTEST) -q --timeout 900 tests/e2e tests/interop/test_kcat.py -k interop

@@ -46,6 +46,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("kohort.broker",),
     ("kohort.simulator",),
     ("kohort.simulator.checks", "kohort.simulator.history"),
+    ("kohort.simulator.system",),
     ("kohort.retry",),
     ("kohort.processing.engine",),
     ("kohort.processing.workers",),

@@ -5,8 +5,9 @@
     python tools/run_mutants.py --check         # only whether every patch still applies
 
 A patch is a diff against `src` with a head of `# key: value` lines (docs/simulator.md, "Mutants"):
-`bug`, `kills` (`scenario NAME …`, `seeds FIRST-LAST [options of kohort simulate run]` or
-`test PYTEST-NODE-ID …`), `broken` (the codes of which one must come; `TEST` for a test), `what`.
+`bug`, `broken` (the codes of which one must come; `TEST` for a test), `what`, and `kills`, one of
+`scenario NAME …`, `seeds FIRST-LAST [options of kohort simulate run]`,
+`system FIRST-LAST [options of kohort simulate system]`, `test PYTEST-NODE-ID …`.
 Each patch is applied to a copy of `src` and `tests`; the tree that is worked in is never touched.
 One of compiled code is compiled there (half a minute).
 Exit code: 0 when all are killed and nothing fails without them.
@@ -57,16 +58,18 @@ class Mutant:
         kind, *rest = self.kills.split()
         if kind == "scenario":
             yield from (["kohort", "simulate", "scenario", name] for name in rest)
-        elif kind == "seeds":
+        elif kind in {"seeds", "system"}:
             first, last = map(int, rest[0].split("-"))
+            command = "run" if kind == "seeds" else "system"
             yield [
-                "kohort", "simulate", "run", "--first", str(first),
+                "kohort", "simulate", command, "--first", str(first),
                 "--seeds", str(last - first + 1), "--no-shrink", *rest[1:],
             ]  # fmt: skip
         elif kind == "test":
             yield ["pytest", "-x", "-q", "-p", "no:cacheprovider", *rest]
         else:
-            raise SystemExit(f"{self.path}: `kills` begins with scenario, seeds or test: {kind!r}")
+            known = "scenario, seeds, system or test"
+            raise SystemExit(f"{self.path}: `kills` begins with {known}: {kind!r}")
 
 
 def read(path: Path) -> Mutant:

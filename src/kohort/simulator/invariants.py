@@ -262,6 +262,28 @@ SECURITY: Final = Section(
     },
 )
 
+SYSTEM: Final = Section(
+    "The whole system (SY)",
+    "Checked at the end of each run of `kohort simulate system`, when all faults have ended.",
+    {
+        "SY1": "an acknowledged record is in its log once, at the offset that its producer was "
+        "answered",
+        "SY2": "a record of unknown fate is in its log at most once",
+        "SY3": "the records of one producer are in each partition in the order in which they were "
+        "sent",
+        "SY4": "read_committed shows a committed transaction whole and an aborted one not at all; "
+        "one of unknown fate whole or not at all",
+        "SY5": "no transaction stays open: read_committed readers reach the end of every log",
+        "SY6": "exactly-once copies: each input is in the output once, and nothing else is",
+        "SY7": "a consumer reads what the log holds at that offset, and with read_committed no "
+        "aborted record",
+        "SY8": "a committed offset never moves back, and a member of the group has read all below "
+        "it",
+        "SY9": "compaction keeps the latest acknowledged value of every key",
+        "SY10": "when faults have ended, every program comes to its end",
+    },
+)
+
 SIMULATOR: Final = Section(
     "The simulator itself",
     "",
@@ -362,7 +384,7 @@ BUGS: Final = Section(
 
 SECTIONS: Final = (
     COORDINATOR, LIVENESS, CONSUMER, FETCHER, OFFSETS, LOG, RETRIES, EXACTLY_ONCE, DESIGN, WORKERS,
-    SECURITY, SIMULATOR, BUGS,
+    SECURITY, SYSTEM, SIMULATOR, BUGS,
 )  # fmt: skip
 
 PROMISES: Final[Mapping[str, str]] = MappingProxyType(

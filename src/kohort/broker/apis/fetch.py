@@ -140,7 +140,7 @@ class _Fetch:
         self._timer = env.call_at(over_ms, self._time_over)
         self._awaited = [w.partition for w in self._wanted if w.partition is not None]
         for partition in self._awaited:
-            partition.waiters.add(self)
+            partition.waiters[self] = None
         self._call.given_up = self._stop_waiting
 
     def cut_short(self) -> None:
@@ -172,7 +172,7 @@ class _Fetch:
             self._timer.cancel()
             self._timer = None
         for partition in self._awaited:
-            partition.waiters.discard(self)
+            partition.waiters.pop(self, None)
 
     def _enough(self) -> bool:
         """Look for data; True when there is enough, or an error to tell."""

@@ -334,7 +334,8 @@ class NodeEndpoint:
         self.gate = gate
         self._by_ip: Counter[str] = Counter()
         self.host = config.advertised_host or config.host
-        self.peers: set[ClientConnection] = set()
+        self.peers: dict[ClientConnection, None] = {}
+        """In the order in which they came, so that a simulated run repeats itself."""
         self._listener = self._listen(port)
         self.port = self._listener.port
         self._node: Node | None = None
@@ -368,12 +369,12 @@ class NodeEndpoint:
             connection.close()
             return peer
         self._by_ip[peer.host] += 1
-        self.peers.add(peer)
+        self.peers[peer] = None
         return peer
 
     def left(self, peer: ClientConnection) -> None:
         """A connection has ended."""
-        self.peers.discard(peer)
+        self.peers.pop(peer, None)
         self._by_ip[peer.host] -= 1
         if not self._by_ip[peer.host]:
             del self._by_ip[peer.host]

@@ -84,7 +84,7 @@ class Partition:
         """The id of the node that leads it, or -1."""
         self._epoch = led.epoch
         self.log: PartitionLog | None = None
-        self.waiters: set[Waiter] = set()
+        self.waiters: dict[Waiter, None] = {}
         self.awaited: Counter[int] = Counter()
         """Batches by producer id that wait until their transaction was asked for."""
 

@@ -20,6 +20,7 @@ import click
 
 from kohort.cli.common.root import EXIT_CHECK_FAILED, CommandGroup
 from kohort.cli.simulate.compare import compare
+from kohort.cli.simulate.system import system
 
 if TYPE_CHECKING:
     from kohort.simulator.running import Options
@@ -55,6 +56,7 @@ def simulate() -> None:
 
 
 simulate.add_command(compare)
+simulate.add_command(system)
 
 
 @simulate.command(epilog=RUN)

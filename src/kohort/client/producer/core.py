@@ -98,7 +98,11 @@ class ProducerCore:
         self.now_ms, self.wall_ms = self._loop.now_ms, self._loop.wall_ms
         self._sender = Sender(self._accumulator, config, self.thread.uniform)
         self._cluster = ClusterClient(
-            self._loop, config, auto_create_topics=True, credentials=credentials
+            self._loop,
+            config,
+            auto_create_topics=True,
+            uniform=self.thread.uniform,
+            credentials=credentials,
         )
         self._cluster.refused = self._refused
         self.events = self._cluster.events
@@ -335,7 +339,6 @@ class ProducerCore:
         """Linger again."""
         with self.lock:
             self._flushing -= 1
-
 
     def now_s(self) -> float:
         """Seconds on the clock of `now_ms`; for deadlines."""

@@ -317,9 +317,7 @@ class AsyncProducer(AsyncTransacting, _Begun):
                 return done.value
             if wanted is None:
                 await asyncio.sleep(0)
-            elif not await _in_time(
-                wanted.future, (wanted.deadline_ms - core.now_ms()) / 1000
-            ):
+            elif not await _in_time(wanted.future, (wanted.deadline_ms - core.now_ms()) / 1000):
                 raise core.blocked_error(topic)
 
     async def _shut_down(self) -> None:

@@ -1,0 +1,217 @@
+"""`kohort simulate system`: the whole broker and its clients under virtual time and faults.
+
+Shell: the clock (for `--minutes`), processes (`--jobs`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from kohort.cli.common.root import EXIT_CHECK_FAILED
+
+if TYPE_CHECKING:
+    from kohort.simulator.system.running import Overrides
+    from kohort.simulator.system.world import Outcome
+
+DEFAULT_SEEDS = 100
+_PROGRESS_S = 5.0
+_AHEAD = 4
+_STORY_LINES = 60
+EXAMPLES = """\b
+Examples:
+  kohort simulate system --seeds 1000 --jobs 2
+  kohort simulate system --seed 4711 --story
+  kohort simulate system --minutes 10 --faults power_cut,node_kill --programs transact:3
+"""
+
+
+@click.command(epilog=EXAMPLES)
+@click.option("--seed", type=int, help="Run this one seed.")
+@click.option(
+    "--seeds", type=click.IntRange(1), help=f"How many seeds.  [default: {DEFAULT_SEEDS}]"
+)
+@click.option("--first", type=int, default=1, show_default=True, help="The first of them.")
+@click.option(
+    "--minutes", type=click.FloatRange(min=0, min_open=True), help="Run seeds for this long."
+)
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes.")
+@click.option("--programs", help="Programs and how many of each: load:2,transact:1.")
+@click.option("--faults", help="Kinds of faults, separated by commas; `none` for none.")
+@click.option("--fault-count", type=click.IntRange(0), help="How many faults happen.")
+@click.option("--work-ms", type=click.IntRange(1), help="Virtual time under faults.")
+@click.option("--nodes", type=click.IntRange(1, 5), help="Nodes of the broker.")
+@click.option("--partitions", type=click.IntRange(1, 16), help="Partitions of each topic.")
+@click.option("--protocol", type=click.Choice(["classic", "consumer", "mixed"]))
+@click.option("--durability", type=click.Choice(["fsync", "os"]))
+@click.option("--shrink/--no-shrink", default=True, help="Look for the smallest plan that fails.")
+@click.option("--keep-going", is_flag=True, help="Go on after a failure and count them.")
+@click.option("--story", is_flag=True, help="Print the story of a run that held, too.")
+@click.option("--coverage", is_flag=True, help="Print which faults and states were reached.")
+def system(
+    seed: int | None,
+    seeds: int | None,
+    first: int,
+    minutes: float | None,
+    jobs: int,
+    programs: str | None,
+    faults: str | None,
+    fault_count: int | None,
+    work_ms: int | None,
+    nodes: int | None,
+    partitions: int | None,
+    protocol: str | None,
+    durability: str | None,
+    shrink: bool,
+    keep_going: bool,
+    story: bool,
+    coverage: bool,
+) -> int:
+    """Run whole systems: broker, logs, disks, transactions and clients, each from one integer.
+
+    Each seed draws a random subset of programs and faults. A run that fails prints the command
+    that replays it and, unless --no-shrink, the smallest plan found that fails in the same way.
+    """
+    from kohort.simulator.system.running import Coverage, Overrides, run_seed
+
+    logging.disable(logging.CRITICAL)  # simulated clients and brokers tell in their stories
+    overrides = Overrides(
+        programs=None if programs is None else _programs(programs),
+        faults=None if faults is None else _faults(faults),
+        fault_count=fault_count,
+        work_ms=work_ms,
+        nodes=nodes,
+        partitions=partitions,
+        protocol=protocol,
+        durability=durability,
+    )
+    if seed is not None:
+        outcomes: Iterable[Outcome] = [run_seed(seed, overrides)]
+    else:
+        count = DEFAULT_SEEDS if seeds is None else seeds
+        numbers = range(first, first + count) if minutes is None else itertools.count(first)
+        until_s = None if minutes is None else time.monotonic() + 60 * minutes
+        outcomes = _outcomes(numbers, overrides, jobs, until_s)
+    tally, reached = _Tally(), Counter[str]()
+    for outcome in outcomes:
+        tally.count(outcome)
+        reached.update(outcome.reached)
+        if outcome.failed:
+            _report(outcome, shrink=shrink)
+            if not keep_going:
+                break
+        elif story:
+            _tell(overrides.plan(outcome.plan.seed))
+    tally.close()
+    if coverage:
+        for line in Coverage(reached).lines():
+            click.echo(line)
+    return EXIT_CHECK_FAILED if tally.failed else 0
+
+
+def _programs(text: str) -> tuple[tuple[str, int], ...]:
+    from kohort.simulator.system.plan import PROGRAMS
+
+    chosen: list[tuple[str, int]] = []
+    for word in text.split(","):
+        name, _, count = word.partition(":")
+        if name not in PROGRAMS or not (count or "1").isdigit():
+            raise click.BadParameter(f"{word!r}: NAME:COUNT with one of {', '.join(PROGRAMS)}")
+        chosen.append((name, int(count or "1")))
+    return tuple(chosen)
+
+
+def _faults(text: str) -> tuple[str, ...]:
+    from kohort.simulator.system.plan import FAULTS
+
+    if text == "none":
+        return ()
+    chosen = tuple(text.split(","))
+    unknown = [fault for fault in chosen if fault not in FAULTS]
+    if unknown:
+        raise click.BadParameter(f"{', '.join(unknown)}: none of {', '.join(FAULTS)}")
+    return chosen
+
+
+def _outcomes(
+    numbers: Iterable[int], overrides: Overrides, jobs: int, until_s: float | None
+) -> Iterator[Outcome]:
+    """Outcomes in the order of the seeds, from this process or from several."""
+    from kohort.simulator.system.running import run_seed
+
+    in_time = itertools.takewhile(
+        lambda _: until_s is None or time.monotonic() < until_s, iter(numbers)
+    )
+    if jobs == 1:
+        for number in in_time:
+            yield run_seed(number, overrides)
+        return
+    from concurrent.futures import Future, ProcessPoolExecutor
+
+    with ProcessPoolExecutor(jobs, initializer=logging.disable, initargs=(logging.CRITICAL,)) as p:
+        under_way: deque[Future[Outcome]] = deque()
+        try:
+            for number in in_time:
+                under_way.append(p.submit(run_seed, number, overrides))
+                if len(under_way) >= jobs * _AHEAD:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        finally:
+            for future in under_way:
+                future.cancel()
+
+
+def _report(outcome: Outcome, *, shrink: bool) -> None:
+    from kohort.simulator.system.running import smallest
+
+    click.echo(f"failed; again with: {outcome.plan.command()}")
+    if shrink:
+        outcome = smallest(outcome)
+        click.echo(f"the smallest plan that fails alike: {outcome.plan.command()}")
+    for line in outcome.story[-_STORY_LINES:]:
+        click.echo(line)
+    click.echo(f"BROKEN {outcome.code} {outcome.what}")
+
+
+def _tell(plan: object) -> None:
+    from kohort.simulator.system.plan import SystemPlan
+    from kohort.simulator.system.world import run
+
+    assert isinstance(plan, SystemPlan), "plans come from overrides"
+    for line in run(plan).story:
+        click.echo(line)
+
+
+class _Tally:
+    """Counts, and prints progress from time to time."""
+
+    def __init__(self) -> None:
+        self._began_s = self._shown_s = time.monotonic()
+        self.seeds = self.failed = self.events = 0
+
+    def count(self, outcome: Outcome) -> None:
+        """One more."""
+        self.seeds += 1
+        self.failed += outcome.failed
+        self.events += outcome.events
+        if time.monotonic() - self._shown_s >= _PROGRESS_S:
+            self._shown_s = time.monotonic()
+            click.echo(self._line(), err=True)
+
+    def close(self) -> None:
+        """Print the totals."""
+        click.echo(self._line(), err=True)
+
+    def _line(self) -> str:
+        seconds = max(1e-6, time.monotonic() - self._began_s)
+        return (
+            f"{self.seeds} seeds, {self.failed} failed; {self.seeds / seconds:.1f} seeds/s, "
+            f"{self.events / seconds:,.0f} events/s"
+        )

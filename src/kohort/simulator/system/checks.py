@@ -1,0 +1,224 @@
+"""What must hold of a simulated system when all faults have ended; each check has a code.
+
+SY1  An acknowledged record is in its log once, at the offset that its producer was answered.
+SY2  A record of unknown fate is in its log at most once.
+SY3  Records of one producer are in each partition in the order in which they were sent.
+SY4  read_committed shows a committed transaction whole and an aborted one not at all; one of
+     unknown fate whole or not at all.
+SY5  No transaction stays open: read_committed readers reach the end of every log.
+SY6  Exactly-once copies: each input is in the output once, and nothing else is.
+SY7  A consumer reads what the log holds at that offset, and with read_committed no aborted record.
+SY8  A committed offset never moves back, and a member of the group has read all below it.
+SY9  Compaction keeps the latest acknowledged value of every key.
+SY10 When faults have ended, every program comes to its end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from kohort.client.common.types import TopicPartition
+from kohort.simulator.checks.violation import Violation
+from kohort.simulator.system.history import Fate, History, Sent
+from kohort.simulator.system.programs import INPUT, LEDGER, OUTPUT, READERS, TABLE
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One record as a reader finds it at the end."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+
+
+Logs = Mapping[TopicPartition, list[Stored]]
+
+
+@dataclass(frozen=True)
+class Final:
+    """The logs at the end: all records, and those that read_committed shows."""
+
+    everything: Logs
+    committed: Logs
+    offsets: Mapping[TopicPartition, int]
+    """What the readers' group has committed."""
+
+
+def check(history: History, final: Final) -> None:
+    """Raise the first Violation."""
+    _acknowledged(history, final)
+    _in_order(history, final)
+    _transactions(history, final)
+    _copies(final)
+    _seen(history, final)
+    _commits(history, final)
+    _compacted(history, final)
+
+
+def _places(logs: Logs) -> dict[bytes, list[tuple[TopicPartition, int]]]:
+    places: dict[bytes, list[tuple[TopicPartition, int]]] = defaultdict(list)
+    for partition, records in logs.items():
+        for record in records:
+            places[record.value or b""].append((partition, record.offset))
+    return places
+
+
+def _acknowledged(history: History, final: Final) -> None:
+    places = _places(final.everything)
+    for sent in history.sent:
+        if sent.partition.topic == TABLE:
+            continue
+        found = places.get(sent.value, [])
+        if sent.fate is Fate.DONE and found != [(sent.partition, sent.offset)]:
+            raise Violation(
+                "SY1",
+                f"{sent.value!r} was acknowledged at {_place(sent.partition, sent.offset)}; "
+                f"it is at {[_place(*at) for at in found] or 'no place'}",
+            )
+        if len(found) > 1:
+            text = ", ".join(_place(*at) for at in found)
+            raise Violation("SY2", f"{sent.value!r} was sent once and is stored at {text}")
+
+
+def _in_order(history: History, final: Final) -> None:
+    offsets = {value: at[0][1] for value, at in _places(final.everything).items()}
+    last: dict[tuple[str, TopicPartition], tuple[int, Sent]] = {}
+    for sent in history.sent:
+        offset = offsets.get(sent.value)
+        if offset is None or sent.partition.topic == TABLE:
+            continue
+        key = sent.producer, sent.partition
+        before = last.get(key)
+        if before is not None and before[0] > offset:
+            raise Violation(
+                "SY3",
+                f"{sent.producer} sent {before[1].value!r} before {sent.value!r}; in "
+                f"{_place(sent.partition, offset)} they are the other way round",
+            )
+        last[key] = offset, sent
+
+
+def _transactions(history: History, final: Final) -> None:
+    visible = set(_places(final.committed))
+    members: dict[int, list[Sent]] = defaultdict(list)
+    for sent in history.sent:
+        if sent.transaction is not None:
+            members[sent.transaction].append(sent)
+    for index, records in members.items():
+        transaction = history.transactions[index]
+        shown = sum(sent.value in visible for sent in records)
+        allowed = {
+            Fate.DONE: {len(records)},
+            Fate.REFUSED: {0},
+            Fate.UNKNOWN: {0, len(records)},
+        }[transaction.fate]
+        # An unsent record of an unknown transaction is not part of it: the producer died first.
+        if transaction.fate is Fate.UNKNOWN:
+            allowed = {0, *_whole(records, visible)}
+        if shown not in allowed:
+            raise Violation(
+                "SY4",
+                f"transaction {index} of {transaction.producer} ({transaction.fate}): "
+                f"{shown} of {len(records)} records are visible to read_committed",
+            )
+
+
+def _whole(records: list[Sent], visible: set[bytes]) -> Iterator[int]:
+    """How many records of a transaction of unknown fate may be visible: a commit comes after all
+    were acknowledged, so either all are, or the producer never asked for it."""
+    if all(sent.value in visible for sent in records):
+        yield len(records)
+
+
+def _copies(final: Final) -> None:
+    inputs = Counter(
+        f"{partition.partition}:{record.offset}:".encode() + (record.value or b"")
+        for partition, records in final.committed.items()
+        if partition.topic == INPUT
+        for record in records
+    )
+    outputs = Counter(
+        record.value or b""
+        for partition, records in final.committed.items()
+        if partition.topic == OUTPUT
+        for record in records
+    )
+    if not outputs:
+        return
+    for value, count in (outputs - inputs).items():
+        raise Violation("SY6", f"{value!r} is in the output {count} times too often")
+    for value in inputs - outputs:
+        raise Violation("SY6", f"{value!r} is in the input and not in the output")
+
+
+def _seen(history: History, final: Final) -> None:
+    everything = {p: {r.offset: r.value for r in rs} for p, rs in final.everything.items()}
+    committed = {p: {r.offset for r in rs} for p, rs in final.committed.items()}
+    for seen in history.seen:
+        stored = everything[seen.partition].get(seen.offset)
+        if stored != seen.value:
+            raise Violation(
+                "SY7",
+                f"{seen.consumer} was given {seen.value!r} at "
+                f"{_place(seen.partition, seen.offset)}; the log has {stored!r}",
+            )
+        if seen.committed_only and seen.offset not in committed[seen.partition]:
+            raise Violation(
+                "SY7",
+                f"{seen.consumer} reads committed and was given {seen.value!r} of an aborted "
+                f"transaction at {_place(seen.partition, seen.offset)}",
+            )
+
+
+def _commits(history: History, final: Final) -> None:
+    given: dict[TopicPartition, set[int]] = defaultdict(set)
+    for seen in history.seen:
+        given[seen.partition].add(seen.offset)
+    for (group, partition), offset in history.commits.items():
+        if group != READERS:
+            continue
+        now = final.offsets.get(partition, 0)
+        if now < offset:
+            raise Violation(
+                "SY8",
+                f"group {group} was told that {_place(partition, offset)} is committed; now it "
+                f"is {now}",
+            )
+        if partition.topic in {INPUT, LEDGER}:
+            missed = [
+                record.offset
+                for record in final.committed[partition]
+                if record.offset < now and record.offset not in given[partition]
+            ]
+            if missed:
+                raise Violation(
+                    "SY8",
+                    f"group {group} committed {_place(partition, now)} and was never given "
+                    f"offset {missed[0]}",
+                )
+
+
+def _compacted(history: History, final: Final) -> None:
+    latest: dict[bytes, bytes] = {}
+    for partition, records in final.everything.items():
+        if partition.topic == TABLE:
+            for record in records:
+                latest[record.key or b""] = record.value or b""
+    known: dict[bytes, bytes] = {}
+    for sent in history.sent:
+        if sent.partition.topic == TABLE and sent.fate is Fate.DONE:
+            key = sent.key or b""
+            known[key] = max(known.get(key, b""), sent.value)
+    for key, value in known.items():
+        if latest.get(key, b"") < value:
+            raise Violation(
+                "SY9",
+                f"key {key!r}: {value!r} was acknowledged; the latest value is {latest.get(key)!r}",
+            )
+
+
+def _place(partition: TopicPartition, offset: int) -> str:
+    return f"{partition.topic}-{partition.partition}@{offset}"

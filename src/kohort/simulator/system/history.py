@@ -1,0 +1,79 @@
+"""What the programs of a simulated system did and saw; the checks judge it at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kohort.client.common.types import TopicPartition
+
+
+class Fate(StrEnum):
+    """What a program knows of something it asked for."""
+
+    UNKNOWN = "unknown"
+    """No answer, or an error that leaves both possible."""
+    DONE = "done"
+    REFUSED = "refused"
+    """It has not happened and never will."""
+
+
+@dataclass
+class Sent:
+    """One record that a producer was given.
+
+    Args:
+        producer: program and life, for example `load-1/2`.
+        number: its place among the producer's records.
+        partition: where it was sent.
+        value: unique in the world.
+        transaction: index in `History.transactions`; None outside of transactions.
+        fate: whether the producer was told that it is stored.
+        offset: the offset that it was told.
+    """
+
+    producer: str
+    number: int
+    partition: TopicPartition
+    value: bytes
+    key: bytes | None = None
+    transaction: int | None = None
+    fate: Fate = Fate.UNKNOWN
+    offset: int = -1
+
+
+@dataclass
+class Transaction:
+    """One transaction of a producer; DONE is committed, REFUSED aborted."""
+
+    producer: str
+    fate: Fate = Fate.UNKNOWN
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One record that a consumer's poll returned."""
+
+    consumer: str
+    partition: TopicPartition
+    offset: int
+    value: bytes | None
+    committed_only: bool
+
+
+@dataclass
+class History:
+    """Everything that happened, in order."""
+
+    sent: list[Sent] = field(default_factory=list[Sent])
+    transactions: list[Transaction] = field(default_factory=list[Transaction])
+    seen: list[Seen] = field(default_factory=list[Seen])
+    commits: dict[tuple[str, TopicPartition], int] = field(
+        default_factory=dict[tuple[str, TopicPartition], int]
+    )
+    """By group and partition: the greatest offset whose commit was acknowledged."""
+
+    def committed(self, group: str, partition: TopicPartition, offset: int) -> None:
+        """A commit was acknowledged."""
+        key = group, partition
+        self.commits[key] = max(self.commits.get(key, 0), offset)

@@ -1,0 +1,193 @@
+"""One broker process over a simulated disk: its nodes, their ports, its life and death.
+
+Rules:
+- `BrokerState`, `Nodes`, `NodeEndpoint` and everything below them is the code that ships.
+- A flush covers what had been appended when it began, and is durable when it ends.
+- `kill` loses the process, `cut_power` also what the disk did not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kohort.broker.base.config import BrokerConfig
+from kohort.broker.log.files import Syncable
+from kohort.broker.node.nodes import Nodes, open_nodes
+from kohort.broker.server.connection import NodeEndpoint
+from kohort.broker.state.broker_state import BrokerState
+from kohort.errors import StorageError
+from kohort.simulator.machine import WALL_MS, Clock, Machine
+from kohort.simulator.schedule import Handle, Random, Schedule
+from kohort.simulator.system.files import SimFile, SimFiles
+from kohort.simulator.system.network import Listener, Network
+
+FlushDone = Callable[[OSError | None], None]
+FIRST_PORT = 9_000
+
+
+class SimEnv:
+    """`Env` on a machine: virtual time, a flusher that takes its time, chance from the seed."""
+
+    def __init__(self, machine: Machine, chance: Random, flush_ms: Callable[[], int]) -> None:
+        self._machine = machine
+        self._chance = chance
+        self._flush_ms = flush_ms
+        self._waiting: list[tuple[Syncable, FlushDone]] = []
+        self._busy = False
+        self.wall_offset_ms = WALL_MS
+        self.now_ms = machine.now_ms
+
+    def wall_ms(self) -> int:
+        """The time of day; `wall_offset_ms` may be set while it runs."""
+        return self.wall_offset_ms + self._machine.now_ms()
+
+    def call_at(self, when_ms: int, fn: Callable[..., object], *args: Any) -> Handle:
+        """Call at a time of `now_ms`."""
+        return self._machine.at(when_ms, fn, *args)
+
+    def call_soon(self, fn: Callable[..., object], *args: Any) -> None:
+        """Call as the next event."""
+        self._machine.soon(fn, *args)
+
+    def flush(self, file: Syncable, done: FlushDone) -> None:
+        """Make a file durable; answers come in the order of the calls."""
+        self._waiting.append((file, done))
+        if not self._busy:
+            self._busy = True
+            self._machine.soon(self._begin)
+
+    def _begin(self) -> None:
+        taken, self._waiting = self._waiting, []
+        sizes = [file.size if isinstance(file, SimFile) else 0 for file, _ in taken]
+        due_ms = self._machine.now_ms() + self._flush_ms()
+        self._machine.at(due_ms, self._end, taken, sizes)
+
+    def _end(self, taken: list[tuple[Syncable, FlushDone]], sizes: list[int]) -> None:
+        for (file, done), size in zip(taken, sizes, strict=True):
+            try:
+                if isinstance(file, SimFile):
+                    file.sync_to(size)
+                else:
+                    file.sync()
+            except OSError as error:
+                done(error)
+            else:
+                done(None)
+        self._busy = bool(self._waiting)
+        if self._busy:
+            self._machine.soon(self._begin)
+
+    def after_flushes(self, fn: Callable[[], None]) -> None:
+        """Call when what waits for a flush has been answered; see `LoopEnv.after_flushes`."""
+        nothing = _Nothing()
+
+        def again(_error: OSError | None) -> None:
+            self.flush(nothing, flushed)
+
+        def flushed(_error: OSError | None) -> None:
+            fn()
+
+        self.call_soon(self.flush, nothing, again)
+
+    def new_uuid(self) -> bytes:
+        """16 bytes from the seed."""
+        return self._chance.randbytes(16)
+
+
+class _Nothing:
+    """Nothing to sync."""
+
+    path = ""
+
+    def sync(self) -> None: ...
+
+
+class SimEndpoint(NodeEndpoint):
+    """A node's port on the simulated network."""
+
+    def __init__(
+        self, network: Network, machine: Machine, config: BrokerConfig, port: int, env: SimEnv
+    ) -> None:
+        self._network = network
+        self._machine = machine
+        loop: Any = None  # it listens on the simulated network instead
+        super().__init__(loop, config, port, env.after_flushes)
+
+    def _listen(self, port: int) -> Any:
+        return Listener(self._network, port, self._machine, self._accept)
+
+
+class BrokerProcess:
+    """The broker, started again after each death over the same disk."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        network: Network,
+        config: BrokerConfig,
+        flush_ms: Callable[[], int],
+    ) -> None:
+        self.config = config
+        self.files = SimFiles()
+        self._schedule = schedule
+        self._network = network
+        self._flush_ms = flush_ms
+        self.chance = schedule.split("broker")
+        self.lives = 0
+        self.wall_shift_ms = 0
+        self.machine = Machine(schedule, "broker", Clock())
+        self.machine.dead = True
+        self.start()
+
+    @property
+    def ports(self) -> list[int]:
+        """The port of each node."""
+        return [FIRST_PORT + node for node in self.config.node_ids()]
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients begin."""
+        return ",".join(f"node:{port}" for port in self.ports)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return not self.machine.dead
+
+    def start(self) -> None:
+        """Start over what the disk has. Does nothing when it runs. Raises StorageError."""
+        if self.alive:
+            return
+        try:
+            self._start()
+        except StorageError:
+            self.machine.die()
+            raise
+
+    def _start(self) -> None:
+        self.lives += 1
+        self.machine = Machine(self._schedule, "broker", Clock())
+        self.env = SimEnv(self.machine, self.chance, self._flush_ms)
+        self.shift_wall(0)
+        self.state = BrokerState(self.config, self.files, self.env)
+        self.nodes: Nodes = open_nodes(self.state)
+        for node_id, port in zip(self.config.node_ids(), self.ports, strict=True):
+            endpoint = SimEndpoint(self._network, self.machine, self.config, port, self.env)
+            self.nodes.attach(node_id, endpoint)
+
+    def kill(self) -> None:
+        """`kill -9`: what it has written is in the operating system's cache."""
+        if self.alive:
+            self.machine.die()
+            self._network.process_died(self.machine)
+
+    def cut_power(self) -> None:
+        """The machine loses power: what was not flushed may be gone."""
+        self.kill()
+        self.files.power_cut(self.chance)
+
+    def shift_wall(self, shift_ms: int) -> None:
+        """Set the wall clock forth or back."""
+        self.wall_shift_ms += shift_ms
+        self.env.wall_offset_ms = WALL_MS + self.wall_shift_ms

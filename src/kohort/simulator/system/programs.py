@@ -1,0 +1,222 @@
+"""The programs that run in a simulated system: real clients, used as users use them.
+
+Rules:
+- A program runs until it is told to finish; an error of a client ends this life of it, and another
+  begins. So a program must be right whenever it is killed.
+- What it asked for goes into the history before the call, what became of it after the answer.
+- Every value is unique: program, life and number are in it.
+
+Shell: asyncio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kohort.client.common.types import TopicPartition
+from kohort.client.consumer.async_consumer import AsyncConsumer
+from kohort.client.producer.producer import AsyncProducer
+from kohort.errors import AbortableTransactionError, KohortError
+from kohort.simulator.schedule import Random
+from kohort.simulator.system.client_process import ClientProcess
+from kohort.simulator.system.history import Fate, History, Seen, Sent, Transaction
+
+INPUT, OUTPUT, LEDGER, TABLE = "input", "output", "ledger", "table"
+MOVERS, READERS = "movers", "readers"
+_CLIENT = {"request_timeout_ms": 3_000, "default_api_timeout_ms": 20_000}
+_PRODUCER: dict[str, Any] = {**_CLIENT, "delivery_timeout_ms": 15_000, "max_block_ms": 15_000}
+
+
+@dataclass
+class Life:
+    """One life of one program: its process, its chance, and what it may look at."""
+
+    name: str
+    number: int
+    process: ClientProcess
+    chance: Random
+    history: History
+    bootstrap: str
+    partitions: dict[str, int]
+    finishing: Callable[[], bool]
+    options: dict[str, Any]
+
+    @property
+    def label(self) -> str:
+        """Name and life."""
+        return f"{self.name}/{self.number}"
+
+    def producer(self, **settings: Any) -> AsyncProducer:
+        """A producer of this process."""
+        return self.process.make(
+            AsyncProducer, bootstrap_servers=self.bootstrap, **{**_PRODUCER, **settings}
+        )
+
+    def consumer(self, **settings: Any) -> AsyncConsumer:
+        """A consumer of this process."""
+        timing = {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 1_000}
+        if self.options.get("group_protocol") == "consumer":
+            timing = {"group_protocol": "consumer"}
+        return self.process.make(
+            AsyncConsumer,
+            bootstrap_servers=self.bootstrap,
+            **{**_CLIENT, **timing, "auto_offset_reset": "earliest", "max_poll_records": 7},
+            **settings,
+        )
+
+    async def pause(self, most_ms: int) -> None:
+        """Do nothing for a random time."""
+        await asyncio.sleep(self.chance.randint(0, most_ms) / 1_000)
+
+    def partition(self, topic: str) -> TopicPartition:
+        """A random partition of a topic."""
+        return TopicPartition(topic, self.chance.randrange(self.partitions[topic]))
+
+
+async def _send(life: Life, producer: AsyncProducer, sent: Sent) -> None:
+    """Send one record; its fate is noted when the producer knows it."""
+    life.history.sent.append(sent)
+    future = await producer.send(
+        sent.partition.topic, sent.value, sent.key, partition=sent.partition.partition
+    )
+
+    async def outcome() -> None:
+        try:
+            stored = await future
+        except KohortError:
+            return  # unknown: it may be stored all the same
+        sent.fate, sent.offset = Fate.DONE, stored.offset
+
+    task = asyncio.get_running_loop().create_task(outcome())
+    _outcomes.add(task)
+    task.add_done_callback(_outcomes.discard)
+
+
+_outcomes: set[asyncio.Task[None]] = set()
+"""A loop refers to its tasks weakly."""
+
+
+async def load(life: Life) -> None:
+    """Send numbered records to the input topic, idempotently."""
+    async with life.producer(linger_ms=life.chance.choice((0, 5, 50))) as producer:
+        number = 0
+        while not life.finishing():
+            for _ in range(life.chance.randint(1, 5)):
+                value = f"{life.label}:{number}".encode()
+                place = life.partition(INPUT)
+                await _send(life, producer, Sent(life.label, number, place, value))
+                number += 1
+            await life.pause(400)
+
+
+async def update(life: Life) -> None:
+    """Send rising numbers under a few keys of its own to the compacted topic."""
+    async with life.producer() as producer:
+        number = 0
+        while not life.finishing():
+            key = f"{life.name}-{life.chance.randrange(4)}".encode()
+            value = f"{life.number:04d}.{number:06d}".encode()
+            place = TopicPartition(TABLE, sum(key) % life.partitions[TABLE])
+            await _send(life, producer, Sent(life.label, number, place, value, key))
+            number += 1
+            await life.pause(60)
+
+
+async def transact(life: Life) -> None:
+    """Write groups of records to the ledger topic, each all or nothing."""
+    settings = {"transactional_id": life.name, "transaction_timeout_ms": 6_000}
+    async with life.producer(**settings) as producer:
+        await producer.init_transactions()
+        number = 0
+        while not life.finishing():
+            number = await _one_transaction(life, producer, number)
+            await life.pause(300)
+
+
+async def _one_transaction(life: Life, producer: AsyncProducer, number: int) -> int:
+    history = life.history
+    transaction = Transaction(life.label)
+    history.transactions.append(transaction)
+    index = len(history.transactions) - 1
+    producer.begin_transaction()
+    try:
+        for _ in range(life.chance.randint(1, 6)):
+            value = f"{life.label}:{number}".encode()
+            place = life.partition(LEDGER)
+            await _send(life, producer, Sent(life.label, number, place, value, None, index))
+            number += 1
+            if life.chance.random() < 0.2:
+                await life.pause(500)
+        if life.chance.random() < 0.2:
+            await producer.abort_transaction()
+            transaction.fate = Fate.REFUSED
+        else:
+            await producer.commit_transaction()
+            transaction.fate = Fate.DONE
+    except AbortableTransactionError:
+        await producer.abort_transaction()
+        transaction.fate = Fate.REFUSED
+    return number
+
+
+async def move(life: Life) -> None:
+    """Copy the input topic to the output topic, exactly once (KIP-447)."""
+    consumer = life.consumer(
+        group_id=MOVERS, isolation_level="read_committed", enable_auto_commit=False
+    )
+    settings = {"transactional_id": life.name, "transaction_timeout_ms": 6_000}
+    async with consumer, life.producer(**settings) as producer:
+        await producer.init_transactions()
+        await consumer.subscribe([INPUT])
+        while True:
+            records = await consumer.poll(0.5)
+            if records:
+                await _copy(life, consumer, producer, records)
+
+
+async def _copy(
+    life: Life, consumer: AsyncConsumer, producer: AsyncProducer, records: list[Any]
+) -> None:
+    """One transaction: copies and positions. An error ends this life, which reads again from the
+    committed positions."""
+    next_offsets: dict[TopicPartition, int] = {}
+    async with producer.transaction():
+        for record in records:
+            source = f"{record.partition}:{record.offset}:".encode()
+            place = record.partition % life.partitions[OUTPUT]
+            await producer.send(OUTPUT, source + record.value, partition=place)
+            next_offsets[TopicPartition(INPUT, record.partition)] = record.offset + 1
+        if life.chance.random() < 0.1:
+            await life.pause(1_500)
+        await producer.send_offsets_to_transaction(next_offsets, consumer.group_metadata())
+
+
+async def read(life: Life) -> None:
+    """Read topics in a group; commit what was dealt with."""
+    committed_only = bool(life.options.get("committed_only"))
+    isolation = "read_committed" if committed_only else "read_uncommitted"
+    consumer = life.consumer(group_id=READERS, isolation_level=isolation, enable_auto_commit=False)
+    async with consumer:
+        await consumer.subscribe([INPUT, LEDGER])
+        while True:
+            records = await consumer.poll(0.5)
+            next_offsets: dict[TopicPartition, int] = {}
+            for record in records:
+                place = TopicPartition(record.topic, record.partition)
+                seen = Seen(life.label, place, record.offset, record.value, committed_only)
+                life.history.seen.append(seen)
+                next_offsets[place] = record.offset + 1
+            await life.pause(100)
+            if next_offsets:
+                await consumer.commit(next_offsets)
+                for place, offset in next_offsets.items():
+                    life.history.committed(READERS, place, offset)
+
+
+PROGRAMS = {"load": load, "update": update, "transact": transact, "move": move, "read": read}
+"""By the word that a plan uses."""
+ENDLESS = {"move", "read"}
+"""They run until the world has seen enough; the others end when they are told to finish."""

@@ -1,0 +1,410 @@
+"""One simulated system from its beginning to the verdict.
+
+Rules:
+- First everything works while faults come and go; then all faults end, the programs are told to
+  finish, and everything must come to rest within a bound of virtual time (SY10).
+- The logs are read at the end by fresh clients over the network, as any user would read them.
+- Everything random comes from the plan's seed: a plan always gives the same run.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from kohort.broker.apis import APIS
+from kohort.broker.base.config import BrokerConfig
+from kohort.broker.base.request import ANONYMOUS, Call
+from kohort.client.common.types import TopicPartition
+from kohort.client.consumer.async_consumer import AsyncConsumer
+from kohort.errors import KohortError
+from kohort.simulator.checks.violation import Violation
+from kohort.simulator.machine import Clock
+from kohort.simulator.schedule import Schedule
+from kohort.simulator.system.checks import Final, Logs, Stored, check
+from kohort.simulator.system.client_process import ClientProcess
+from kohort.simulator.system.faults import Faults
+from kohort.simulator.system.history import History
+from kohort.simulator.system.network import Network
+from kohort.simulator.system.plan import SystemPlan
+from kohort.simulator.system.process import BrokerProcess
+from kohort.simulator.system.programs import (
+    ENDLESS,
+    INPUT,
+    LEDGER,
+    MOVERS,
+    OUTPUT,
+    PROGRAMS,
+    READERS,
+    TABLE,
+    Life,
+)
+from kohort.simulator.system.states import coordinator_states
+from kohort.wire.messages.create_topics_request import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+
+REST_MS = 120_000
+"""How long the system may take to come to rest after the last fault."""
+MAX_EVENTS = 1_500_000
+_LOOK_MS = 250
+
+
+@dataclass
+class Outcome:
+    """What became of one run."""
+
+    plan: SystemPlan
+    code: str | None
+    """The broken promise; None when all held."""
+    what: str
+    events: int
+    ended_ms: int
+    story: list[str]
+    sent: int
+    reached: Counter[str] = field(default_factory=Counter[str])
+    """How often each fault happened and each coordinator state was seen."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether a promise was broken."""
+        return self.code is not None
+
+
+class _Program:
+    """One program of the plan, with its lives."""
+
+    def __init__(self, world: SystemWorld, kind: str, name: str, options: dict[str, Any]) -> None:
+        self.kind = kind
+        self.name = name
+        self.lives = 0
+        self.ended = False
+        """Whether it came to its end after it was told to finish."""
+        self.process: ClientProcess | None = None
+        self._world = world
+        self._options = options
+
+    def begin(self) -> None:
+        """Begin a life, unless it has ended or runs."""
+        if self.ended or (self.process is not None and not self.process.machine.dead):
+            return
+        world = self._world
+        self.lives += 1
+        clock = Clock(world.chance.randint(0, 50_000), world.chance.choice((1_000, 1_000, 999)))
+        name = f"{self.name}/{self.lives}"
+        ended = partial(self._life_ended, self.lives)
+        self.process = process = world.new_process(name, clock, ended)
+        life = Life(
+            self.name,
+            self.lives,
+            process,
+            world.schedule.split(f"program {name}"),
+            world.history,
+            world.broker.bootstrap,
+            world.partitions,
+            lambda: world.finishing,
+            self._options,
+        )
+        process.run(partial(PROGRAMS[self.kind], life))
+
+    def _life_ended(self, life: int, error: BaseException | None) -> None:
+        if life != self.lives or self.process is None or self.process.machine.dead:
+            return
+        world = self._world
+        if error is not None and not isinstance(error, KohortError):
+            world.crash(f"{self.name}/{life}", error)
+        what = "ends" if error is None else f"ends with {type(error).__name__}: {error}"
+        world.tell(f"{self.name}/{life} {what}")
+        self.process.kill()
+        if error is None and world.finishing:
+            self.ended = True
+        else:
+            world.schedule.after(world.chance.randint(50, 1_000), self.begin)
+
+    def kill(self) -> None:
+        """`kill -9`; another life begins a little later."""
+        if self.process is not None and not self.process.machine.dead:
+            self.process.kill()
+            self._world.schedule.after(self._world.chance.randint(50, 3_000), self.begin)
+
+
+class SystemWorld:
+    """Everything in one run."""
+
+    def __init__(self, plan: SystemPlan) -> None:
+        self.plan = plan
+        self.schedule = Schedule(plan.seed)
+        self.chance = self.schedule.split("system")
+        self.network = Network(self.schedule)
+        self.history = History()
+        self.story: list[str] = []
+        self.reached: Counter[str] = Counter()
+        self.finishing = False
+        self.flush_ms: tuple[int, int] = (1, 8)
+        self._processes: list[ClientProcess] = []
+        self._visible: dict[TopicPartition, tuple[int, int]] = {}
+        self._crash: BaseException | None = None
+        flushes = self.schedule.split("flush")
+        self.broker = BrokerProcess(
+            self.schedule, self.network, _config(plan), lambda: flushes.randint(*self.flush_ms)
+        )
+        topics = (INPUT, OUTPUT, LEDGER, TABLE)
+        self.partitions: dict[str, int] = dict.fromkeys(topics, plan.partitions)
+        self.programs = [
+            _Program(self, kind, f"{kind}-{number}", self._options(kind, number))
+            for kind, count in plan.programs
+            for number in range(1, count + 1)
+        ]
+        self.faults = Faults(self)
+
+    def _options(self, kind: str, number: int) -> dict[str, Any]:
+        protocol = self.plan.protocol
+        if protocol == "mixed":
+            protocol = "consumer" if number % 2 else "classic"
+        return {"group_protocol": protocol, "committed_only": kind == "read" and number % 2 == 1}
+
+    def new_process(
+        self, name: str, clock: Clock, ended: Callable[[BaseException | None], object]
+    ) -> ClientProcess:
+        """A client process; what it leaves behind is let go of when the run ends."""
+        process = ClientProcess(self.schedule, self.network, name, clock, ended)
+        self._processes.append(process)
+        return process
+
+    # -- telling
+
+    def tell(self, what: str) -> None:
+        """One line of the story."""
+        self.story.append(f"{self.schedule.now_ms:>7} ms  {what}")
+
+    def crash(self, where: str, error: BaseException) -> None:
+        """An error that a user would never have to expect: the run has failed."""
+        self.tell(f"{where}: {type(error).__name__}: {error}")
+        if self._crash is None:
+            self._crash = error
+
+    # -- running
+
+    def run(self) -> Outcome:
+        """Run to the end; the outcome names the first promise that was broken."""
+        try:
+            self._work()
+            final = self._come_to_rest()
+            check(self.history, final)
+        except Violation as violation:
+            return self._outcome(violation.code, str(violation))
+        except Exception as error:  # whatever the broker raises in its loop is a finding
+            return self._outcome("CRASH", "".join(traceback.format_exception(error)))
+        finally:
+            for process in self._processes:
+                process.dispose()
+        return self._outcome(None, "")
+
+    def _outcome(self, code: str | None, what: str) -> Outcome:
+        return Outcome(
+            self.plan,
+            code,
+            what,
+            self.schedule.events,
+            self.schedule.now_ms,
+            self.story,
+            len(self.history.sent),
+            self.reached,
+        )
+
+    def _work(self) -> None:
+        self._run_until(self.schedule.now_ms + 50)
+        self._create_topics()
+        for program in self.programs:
+            self.schedule.after(self.chance.randint(0, 1_000), program.begin)
+        self.faults.plan()
+        self._run_until(self.schedule.now_ms + self.plan.work_ms)
+
+    def _come_to_rest(self) -> Final:
+        self.faults.heal()
+        self.tell("no more faults; the programs are told to finish")
+        self.finishing = True
+        bound_ms = self.schedule.now_ms + REST_MS
+        finite = [p for p in self.programs if p.kind not in ENDLESS]
+        self._wait(lambda: all(p.ended for p in finite), bound_ms, "a program does not end")
+        self._wait(lambda: not self._open_transactions(), bound_ms, "a transaction stays open")
+        if any(p.kind == "move" for p in self.programs):
+            self._wait(self._all_moved, bound_ms, "the movers do not come to the end")
+        if any(p.kind == "read" for p in self.programs):
+            self._wait(self._all_read, bound_ms, "the readers do not come to the end")
+        return self._read_everything(bound_ms)
+
+    def _wait(self, done: Callable[[], bool], bound_ms: int, what: str) -> None:
+        while not done():
+            if self.schedule.now_ms >= bound_ms:
+                raise Violation("SY10", f"{what} within {REST_MS} ms of the last fault")
+            self._run_until(self.schedule.now_ms + _LOOK_MS)
+
+    def _run_until(self, when_ms: int) -> None:
+        while (due := self.schedule.next_ms) is not None and due <= when_ms:
+            self.schedule.step()
+            if self._crash is not None:
+                raise self._crash
+            if self.schedule.events % 64 == 0:
+                self.reached.update(coordinator_states(self.broker))
+            if self.schedule.events > MAX_EVENTS:
+                raise Violation("SY10", f"{MAX_EVENTS} events and no end: it runs in circles")
+        self.schedule.run_until(when_ms)
+
+    # -- what the world looks at
+
+    def _open_transactions(self) -> bool:
+        return any(
+            p.log is not None and p.log.stable.offset < p.log.end.offset
+            for p in self.broker.state.opened()
+        )
+
+    def _ends(self, topic: str) -> dict[TopicPartition, int]:
+        found = self.broker.state.topics.get(topic)
+        assert found is not None, "its topics were made first"
+        return {
+            TopicPartition(topic, p.index): 0 if p.log is None else p.log.end.offset
+            for p in found.partitions
+        }
+
+    def _group_offsets(self, group: str) -> dict[TopicPartition, int]:
+        """What the coordinator in charge knows of a group's commits."""
+        for node in self.broker.nodes:
+            for host in node.groups.hosts():
+                offsets = host.shard.durable.offsets.get(group)
+                if host.loaded and offsets:
+                    return {TopicPartition(*at): kept.offset for at, kept in offsets.items()}
+        return {}
+
+    def _all_moved(self) -> bool:
+        return self._has_read(MOVERS, (INPUT,))
+
+    def _all_read(self) -> bool:
+        return self._has_read(READERS, (INPUT, LEDGER))
+
+    def _has_read(self, group: str, topics: tuple[str, ...]) -> bool:
+        offsets = self._group_offsets(group)
+        return all(
+            offsets.get(place, 0) >= self._last_record(place) + 1
+            for topic in topics
+            for place in self._ends(topic)
+        )
+
+    def _last_record(self, place: TopicPartition) -> int:
+        """The last offset that read_committed shows; -1 for none. Markers are no records."""
+        log = self._visible.get(place)
+        if log is None or log[0] != self._ends(place.topic)[place]:
+            records = self._read([place], "read_committed")
+            last = records[place][-1].offset if records[place] else -1
+            self._visible[place] = self._ends(place.topic)[place], last
+        return self._visible[place][1]
+
+    # -- reading at the end
+
+    def _read_everything(self, bound_ms: int) -> Final:
+        places = [place for topic in self.partitions for place in self._ends(topic)]
+        everything = self._read(places, "read_uncommitted", bound_ms)
+        committed = self._read(places, "read_committed", bound_ms)
+        return Final(everything, committed, self._group_offsets(READERS))
+
+    def _read(
+        self, places: list[TopicPartition], isolation: str, bound_ms: int | None = None
+    ) -> Logs:
+        """Read partitions from start to end with a consumer of a fresh process."""
+        found: dict[TopicPartition, list[Stored]] = {place: [] for place in places}
+        ended: list[BaseException | None] = []
+        process = self.new_process(f"final-{len(self._processes)}", Clock(), ended.append)
+
+        async def program() -> None:
+            consumer: AsyncConsumer = process.make(
+                AsyncConsumer,
+                bootstrap_servers=self.broker.bootstrap,
+                isolation_level=isolation,
+                auto_offset_reset="earliest",
+            )
+            async with consumer:
+                await consumer.assign(places)
+                ends = await consumer.end_offsets(places)
+                while True:
+                    positions = [await consumer.position(p) >= ends[p] for p in places]
+                    if all(positions):
+                        return
+                    for r in await consumer.poll(0.2):
+                        stored = Stored(r.offset, r.key, r.value)
+                        found[TopicPartition(r.topic, r.partition)].append(stored)
+
+        process.run(program)
+        limit_ms = self.schedule.now_ms + REST_MS if bound_ms is None else bound_ms + REST_MS
+        what = f"a {isolation} reader does not come to the end"
+        self._wait(lambda: bool(ended), limit_ms, what)
+        process.kill()
+        if ended[0] is not None:
+            raise ended[0]
+        return found
+
+    # -- beginning
+
+    def _create_topics(self) -> None:
+        topics = [
+            CreatableTopic(
+                name=name,
+                num_partitions=count,
+                replication_factor=-1,
+                configs=_TABLE_CONFIGS if name == TABLE else _SMALL_SEGMENTS,
+            )
+            for name, count in self.partitions.items()
+        ]
+        request = CreateTopicsRequest(topics=topics)
+        api = APIS[request.API_KEY]
+        call = Call(
+            api.max_version, 1, "world", "/sim", api.may_park, lambda _: None, principal=ANONYMOUS
+        )
+        node = next(iter(self.broker.nodes))
+        node.handle(request, call)
+        self._run_until(self.schedule.now_ms + 100)
+
+
+def _configs(**values: str) -> list[CreatableTopicConfig]:
+    return [CreatableTopicConfig(name=n.replace("_", "."), value=v) for n, v in values.items()]
+
+
+_SMALL_SEGMENTS = _configs(segment_bytes="1500")
+_TABLE_CONFIGS = _configs(
+    cleanup_policy="compact", segment_bytes="600", min_cleanable_dirty_ratio="0.01"
+)
+
+
+def _config(plan: SystemPlan) -> BrokerConfig:
+    return BrokerConfig(
+        data_dir="simulated",
+        durability=plan.durability,
+        nodes=plan.nodes,
+        offsets_topic_num_partitions=2,
+        offsets_topic_segment_bytes=3_000,
+        transaction_state_log_num_partitions=2,
+        transaction_state_log_segment_bytes=3_000,
+        group_min_session_timeout_ms=1_000,
+        group_consumer_session_timeout_ms=6_000,
+        group_consumer_min_session_timeout_ms=6_000,
+        group_consumer_max_session_timeout_ms=6_000,
+        group_consumer_heartbeat_interval_ms=1_000,
+        group_consumer_min_heartbeat_interval_ms=1_000,
+        group_consumer_max_heartbeat_interval_ms=1_000,
+        log_cleaner_backoff_ms=700,
+        log_flush_checkpoint_interval_ms=2_000,
+        broker_session_timeout_ms=300,
+    )
+
+
+def run(plan: SystemPlan) -> Outcome:
+    """Run one plan."""
+    return SystemWorld(plan).run()
+
+
+Program = Callable[[Life], Coroutine[Any, Any, None]]

@@ -1,0 +1,156 @@
+"""Whole systems in virtual time (spec 9.1): they hold, they repeat, and they can fail."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from kohort.client.common.types import TopicPartition
+from kohort.simulator.checks.violation import Violation
+from kohort.simulator.system.checks import Final, Stored, check
+from kohort.simulator.system.files import SimFile
+from kohort.simulator.system.history import Fate, History, Seen, Sent, Transaction
+from kohort.simulator.system.plan import FAULTS, SystemPlan, plan_of
+from kohort.simulator.system.programs import INPUT, LEDGER, OUTPUT, PROGRAMS, READERS, TABLE
+from kohort.simulator.system.running import Coverage, Overrides, run_seed, smallest
+from kohort.simulator.system.world import Outcome, run
+
+P0 = TopicPartition(INPUT, 0)
+L0 = TopicPartition(LEDGER, 0)
+T0 = TopicPartition(TABLE, 0)
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Simulated brokers log what happens to them; it is in the story."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("seed", range(2, 6))
+def test_a_random_system_holds(seed: int) -> None:
+    outcome = run(plan_of(seed))
+    assert not outcome.failed, f"{outcome.plan.command()}\n{outcome.what}"
+    assert outcome.sent > 50, "the programs have worked"
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("seed", range(1_000, 1_060))
+def test_more_random_systems_hold(seed: int) -> None:
+    outcome = run(plan_of(seed))
+    assert not outcome.failed, f"{outcome.plan.command()}\n{outcome.what}"
+
+
+def test_a_seed_decides_everything() -> None:
+    plan = replace(plan_of(2), work_ms=3_000)
+    first, second = run(plan), run(plan)
+    assert first.story == second.story
+    assert (first.events, first.ended_ms) == (second.events, second.ended_ms)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_happens_and_is_survived(fault: str) -> None:
+    """Every kind of fault alone, with every program at work."""
+    programs = tuple((name, 1) for name in PROGRAMS)
+    plan = SystemPlan(11, programs, (fault,), 3, 2_500, 2, 2, "mixed", "fsync")
+    outcome = run(plan)
+    assert not outcome.failed, outcome.what
+    assert outcome.reached[f"fault {fault}"] == 3
+
+
+def test_a_disk_that_lies_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks can fail: acknowledged records are lost when flushes do nothing."""
+
+    def lie(self: SimFile, size: int) -> None:
+        self.unsynced = self.size > size
+
+    monkeypatch.setattr(SimFile, "sync_to", lie)
+    codes = {run(_power_cuts(seed)).code for seed in range(3)}
+    assert codes & {"SY1", "CRASH"}, codes
+
+
+def _power_cuts(seed: int) -> SystemPlan:
+    return SystemPlan(seed, (("load", 2),), ("power_cut",), 3, 4_000, 1, 1, "classic", "fsync")
+
+
+def test_a_failing_plan_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shrinking keeps the promise that breaks and drops what does not matter."""
+    from kohort.simulator.system import running
+
+    def pretended(plan: SystemPlan) -> Outcome:
+        code = "SY1" if "cut" in plan.faults else None
+        return Outcome(plan, code, "", 1, 1, [], 1)
+
+    monkeypatch.setattr(running, "run", pretended)
+    big = replace(plan_of(1), faults=("cut", "block", "power_cut"), fault_count=8, nodes=3)
+    small = smallest(pretended(big)).plan
+    assert small.faults == ("cut",)
+    assert (small.nodes, small.partitions, small.fault_count) == (1, 1, 1)
+    assert len(small.programs) == 1
+
+
+def test_a_plan_prints_the_command_that_runs_it_again() -> None:
+    assert plan_of(5).command() == "kohort simulate system --seed 5"
+    changed = replace(plan_of(5), nodes=2, faults=())
+    assert "--faults none" in changed.command()
+    overrides = Overrides(faults=(), nodes=2)
+    assert overrides.plan(5) == changed
+    assert run_seed(5, replace(overrides, work_ms=1_500)).story == [], "dropped when it held"
+
+
+def test_coverage_names_what_was_not_reached() -> None:
+    coverage = Coverage(run(replace(plan_of(2), work_ms=2_000)).reached)
+    assert "group Dead" in coverage.missing() or "group dead" in coverage.missing()
+    assert coverage.lines()[-1].startswith("not reached: ")
+
+
+# -- each check by itself: a history and logs that break exactly one promise
+
+
+def _final(*records: Stored, partition: TopicPartition = P0, shown: bool = True) -> Final:
+    topics = (INPUT, OUTPUT, LEDGER, TABLE)
+    logs: dict[TopicPartition, list[Stored]] = {TopicPartition(t, 0): [] for t in topics}
+    everything = {**logs, partition: list(records)}
+    return Final(everything, everything if shown else logs, {})
+
+
+def _sent(number: int, value: bytes, fate: Fate, offset: int = -1, at: TopicPartition = P0) -> Sent:
+    return Sent("a/1", number, at, value, b"k" if at is T0 else None, None, fate, offset)
+
+
+def broken_promises() -> dict[str, tuple[History, Final]]:
+    """One example for each check."""
+    x, y = Stored(0, None, b"x"), Stored(1, None, b"y")
+    twice = Stored(1, None, b"x")
+    transaction = [Transaction("a/1", Fate.DONE)]
+    in_transaction = [
+        Sent("a/1", n, L0, v, None, 0, Fate.DONE, n) for n, v in enumerate((b"x", b"y"))
+    ]
+    return {
+        "SY1": (History([_sent(0, b"x", Fate.DONE, 0)]), _final()),
+        "SY2": (History([_sent(0, b"x", Fate.UNKNOWN)]), _final(x, twice)),
+        "SY3": (
+            History([_sent(0, b"y", Fate.DONE, 1), _sent(1, b"x", Fate.DONE, 0)]),
+            _final(x, y),
+        ),
+        "SY4": (History(in_transaction, transaction), _final(x, y, partition=L0, shown=False)),
+        "SY6": (History(), _final(Stored(0, None, b"0:7:z"), partition=TopicPartition(OUTPUT, 0))),
+        "SY7": (History(seen=[Seen("r/1", P0, 0, b"other", False)]), _final(x)),
+        "SY8": (History(commits={(READERS, P0): 5}), _final(x)),
+        "SY9": (
+            History([_sent(0, b"0002", Fate.DONE, 1, T0)]),
+            _final(Stored(0, b"k", b"0001"), partition=T0),
+        ),
+    }
+
+
+@pytest.mark.parametrize("code", broken_promises())
+def test_each_check_can_fail(code: str) -> None:
+    history, final = broken_promises()[code]
+    with pytest.raises(Violation) as broken:
+        check(history, final)
+    assert broken.value.code == code
