@@ -52,7 +52,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("kohort.processing.workers",),
     ("kohort.processing.runtime",),
     ("kohort.processing",),
-    ("kohort.spark.worker",),
+    ("kohort.spark.worker", "kohort.spark.formats"),
     ("kohort.spark.outputs",),
     ("kohort.spark",),
     ("kohort.demo",),

@@ -13,13 +13,14 @@ Rules (spec 6.7):
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute
 
 from kohort.retry.fenced import RawRecord
+from kohort.spark.formats.types import ddl_of, quoted
 from kohort.spark.offsets import Range
 
 pc: Any = pyarrow.compute
@@ -30,22 +31,17 @@ TYPES: Final = {
     "offset": pa.int64(), "timestamp": TIMESTAMP, "timestampType": pa.int32(), "headers": HEADERS,
     "rangeEnd": pa.int64(),
 }  # fmt: skip
-DDL: Final = {
-    "key": "BINARY", "value": "BINARY", "topic": "STRING", "partition": "INT", "offset": "BIGINT",
-    "timestamp": "TIMESTAMP", "timestampType": "INT",
-    "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>", "rangeEnd": "BIGINT",
-}  # fmt: skip
 RANGE_END: Final = "rangeEnd"
 
 
-def ddl(columns: Sequence[str]) -> str:
+def ddl(columns: Sequence[str], types: Mapping[str, pa.DataType] = TYPES) -> str:
     """Spark's own text for the schema of these columns."""
-    return ", ".join(f"`{name}` {DDL[name]}" for name in columns)
+    return ", ".join(f"{quoted(name)} {ddl_of(types[name])}" for name in columns)
 
 
-def schema(columns: Sequence[str]) -> pa.Schema:
+def schema(columns: Sequence[str], types: Mapping[str, pa.DataType] = TYPES) -> pa.Schema:
     """The Arrow schema of these columns."""
-    return pa.schema([pa.field(name, TYPES[name]) for name in columns])
+    return pa.schema([pa.field(name, types[name]) for name in columns])
 
 
 def markers(spans: Sequence[Range]) -> pa.RecordBatch:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -28,6 +28,7 @@ from kohort.config import format_elapsed
 from kohort.errors import DataLossError, KafkaTimeoutError, KohortError
 from kohort.retry.cluster_port import ClusterPort
 from kohort.spark import arrow
+from kohort.spark.formats import Typed
 from kohort.spark.offsets import Range
 from kohort.spark.options import SourceOptions
 from kohort.spark.worker import forget, keep
@@ -44,26 +45,34 @@ _OURS = {
 
 
 def read_ranges(
-    options: SourceOptions, spans: Sequence[Range], columns: Sequence[str]
+    options: SourceOptions,
+    spans: Sequence[Range],
+    columns: Sequence[str],
+    typed: Typed | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """All records of the ranges, in batches of the options' size, after the range markers."""
+    """All records of the ranges, in batches of the options' size, after the range markers.
+
+    Args:
+        typed: decodes keys and values; None leaves them bytes.
+    """
     if options.range_markers and spans:
         yield arrow.markers(spans)
     for group in _apart(spans):
-        yield from _read_group(options, group, columns)
+        yield from _read_group(options, group, columns, typed)
 
 
 def _read_group(
-    options: SourceOptions, spans: Sequence[Range], columns: Sequence[str]
+    options: SourceOptions, spans: Sequence[Range], columns: Sequence[str], typed: Typed | None
 ) -> Iterator[pa.RecordBatch]:
     config = options.client
     kind = "consumer" if options.fail_on_data_loss else "lenient consumer"
     consumer: Consumer = keep(kind, config, lambda: _consumer(config, options.fail_on_data_loss))
-    schema = arrow.schema(columns)
+    schema = arrow.schema(columns, arrow.TYPES | (typed.types if typed else {}))
     wanted = {"topic", "partition", "offset", *(_OURS[c] for c in columns if c in _OURS)}
+    wanted |= set(typed.parts) if typed else set()
     try:
         for batch in _batches(consumer, options, spans, wanted):
-            ready = _for_spark(batch, columns, schema)
+            ready = _for_spark(batch, schema, typed.columns(batch) if typed else {})
             yield from arrow.cut(ready, options.batch_rows, options.batch_bytes)
     except KohortError:
         forget(kind, config)
@@ -137,10 +146,15 @@ def _without_deleted(
     return kept
 
 
-def _for_spark(batch: pa.RecordBatch, columns: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
-    """Our columns under the connector's names and types."""
+def _for_spark(
+    batch: pa.RecordBatch, schema: pa.Schema, decoded: Mapping[str, pa.Array]
+) -> pa.RecordBatch:
+    """Our columns under the connector's names and types, and what was decoded."""
     arrays: list[pa.Array] = []
     for field in schema:
+        if field.name in decoded:
+            arrays.append(decoded[field.name])
+            continue
         if field.name == arrow.RANGE_END:
             arrays.append(pa.nulls(len(batch), field.type))
             continue

@@ -30,6 +30,8 @@ from kohort.spark.connector import (
     STREAMS_ONLY,
     pattern_of,
 )
+from kohort.spark.formats.options import OPTIONS as FORMAT_OPTIONS
+from kohort.spark.formats.options import Formats, parse_formats
 
 log = logging.getLogger("kohort.spark")
 EARLIEST: Final = -2
@@ -48,6 +50,7 @@ KNOWN: Final = (
     "minOffsetsPerTrigger", "maxTriggerDelay", "failOnDataLoss", "includeHeaders", "minPartitions",
     "maxRecordsPerPartition", "kafkaConsumer.pollTimeoutMs", "group.id", "columns", "batchRows",
     "batchBytes", "topic", "tierDelaysMs", "clockSkewMs", "rangeMarkers", "publishProgress",
+    *FORMAT_OPTIONS,
 )  # fmt: skip
 _SPARKS_OWN: Final = frozenset(
     name.lower()
@@ -104,6 +107,7 @@ class SourceOptions:
     tier_delays_ms: dict[str, int] = field(default_factory=dict[str, int])
     clock_skew_ms: int = 1_000
     range_markers: bool = False
+    formats: Formats = field(default_factory=Formats)
     publish_progress: bool = True
     streaming: bool = False
 
@@ -112,7 +116,8 @@ class SourceOptions:
         """The columns of the rows, in the connector's order."""
         if self.columns is not None:
             return self.columns
-        return COLUMNS if self.include_headers else COLUMNS[:-1]
+        known = COLUMNS if self.include_headers else COLUMNS[:-1]
+        return known + self.formats.columns
 
 
 @dataclass(frozen=True)
@@ -146,6 +151,10 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         raise ConfigError(
             f"minOffsetsPerTrigger={min_offsets} is more than maxOffsetsPerTrigger={max_offsets}"
         )
+    formats = parse_formats(found)
+    range_markers = _bool(found, "rangeMarkers", False)
+    if range_markers and formats.columns:
+        raise ConfigError("rangeMarkers is for pipelines, which decode values themselves")
     return SourceOptions(
         client=client,
         topics=_names(found.get("subscribe", "")),
@@ -165,12 +174,13 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         min_partitions=_int(found, "minPartitions", 1),
         max_records_per_partition=_int(found, "maxRecordsPerPartition", 1),
         group=group,
-        columns=_columns(found.get("columns")),
+        columns=_columns(found.get("columns"), COLUMNS + formats.columns),
         batch_rows=_int(found, "batchRows", 1) or DEFAULT_BATCH_ROWS,
         batch_bytes=_int(found, "batchBytes", 1024) or DEFAULT_BATCH_BYTES,
         tier_delays_ms=_delays(found.get("tierDelaysMs")),
         clock_skew_ms=_skew(found),
-        range_markers=_bool(found, "rangeMarkers", False),
+        range_markers=range_markers,
+        formats=formats,
         publish_progress=_bool(found, "publishProgress", True),
         streaming=streaming,
     )
@@ -332,14 +342,14 @@ def _json_object(text: str, name: str) -> dict[str, Any]:
     return cast(dict[str, Any], value)
 
 
-def _columns(text: str | None) -> tuple[str, ...] | None:
+def _columns(text: str | None, known: tuple[str, ...]) -> tuple[str, ...] | None:
     if text is None:
         return None
     wanted = set(_names(text))
-    unknown = wanted - set(COLUMNS)
+    unknown = wanted - set(known)
     if unknown or not wanted:
-        raise ConfigError(f"columns {text!r}: the columns are {', '.join(COLUMNS)}")
-    return tuple(c for c in COLUMNS if c in wanted)
+        raise ConfigError(f"columns {text!r}: the columns are {', '.join(known)}")
+    return tuple(c for c in known if c in wanted)
 
 
 def _delays(text: str | None) -> dict[str, int]:

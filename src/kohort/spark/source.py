@@ -46,6 +46,7 @@ from kohort.errors import ConfigError
 from kohort.retry.cluster_port import ClusterPort, now_ms
 from kohort.spark import arrow
 from kohort.spark.fetch import read_ranges
+from kohort.spark.formats import Typed, parse_schema
 from kohort.spark.offsets import Position, Range, pack
 from kohort.spark.options import LATEST, SourceOptions, parse_sink, parse_source
 from kohort.spark.planner import Planner, check_named, times_of
@@ -75,22 +76,25 @@ class KohortDataSource(DataSource):
 
     def schema(self) -> str:
         """The JVM connector's columns, without those that were not asked for."""
-        return arrow.ddl(columns_of(self.options))
+        options = parsed(self.options)
+        return arrow.ddl(columns(options), arrow.TYPES | Typed(options.formats).types)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         self._check_schema(schema)
-        return BatchReader(parse_source(self.options, streaming=False))
+        options = parse_source(self.options, streaming=False)
+        return BatchReader(options, typed(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         self._check_schema(schema)
-        return StreamReader(parse_source(self.options, streaming=True))
+        options = parse_source(self.options, streaming=True)
+        return StreamReader(options, typed(options, schema))
 
     def _check_schema(self, asked: StructType) -> None:
         """Refuse a schema of the user's: what is read follows from the options."""
-        if asked.names != list(columns_of(self.options)):
+        if asked.names != list(columns(parsed(self.options))):
             raise ConfigError(
-                "the schema of format kohort is fixed: leave .schema(...) out, choose columns by "
-                "the option columns, and decode values with DataFrame functions"
+                "the schema of format kohort follows from its options: leave .schema(...) out, "
+                "choose columns by the option columns, and give the schema of values as valueSchema"
             )
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -105,12 +109,19 @@ class KohortDataSource(DataSource):
         return StreamWriter(RecordSink(parse_sink(self.options), tuple(schema.fieldNames())))
 
 
-def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The columns by options of either kind of read: Spark asks for the schema before it says."""
+def parsed(options: Mapping[str, str]) -> SourceOptions:
+    """The options of either kind of read: Spark asks for the schema before it says which."""
     try:
-        return columns(parse_source(options, streaming=True))
+        return parse_source(options, streaming=True)
     except ConfigError:
-        return columns(parse_source(options, streaming=False))
+        return parse_source(options, streaming=False)
+
+
+def typed(options: SourceOptions, schema: StructType) -> Typed | None:
+    """What decodes into Spark's schema; None when keys and values stay bytes."""
+    if not (options.formats.key or options.formats.value):
+        return None
+    return Typed(options.formats, {f.name: f.type for f in parse_schema(schema.json())})
 
 
 def columns(options: SourceOptions) -> tuple[str, ...]:
@@ -128,12 +139,12 @@ def default_tasks() -> int:
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The driver's planner and the executors' `read`, as Spark calls them."""
 
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
+    def __init__(self, options: SourceOptions, typed: Typed | None = None) -> None:
+        self._options, self._typed = options, typed
         self._planner: Planner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_planner": None}
+        return {"_options": self._options, "_typed": self._typed, "_planner": None}
 
     def planner(self) -> Planner:
         """The driver's planner, made on first use."""
@@ -167,7 +178,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         settle_down()
         assert isinstance(partition, Ranges), "Spark hands back what partitions() gave"
-        return read_ranges(self._options, partition.spans, columns(self._options))
+        return read_ranges(self._options, partition.spans, columns(self._options), self._typed)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: it comes one batch late, and never for the last (progress is in `latest`)."""
@@ -179,8 +190,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class BatchReader(DataSourceReader):
     """One read from the starting to the ending offsets, fixed when the plan is made."""
 
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
+    def __init__(self, options: SourceOptions, typed: Typed | None = None) -> None:
+        self._options, self._typed = options, typed
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
@@ -221,7 +232,7 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         settle_down()
         assert isinstance(partition, Ranges), "Spark hands back what partitions() gave"
-        return read_ranges(self._options, partition.spans, columns(self._options))
+        return read_ranges(self._options, partition.spans, columns(self._options), self._typed)
 
 
 class BatchWriter(DataSourceArrowWriter):

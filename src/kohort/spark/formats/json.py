@@ -1,0 +1,248 @@
+"""JSON objects to Arrow columns, by `pyarrow.json`.
+
+Rules:
+- A batch is parsed in one call. Only when it fails is it looked at record by record: `json` of the
+  standard library names what is no JSON, halving finds what does not fit its type.
+- Every record begins with { and ends with }, so that neither can a broken one swallow its
+  neighbour nor two objects in one value pass for two records: as many rows as values, or an error.
+- What pyarrow reads as text only (dates, timestamps, binary in base64) is converted afterwards.
+"""
+
+# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyright: basic
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.json
+
+from kohort.errors import ConfigError
+from kohort.spark.formats.decoded import Decoded, isolate, messages, reason, spread
+
+pc: Any = pyarrow.compute
+IGNORE: Final = "ignore"
+RESCUE: Final = "rescue"
+FAIL: Final = "fail"
+_ZONE: Final = r"(?:[zZ]|[+-]\d\d(?::?\d\d)?)$"
+
+
+class JsonDecoder:
+    """Decodes JSON objects.
+
+    Args:
+        type_: the struct that values become. Fields that a record lacks are null.
+        unknown: of fields that the struct does not have: `ignore` leaves them out, `fail` makes
+            them the record's error, `rescue` collects them as JSON text.
+
+    Raises ConfigError for a type that JSON is not read as (a map).
+    """
+
+    def __init__(self, type_: pa.StructType, unknown: str = IGNORE) -> None:
+        self.type = type_
+        self._unknown = unknown
+        self._stored = pa.struct([pa.field(f.name, _stored(f.type, f.name)) for f in type_])
+        self._converts = self._stored != type_
+        self._shape = _Shape.of(self._stored)
+
+    def decode(self, column: pa.Array) -> Decoded:
+        """One row for each value; see `Decoded`."""
+        valid = column.is_valid()
+        given = column.filter(valid) if column.null_count else column
+        try:
+            return Decoded(spread(self._parse(given, self._unknown != IGNORE), valid))
+        except (pa.ArrowInvalid, ValueError):
+            return self._one_by_one(given, valid)
+
+    def _one_by_one(self, given: pa.Array, valid: pa.Array) -> Decoded:
+        """The values of which at least one does not parse, or has unknown fields."""
+        fitting, bad = self._fitting(given)
+        kept = pc.indices_nonzero(fitting).to_pylist()
+        parsed, misfits = isolate(
+            given.filter(fitting), lambda part: self._parse(part, self._unknown == FAIL), self.type
+        )
+        bad |= {kept[row]: why for row, why in misfits.items()}
+        rescued = None
+        if self._unknown == RESCUE:
+            rescued = _rescued(given, [row for row in kept if row not in bad], self.type)
+        errors = messages(len(given), bad)
+        return Decoded(
+            spread(spread(parsed, fitting), valid),
+            None if errors is None else spread(errors, valid),
+            None if rescued is None else spread(rescued, valid),
+        )
+
+    def _fitting(self, given: pa.Array) -> tuple[pa.Array, dict[int, str]]:
+        """Which values look as if they parse, and of the others why they do not."""
+        bad: dict[int, str] = {}
+        for row, data in enumerate(given.to_pylist()):
+            try:
+                misfit = self._shape.misfit(json.loads(data), "", self._unknown == FAIL)
+            except (ValueError, RecursionError) as error:
+                misfit = f"not JSON: {reason(error)}"
+            if misfit:
+                bad[row] = misfit
+        return pa.array([row not in bad for row in range(len(given))], pa.bool_()), bad
+
+    def _parse(self, column: pa.Array, known: bool) -> pa.Array:
+        """All of these values. Raises ArrowInvalid or ValueError when one does not parse."""
+        if not len(column):
+            return pa.array([], self.type)
+        lines = _as_lines(column)
+        table = pyarrow.json.read_json(
+            pa.BufferReader(lines),
+            read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=lines.size + 1),
+            parse_options=pyarrow.json.ParseOptions(
+                explicit_schema=pa.schema(list(self._stored)),
+                unexpected_field_behavior="error" if known else "ignore",
+            ),
+        )
+        if table.num_rows != len(column):
+            raise ValueError("a value holds more than one JSON object")
+        table.validate(full=True)  # text is UTF-8
+        children = [chunked.combine_chunks() for chunked in table.columns]
+        if self._converts:
+            children = [
+                _converted(child, field.type)
+                for child, field in zip(children, self.type, strict=True)
+            ]
+        return pa.StructArray.from_arrays(children, fields=list(self.type))
+
+
+def _rescued(given: pa.Array, rows: list[int], type_: pa.DataType) -> pa.Array | None:
+    """What the type does not have of these rows, as JSON text; None when it has all of it."""
+    found: list[str | None] = [None] * len(given)
+    for row in rows:
+        rest = _beyond(json.loads(given[row].as_py()), type_)
+        if rest:
+            found[row] = json.dumps(rest, ensure_ascii=False)
+    return pa.array(found, pa.string()) if any(found) else None
+
+
+def _as_lines(column: pa.Array) -> pa.Buffer:
+    """The values, each on lines of its own. Raises ValueError when one is no object."""
+    if not _are_objects(column):
+        column = pc.ascii_trim_whitespace(column.view(pa.string()))
+        if not _are_objects(column):
+            raise ValueError("the value is not a JSON object")
+    whole = pa.ListArray.from_arrays([0, len(column)], column)
+    return pc.binary_join(whole, "\n" if pa.types.is_string(column.type) else b"\n")[0].as_buffer()
+
+
+def _are_objects(column: pa.Array) -> bool:
+    return (
+        pc.all(pc.starts_with(column, pattern="{")).as_py()
+        and pc.all(pc.ends_with(column, pattern="}")).as_py()
+    )
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What a JSON value must be for pyarrow to read it as a type."""
+
+    kind: Any
+    wanted: str
+    below: dict[str, _Shape] = field(default_factory=dict)
+    """By field; of an array, its element by the empty name."""
+
+    @classmethod
+    def of(cls, type_: pa.DataType) -> _Shape:
+        tests = pa.types
+        if tests.is_struct(type_):
+            return cls(dict, "a JSON object", {f.name: cls.of(f.type) for f in type_})
+        if tests.is_list(type_):
+            return cls(list, "an array", {"": cls.of(type_.value_type)})
+        if tests.is_boolean(type_):
+            return cls(bool, "true or false")
+        if tests.is_integer(type_):
+            return cls(int, "a whole number")
+        if tests.is_floating(type_):
+            return cls((int, float), "a number")
+        return cls((int, float, str), "a number") if tests.is_decimal(type_) else cls(str, "text")
+
+    def misfit(self, value: Any, at: str, strict: bool) -> str | None:
+        """Why a value does not fit. It refuses only what pyarrow refuses, but not all of that."""
+        if value is None and at:
+            return None
+        kind = self.kind
+        if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+            return f"{f'field {at}' if at else 'the value'} is not {self.wanted}"
+        if kind is dict:
+            return self._field_misfit(value, f"{at}." if at else "", strict)
+        if kind is list:
+            found = (self.below[""].misfit(item, f"{at}[]", strict) for item in value)
+            return next(filter(None, found), None)
+        return None
+
+    def _field_misfit(self, value: dict[str, Any], at: str, strict: bool) -> str | None:
+        for name, item in value.items():
+            shape = self.below.get(name)
+            if shape is None:
+                if strict:
+                    return f"field {at}{name} is not in the schema"
+            elif why := shape.misfit(item, at + name, strict):
+                return why
+        return None
+
+
+def _stored(type_: pa.DataType, at: str) -> pa.DataType:
+    """The type that pyarrow reads, from which ours is made."""
+    if pa.types.is_map(type_):
+        raise ConfigError(
+            f"{at}: JSON is not read into a MAP; name its fields in a STRUCT, or leave the field "
+            "out and take it from the column _rescued (schemaEvolution=rescue)"
+        )
+    if pa.types.is_struct(type_):
+        return pa.struct([pa.field(f.name, _stored(f.type, f"{at}.{f.name}")) for f in type_])
+    if pa.types.is_list(type_):
+        field = type_.value_field
+        return pa.list_(pa.field(field.name, _stored(field.type, at)))
+    if pa.types.is_temporal(type_) or pa.types.is_binary(type_):
+        return pa.string()
+    return type_
+
+
+def _converted(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """An array of `_stored(type_)` as `type_`. Raises ArrowInvalid or ValueError."""
+    if array.type == type_:
+        return array
+    if pa.types.is_struct(type_):
+        below = [
+            _converted(child, field.type)
+            for child, field in zip(array.flatten(), type_, strict=True)
+        ]
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(below, fields=list(type_), mask=mask)
+    if pa.types.is_list(type_):
+        mask = array.is_null() if array.null_count else None
+        return pa.ListArray.from_arrays(
+            array.offsets, _converted(array.values, type_.value_type), type=type_, mask=mask
+        )
+    if pa.types.is_binary(type_):
+        return pa.array(
+            [None if v is None else base64.b64decode(v, validate=True) for v in array.to_pylist()],
+            type_,
+        )
+    if pa.types.is_timestamp(type_) and type_.tz:
+        zoned = pc.match_substring_regex(array, _ZONE)
+        array = pc.if_else(zoned, array, pc.binary_join_element_wise(array, "Z", ""))
+    return array.cast(type_)
+
+
+def _beyond(value: Any, type_: pa.DataType) -> Any:
+    """The part of a JSON value that a type does not have; None when it has all of it."""
+    if pa.types.is_struct(type_) and isinstance(value, dict):
+        known = {f.name: f.type for f in type_}
+        rest = {k: v for k, v in value.items() if k not in known}
+        for name, below in known.items():
+            if name in value and (more := _beyond(value[name], below)) is not None:
+                rest[name] = more
+        return rest or None
+    if pa.types.is_list(type_) and isinstance(value, list):
+        parts = [_beyond(item, type_.value_type) for item in value]
+        return parts if any(p is not None for p in parts) else None
+    return None

@@ -1,0 +1,122 @@
+"""Records with decoded keys and values: which columns there are, and how they are made.
+
+Rules (spec 6.5, 6.6):
+- `value` and `key` become structs; topic, partition and offset stay beside them.
+- With mode=PERMISSIVE a record that does not decode is a row: `_error` has the reason, `_raw_value`
+  and `_raw_key` the bytes of the part that failed, which is null. With FAILFAST it ends the query.
+- A schema that Spark got once is what is decoded into: a registry is not asked for it again.
+"""
+
+# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyright: basic
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute
+
+from kohort.errors import DeserializationError
+from kohort.spark.formats.decoded import Decoded, Decoder
+from kohort.spark.formats.json import JsonDecoder
+from kohort.spark.formats.options import Format, Formats
+from kohort.spark.formats.types import parse_schema
+
+pc: Any = pyarrow.compute
+_BESIDE: Final = {
+    "_rescued": pa.string(), "_error": pa.string(), "_raw_key": pa.binary(),
+    "_raw_value": pa.binary(),
+}  # fmt: skip
+
+
+def decoder_of(format_: Format, type_: pa.DataType | None = None) -> Decoder:
+    """The decoder of a format.
+
+    Args:
+        type_: what to decode into; by default what the format's schema says.
+
+    Raises ConfigError when the schema is none, or its types cannot be decoded into.
+    """
+    if type_ is None:
+        type_ = parse_schema(format_.schema)
+    return JsonDecoder(type_, format_.evolution)
+
+
+class Typed:
+    """Decodes the keys and values of record batches.
+
+    Args:
+        formats: what the options ask for.
+        types: what `value` and `key` become, by name; by default what their schemas say.
+    """
+
+    def __init__(self, formats: Formats, types: Mapping[str, pa.DataType] | None = None) -> None:
+        self._formats = formats
+        self._decoders = {
+            f.part: decoder_of(f, (types or {}).get(f.part))
+            for f in (formats.key, formats.value)
+            if f is not None
+        }
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The columns that are decoded."""
+        return tuple(self._decoders)
+
+    @property
+    def types(self) -> dict[str, pa.DataType]:
+        """The types of the columns that differ from the connector's, or that it does not have."""
+        types = {part: decoder.type for part, decoder in self._decoders.items()}
+        return types | {name: _BESIDE[name] for name in self._formats.columns}
+
+    def columns(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+        """The columns of `types` for a batch with columns topic, partition, offset, key and value.
+
+        Raises DeserializationError with mode=FAILFAST, naming the first record that fails.
+        """
+        parts = {p: d.decode(batch.column(p)) for p, d in self._decoders.items()}
+        columns = {part: decoded.values for part, decoded in parts.items()}
+        if not self._formats.permissive:
+            _check(batch, parts)
+        count = len(batch)
+        for name in self._formats.columns:
+            if name == "_error":
+                columns[name] = _texts(count, {p: d.errors for p, d in parts.items()})
+            elif name == "_rescued":
+                columns[name] = _texts(count, {p: d.rescued for p, d in parts.items()})
+            else:
+                part = name.removeprefix("_raw_")
+                columns[name] = _raw(batch.column(part), parts[part].errors)
+        return columns
+
+
+def _check(batch: pa.RecordBatch, parts: Mapping[str, Decoded]) -> None:
+    for part, decoded in parts.items():
+        if decoded.errors is None:
+            continue
+        row = pc.indices_nonzero(decoded.errors.is_valid())[0].as_py()
+        topic, partition, offset = (batch.column(c)[row] for c in ("topic", "partition", "offset"))
+        raise DeserializationError(
+            f"{topic}/{partition}: the {part} of record {offset} does not decode: "
+            f"{decoded.errors[row]}. With mode=PERMISSIVE it is a row with the column _error"
+        )
+
+
+def _texts(count: int, texts: Mapping[str, pa.Array | None]) -> pa.Array:
+    """The texts of both parts in one column; of two parts each says which it is."""
+    present = {part: text for part, text in texts.items() if text is not None}
+    if not present:
+        return pa.nulls(count, pa.string())
+    if len(texts) == 1:
+        return next(iter(present.values()))
+    named = [pc.binary_join_element_wise(f"{part}: ", text, "") for part, text in present.items()]
+    joined = pc.binary_join_element_wise(*named, "; ")  # null where one of them is
+    return pc.coalesce(joined, *named)
+
+
+def _raw(column: pa.Array, errors: pa.Array | None) -> pa.Array:
+    """The bytes where there is an error, null elsewhere."""
+    if errors is None:
+        return pa.nulls(len(column), pa.binary())
+    return pc.if_else(errors.is_valid(), column, pa.scalar(None, pa.binary()))

@@ -1,0 +1,75 @@
+"""`format("kohort")` with valueFormat on a real Spark session and a real broker (spec 6.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.patience import PATIENCE_S
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from kohort.testing import Cluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+SCHEMA = (
+    "id BIGINT, city STRING, at TIMESTAMP, total DECIMAL(10,2), tags ARRAY<STRING>, "
+    "deep STRUCT<x: INT>"
+)
+
+
+def test_json_is_typed_columns(
+    spark: SparkSession, cluster: Cluster, topic: Callable[..., str], produce: Callable[..., None]
+) -> None:
+    """As `from_json` gives them, and the record that does not decode is a row with its bytes."""
+    name = topic(1)
+    good = (
+        b'{"id": 1, "city": "A", "at": "2026-01-02T03:04:05Z", "total": 1.5, "tags": ["x", null]}',
+        b'{"id": 2, "deep": {"x": 7}}',
+    )
+    produce(name, (0, b"k", good[0]), (0, None, b"bad"), (0, None, None), (0, None, good[1]))
+    reader = spark.read.format("kohort").options(
+        **{"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": name}
+    )
+    plain = reader.load().selectExpr(f"from_json(CAST(value AS STRING), '{SCHEMA}') AS value")
+    typed = reader.options(valueFormat="json", valueSchema=SCHEMA).load()
+    assert typed.schema["value"].dataType == plain.schema["value"].dataType
+    assert typed.columns[-2:] == ["_error", "_raw_value"]
+    rows = typed.orderBy("offset").collect()
+    expected = plain.collect()
+    assert [rows[0].value, rows[3].value] == [expected[0].value, expected[3].value]
+    assert (rows[1].value, rows[1]._raw_value) == (None, bytearray(b"bad"))
+    assert rows[1]._error.startswith("not JSON")
+    assert (rows[2].value, rows[2]._error, rows[2]._raw_value) == (None, None, None)
+    assert bytes(rows[0].key) == b"k"
+    with pytest.raises(Exception, match=f"{name}/0: the value of record 1 does not decode"):
+        reader.option("mode", "FAILFAST").load().collect()
+
+
+def test_a_stream_of_typed_values_aggregates(
+    spark: SparkSession, cluster: Cluster, topic: Callable[..., str],
+    produce: Callable[..., None], tmp_path: Path,
+) -> None:  # fmt: skip
+    name = topic(2)
+    produce(name, *((n % 2, None, b'{"id": %d, "city": "c%d"}' % (n, n % 3)) for n in range(30)))
+    sums: dict[str, Any] = {}
+    query = (
+        spark.readStream.format("kohort")
+        .options(**{"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": name})
+        .options(startingOffsets="earliest", valueFormat="json", valueSchema=SCHEMA)
+        .load()
+        .groupBy("value.city")
+        .sum("value.id")
+        .writeStream.outputMode("complete")
+        .foreachBatch(lambda frame, _: sums.update(frame.collect()))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(2 * PATIENCE_S)
+    assert query.exception() is None
+    assert sums == {f"c{c}": sum(range(c, 30, 3)) for c in range(3)}
