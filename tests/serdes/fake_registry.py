@@ -33,8 +33,12 @@ class Registry:
             return 404, {"error_code": 40403, "message": "Schema not found"}
         if match := re.fullmatch(r"/subjects/([^/]+)/versions", path):
             return 200, {"id": self.add(match[1], body)}
-        if match := re.fullmatch(r"/subjects/([^/]+)/versions/(\d+)", path):
-            return 200, self.schemas[self.subjects[match[1]][int(match[2]) - 1] - 1]
+        if match := re.fullmatch(r"/subjects/([^/]+)/versions/(\d+|latest)", path):
+            held = self.subjects.get(match[1], [])
+            version = len(held) if match[2] == "latest" else int(match[2])
+            if not 0 < version <= len(held):
+                return 404, {"error_code": 40402, "message": "Version not found"}
+            return 200, {**self.schemas[held[version - 1] - 1], "version": version}
         if match := re.fullmatch(r"/subjects/([^/]+)", path):
             held = self.subjects.get(match[1], [])
             for version, schema_id in enumerate(held, 1):

@@ -50,6 +50,35 @@ def test_json_is_typed_columns(
         reader.option("mode", "FAILFAST").load().collect()
 
 
+def test_avro_with_a_registry_is_typed_columns(
+    spark: SparkSession, cluster: Cluster, topic: Callable[..., str], produce: Callable[..., None]
+) -> None:
+    """Columns of the newest version; records of both versions."""
+    pytest.importorskip("kohort.spark.formats._avro")
+    from kohort.serdes import AvroSerde, SchemaRegistry
+    from tests.serdes.fake_registry import running
+
+    name = topic(1)
+    fields: list[dict[str, Any]] = [{"name": "id", "type": "long"}]
+    v1: dict[str, Any] = {"type": "record", "name": "R", "fields": fields}
+    v2 = {**v1, "fields": [*fields, {"name": "city", "type": ["null", "string"], "default": None}]}
+    with running() as registry:
+        client = SchemaRegistry(registry.url)
+        old = AvroSerde(client, v1).serialize(name, {"id": 1})
+        new = AvroSerde(client, v2).serialize(name, {"id": 2, "city": "A"})
+        produce(name, (0, None, old), (0, None, new), (0, None, b"bad"))
+        rows = (
+            spark.read.format("kohort")
+            .options(**{"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": name})
+            .options(valueFormat="avro", schemaRegistry=registry.url)
+            .load()
+            .select("value.*", "_error")
+            .collect()
+        )
+    assert [(r.id, r.city) for r in rows] == [(1, None), (2, "A"), (None, None)]
+    assert "does not begin as a schema registry's format" in rows[2]._error
+
+
 def test_a_stream_of_typed_values_aggregates(
     spark: SparkSession, cluster: Cluster, topic: Callable[..., str],
     produce: Callable[..., None], tmp_path: Path,

@@ -106,6 +106,23 @@ class SchemaRegistry:
         path = f"/subjects/{_quoted(subject)}/versions/{version}"
         return self._kept(("version", subject, version), lambda: self._schema(path))
 
+    def latest(self, subject: str) -> Schema:
+        """The newest schema of a subject; asked for anew at every call."""
+        return self._schema(f"/subjects/{_quoted(subject)}/versions/latest")
+
+    def versions(self, subject: str) -> list[int]:
+        """The versions that a subject has, oldest first; asked for anew at every call."""
+        newest = int(self._call(f"/subjects/{_quoted(subject)}/versions/latest")["version"])
+        return [v for v in range(1, newest + 1) if self._has(subject, v)]
+
+    def _has(self, subject: str, version: int) -> bool:
+        """Whether a version is there: single ones may have been deleted."""
+        try:
+            self.by_version(subject, version)
+        except SchemaRegistryError:
+            return False
+        return True
+
     def register(self, subject: str, schema: Schema) -> int:
         """The id of a schema, registered under the subject if it is new.
 

@@ -151,13 +151,14 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         raise ConfigError(
             f"minOffsetsPerTrigger={min_offsets} is more than maxOffsetsPerTrigger={max_offsets}"
         )
-    formats = parse_formats(found)
+    topics = _names(found.get("subscribe", ""))
+    formats = parse_formats(found, topics)
     range_markers = _bool(found, "rangeMarkers", False)
     if range_markers and formats.columns:
         raise ConfigError("rangeMarkers is for pipelines, which decode values themselves")
     return SourceOptions(
         client=client,
-        topics=_names(found.get("subscribe", "")),
+        topics=topics,
         pattern=pattern_of(found["subscribePattern"]) if "subscribePattern" in found else None,
         assign=_assign(found.get("assign")),
         starting=starting,

@@ -14,6 +14,7 @@ Rules (spec 6.1, 6.7):
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -51,7 +52,7 @@ from kohort.spark.offsets import Position, Range, pack
 from kohort.spark.options import LATEST, SourceOptions, parse_sink, parse_source
 from kohort.spark.planner import Planner, check_named, times_of
 from kohort.spark.sink import RecordSink, Sent
-from kohort.spark.worker import settle_down
+from kohort.spark.worker import keep_value, settle_down
 
 NAME = "kohort"
 
@@ -124,6 +125,11 @@ def typed(options: SourceOptions, schema: StructType) -> Typed | None:
     return Typed(options.formats, {f.name: f.type for f in parse_schema(schema.json())})
 
 
+def kept(typed: Typed | None) -> Typed | None:
+    """This worker's own: schemas that one task asked a registry for serve the next."""
+    return None if typed is None else keep_value(pickle.dumps(typed), lambda: typed)
+
+
 def columns(options: SourceOptions) -> tuple[str, ...]:
     """The columns that a reader gives; range markers need all of them and one more."""
     if options.range_markers:
@@ -178,7 +184,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         settle_down()
         assert isinstance(partition, Ranges), "Spark hands back what partitions() gave"
-        return read_ranges(self._options, partition.spans, columns(self._options), self._typed)
+        return read_ranges(
+            self._options, partition.spans, columns(self._options), kept(self._typed)
+        )
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: it comes one batch late, and never for the last (progress is in `latest`)."""
@@ -232,7 +240,9 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         settle_down()
         assert isinstance(partition, Ranges), "Spark hands back what partitions() gave"
-        return read_ranges(self._options, partition.spans, columns(self._options), self._typed)
+        return read_ranges(
+            self._options, partition.spans, columns(self._options), kept(self._typed)
+        )
 
 
 class BatchWriter(DataSourceArrowWriter):

@@ -76,12 +76,27 @@ def test_failfast_names_the_record() -> None:
         ({"valueFormat": "json", "valueSchema": "n INT", "mode": "DROPMALFORMED"}, "in silence"),
         ({"valueFormat": "json", "valueSchema": "n INT", "mode": "x"}, "PERMISSIVE or FAILFAST"),
         ({"valueFormat": "json", "valueSchema": "n INT", "rangeMarkers": "true"}, "pipelines"),
+        ({"valueFormat": "avro"}, "or schemaRegistry"),
+        ({"valueFormat": "avro", "schemaRegistry": "http://r", "subscribe": "a,b"}, "valueSubject"),
+        (
+            {"valueFormat": "avro", "schemaRegistry": "http://r", "schemaEvolution": "rescue"},
+            "json",
+        ),
+        ({"valueFormat": "json", "valueSchema": "n INT", "schemaEvolution": "widen"}, "for avro"),
+        ({"keySubject": "k"}, "needs keyFormat"),
+        ({"schemaRegistry": "http://r"}, "give valueFormat"),
         ({"valueFormat": "json", "valueSchema": "n INT", "columns": "_rescued"}, "_raw_value"),
     ],
 )
 def test_what_cannot_be_is_refused(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         options(**given)
+
+
+def test_the_subject_is_that_of_the_only_topic() -> None:
+    formats = options(valueFormat="avro", schemaRegistry="http://u:p@r").formats
+    assert formats.value.subject == "t-value"
+    assert "u:p" not in repr(formats)
 
 
 def test_columns_chooses_among_them() -> None:

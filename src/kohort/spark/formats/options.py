@@ -7,18 +7,21 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from kohort.config import nearest
 from kohort.errors import ConfigError
 
 OPTIONS: Final = (
-    "valueFormat", "valueSchema", "keyFormat", "keySchema", "schemaEvolution", "mode",
+    "valueFormat", "valueSchema", "valueSubject", "keyFormat", "keySchema", "keySubject",
+    "schemaRegistry", "schemaEvolution", "mode",
 )  # fmt: skip
-FORMATS: Final = ("json",)
-EVOLUTIONS: Final = ("ignore", "fail", "rescue")
+FORMATS: Final = ("json", "avro")
+EVOLUTIONS: Final = ("ignore", "fail", "rescue", "widen")
+_MEANT_FOR: Final = {"rescue": ("json",), "widen": ("avro",)}
+"""The formats that a policy is for; the others are for all."""
 PERMISSIVE: Final = "PERMISSIVE"
 FAILFAST: Final = "FAILFAST"
 
@@ -30,14 +33,18 @@ class Format:
     Args:
         part: `key` or `value`.
         name: one of `FORMATS`.
-        schema: its schema as text.
-        evolution: of what the schema does not have: `ignore`, `fail` or `rescue`.
+        schema: its schema as text; None when the registry has it.
+        evolution: of what the schema does not have: `ignore`, `fail`, `rescue` or `widen`.
+        registry: the address of the schema registry whose wire format the bytes have.
+        subject: whose schema in the registry is read when `schema` is None.
     """
 
     part: str
     name: str
-    schema: str
+    schema: str | None
     evolution: str = "ignore"
+    registry: str | None = field(default=None, repr=False)  # it may hold a password
+    subject: str | None = None
 
 
 @dataclass(frozen=True)
@@ -62,10 +69,15 @@ class Formats:
         return found
 
 
-def parse_formats(found: Mapping[str, str]) -> Formats:
-    """The formats among the source's options. Raises ConfigError."""
-    evolution = _one_of(found, "schemaEvolution", EVOLUTIONS)
-    value, key = (_part(found, part, evolution) for part in ("value", "key"))
+def parse_formats(found: Mapping[str, str], topics: Sequence[str] = ()) -> Formats:
+    """The formats among the source's options.
+
+    Args:
+        topics: what is read; the subject of a schema is by default that of the only one.
+
+    Raises ConfigError.
+    """
+    value, key = (_part(found, part, topics) for part in ("value", "key"))
     mode = found.get("mode", PERMISSIVE).upper()
     if mode == "DROPMALFORMED":
         raise ConfigError(
@@ -74,22 +86,50 @@ def parse_formats(found: Mapping[str, str]) -> Formats:
         )
     if mode not in (PERMISSIVE, FAILFAST):
         raise ConfigError(f"mode={found['mode']!r}: {PERMISSIVE} or {FAILFAST}")
-    for name in ("mode", "schemaEvolution"):
+    for name in ("mode", "schemaEvolution", "schemaRegistry"):
         if name in found and not (value or key):
             raise ConfigError(f"{name} says how values are decoded; give valueFormat or keyFormat")
     return Formats(value, key, mode == PERMISSIVE)
 
 
-def _part(found: Mapping[str, str], part: str, evolution: str) -> Format | None:
-    name, schema = found.get(f"{part}Format"), found.get(f"{part}Schema")
-    if name is None:
-        if schema is not None:
-            raise ConfigError(f"{part}Schema needs {part}Format ({', '.join(FORMATS)})")
+def _part(found: Mapping[str, str], part: str, topics: Sequence[str]) -> Format | None:
+    schema, registry = found.get(f"{part}Schema"), found.get("schemaRegistry")
+    if f"{part}Format" not in found:
+        for option in (f"{part}Schema", f"{part}Subject"):
+            if option in found:
+                raise ConfigError(f"{option} needs {part}Format ({', '.join(FORMATS)})")
         return None
     name = _one_of(found, f"{part}Format", FORMATS)
-    if schema is None:
-        raise ConfigError(f"{part}Format={name} needs {part}Schema, as DDL: id BIGINT, name STRING")
-    return Format(part, name, schema, evolution)
+    evolution = _evolution(found, name, registry)
+    if name == "json":
+        registry = None
+    subject = found.get(f"{part}Subject")
+    if registry is not None and subject is None and len(topics) == 1:
+        subject = f"{topics[0]}-{part}"
+    if schema is None and registry is None:
+        what = "as DDL: id BIGINT, name STRING" if name == "json" else "or schemaRegistry"
+        raise ConfigError(f"{part}Format={name} needs {part}Schema, {what}")
+    if subject is None and (schema is None or evolution == "widen"):
+        raise ConfigError(
+            f"{part}Format={name}: give {part}Subject, the registry's subject whose schema is read "
+            "(by default that of the only topic), or valueSchema"
+        )
+    if schema is not None and evolution == "widen":
+        raise ConfigError(
+            f"schemaEvolution=widen reads the registry's schemas; leave {part}Schema out"
+        )
+    return Format(part, name, schema, evolution, registry, subject)
+
+
+def _evolution(found: Mapping[str, str], name: str, registry: str | None) -> str:
+    evolution = _one_of(found, "schemaEvolution", EVOLUTIONS)
+    if name not in _MEANT_FOR.get(evolution, (name,)):
+        raise ConfigError(
+            f"schemaEvolution={evolution} is for {', '.join(_MEANT_FOR[evolution])}, not for {name}"
+        )
+    if evolution == "widen" and registry is None:
+        raise ConfigError("schemaEvolution=widen needs schemaRegistry")
+    return evolution
 
 
 def _one_of(found: Mapping[str, str], option: str, known: tuple[str, ...]) -> str:

@@ -17,10 +17,14 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute
 
-from kohort.errors import DeserializationError
+from kohort.errors import ConfigError, DeserializationError
+from kohort.serdes.registry import SchemaRegistry
+from kohort.spark.formats.avro import AvroDecoder, written_as
+from kohort.spark.formats.avro_plan import AvroSchema, is_avro, merged
 from kohort.spark.formats.decoded import Decoded, Decoder
 from kohort.spark.formats.json import JsonDecoder
 from kohort.spark.formats.options import Format, Formats
+from kohort.spark.formats.patience import PatientRegistry
 from kohort.spark.formats.types import parse_schema
 
 pc: Any = pyarrow.compute
@@ -34,13 +38,42 @@ def decoder_of(format_: Format, type_: pa.DataType | None = None) -> Decoder:
     """The decoder of a format.
 
     Args:
-        type_: what to decode into; by default what the format's schema says.
+        type_: what to decode into; by default what the format's schema says, for which a schema
+            registry may be asked.
 
-    Raises ConfigError when the schema is none, or its types cannot be decoded into.
+    Raises:
+        ConfigError: the schema is none, or its types cannot be decoded into.
+        ConnectionFailedError: the schema registry does not answer.
     """
-    if type_ is None:
-        type_ = parse_schema(format_.schema)
-    return JsonDecoder(type_, format_.evolution)
+    if format_.name == "json":
+        type_ = type_ or parse_schema(format_.schema or "")
+        return JsonDecoder(type_, format_.evolution)
+    registry = None if format_.registry is None else PatientRegistry(format_.registry)
+    return AvroDecoder(
+        type_ or _avro_type(format_, registry),
+        schema=format_.schema if registry is None else None,
+        registry=registry,
+        strict=format_.evolution == "fail",
+    )
+
+
+def _avro_type(format_: Format, registry: SchemaRegistry | None) -> pa.DataType:
+    if format_.schema is not None:
+        if is_avro(format_.schema):
+            return AvroSchema(format_.schema).type()
+        if registry is None:
+            raise ConfigError(
+                f"{format_.part}Schema must be the Avro schema (JSON) by which each {format_.part} "
+                "was written; DDL needs schemaRegistry beside it"
+            )
+        return parse_schema(format_.schema)
+    assert registry is not None, "the options refuse neither"
+    assert format_.subject is not None, "the options refuse it"
+    if format_.evolution != "widen":
+        return written_as(registry, registry.latest(format_.subject)).type()
+    versions = registry.versions(format_.subject)
+    every = [registry.by_version(format_.subject, version) for version in versions]
+    return merged([written_as(registry, each).type() for each in reversed(every)])
 
 
 class Typed:

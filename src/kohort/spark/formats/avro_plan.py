@@ -1,0 +1,397 @@
+"""Avro schemas: the Arrow type that they are read as, and the plan by which their bytes are read.
+
+Rules (spec 6.6):
+- Types are those of Spark's `from_avro`: a union with null is a column that may be null, of int and
+  long a BIGINT, any other a struct of `member0`, `member1`, ...; an enum is a STRING.
+- Columns and the writer's fields meet by name. A column that the writer lacks is null; a field that
+  there is no column for is read over. Numbers are widened as Avro widens them, never narrowed.
+- A plan is nested tuples `(op, column, argument, below, absent)`; `_avro.pyx` reads values by it.
+"""
+
+# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyright: basic
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from kohort.errors import ConfigError, DeserializationError
+from kohort.spark.formats.types import TIMESTAMP, list_of
+
+STRUCT, LIST, BOOL, I32, I64, F32, F64, BIN, DEC = range(9)
+(
+    OP_NULL, OP_BOOL, OP_INT, OP_LONG, OP_FLOAT, OP_DOUBLE, OP_BYTES, OP_STRING, OP_FIXED, OP_ENUM,
+    OP_ARRAY, OP_MAP, OP_UNION, OP_RECORD, OP_DECIMAL, OP_MEMBERS,
+) = range(16)  # fmt: skip
+_DEPTH_MAX: Final = 50
+_PLAIN: Final = {
+    "null": pa.string(), "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(),
+    "float": pa.float32(), "double": pa.float64(), "bytes": pa.binary(), "string": pa.string(),
+}  # fmt: skip
+_LOGICAL: Final = {
+    ("int", "date"): pa.date32(),
+    ("long", "timestamp-millis"): TIMESTAMP, ("long", "timestamp-micros"): TIMESTAMP,
+    ("long", "local-timestamp-millis"): pa.timestamp("us"),
+    ("long", "local-timestamp-micros"): pa.timestamp("us"),
+}  # fmt: skip
+_OPS: Final = {
+    "null": OP_NULL, "boolean": OP_BOOL, "int": OP_INT, "long": OP_LONG, "float": OP_FLOAT,
+    "double": OP_DOUBLE, "bytes": OP_BYTES, "string": OP_STRING,
+}  # fmt: skip
+_WIDENED: Final = {  # what the writer's number may become, by Avro's rules
+    "int": (pa.int32(), pa.int64(), pa.float32(), pa.float64()),
+    "long": (pa.int64(), pa.float32(), pa.float64()),
+    "float": (pa.float32(), pa.float64()),
+    "double": (pa.float64(),),
+}
+Plan = tuple[int, int, int, tuple[Any, ...], tuple[int, ...]]
+
+
+class AvroSchema:
+    """An Avro schema with its names resolved.
+
+    Args:
+        text: the schema's JSON.
+        below: the JSON of the schemas that it refers to, each before those that use it.
+
+    Raises ConfigError when it is none.
+    """
+
+    def __init__(self, text: str, below: Sequence[str] = ()) -> None:
+        self._named: dict[str, Any] = {}
+        try:
+            for each in below:
+                self._named_in(json.loads(each), "")
+            self.root = self._named_in(json.loads(text), "")
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise ConfigError(f"this is no Avro schema ({error}): {text[:200]}") from error
+
+    def _named_in(self, node: Any, space: str) -> Any:
+        """The schema with every name that it defines kept under its full name."""
+        if isinstance(node, str):
+            if node in _PLAIN:
+                return {"type": node}
+            inside = f"{space}.{node}"
+            full = inside if "." not in node and inside in self._named else node
+            if full not in self._named:
+                raise ValueError(f"there is no type {node!r}")
+            return {"type": "named", "name": full}
+        if isinstance(node, list):
+            return {"type": "union", "members": [self._named_in(each, space) for each in node]}
+        kind = node["type"]
+        if isinstance(kind, (dict, list)):
+            return self._named_in(kind, space)
+        if kind in ("record", "error", "enum", "fixed"):
+            return self._definition(node, space)
+        if kind == "array":
+            return {"type": "array", "items": self._named_in(node["items"], space)}
+        if kind == "map":
+            return {"type": "map", "values": self._named_in(node["values"], space)}
+        return dict(node) if kind in _PLAIN else self._named_in(kind, space)
+
+    def _definition(self, node: dict[str, Any], space: str) -> Any:
+        name = node["name"]
+        space = name.rpartition(".")[0] or node.get("namespace", space)
+        full = name if "." in name or not space else f"{space}.{name}"
+        found = dict(node)
+        self._named[full] = found
+        if node["type"] in ("record", "error"):
+            found["type"] = "record"
+            found["fields"] = [
+                {"name": str(f["name"]), "schema": self._named_in(f["type"], space)}
+                for f in node["fields"]
+            ]
+        return found
+
+    def resolved(self, node: Any) -> Any:
+        """The definition of a name; any other schema itself."""
+        return self._named[node["name"]] if node["type"] == "named" else node
+
+    def type(self) -> pa.DataType:
+        """What its values are read as. Raises ConfigError when that is no struct."""
+        found = self._type(self.root, 0)
+        if not pa.types.is_struct(found):
+            raise ConfigError(f"the Avro schema must be a record, not {self.root['type']}")
+        return found
+
+    def _type(self, node: Any, depth: int) -> pa.DataType:
+        node = self.resolved(node)
+        if depth > _DEPTH_MAX:
+            raise ConfigError("the Avro schema refers to itself, which no column can hold")
+        kind = node["type"]
+        if kind == "record":
+            return pa.struct(
+                [pa.field(f["name"], self._type(f["schema"], depth + 1)) for f in node["fields"]]
+            )
+        if kind == "array":
+            return list_of(self._type(node["items"], depth + 1))
+        if kind == "map":
+            return pa.map_(pa.string(), self._type(node["values"], depth + 1))
+        if kind == "union":
+            return self._union_type(node, depth)
+        if kind == "enum":
+            return pa.string()
+        if node.get("logicalType") == "decimal" and int(node["precision"]) <= 38:
+            return pa.decimal128(int(node["precision"]), int(node.get("scale", 0)))
+        if kind == "fixed":
+            return pa.binary()
+        if kind == "null":
+            return pa.string()  # Spark takes no column of nothing from a Python source
+        return _LOGICAL.get((kind, node.get("logicalType", "")), _PLAIN[kind])
+
+    def _union_type(self, node: Any, depth: int) -> pa.DataType:
+        members = [each for each in node["members"] if each["type"] != "null"]
+        if len(members) == 1:
+            return self._type(members[0], depth)
+        kinds = {self.resolved(m)["type"] for m in members}
+        if kinds == {"int", "long"}:
+            return pa.int64()
+        if kinds == {"float", "double"}:
+            return pa.float64()
+        return pa.struct(
+            [pa.field(f"member{n}", self._type(m, depth + 1)) for n, m in enumerate(members)]
+        )
+
+
+def is_avro(text: str) -> bool:
+    """Whether a schema's text is Avro's JSON, and neither DDL nor the JSON of a Spark schema."""
+    try:
+        node = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(node, list) or (isinstance(node, dict) and node.get("type") != "struct")
+
+
+def layout(type_: pa.DataType) -> list[tuple[int, tuple[int, ...]]]:
+    """The columns below a type, each before those below it: its kind, and their numbers."""
+    found: list[tuple[int, tuple[int, ...]]] = []
+    _lay(type_, found)
+    return found
+
+
+def children(type_: pa.DataType) -> list[pa.DataType]:
+    """The types directly below a type, in the order of `layout`."""
+    if pa.types.is_struct(type_):
+        return [field.type for field in type_]
+    if pa.types.is_list(type_):
+        return [type_.value_type]
+    return [type_.key_type, type_.item_type] if pa.types.is_map(type_) else []
+
+
+def _lay(type_: pa.DataType, found: list[tuple[int, tuple[int, ...]]]) -> int:
+    number = len(found)
+    found.append((0, ()))
+    found[number] = (_kind(type_), tuple(_lay(below, found) for below in children(type_)))
+    return number
+
+
+def _kind(type_: pa.DataType) -> int:
+    tests = pa.types
+    if tests.is_struct(type_):
+        return STRUCT
+    if tests.is_list(type_) or tests.is_map(type_):
+        return LIST
+    kinds = {
+        pa.bool_(): BOOL, pa.int32(): I32, pa.date32(): I32, pa.int64(): I64, TIMESTAMP: I64,
+        pa.timestamp("us"): I64, pa.float32(): F32, pa.float64(): F64, pa.string(): BIN,
+        pa.binary(): BIN,
+    }  # fmt: skip
+    if type_ in kinds:
+        return kinds[type_]
+    if tests.is_decimal128(type_):
+        return DEC
+    raise ConfigError(f"Avro is not read into {type_}")
+
+
+def plan_of(schema: AvroSchema, type_: pa.DataType, strict: bool = False) -> Plan:
+    """The plan by which values of a writer's schema are read into a type.
+
+    Args:
+        strict: refuse a field that the type does not have.
+
+    Raises DeserializationError when the two do not go together, and names the field.
+    """
+    return _Planner(schema, layout(type_), strict).plan(schema.root, type_, 0, "the value")
+
+
+class _Planner:
+    """Builds one plan; columns are numbered as in the layout."""
+
+    def __init__(
+        self, schema: AvroSchema, columns: Sequence[tuple[int, tuple[int, ...]]], strict: bool
+    ) -> None:
+        self._schema, self._columns, self._strict = schema, columns, strict
+        self._depth = 0
+
+    def plan(self, node: Any, type_: pa.DataType | None, column: int, at: str) -> Plan:
+        """The plan of a node; without a type its values are read over."""
+        node = self._schema.resolved(node)
+        self._depth += 1
+        if self._depth > _DEPTH_MAX:
+            raise DeserializationError(f"{at}: its schema refers to itself")
+        try:
+            return self._plan(node, type_, column, at)
+        finally:
+            self._depth -= 1
+
+    def _plan(self, node: Any, type_: pa.DataType | None, column: int, at: str) -> Plan:
+        kind = node["type"]
+        if kind == "record":
+            return self._record(node, type_, column, at)
+        if kind == "union":
+            return self._union(node, type_, column, at)
+        if kind in ("array", "map"):
+            return self._blocks(node, type_, column, at)
+        if kind == "enum":
+            self._check(type_, (pa.string(),), kind, at)
+            return (OP_ENUM, column, 0, tuple(str(s).encode() for s in node["symbols"]), ())
+        if kind in ("bytes", "fixed"):
+            return self._bytes(node, type_, column, at)
+        return self._plain(node, type_, column, at)
+
+    def _record(self, node: Any, type_: pa.DataType | None, column: int, at: str) -> Plan:
+        if type_ is not None and not pa.types.is_struct(type_):
+            raise self._misfit(type_, "record", at)
+        names = [] if type_ is None else type_.names
+        below: list[Plan] = []
+        for field in node["fields"]:
+            name = field["name"]
+            if name in names:
+                index = names.index(name)
+                inner, number = type_.field(index).type, self._columns[column][1][index]
+            elif self._strict and type_ is not None:
+                raise DeserializationError(f"field {name} of {at} is not in the schema")
+            else:
+                inner, number = None, -1
+            below.append(self.plan(field["schema"], inner, number, f"field {name}"))
+        written = {field["name"] for field in node["fields"]}
+        absent = [self._columns[column][1][n] for n, x in enumerate(names) if x not in written]
+        return (OP_RECORD, column, 0, tuple(below), tuple(absent))
+
+    def _union(self, node: Any, type_: pa.DataType | None, column: int, at: str) -> Plan:
+        members: list[Any] = node["members"]
+        others = [m for m in members if m["type"] != "null"]
+        as_struct = (
+            type_ is not None and pa.types.is_struct(type_)
+            and type_.names == [f"member{n}" for n in range(len(others))]
+        )  # fmt: skip
+        below: list[Plan] = []
+        for member in members:
+            if as_struct and member["type"] != "null":
+                index = others.index(member)
+                inner, number = type_.field(index).type, self._columns[column][1][index]
+            else:
+                inner, number = type_, column
+            below.append(self.plan(member, inner, number, at))
+        return (OP_MEMBERS if as_struct else OP_UNION, column, 0, tuple(below), ())
+
+    def _blocks(self, node: Any, type_: pa.DataType | None, column: int, at: str) -> Plan:
+        is_map = node["type"] == "map"
+        if type_ is not None and not (pa.types.is_map if is_map else pa.types.is_list)(type_):
+            raise self._misfit(type_, node["type"], at)
+        types = [None, None] if type_ is None else children(type_)
+        numbers = (-1, -1) if type_ is None else self._columns[column][1]
+        item = self.plan(node["values" if is_map else "items"], types[-1], numbers[-1], at)
+        if not is_map:
+            return (OP_ARRAY, column, 0, (item,), ())
+        key = self.plan({"type": "string"}, types[0], numbers[0], at)
+        return (OP_MAP, column, 0, (item, key), ())
+
+    def _bytes(self, node: Any, type_: pa.DataType | None, column: int, at: str) -> Plan:
+        size = int(node["size"]) if node["type"] == "fixed" else -1
+        if type_ is not None and pa.types.is_decimal(type_):
+            written = (node.get("logicalType"), int(node.get("scale", 0)))
+            if written != ("decimal", type_.scale) or int(node["precision"]) > type_.precision:
+                raise self._misfit(type_, "decimal", at)
+            return (OP_DECIMAL, column, size, (), ())
+        text = type_ is not None and pa.types.is_string(type_)
+        self._check(type_, (pa.binary(), pa.string()), node["type"], at)
+        if size >= 0:
+            self._check(type_, (pa.binary(),), "fixed", at)
+            return (OP_FIXED, column, size, (), ())
+        return (OP_STRING if text else OP_BYTES, column, -1, (), ())
+
+    def _plain(self, node: Any, type_: pa.DataType | None, column: int, at: str) -> Plan:
+        kind = node["type"]
+        logical = _LOGICAL.get((kind, node.get("logicalType", "")))
+        allowed = _WIDENED.get(kind, (_PLAIN[kind],))
+        if kind == "string":
+            allowed = (pa.string(), pa.binary())
+        if kind == "null":
+            return (OP_NULL, column, 0, (), ())
+        self._check(type_, allowed if logical is None else (logical, *allowed), kind, at)
+        factor = 1
+        if kind in ("int", "long"):
+            millis = str(node.get("logicalType", "")).endswith("timestamp-millis")
+            factor = 1_000 if millis and type_ == logical else 1
+        return (_OPS[kind], column, -1 if kind == "string" else factor, (), ())
+
+    def _check(
+        self, type_: pa.DataType | None, allowed: Iterable[pa.DataType], kind: str, at: str
+    ) -> None:
+        if type_ is not None and type_ not in allowed:
+            raise self._misfit(type_, kind, at)
+
+    def _misfit(self, type_: pa.DataType, kind: str, at: str) -> DeserializationError:
+        return DeserializationError(f"{at} was written as {kind}, which is not read as {type_}")
+
+
+def arrow(type_: pa.DataType, taken: Sequence[tuple[Any, ...]]) -> pa.Array:
+    """The array of a type from the buffers of its columns, as `Columns.take` gives them."""
+    array, _ = _array(type_, taken, 0)
+    return array
+
+
+def _array(type_: pa.DataType, taken: Sequence[tuple[Any, ...]], at: int) -> tuple[pa.Array, int]:
+    rows, nulls, valid, offsets, data = taken[at]
+    below: list[pa.Array] = []
+    after = at + 1
+    for inner in children(type_):
+        array, after = _array(inner, taken, after)
+        below.append(array)
+    if pa.types.is_map(type_):
+        pairs = pa.StructArray.from_arrays(below, fields=[type_.key_field, type_.item_field])
+        below = [pairs]
+    buffers = [valid, offsets, data] if data is not None and offsets is not None else [valid]
+    if offsets is None and data is not None:
+        buffers = [valid, data]
+    elif data is None and offsets is not None:
+        buffers = [valid, offsets]
+    made = [None if b is None else pa.py_buffer(b) for b in buffers]
+    return pa.Array.from_buffers(type_, rows, made, nulls, children=below or None), after
+
+
+def merged(types: Sequence[pa.DataType]) -> pa.DataType:
+    """One struct with the columns of all, numbers as wide as the widest (`widen`).
+
+    Raises ConfigError for a column whose types do not go together.
+    """
+    found = types[0]
+    for other in types[1:]:
+        found = _merged(found, other, "")
+    return found
+
+
+def _merged(one: pa.DataType, other: pa.DataType, at: str) -> pa.DataType:
+    if one == other:
+        return one
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        fields: Mapping[str, pa.DataType] = {f.name: f.type for f in one}
+        fields = fields | {
+            f.name: _merged(fields.get(f.name, f.type), f.type, f"{at}{f.name}.") for f in other
+        }
+        return pa.struct([pa.field(name, type_) for name, type_ in fields.items()])
+    if pa.types.is_list(one) and pa.types.is_list(other):
+        return list_of(_merged(one.value_type, other.value_type, at))
+    for kind in ("double", "float", "long", "int"):  # the widest first
+        widest = _WIDENED[kind][0]
+        narrower = [t for k, allowed in _WIDENED.items() if widest in allowed for t in [_PLAIN[k]]]
+        if widest in (one, other) and one in narrower and other in narrower:
+            return widest
+    raise ConfigError(
+        f"column {at.rstrip('.')} is {one} in one version of its schema and {other} in another; "
+        "give valueSchema"
+    )

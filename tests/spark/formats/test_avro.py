@@ -1,0 +1,274 @@
+"""Avro values as Arrow columns (spec 6.5, 6.6), by `fastavro`, which writes and reads them, too."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import struct
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kohort.errors import ConfigError, ConnectionFailedError
+from tests.serdes.fake_registry import Registry, running
+
+pa = pytest.importorskip("pyarrow")
+fastavro = pytest.importorskip("fastavro")
+pytest.importorskip("kohort.spark.formats._avro")
+
+EVERYTHING = {
+    "type": "record", "name": "Everything", "namespace": "a.b", "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "text", "type": "string"},
+        {"name": "real", "type": "double"},
+        {"name": "single", "type": "float"},
+        {"name": "ok", "type": "boolean"},
+        {"name": "maybe", "type": ["null", "string"], "default": None},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "micros", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "colour", "type": {"type": "enum", "name": "Colour", "symbols": ["RED", "BLUE"]}},
+        {"name": "code", "type": {"type": "fixed", "name": "Code", "size": 3}},
+        {"name": "raw", "type": "bytes"},
+        {"name": "numbers", "type": {"type": "array", "items": ["null", "int"]}},
+        {"name": "counts", "type": {"type": "map", "values": "long"}},
+        {"name": "either", "type": ["null", "int", "string"]},
+        {"name": "wide", "type": ["int", "long"]},
+        {"name": "money",
+         "type": {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}},
+        {"name": "deep", "type": ["null", {
+            "type": "record", "name": "Deep", "fields": [
+                {"name": "x", "type": "int"}, {"name": "again", "type": "Colour"},
+                {"name": "items", "type": {"type": "array", "items": {
+                    "type": "record", "name": "Item", "fields": [{"name": "n", "type": "string"}]
+                }}},
+            ]}]},
+    ]}  # fmt: skip
+DDL = (
+    "STRUCT<`id`: BIGINT, `text`: STRING, `real`: DOUBLE, `single`: FLOAT, `ok`: BOOLEAN, "
+    "`maybe`: STRING, `at`: TIMESTAMP, `micros`: TIMESTAMP, `day`: DATE, `colour`: STRING, "
+    "`code`: BINARY, `raw`: BINARY, `numbers`: ARRAY<INT>, `counts`: MAP<STRING, BIGINT>, "
+    "`either`: STRUCT<`member0`: INT, `member1`: STRING>, `wide`: BIGINT, `money`: DECIMAL(10,2), "
+    "`deep`: STRUCT<`x`: INT, `again`: STRING, `items`: ARRAY<STRUCT<`n`: STRING>>>>"
+)
+TIMES = st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1)).map(  # noqa: DTZ001
+    lambda at: at.replace(tzinfo=UTC, microsecond=at.microsecond // 1000 * 1000)
+)
+VALUES = st.fixed_dictionaries({
+    "id": st.integers(-(2**63), 2**63 - 1), "text": st.text(max_size=5),
+    "real": st.floats(width=64),
+    "single": st.floats(width=32), "ok": st.booleans(), "maybe": st.none() | st.text(max_size=5),
+    "at": TIMES, "micros": TIMES, "day": st.dates(date(1900, 1, 1), date(2200, 1, 1)),
+    "colour": st.sampled_from(["RED", "BLUE"]), "code": st.binary(min_size=3, max_size=3),
+    "raw": st.binary(max_size=5),
+    "numbers": st.lists(st.none() | st.integers(-(2**31), 2**31 - 1), max_size=3),
+    "counts": st.dictionaries(st.text(max_size=3), st.integers(0, 9), max_size=2),
+    "either": st.none() | st.integers(0, 9) | st.text(max_size=3), "wide": st.integers(0, 2**40),
+    "money": st.integers(-(10**9), 10**9).map(lambda cents: Decimal(cents) / 100),
+    "deep": st.none() | st.fixed_dictionaries({
+        "x": st.integers(0, 9), "again": st.sampled_from(["RED", "BLUE"]),
+        "items": st.lists(st.fixed_dictionaries({"n": st.text(max_size=3)}), max_size=2),
+    }),
+})  # fmt: skip
+
+
+def written(schema: Any, value: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
+    return out.getvalue()
+
+
+def decoder(schema: Any, **format_: Any) -> Any:
+    from kohort.spark.formats import Format, decoder_of
+
+    return decoder_of(Format("value", "avro", schema and json.dumps(schema), **format_))
+
+
+def record(*fields: tuple[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "record", "name": "R", "fields": [{"name": n, "type": t} for n, t in fields],
+    }  # fmt: skip
+
+
+def as_arrow(value: dict[str, Any]) -> dict[str, Any]:
+    """What `to_pylist` shows of a value."""
+    either = value["either"]
+    members = either if either is None else {
+        "member0": either if isinstance(either, int) else None,
+        "member1": either if isinstance(either, str) else None,
+    }  # fmt: skip
+    return {**value, "counts": list(value["counts"].items()), "either": members}
+
+
+@settings(max_examples=60)
+@given(st.lists(st.none() | st.binary(max_size=8) | VALUES, max_size=5))
+def test_values_are_what_fastavro_wrote(values: list[Any]) -> None:
+    """Every type; a tombstone is null, and bytes that do not decode leave no trace."""
+    from kohort.spark.formats import ddl_of
+
+    reading = decoder(EVERYTHING)
+    assert ddl_of(reading.type) == DDL
+    data = [written(EVERYTHING, v) if isinstance(v, dict) else v for v in values]
+    decoded = reading.decode(pa.array(data, pa.binary()))
+    decoded.values.validate(full=True)
+    assert repr(decoded.values.to_pylist()) == repr(
+        pa.array([as_arrow(v) if isinstance(v, dict) else None for v in values], reading.type)
+        .to_pylist()
+    )  # fmt: skip
+    errors = [None] * len(values) if decoded.errors is None else decoded.errors.to_pylist()
+    assert [e is not None for e in errors] == [isinstance(v, bytes) for v in values]
+
+
+@settings(max_examples=60)
+@given(VALUES, st.data())
+def test_a_broken_value_never_touches_its_neighbours(value: Any, data: Any) -> None:
+    whole = written(EVERYTHING, value)
+    cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
+    flipped = bytearray(whole)
+    flipped[data.draw(st.integers(0, len(whole) - 1))] ^= data.draw(st.integers(1, 255))
+    column = pa.array([whole, cut, bytes(flipped), whole + b"\0", whole], pa.binary())
+    decoded = decoder(EVERYTHING).decode(column)
+    decoded.values.validate(full=True)
+    first, _, _, longer, last = (repr(row) for row in decoded.values.to_pylist())
+    assert first == last != "None"
+    assert longer == "None"
+    assert decoded.errors[1].as_py() == "it is cut off"
+    assert decoded.errors[3].as_py() == "bytes are left over"
+
+
+@pytest.mark.parametrize(
+    ("schema", "data", "reason"),
+    [
+        (record(("n", "int")), b"\x80\x80\x80\x80\x10", "more than 32 bits"),
+        (record(("n", "long")), b"\xff" * 11, "longer than ten bytes"),
+        (record(("n", "boolean")), b"\x02", "neither 0 nor 1"),
+        (record(("n", "string")), b"\x02\xff", "not UTF-8"),
+        (record(("n", "string")), b"\x06\xed\xa0\x80", "not UTF-8"),
+        (record(("n", "string")), b"\x04\xc0\x80", "not UTF-8"),
+        (record(("n", "bytes")), b"\x01", "cut off"),
+        (record(("n", ["null", "int"])), b"\x04", "no such branch"),
+        (record(("n", {"type": "array", "items": "null"})), b"\xfe\xff\xff\xff\x0f", "longer than"),
+        (record(("n", {"type": "array", "items": "int"})), b"\xff" * 9 + b"\x01\0", "longer than"),
+        (record(("n", {"type": "enum", "name": "E", "symbols": ["A"]})), b"\x02", "no such symbol"),
+    ],
+)
+def test_hostile_bytes_are_the_records_error(schema: Any, data: bytes, reason: str) -> None:
+    decoded = decoder(schema).decode(pa.array([data], pa.binary()))
+    assert decoded.values.to_pylist() == [None]
+    assert reason in decoded.errors[0].as_py()
+
+
+def framed(schema_id: int, schema: Any, value: Any) -> bytes:
+    return struct.pack(">bI", 0, schema_id) + written(schema, value)
+
+
+V1 = record(("id", "int"), ("old", "string"))
+V2 = record(("new", ["null", "double"]), ("id", "long"))
+
+
+def registered(registry: Registry, *schemas: Any) -> list[int]:
+    return [registry.add("t-value", {"schema": json.dumps(s)}) for s in schemas]
+
+
+def test_each_value_is_read_by_the_schema_that_it_was_written_with() -> None:
+    """Evolution: columns are the newest version's; each schema is asked for once."""
+    with running() as registry:
+        one, two = registered(registry, V1, V2)
+        reading = decoder(None, registry=registry.url, subject="t-value")
+        sent = pickle.loads(pickle.dumps(reading))
+        registry.asked.clear()
+        data = [
+            framed(two, V2, {"id": 1, "new": 0.5}), framed(one, V1, {"id": 2, "old": "x"}), None,
+            framed(two, V2, {"id": 3, "new": None}), b"\1\0\0\0\1", b"\0\0\0\0\x63..", b"\0",
+        ]  # fmt: skip
+        decoded = sent.decode(pa.array(data, pa.binary()))
+        assert decoded.values.to_pylist() == [
+            {"new": 0.5, "id": 1}, {"new": None, "id": 2}, None, {"new": None, "id": 3},
+            None, None, None,
+        ]  # fmt: skip
+        errors = decoded.errors.to_pylist()
+        assert errors[:4] == [None] * 4
+        assert "does not begin as a schema registry's" in errors[4]
+        assert "Schema not found" in errors[5]
+        sent.decode(pa.array(data[:4], pa.binary()))
+        assert registry.asked == [
+            f"GET /schemas/ids/{two}", f"GET /schemas/ids/{one}", "GET /schemas/ids/99"
+        ]  # fmt: skip
+
+
+def test_policies_of_evolution() -> None:
+    """`fail` is the record's error; `widen` has the columns of every version."""
+    with running() as registry:
+        one, two = registered(registry, V1, V2)
+        at = {"registry": registry.url, "subject": "t-value"}
+        data = pa.array(
+            [framed(one, V1, {"id": 2, "old": "x"}), framed(two, V2, {"id": 2**40, "new": 1.0})],
+            pa.binary(),
+        )
+        strict = decoder(None, evolution="fail", **at).decode(data)
+        assert strict.values.to_pylist() == [None, {"new": 1.0, "id": 2**40}]
+        assert "field old of the value is not in the schema" in strict.errors[0].as_py()
+        wide = decoder(None, evolution="widen", **at).decode(data)
+        assert wide.errors is None
+        assert wide.values.to_pylist() == [
+            {"new": None, "id": 2, "old": "x"}, {"new": 1.0, "id": 2**40, "old": None}
+        ]  # fmt: skip
+        registered(registry, record(("id", "string")))
+        with pytest.raises(ConfigError, match="column id is string in one version"):
+            decoder(None, evolution="widen", **at)
+
+
+def test_a_schema_that_does_not_fit_the_columns_is_the_records_error() -> None:
+    with running() as registry:
+        (one,) = registered(registry, record(("id", "string")))
+        from kohort.spark.formats import Format, decoder_of
+
+        reading = decoder_of(Format("value", "avro", "id BIGINT", registry=registry.url))
+        decoded = reading.decode(
+            pa.array([framed(one, record(("id", "string")), {"id": "x"})], pa.binary())
+        )
+        assert (
+            "field id was written as string, which is not read as int64"
+            in decoded.errors[0].as_py()
+        )
+
+
+def test_a_registry_that_does_not_answer_is_raised() -> None:
+    """Spec 6.5: the query's trouble, never a record's; and it is asked again before that."""
+    from kohort.spark.formats.avro import AvroDecoder
+    from kohort.spark.formats.patience import PatientRegistry
+
+    with running() as registry:
+        (one,) = registered(registry, V1)
+        registry.fail_with = 503
+        patient = PatientRegistry(registry.url, patience_s=0.3)
+        reading = AvroDecoder(decoder(V1).type, registry=patient)
+        column = pa.array([framed(one, V1, {"id": 1, "old": "x"})], pa.binary())
+        with pytest.raises(ConnectionFailedError, match="no schema registry answers"):
+            reading.decode(column)
+        assert len(registry.asked) > 1
+        registry.fail_with = None
+        assert reading.decode(column).values.to_pylist() == [{"id": 1, "old": "x"}]
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ('{"type": "array", "items": "int"}', "must be a record"),
+        ('{"type": "record"}', "no Avro schema"),
+        ('{"type": "record", "name": "R", "fields": [{"name": "a", "type": "Gone"}]}', "Gone"),
+        ('{"type": "record", "name": "R", "fields": [{"name": "a", "type": ["null", "R"]}]}',
+         "refers to itself"),
+        ("id BIGINT", "needs schemaRegistry"),
+    ],
+)  # fmt: skip
+def test_what_is_no_schema_is_refused(schema: str, message: str) -> None:
+    from kohort.spark.formats import Format, decoder_of
+
+    with pytest.raises(ConfigError, match=message):
+        decoder_of(Format("value", "avro", schema))
