@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kohort.errors import DataLossError, ProtocolError
-from kohort.spark.offsets import Position, Range, limited, pack, ranges
+from kohort.spark.offsets import Position, Range, pack, ranges
 
 partitions = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 5))
 counts = st.dictionaries(partitions, st.integers(0, 100_000), max_size=12)
@@ -53,20 +53,6 @@ def test_packing_covers_each_record_once(
     if not (split and max_records):
         assert len(packed) <= tasks
     assert pickle.loads(pickle.dumps(packed)) == packed
-
-
-@given(counts, st.integers(1, 10_000))
-def test_a_rate_limit_starves_nobody(sizes: dict[tuple[str, int], int], limit: int) -> None:
-    end = limited(dict.fromkeys(sizes, 0), sizes, limit)
-    total = sum(sizes.values())
-    for at, size in sizes.items():
-        assert 0 <= end[at] <= size
-        if size:
-            assert end[at] > 0
-    if total > limit:
-        assert sum(end.values()) <= limit + len(sizes)
-    else:
-        assert end == sizes
 
 
 def test_loads_are_even() -> None:

@@ -21,7 +21,10 @@ NO_EFFECT: Final = {
 }
 """Accepted, so that a query is carried over unchanged."""
 
-STREAMS_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+STREAMS_ONLY: Final = (
+    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "targetBatchDuration",
+    "topicFloor", "topicPriorities", "alignWithin",
+)  # fmt: skip
 """A batch read ignores them with a warning, as the connector's does."""
 
 BATCHES_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")

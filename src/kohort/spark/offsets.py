@@ -7,8 +7,6 @@ Rules:
   are a function of (start, end) alone, and a replayed batch is planned as the first time.
 - Spark keeps no record of where a Python source began. The first batch's end does: it is planned
   from where its end says that each partition began, whatever the start says after a crash.
-- A rate limit is split in proportion to what is there, rounded up, so that a small partition is
-  never starved.
 """
 
 from __future__ import annotations
@@ -130,20 +128,6 @@ def ranges(start: Position, end: Position, *, lenient: bool = False) -> list[Ran
             topic_id = end.ids.get(topic, "")
             found.append(Range(topic, partition, begin, stop, topic_id, first, end.planned_ms))
     return found
-
-
-def limited(
-    start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], max_offsets: int | None
-) -> dict[TopicPartition, int]:
-    """`end`, brought nearer so that about `max_offsets` records lie between, in proportion."""
-    sizes = {at: stop - start.get(at, stop) for at, stop in end.items()}
-    total = sum(max(0, size) for size in sizes.values())
-    if max_offsets is None or total <= max_offsets:
-        return dict(end)
-    return {
-        at: start[at] + -(-size * max_offsets // total) if size > 0 else end[at]
-        for at, size in sizes.items()
-    }
 
 
 def pack(spans: Sequence[Range], tasks: int, *, max_records: int | None, split: bool) -> list[

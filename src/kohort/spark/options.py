@@ -50,6 +50,7 @@ KNOWN: Final = (
     "minOffsetsPerTrigger", "maxTriggerDelay", "failOnDataLoss", "includeHeaders", "minPartitions",
     "maxRecordsPerPartition", "kafkaConsumer.pollTimeoutMs", "group.id", "columns", "batchRows",
     "batchBytes", "topic", "tierDelaysMs", "clockSkewMs", "rangeMarkers", "publishProgress",
+    "targetBatchDuration", "topicFloor", "topicPriorities", "alignWithin",
     *FORMAT_OPTIONS,
 )  # fmt: skip
 _SPARKS_OWN: Final = frozenset(
@@ -68,7 +69,6 @@ _OF_A_TABLE: Final = "option."
 _BY_LOWER = {name.lower(): name for name in KNOWN}
 _NO_EFFECT = {name.lower() for name in NO_EFFECT}
 _ALIASES = {"bootstrap.servers": "kafka.bootstrap.servers", "kafka.group.id": "group.id"}
-DEFAULT_TRIGGER_DELAY_MS: Final = 15 * 60_000
 DEFAULT_POLL_TIMEOUT_MS: Final = 120_000
 
 ByPartition = dict[str, dict[int, int]]
@@ -93,8 +93,13 @@ class SourceOptions:
     """`startingOffsetsByTimestampStrategy=latest`."""
     max_offsets: int | None = None
     min_offsets: int | None = None
-    max_delay_ms: int = DEFAULT_TRIGGER_DELAY_MS
+    max_delay_ms: int = 15 * 60_000
     """So long fewer than `min_offsets` records may wait."""
+    target_batch_ms: int | None = None
+    topic_floor: int | None = None
+    topic_priorities: dict[str, int] = field(default_factory=dict[str, int])
+    align_ms: int | None = None
+    """No partition is read further than this past the oldest record that is next."""
     poll_timeout_ms: int = DEFAULT_POLL_TIMEOUT_MS
     fail_on_data_loss: bool = True
     include_headers: bool = False
@@ -168,7 +173,11 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         latest_where_no_record=_latest_where_no_record(found),
         max_offsets=max_offsets,
         min_offsets=min_offsets,
-        max_delay_ms=_delay(found, "maxTriggerDelay", DEFAULT_TRIGGER_DELAY_MS),
+        max_delay_ms=_delay(found, "maxTriggerDelay", "15m") or 0,
+        target_batch_ms=_delay(found, "targetBatchDuration"),
+        topic_floor=_int(found, "topicFloor", 0),
+        topic_priorities=_priorities(found.get("topicPriorities")),
+        align_ms=_delay(found, "alignWithin"),
         poll_timeout_ms=(_int(found, "kafkaConsumer.pollTimeoutMs", 1) or DEFAULT_POLL_TIMEOUT_MS),
         fail_on_data_loss=_bool(found, "failOnDataLoss", True),
         include_headers=_bool(found, "includeHeaders", False),
@@ -327,10 +336,20 @@ def _latest_where_no_record(found: Mapping[str, str]) -> bool:
     return strategy == "latest"
 
 
-def _delay(found: Mapping[str, str], name: str, default: int) -> int:
+def _delay(found: Mapping[str, str], name: str, default: str | None = None) -> int | None:
     """A duration as Spark writes it: `15m`, `15min`, `900s`, `900000`."""
-    text = found.get(name, str(default)).strip().lower()
+    text = found.get(name, default)
+    if text is None:
+        return None
+    text = text.strip().lower()
     return int(text) if text.isdigit() else parse_duration_ms(text.replace("min", "m"))
+
+
+def _priorities(text: str | None) -> dict[str, int]:
+    found = {} if text is None else _json_object(text, "topicPriorities")
+    if not all(isinstance(v, int) for v in found.values()):
+        raise ConfigError(f'topicPriorities: write {{"TOPIC": 1}}, not {text!r}')
+    return cast(dict[str, int], found)
 
 
 def _json_object(text: str, name: str) -> dict[str, Any]:

@@ -27,13 +27,13 @@ from kohort.errors import BrokerError, ConfigError, DataLossError, KafkaTimeoutE
 from kohort.retry.asking import OffsetPort, TopicView, ask
 from kohort.retry.gate import TierGate
 from kohort.retry.policy import retry_topics_among
+from kohort.spark.admission import Pace, aligned, limited
 from kohort.spark.offsets import (
     Position,
     Range,
     TopicPartition,
     check_renewed,
     lag,
-    limited,
     pack,
     ranges,
     renewed,
@@ -86,6 +86,9 @@ class Planner:
         self._published: dict[TopicPartition, int] | None = None
         self._noted: set[tuple[str, TopicPartition]] = set()
         self._batch_at: int | None = None
+        self._pace = Pace(options.target_batch_ms) if options.target_batch_ms else None
+        self._next_ms: dict[TopicPartition, tuple[int, int]] = {}
+        """Of a partition: an offset, and the timestamp of the first record from there."""
         self.ends: dict[TopicPartition, int] = {}
 
     # Where it begins
@@ -207,13 +210,53 @@ class Planner:
         target = {at: max(o, self._target.get(at, o)) for at, o in origin.items()}
         if self._better_later(lag(origin, target)):
             return start
-        end = limited(origin, target, max_offsets)
+        end = self._admitted(origin, target, max_offsets)
         offsets = {**start.next, **end}
         if offsets == start.next:
             planned_ms = start.planned_ms  # nothing is new: Spark must see the same position
         else:
             planned_ms = self._now_ms() if self._options.tier_delays_ms else 0
         return Position(offsets, began, ids, self._tasks, planned_ms)
+
+    def _admitted(
+        self,
+        origin: Mapping[TopicPartition, int],
+        target: Mapping[TopicPartition, int],
+        max_offsets: int | None,
+    ) -> dict[TopicPartition, int]:
+        """How much of what is there the next batch takes."""
+        options = self._options
+        if options.align_ms is not None:
+            target = self._aligned(origin, target, options.align_ms)
+        if self._pace is not None:
+            self._pace.finished(self._now_ms())
+            max_offsets = min(self._pace.limit, max_offsets or self._pace.limit)
+        end = limited(
+            origin, target, max_offsets, floor=options.topic_floor,
+            priorities=options.topic_priorities,
+        )  # fmt: skip
+        if self._pace is not None:
+            self._pace.planned(lag(origin, end), self._now_ms())
+        return end
+
+    def _aligned(
+        self,
+        origin: Mapping[TopicPartition, int],
+        target: Mapping[TopicPartition, int],
+        window_ms: int,
+    ) -> Mapping[TopicPartition, int]:
+        """The target, no further than a window past the oldest record that is next."""
+        behind = {at: o for at, o in origin.items() if target[at] > o}
+        for at, offset in behind.items():
+            if self._next_ms.get(at, (-1, -1))[0] != offset:
+                found = self._port.scan(at, offset, target[at], 0)
+                self._next_ms[at] = (offset, found.timestamp_ms)
+        times = {at: self._next_ms[at][1] for at in behind if self._next_ms[at][1] >= 0}
+        if not times:
+            return target
+        until_ms = min(times.values()) + window_ms
+        caps = self._port.by_time(dict.fromkeys(times, until_ms))
+        return aligned(origin, target, times, {at: s.offset for at, s in caps.items()})
 
     def _better_later(self, records: int) -> bool:
         """Whether a batch waits for more: `minOffsetsPerTrigger`, for at most `maxTriggerDelay`.
