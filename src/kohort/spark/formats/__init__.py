@@ -8,6 +8,8 @@
 `format("kohort")` does this by the options `valueFormat` and `keyFormat` (docs/spark.md).
 """
 
+# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyright: basic
 from kohort.spark.formats.decoded import Decoded, Decoder
 from kohort.spark.formats.options import Format, Formats
 from kohort.spark.formats.typed import Typed, decoder_of

@@ -259,7 +259,7 @@ class _Planner:
         below: list[Plan] = []
         for field in node["fields"]:
             name = field["name"]
-            if name in names:
+            if type_ is not None and name in names:
                 index = names.index(name)
                 inner, number = type_.field(index).type, self._columns[column][1][index]
             elif self._strict and type_ is not None:
@@ -280,7 +280,7 @@ class _Planner:
         )  # fmt: skip
         below: list[Plan] = []
         for member in members:
-            if as_struct and member["type"] != "null":
+            if type_ is not None and as_struct and member["type"] != "null":
                 index = others.index(member)
                 inner, number = type_.field(index).type, self._columns[column][1][index]
             else:

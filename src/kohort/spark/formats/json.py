@@ -166,15 +166,16 @@ class _Shape:
 
     def misfit(self, value: Any, at: str, strict: bool) -> str | None:
         """Why a value does not fit. It refuses only what pyarrow refuses, but not all of that."""
-        if value is None and at:
+        if at and value is None:
             return None
-        kind = self.kind
+        kind: Any = self.kind
         if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
             return f"{f'field {at}' if at else 'the value'} is not {self.wanted}"
+        content: Any = value
         if kind is dict:
-            return self._field_misfit(value, f"{at}." if at else "", strict)
+            return self._field_misfit(content, f"{at}." if at else "", strict)
         if kind is list:
-            found = (self.below[""].misfit(item, f"{at}[]", strict) for item in value)
+            found = (self.below[""].misfit(item, f"{at}[]", strict) for item in content)
             return next(filter(None, found), None)
         return None
 
