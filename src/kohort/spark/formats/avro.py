@@ -10,7 +10,7 @@ Rules:
 # pyright: basic
 from __future__ import annotations
 
-from importlib.util import find_spec
+import importlib
 from typing import Any, Final
 
 import pyarrow as pa
@@ -46,10 +46,7 @@ class AvroDecoder:
     ) -> None:
         if (schema is None) == (registry is None):
             raise ConfigError("Avro is read with a schema, or with a schema registry")
-        if find_spec("kohort.spark.formats._avro") is None:
-            raise ConfigError(
-                "this installation has no compiled modules (KOHORT_BUILD_PURE), which Avro needs"
-            )
+        _compiled()
         self.type = type_
         self._schema, self._registry, self._strict = schema, registry, strict
         self._layout = layout(type_)
@@ -65,14 +62,12 @@ class AvroDecoder:
 
     def decode(self, column: pa.Array) -> Decoded:
         """One row for each value; see `Decoded`. Raises ConnectionFailedError."""
-        from kohort.spark.formats._avro import Columns
-
         count = len(column)
         _, offsets, data = column.buffers()
         nulls = None
         if column.null_count:
             nulls = column.is_null().cast(pa.uint8()).buffers()[1].to_pybytes()
-        columns = Columns(self._layout)
+        columns = _compiled().Columns(self._layout)
         bad: dict[int, str] = {}
         if count:
             bad = columns.append(
@@ -95,16 +90,25 @@ class AvroDecoder:
         return found
 
     def _planned(self, schema_id: int) -> Any:
-        from kohort.spark.formats._avro import Plan
-
+        make = _compiled().Plan
         if self._registry is None:
             assert self._schema is not None, "one of them is given"
-            return Plan(plan_of(AvroSchema(self._schema), self.type, self._strict))
+            return make(plan_of(AvroSchema(self._schema), self.type, self._strict))
         try:
             schema = written_as(self._registry, self._registry.by_id(schema_id))
-            return Plan(plan_of(schema, self.type, self._strict))
+            return make(plan_of(schema, self.type, self._strict))
         except (SchemaRegistryError, DeserializationError, ConfigError) as error:
             return f"schema {schema_id}: {error}"
+
+
+def _compiled() -> Any:
+    """The compiled module. Raises ConfigError when the installation has none."""
+    try:
+        return importlib.import_module("kohort.spark.formats._avro")
+    except ImportError as error:
+        raise ConfigError(
+            "this installation has no compiled modules (KOHORT_BUILD_PURE), which Avro needs"
+        ) from error
 
 
 def written_as(registry: SchemaRegistry, schema: Schema) -> AvroSchema:
