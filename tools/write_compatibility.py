@@ -30,15 +30,15 @@ INTRODUCTION = """\
 Written by `make compatibility` from the docstrings of `kohort/broker/apis/` and from the broker's
 configuration; a test fails when it is not up to date.
 
-Kohort's client speaks the protocol of Apache Kafka 4.x, whose message definitions its own are
-checked against. The embedded broker serves the clients below. What is left out altogether, and why:
-[skipped.md](skipped.md). Where its answers are not Apache Kafka's, field by field, and why:
-[differences.md](differences.md).
+Kohort's client uses the protocol of Apache Kafka 4.x; a test compares its message definitions with
+Apache Kafka's. The embedded broker serves the clients below. [Left out](skipped.md) lists what it
+does not have, with reasons. [Differences](differences.md) lists, field by field, where its answers
+differ from Apache Kafka's.
 
 ## Clients that are tested
 
-`tests/e2e/` runs each of them against the embedded broker, and against each other. kcat has a smoke
-test, which is skipped where kcat is not installed.
+`tests/e2e/` runs each client against the embedded broker and in groups with the others. kcat has a
+smoke test, which is skipped where kcat is not installed.
 
 | client | version | assignors shared with ours |
 |---|---|---|
@@ -48,27 +48,28 @@ test, which is skipped where kcat is not installed.
 
 Each of them:
 
-- produces with every codec, plain and idempotent; keys, values, headers and timestamps are read
-  back the same by the others and by ours, as records and as Arrow columns;
-- consumes in a group of three while one joins and one is killed, commits, and another make resumes
-  from there: nothing lost, no commit goes back, nothing seen twice that was committed;
-- shares a topic with one member of each other make, under every assignor they have in common,
-  without overlap or gap;
-- writes in transactions and commits offsets with them, and reads what others have committed:
-  records of an aborted transaction are in the log and never shown to who reads committed ones;
-- manages topics, partitions, configurations, records, offsets and groups, and sees what ours sees;
-- goes on when the broker is killed (`kill -9`) and started again: what was acknowledged is there,
+- produces with every codec, with and without idempotence; the other clients and Kohort read back
+  the same keys, values, headers and timestamps, as records and as Arrow columns;
+- consumes in a group of three while one member joins and one is killed, and another client resumes
+  from its commits: no record is lost, no commit goes back, no committed record is read twice;
+- shares a topic with a member of each other client, under every common assignor, without overlap or
+  gap;
+- writes records and offsets in transactions, and reads committed records of the others:
+  `read_committed` readers never see records of an aborted transaction;
+- manages topics, partitions, configurations, records, offsets and groups, with the same results as
+  Kohort's;
+- continues after the broker is killed (`kill -9`) and restarted: acknowledged records are there,
   once and in order.
 
 Spark's own Kafka connector, in the JVM, is run by `make interop`
 (`tests/interop/test_spark_connector.py`) on Spark 4.3.0 with Java's client 3.9.2. Maven Central
 gave out no connector of 4.3 in November 2026, so connector (spark-sql-kafka-0-10 4.2.0), token
-provider (4.0.0) and Spark are of three releases; the same release of all three has not been run.
-It writes and reads batches and streams, with headers, in ranges by offset and by time, by pattern,
+provider (4.0.0) and Spark are of three releases; the same release of all three has not been run. It
+writes and reads batches and streams, with headers, in ranges by offset and by time, by pattern,
 divided by minPartitions, read_committed, and over deleted records; `format("kohort")` reads the
 same rows.
 
-What was learned about them (none of it needs anything from the broker):
+Findings about these clients (no change of the broker would help):
 
 - aiokafka and kafka-python refuse to send a record without key and value; kafka-python also one
   with a null header value. Both read them.

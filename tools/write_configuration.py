@@ -26,21 +26,20 @@ INTRODUCTION = """\
 # Configuration
 
 Written by `make configuration` from `kohort/client/common/config.py` and `security.py`; a test fails when it
-is not up to date. Names, units and defaults are Kafka's; what is Kohort's own says so. What other
+is not up to date. Names, units and defaults are Kafka's, unless a row says otherwise. What other
 clients call otherwise: [migration.md](migration.md#settings); the broker's settings: `kohort broker run
 --help`; an `App`'s: [processing.md](processing.md#sizing).
 
-| where | how it is written | |
+| where | form | notes |
 |---|---|---|
-| in Python | `Consumer(group_id="billing")`, `Consumer(**{"group.id": "billing"})`, `Consumer(ConsumerConfig(...))` | these alone: a client reads no file unless asked |
+| in Python | `Consumer(group_id="billing")`, `Consumer(**{"group.id": "billing"})`, `Consumer(ConsumerConfig(...))` | a client reads no files and no environment by itself |
 | a file | `Consumer(ConsumerConfig.load("client.properties"))`, also `.toml` with tables `[consumer]`, `[producer]`, `[admin]` and `[profiles.NAME]` | `load()` without a name: the user's `~/.config/kohort/config.toml`, then the project's `kohort.toml` or `[tool.kohort]` of `pyproject.toml` |
-| the environment | `KOHORT_GROUP_ID=billing`, for one role `KOHORT_CONSUMER__GROUP_ID` | read by `load` and by the command line |
-| the command line | `-b SERVERS`, `-X key=value`, `--config FILE`, `--profile NAME` | wins over all of the above |
+| the environment | `KOHORT_GROUP_ID=billing`, for one role `KOHORT_CONSUMER__GROUP_ID` | `load` and the command line read it |
+| the command line | `-b SERVERS`, `-X key=value`, `--config FILE`, `--profile NAME` | overrides all of the above |
 
-Later rows win. `kohort config show --origin` prints every value in force and where it is from;
-`--given` leaves the defaults out. Durations (`_ms`) may be written as text, `5s` or `30m`, sizes as
-`64MiB`. A secret may stand in a file of its own: `sasl.password.file=/run/secret`.
-A key that nobody knows, or that is another role's, is an error that names the nearest.
+Later rows override earlier ones. `kohort config show --origin` shows where each setting comes from; `--given` omits the
+defaults. Durations (`_ms`) accept units, such as `5s` or `30m`; sizes accept `64MiB`. A file can hold a secret:
+`sasl.password.file=/run/secret`. An unknown key, or one of another role, is an error that names the nearest key.
 """  # noqa: E501
 
 

@@ -1,4 +1,4 @@
-"""Values to bytes and back: JSON, text, integers built in; Avro, Protobuf, JSON Schema as an extra.
+"""Encode and decode keys and values: JSON, text, integers; as an extra Avro, Protobuf, JSON Schema.
 
     from kohort.serdes import JsonSerde, Serdes, StringSerde, Undecodable
 
