@@ -22,6 +22,7 @@ from kohort.retry.handling import Batch, Lookup, Record
 from kohort.spark.pipeline import Pipeline, SetupStore, load_pipeline
 
 if TYPE_CHECKING:
+    from kohort.spark.health import QueryHealth
     from kohort.spark.outputs import (
         BatchFunction,
         OutputRecord,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     )
     from kohort.spark.sessions import register, session
     from kohort.spark.supervise import PipelineFailedError
+    from kohort.spark.watching import QueryWatch, watch
 
 __all__ = [
     "Batch",
@@ -56,6 +58,8 @@ __all__ = [
     "Pipeline",
     "PipelineFailedError",
     "Progress",
+    "QueryHealth",
+    "QueryWatch",
     "Reconciliation",
     "Record",
     "Rejected",
@@ -76,6 +80,7 @@ __all__ = [
     "to_outputs",
     "to_table",
     "to_topic",
+    "watch",
 ]
 
 _LATER = {
@@ -86,6 +91,9 @@ _LATER = {
     "reconcile": "progress",
     "retries_over_time": "progress",
     "PipelineFailedError": "supervise",
+    "QueryHealth": "health",
+    "QueryWatch": "watching",
+    "watch": "watching",
     "BatchFunction": "outputs.batches",
     "OutputRecord": "outputs.topics",
     "Rejected": "outputs.tables",
