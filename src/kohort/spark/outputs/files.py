@@ -89,7 +89,6 @@ class FileOutput:
         }  # fmt: skip
         manifests.commit(manifest)
         manifests.settle(manifest)
-        manifests.sweep()
 
 
 class Manifests:
@@ -167,11 +166,8 @@ class Manifests:
         self._context.rename(draft, final, options)
 
     def settle(self, manifest: Mapping[str, Any]) -> None:
-        """Move a committed batch to its place, unless it is there."""
+        """Move a committed batch to its place, unless it is there; remove all other attempts."""
         attempt = self._jvm.Path(self.attempt(manifest["attempt"]))
         if self._files.exists(attempt):
             self._files.rename(attempt, self._at(f"{BATCH}={manifest['batch']}"))
-
-    def sweep(self) -> None:
-        """Remove what attempts without a manifest have left."""
         self._files.delete(self._at(DIRECTORY, "attempts"), True)
