@@ -131,7 +131,7 @@ def check(file: Path, master: str | None, ship: bool, output: str, client: Clien
     spark = _session(found, master, ship)
     try:
         reports = check_executors(found, spark)
-        local = spark.sparkContext.master.startswith("local")
+        local = str(spark.sparkContext.master).startswith("local")
     finally:
         spark.stop()
     amiss = problems(reports, driver_report(), found.skew_ms, local=local, store=found.store)

@@ -95,12 +95,12 @@ class Manifests:
     """The manifests of a directory, on whatever file system Spark reaches it by."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        context = spark.sparkContext
-        jvm: Any = context._jvm
+        context: Any = spark.sparkContext
+        jvm = context._jvm
         self._jvm = jvm.org.apache.hadoop.fs
         self._io = jvm.org.apache.hadoop.io.IOUtils
         self._bytes = jvm.java.io.ByteArrayOutputStream
-        self._gateway: Any = context._gateway
+        self._gateway = context._gateway
         self._root = path.rstrip("/")
         configuration = context._jsc.hadoopConfiguration()
         where = self._at()

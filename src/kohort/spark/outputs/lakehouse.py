@@ -58,9 +58,8 @@ class DeltaOutput:
 
     def fence(self, spark: SparkSession, batch: Batch) -> Fence | None:
         """See `CommitOutput`. Raises ConfigError where Spark has no Delta Lake."""
-        context = spark.sparkContext
-        jvm: Any = context._jvm
-        log = jvm.org.apache.hadoop.fs.Path(f"{self.path.rstrip('/')}/_delta_log")
+        context: Any = spark.sparkContext
+        log = context._jvm.org.apache.hadoop.fs.Path(f"{self.path.rstrip('/')}/_delta_log")
         if not log.getFileSystem(context._jsc.hadoopConfiguration()).exists(log):
             return None
         history = spark.sql(f"DESCRIBE HISTORY delta.`{self.path}`")
