@@ -5,8 +5,8 @@
 What can go wrong here goes wrong in real data:
 
 - 7,602 flights go to airports that the airport table does not have. No retry can help: permanent.
-- Some weather comes late. A flight without its weather is tried again by the delay tiers, and
-  loaded when the weather is there; when it never comes, the flight ends in the failed topic.
+- Some weather comes late. A flight without its weather is tried again by the retry topics, and
+  loaded when the weather is there; when it never comes, the flight ends in the dead-letter topic.
 
 `kohort demo flights` produces the data, runs this file and balances the books.
 """

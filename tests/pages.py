@@ -6,7 +6,8 @@ Rules:
 - In a `console` block each line behind `$ ` is run, in the order of the page; what it prints stands
   below it. With KOHORT_WRITE_DOCS set the page is written anew instead of being compared.
 - `kohort app run NAME  # Ctrl-C when all is done` gets its Ctrl-C when the group has committed all
-  that stands in the app's topics; `when all is handled` also leaves alone what waits in tiers.
+  that stands in the app's topics; `when all is handled` also leaves alone what waits in retry
+  topics.
 - `COMMAND &` is run until its first line, and ended.
 - `<!-- not run: REASON -->` before a block leaves it out.
 """
@@ -96,7 +97,7 @@ class Shell:
             start_new_session=True,
         ) as process:  # fmt: skip
             try:
-                told = self.until_committed(process, tiers=ends[2] == "done") if ends else ""
+                told = self.until_committed(process, retry_topics=ends[2] == "done") if ends else ""
                 out, _ = process.communicate(timeout=TIMEOUT_S)
             except BaseException:  # whatever it was, its processes must not stay behind
                 os.killpg(process.pid, signal.SIGKILL)
@@ -105,7 +106,7 @@ class Shell:
         out = (told + out).replace(str(self.directory), "/home/me")
         return out.rstrip("\n") + "\n" * bool(out) + code
 
-    def until_committed(self, process: subprocess.Popen[str], *, tiers: bool) -> str:
+    def until_committed(self, process: subprocess.Popen[str], *, retry_topics: bool) -> str:
         """Ctrl-C for an app that has nothing left to do; its first line, which names its topics."""
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -114,14 +115,14 @@ class Shell:
             return line  # it has something to say against its start
         group, topics = found[1], tuple(found[2].split(", "))
         deadline, pause = time.monotonic() + TIMEOUT_S, threading.Event()
-        while process.poll() is None and self.lag(group, topics, tiers=tiers):
+        while process.poll() is None and self.lag(group, topics, retry_topics=retry_topics):
             assert time.monotonic() < deadline, f"{group} does not come to an end"
             pause.wait(PAUSE_S)
         process.send_signal(signal.SIGINT)
         return line
 
-    def lag(self, group: str, topics: tuple[str, ...], *, tiers: bool) -> int:
-        """Records of the topics, and of their tiers, that are not committed; 1 for not begun."""
+    def lag(self, group: str, topics: tuple[str, ...], *, retry_topics: bool) -> int:
+        """Records of the topics and their retry topics not committed yet; 1 when not begun."""
         prefixes = tuple(f"{topic}.{group}.retry." for topic in topics)
         with Admin(bootstrap_servers=self.cluster.bootstrap) as admin:
             names = {t.name: t.partition_count for t in admin.list_topics()}
@@ -129,7 +130,7 @@ class Shell:
         wanted = [
             (name, number)
             for name, count in names.items()
-            if name in topics or (tiers and name.startswith(prefixes))
+            if name in topics or (retry_topics and name.startswith(prefixes))
             for number in range(count)
         ]
         with Consumer(bootstrap_servers=self.cluster.bootstrap) as consumer:

@@ -139,8 +139,8 @@ def test_the_app_bills_and_fails_as_it_says() -> None:
             told = program.warnings.get(timeout=TIMEOUT_S)
             assert program.interrupt() == []
         assert "Permanent: negative_amount; it goes to the dead-letter topic" in told
-        assert "1 failed" in kohort("failed", "list", *chosen).stdout
-        redrive = kohort("failed", "redrive", *chosen, "--reason", "negative_amount", "--dry-run")
+        assert "1 failed" in kohort("dlq", "list", *chosen).stdout
+        redrive = kohort("dlq", "redrive", *chosen, "--reason", "negative_amount", "--dry-run")
         assert "1 would be sent" in redrive.stdout + redrive.stderr
 
 

@@ -65,7 +65,7 @@ def expected(limit: int | None) -> dict[str, Any]:
         "loaded": len(year.flights) - unknown - missing,
         "failed": {reason: count for reason, count in failed.items() if count},
         "duplicates": 0,
-        "in_tiers": 0,
+        "retrying": 0,
     }
 
 

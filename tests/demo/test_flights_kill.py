@@ -32,7 +32,7 @@ RETRIES = "1s 1s 2s 2s 2s 4s"
     ],
 )
 def test_the_books_balance(kills: int, tmp_path: Path) -> None:
-    """Each flight once and only once, none in a tier, whoever is killed whenever."""
+    """Each flight once and only once, none in a retry topic, whoever is killed whenever."""
     report = run_with_kills(
         tmp_path / "run", seed=20131, kills=kills, longest_s=25.0, limit=LIMIT, retries=RETRIES
     )

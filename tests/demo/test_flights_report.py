@@ -17,7 +17,7 @@ GOOD = Facts(
     loaded=327_674,
     failed={"unknown_airport": 7_602, "missing_weather": 1_500},
     duplicates=0,
-    in_tiers=0,
+    retrying=0,
     loaded_after_retry=32_000,
     seconds=93.4,
     arrivals={"flights": [("2013-01-01", 842), ("2013-01-02", 943)], "weather": [("a", 71)] * 2},
@@ -30,7 +30,7 @@ GOOD = Facts(
 def test_report_json_has_the_promised_keys(tmp_path: Path) -> None:
     as_json, _ = write_report(GOOD, tmp_path)
     report = json.loads(as_json.read_text())
-    promised = {"inputs", "loaded", "failed", "duplicates", "in_tiers", "loaded_after_retry"}
+    promised = {"inputs", "loaded", "failed", "duplicates", "retrying", "loaded_after_retry"}
     assert promised | {"seconds"} <= report.keys()
     assert report["failed"] == {"unknown_airport": 7_602, "missing_weather": 1_500}
     assert report["reconciled"] is True
@@ -54,7 +54,7 @@ def test_a_hostile_reason_is_shown_as_text(tmp_path: Path) -> None:
     [
         ({"loaded": 327_673}, "= 336775"),
         ({"duplicates": 2}, "2 inputs are there more than once"),
-        ({"in_tiers": 3}, "3 records still wait"),
+        ({"retrying": 3}, "3 records still wait"),
     ],
 )
 def test_what_does_not_add_up_is_said(change: dict[str, int], said: str, tmp_path: Path) -> None:

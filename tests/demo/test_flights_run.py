@@ -40,7 +40,7 @@ def test_without_a_run_there_is_nothing_to_resume(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("java")
-def test_tiers_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+def test_retry_topics_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     refused(tmp_path / "new", RunSettings(retries="2s soon"))
     assert not (tmp_path / "new").exists()
 

@@ -183,7 +183,7 @@ opened: list[Store] = []
 class ExactWorld(World):
     """`url` None: exactly once into Kafka; else into this store.
 
-    `members` 2: one has the source topic, the other one all tiers, and they take turns.
+    `members` 2: one has the source topic, the other one all retry topics, and they take turns.
     """
 
     url: str | None = None

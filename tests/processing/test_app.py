@@ -51,7 +51,7 @@ def failures(cluster, name):
 
 
 def settled(cluster, app, topic):
-    """Everything that stands in the topic and its tiers is committed."""
+    """Everything that stands in the topic and its retry topics is committed."""
     names = [topic, *app.topics[topic].delays_ms]
     at = committed(cluster, app)
     return all(at.get(tp, 0) == end for tp, end in ends(cluster, names).items())
@@ -81,7 +81,7 @@ def test_threads_retry_and_fail_and_commit_cleanly(cluster, topic, produce, app,
     assert program.counts() != {}, "the counts are still there when it has ended"
     assert sorted(done) == [n for n in range(500) if n % 100 != 9]
     assert set(done.values()) == {1}
-    failed = drain(cluster, program.topics[topic].failed)
+    failed = drain(cluster, program.topics[topic].dead_letter)
     assert sorted(int(r.value) for r in failed) == [9, 109, 209, 309, 409]
     assert {h.parse(r.headers).reason for r in failed} == {"bad"}
     assert settled(cluster, program, topic)
@@ -156,7 +156,7 @@ def test_batches_mark_what_failed(cluster, topic, produce, app, start) -> None:
 
     running = start(program)
     until.wait()
-    failed = failures(cluster, program.topics[topic].failed)
+    failed = failures(cluster, program.topics[topic].dead_letter)
     running.stop()
     assert max(sizes) > 1
     assert [r.value for r in failed] == [b"42"]
@@ -182,7 +182,7 @@ def test_a_batch_that_raises_is_halved_until_the_bad_one_is_alone(
 
     running = start(program)
     until.wait()
-    (failed,) = failures(cluster, program.topics[topic].failed)
+    (failed,) = failures(cluster, program.topics[topic].dead_letter)
     running.stop()
     assert (failed.value, h.parse(failed.headers).reason) == (b"13", "ValueError")
 
@@ -232,7 +232,7 @@ def test_processes_and_one_record_that_kills_them(cluster, topic, app, start) ->
         pids = Counter()
         while sum(pids.values()) < 39:
             pids.update(r.value for r in consumer.poll(5))
-    failed = failures(cluster, program.topics[topic].failed)
+    failed = failures(cluster, program.topics[topic].dead_letter)
     running.stop()
     assert os.getpid() not in {int(pid) for pid in pids}
     assert [(r.value, h.parse(r.headers).disposition) for r in failed] == [(b"3", "crash")]
@@ -276,7 +276,7 @@ def test_what_does_not_decode_fails_with_its_bytes(cluster, topic, app, start) -
     running = start(program)
     until.wait()
     running.stop()
-    (failed,) = drain(cluster, program.topics[topic].failed)
+    (failed,) = drain(cluster, program.topics[topic].dead_letter)
     assert (failed.value, h.parse(failed.headers).disposition) == (b"\xff{", "deserialize")
 
 
@@ -356,7 +356,7 @@ def test_refusals(cluster, topic, app) -> None:
         wrong.run()
 
 
-def test_what_waits_in_a_tier_that_is_no_longer_read_is_told(
+def test_what_waits_in_a_retry_topic_that_is_no_longer_read_is_told(
     topic, produce, app, start, caplog
 ) -> None:
     """Spec 5.4: delays that were changed while records waited would have them forgotten."""
@@ -375,7 +375,7 @@ def test_what_waits_in_a_tier_that_is_no_longer_read_is_told(
     after.handler(topic)(print)
     (left,) = [state for state in after.check() if "wait in it" in state.wrong]
     assert (left.spec.name, left.exists, left.command) == (
-        before.topics[topic].tier_of("1h"),
+        before.topics[topic].retry_topic(3_600_000),
         True,
         "",
     )

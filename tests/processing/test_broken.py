@@ -73,16 +73,16 @@ def test_a_stopped_partition_that_comes_back_is_worked_on(order: Order) -> None:
     assert engine.idle
 
 
-def test_a_probe_that_follows_its_key_into_a_tier_does_not_end_probing() -> None:
+def test_a_probe_that_follows_its_key_into_a_retry_topic_does_not_end_probing() -> None:
     """W6: half-open, the record let through goes behind its key (`hold_key`); the next is let
     through, or the partition would stand still for ever."""
     config = CircuitConfig(tokens=1, pause_ms=1_000)
     engine = Engine([route(on_failure=OnFailure.HOLD_KEY, circuit=config)], crash_guard=False)
     started(engine)
-    for number, tier in enumerate(engine.delays_ms):
-        engine.assigned((tier, 0), 100 + number, 0)
-    for tier, _, epoch in engine.scans():
-        engine.scanned(Scanned(tier, epoch, (), True), 0)
+    for number, retry_topic in enumerate(engine.delays_ms):
+        engine.assigned((retry_topic, 0), 100 + number, 0)
+    for retry_topic, _, epoch in engine.scans():
+        engine.scanned(Scanned(retry_topic, epoch, (), True), 0)
     batch = [Record("orders", 0, n, key=b"k", value=b"v") for n in range(3)]
     batch.append(Record("orders", 0, 3, key=b"other", value=b"v"))
     engine.polled(TP, batch, 4, 0)
@@ -103,7 +103,7 @@ def test_a_probe_that_follows_its_key_into_a_tier_does_not_end_probing() -> None
 
 def test_being_moved_about_is_not_dying() -> None:
     """A2: partitions that are given up in order were not left by a crash; else a
-    quiet one becomes careful, and then its suspect goes to the failed topic untried."""
+    quiet one becomes careful, and then its suspect goes to the dead-letter topic untried."""
     world = World([route()], nothing)
     for _ in range(5):
         world.commit()
@@ -208,14 +208,14 @@ class Port:
 
 
 def test_the_gatekeeper_does_not_wait_for_what_is_no_longer_ours() -> None:
-    """A tier that was taken away is asked for no more; its old answer must not keep us awake."""
+    """A revoked retry topic is asked for no more; its old answer must not keep us awake."""
     now = 1_000_000
-    keeper = Gatekeeper({"tier": 60_000}, 0, Port(), lambda: now, lambda ends: None)
-    assert keeper._ask({("tier", 0): 0, ("tier", 1): 0}) > 1_000
+    keeper = Gatekeeper({"retry_topic": 60_000}, 0, Port(), lambda: now, lambda ends: None)
+    assert keeper._ask({("retry_topic", 0): 0, ("retry_topic", 1): 0}) > 1_000
     now += 29_000
-    assert keeper._ask({("tier", 1): 0}) == 1_000
+    assert keeper._ask({("retry_topic", 1): 0}) == 1_000
     now += 1_000
-    assert keeper._ask({("tier", 1): 0}) > 1_000
+    assert keeper._ask({("retry_topic", 1): 0}) > 1_000
 
 
 def test_an_idle_entry_topic_is_not_asked_for_without_a_pause() -> None:
@@ -272,24 +272,24 @@ def test_the_depths_count_from_where_whoever_asks_has_read(patient: None) -> Non
 
 
 def test_what_the_gate_asks_for_itself_makes_no_depth_young(patient: None) -> None:
-    """The entry topic is asked for each second: nobody who looked at a tier was told any news."""
+    """The entry topic is asked for each second; a look at a retry topic brings no news."""
     now, latest = [1_000_000], [0]
 
     class Growing(Port):
         def latest(self, wanted):
             return dict.fromkeys(wanted, latest[0])
 
-    entry, tier = ("orders.billing.retry.0s", 0), ("orders.billing.retry.1h", 0)
-    delays = {entry[0]: 0, tier[0]: 3_600_000}
+    entry, retry_topic = ("orders.billing.retry.0s", 0), ("orders.billing.retry.1h", 0)
+    delays = {entry[0]: 0, retry_topic[0]: 3_600_000}
     gate = Gatekeeper(delays, 0, Growing(), lambda: now[0], lambda ends: None)
-    gate.watch({entry: 0, tier: 0})
+    gate.watch({entry: 0, retry_topic: 0})
     gate.start()
     try:
-        assert gate.depths()[tier] == (0, 0)
+        assert gate.depths()[retry_topic] == (0, 0)
         latest[0] = 3
         now[0] += 1_000
-        gate._ask({entry: 0, tier: 0})
-        assert gate.depths()[tier] == (3, 3)
+        gate._ask({entry: 0, retry_topic: 0})
+        assert gate.depths()[retry_topic] == (3, 3)
     finally:
         gate.stop()
 
@@ -345,7 +345,7 @@ class Topics:
 
     def __init__(self) -> None:
         self.there = {"orders"}
-        self.others = {"orders.billing.failed"}
+        self.others = {"orders.billing.dlt"}
 
     def topics(self):
         return {name: TopicView("", 3) for name in self.there}
@@ -366,7 +366,7 @@ def test_several_processes_may_create_the_retry_topics_at_once() -> None:
     """Spec 5.2: a program is started on several machines at the same time."""
     cluster, topics = Topics(), RetryTopics("orders", "billing", RetryPolicy.parse("1s"))
     ensure_topics("app", {"orders": topics}, cluster, bootstrap="x")
-    assert cluster.there == {"orders", topics.failed, *topics.delays_ms}
+    assert cluster.there == {"orders", topics.dead_letter, *topics.delays_ms}
 
 
 class Unloadable:
@@ -380,7 +380,7 @@ class Unloadable:
 
 
 def test_a_process_that_cannot_even_start_is_not_its_records_fault() -> None:
-    """W2: else a program that cannot be imported sends all of its topic to the failed topic."""
+    """W2: else a program that cannot be imported dead-letters its whole topic."""
     said: SimpleQueue[Finished] = SimpleQueue()
     pool = ProcessPool({"orders": HandlerSpec("orders", Unloadable())}, 1)
     engine = Engine([route(pool="processes")])
@@ -528,10 +528,10 @@ def test_what_is_paused_follows_from_what_is_true_now() -> None:
     assert runner.consumer.paused() == set()
 
 
-def test_nobody_reads_the_failed_topic_by_itself() -> None:
+def test_nobody_reads_the_dead_letter_topic_by_itself() -> None:
     """W8: what has failed for good is no input of the program that it failed in."""
     made = route()
-    assert made.topics.failed not in Engine([made]).topics
+    assert made.topics.dead_letter not in Engine([made]).topics
 
 
 def test_a_commits_answer_ends_the_poll_that_it_comes_in() -> None:

@@ -118,11 +118,11 @@ def test_a_registry_that_is_away_fails_no_record_for_good(fake, cluster, topic, 
         lambda record: done.count()
     )
     process = start(program)
-    wait_for(lambda: program.counts().get("to_tier", 0) >= 3, "nothing waits for its next try")
+    wait_for(lambda: program.counts().get("to_retry", 0) >= 3, "nothing waits for its next try")
     fake.fail_with = None
     done.wait()
     process.stop()
-    failed = read_committed(cluster.bootstrap, program.topics[topic].failed)
+    failed = read_committed(cluster.bootstrap, program.topics[topic].dead_letter)
     assert [(r.value, h.parse(r.headers).reason) for r in failed] == [
         (b"not framed", "undecodable")
     ]

@@ -125,7 +125,7 @@ def test_a_second_signal_gives_up_what_is_at_work(cluster, topic, produce, numbe
     finally:
         process.kill()
         process.communicate()
-    assert out.endswith("1 given up\n"), said
+    assert out.endswith("abandoned 1\n"), said
     assert process.returncode == 0
     assert "1 record was still being worked on after 0 s" in said
 

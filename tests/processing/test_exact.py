@@ -70,12 +70,12 @@ def test_outputs_and_offsets_in_one_transaction(
     running = start(running_app)
     wanted = good(range(RECORDS))
     wait_for(lambda: len(read_committed(cluster.bootstrap, out)) >= len(wanted), "outputs")
-    failed_topic, bad = running_app.topics[topic].failed, RECORDS - len(wanted)
-    wait_for(lambda: len(read_committed(cluster.bootstrap, failed_topic)) >= bad, "failures")
+    dead_letter_topic, bad = running_app.topics[topic].dead_letter, RECORDS - len(wanted)
+    wait_for(lambda: len(read_committed(cluster.bootstrap, dead_letter_topic)) >= bad, "failures")
     running.stop()
     assert running.error is None
     assert sorted(int(r.value) for r in read_committed(cluster.bootstrap, out)) == wanted
-    failed = read_committed(cluster.bootstrap, failed_topic)
+    failed = read_committed(cluster.bootstrap, dead_letter_topic)
     assert sorted(int(r.value) for r in failed) == [n for n in range(RECORDS) if n % 10 == 9]
     with Consumer(bootstrap_servers=cluster.bootstrap, group_id=running_app.group) as consumer:
         tps = [(topic, number) for number in range(3)]
@@ -104,13 +104,13 @@ def test_rows_and_offsets_in_one_transaction(
     running = start(running_app)
     wanted = [n for n in good(range(RECORDS)) if n != 50]
     wait_for(lambda: len(rows(file, "SELECT * FROM loaded")) >= len(wanted), "rows")
-    failed = running_app.topics[topic].failed
+    failed = running_app.topics[topic].dead_letter
     wait_for(lambda: len(read_committed(cluster.bootstrap, failed)) >= 7, "failures")
     running.stop()
     assert running.error is None
     assert sorted(n for (n,) in rows(file, "SELECT number FROM loaded")) == wanted
     told = Ended(running_app.counts(), 0)
-    assert str(told).startswith(f"{len(wanted)} done, "), "what failed after all is not done"
+    assert str(told).startswith(f"succeeded {len(wanted)}, "), "what failed after all is not done"
     reasons = rows(
         file, "SELECT reason, count(*) FROM kohort_ledger WHERE status='failed' GROUP BY 1"
     )

@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.skipif(APACHE, reason="sessions are shorter than Apache Kafka allows"),
     pytest.mark.timeout(4 * PATIENCE_S),
 ]
-FAILED = RetryTopics(TOPIC, "billing", RetryPolicy.parse("1s")).failed
+FAILED = RetryTopics(TOPIC, "billing", RetryPolicy.parse("1s")).dead_letter
 CONFIG = {"message.timestamp.type": "LogAppendTime"}
 Start = Callable[..., subprocess.Popen[bytes]]
 

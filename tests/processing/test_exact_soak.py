@@ -139,7 +139,7 @@ def out_of_order(cluster: Cluster) -> list[tuple[bytes | None, int, int]]:
     wrong: list[tuple[bytes | None, int, int]] = []
     for record in read_committed(cluster.bootstrap, OUT):
         number = int(record.value)
-        if number % 5 == 3:  # may have been in a tier, and what came behind it did not wait
+        if number % 5 == 3:  # may have been in a retry topic, and what came behind it did not wait
             continue
         if number < last.get(record.key, -1):
             wrong.append((record.key, last[record.key], number))

@@ -63,8 +63,8 @@ def test_kinds_are_bounded() -> None:
     [
         (Temporary("down"), {}, "next try in 5m"),
         (RetryAfter("2h", "busy"), {}, "next try in 2h"),
-        (KeyError("amuont"), {}, "dead-letter topic orders.billing.failed"),
-        (Permanent("bad"), {}, "dead-letter topic orders.billing.failed"),
+        (KeyError("amuont"), {}, "dead-letter topic orders.billing.dlt"),
+        (Permanent("bad"), {}, "dead-letter topic orders.billing.dlt"),
         (Temporary("down"), {"blocking": Blocking.parse("10s")}, "next try in 10s"),
         (
             Temporary("down"), {"on_failure": OnFailure.STOP_PARTITION},
@@ -112,7 +112,7 @@ def test_an_app_says_what_fails_and_what_waits(cluster, topic, produce, app, sta
         until(lambda: program.health().retries.next_due_in_ms, "and until when")
         health = str(program.health())
         retries = program.health().retries
-        until(lambda: drain(cluster, program.topics[topic].failed), "one is dead")
+        until(lambda: drain(cluster, program.topics[topic].dead_letter), "one is dead")
         running.stop()
     assert running.error is None
     assert {(each.topic, each.reason, each.dead) for each in heard} == {

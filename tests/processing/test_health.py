@@ -95,7 +95,7 @@ def test_an_open_circuit_and_a_refused_output() -> None:
 
 
 def test_what_the_consumer_says_counts_when_nothing_is_in_hand() -> None:
-    """A tier that is read up to what is due is not held up; a partition without a leader is."""
+    """A retry topic read up to what is due is not stuck; a partition without a leader is."""
 
     def seen(topic: str, why: str, *, paused: bool = False, bound: bool = False):
         tp = TopicPartition(topic, 0)
@@ -104,27 +104,34 @@ def test_what_the_consumer_says_counts_when_nothing_is_in_hand() -> None:
     partitions = (
         seen("orders", "its leader is gone"),
         seen("full", "paused; resume()", paused=True),
-        seen("tier", "read up to its bound", bound=True),
+        seen("retry_topic", "read up to its bound", bound=True),
         seen("opened", "read up to its bound", bound=True),
         seen("due", "its leader is gone"),
     )
     consumer = ConsumerHealth("stable", 0, "", 1, 0, 0, 1, partitions, ())
-    found = reading(consumer, {("tier", 0): (8, 0), ("opened", 0): (8, 1), ("due", 0): (8, 2)})
+    found = reading(
+        consumer, {("retry_topic", 0): (8, 0), ("opened", 0): (8, 1), ("due", 0): (8, 2)}
+    )
     assert found["orders", 0] == Reading(3, None, "its leader is gone")
     assert found["full", 0].why == PAUSED
-    assert found["tier", 0] == Reading(8, 0, "")
+    assert found["retry_topic", 0] == Reading(8, 0, "")
     assert found["opened", 0] == Reading(8, 1, ""), "the bound that is ours is moved at once"
     assert found["due", 0] == Reading(8, 2, "its leader is gone")
     engine = Engine([route()])
     started(engine)
     assert at(engine, 1, found["orders", 0]).why == "its leader is gone"
     assert at(engine, 1, Reading(0, None, "its leader is gone")).moving
-    tier = (engine.partitions[TP].route.topics.entry, 0)
-    engine.assigned(tier, 1, 0, "")
-    held_up = (examine(engine.partitions[tier], 1, found[name, 0]) for name in ("tier", "due"))
+    retry_topic = (engine.partitions[TP].route.topics.entry, 0)
+    engine.assigned(retry_topic, 1, 0, "")
+    held_up = (
+        examine(engine.partitions[retry_topic], 1, found[name, 0])
+        for name in ("retry_topic", "due")
+    )
     assert [each.moving for each in held_up] == [True, False]
     unknown = Reading(8, None, "its leader is gone")
-    assert examine(engine.partitions[tier], 1, unknown).moving, "nobody knows yet what is due"
+    assert examine(engine.partitions[retry_topic], 1, unknown).moving, (
+        "nobody knows yet what is due"
+    )
 
 
 def test_of_a_running_app(cluster, topic, produce, app, start) -> None:
@@ -146,10 +153,10 @@ def test_of_a_running_app(cluster, topic, produce, app, start) -> None:
     produce(30)
     running = start(program)
     assert begun.wait(PATIENCE_S)
-    wait_for(lambda: program.counts().get("to_tier"), "nothing failed")
+    wait_for(lambda: program.counts().get("to_retry"), "nothing failed")
 
     def stuck(health):
-        return [p for p in health.partitions if p.oldest is not None and not p.tier]
+        return [p for p in health.partitions if p.oldest is not None and not p.retry_topic]
 
     seen = []
 
@@ -164,7 +171,7 @@ def test_of_a_running_app(cluster, topic, produce, app, start) -> None:
     health = seen[-1]
     assert health.consumer is not None
     assert health.consumer.group == "member of the group"
-    assert {each.tier for each in health.partitions} == {"", "10m", "redrive"}
+    assert {each.retry_topic for each in health.partitions} == {"", "10m", "redrive"}
     assert "1 of 2 threads are busy" in str(health)
     go.set()
     wait_for(lambda: not stuck(program.health()), "it goes on")

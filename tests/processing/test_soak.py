@@ -1,9 +1,9 @@
 """Minutes of `App` in processes that are killed, on brokers whose nodes and coordinators move.
 
-Every input is done at least once or in the failed topic (R1), keys that never fail keep their
+Every input is done at least once or in the dead-letter topic (R1), keys that never fail keep their
 order whatever fails around them (4.12, 5.4), and after a clean stop the group's commits are the
-ends of all topics and tiers. `KOHORT_APP_SOAK_S` is how long records are produced (default 60),
-`KOHORT_SOAK_SEED` decides what happens.
+ends of all topics and retry topics. `KOHORT_APP_SOAK_S` is how long records are produced (default
+60), `KOHORT_SOAK_SEED` decides what happens.
 """
 
 from __future__ import annotations
@@ -213,17 +213,17 @@ def check(apps: Apps, servers: str, produced: int) -> None:
                 seen.add((topic, number))
                 begun[topic, key].append(number)
     for topic, route in ROUTES.items():
-        failed = numbers_of(servers, route.failed)
+        failed = numbers_of(servers, route.dead_letter)
         missing = set(range(produced)) - done[topic] - failed.keys()
         assert not missing, f"{topic}: {sorted(missing)[:20]} were lost"
         wrong = {n: why for n, why in failed.items() if why not in ("bad", "down")}
-        assert not wrong, f"{topic}: in the failed topic for nothing: {wrong}"
+        assert not wrong, f"{topic}: in the dead-letter topic for nothing: {wrong}"
     for place, numbers in begun.items():
         assert numbers == sorted(numbers), f"{place} was begun out of order"
 
 
 def numbers_of(servers: str, topic: str) -> dict[int, str]:
-    """Records of a failed topic, and why they are there."""
+    """Records of a dead-letter topic, and why they are there."""
     found: dict[int, str] = {}
     with Consumer(bootstrap_servers=servers) as consumer:
         with Admin(bootstrap_servers=servers) as admin:

@@ -1,8 +1,8 @@
 """A whole life of the engine without sockets: topics, commits, workers, crashes, virtual time.
 
-Topics are lists with the broker's append time; reading goes through the real TierGate's rule (what
-is due by append time), paused partitions are not read, and a crash forgets everything but topics
-and commits. Workers finish in any order. Nothing here knows how the engine works inside.
+Topics are lists with the broker's append time; reading goes through the real DueSchedule's rule
+(what is due by append time), paused partitions are not read, and a crash forgets everything but
+topics and commits. Workers finish in any order. Nothing here knows how the engine works inside.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class World:
         self.engine.committed(commits, self.now_ms)
 
     def scan(self) -> None:
-        """Read tiers to their end, as far as there is room, for the keys that are held."""
+        """Read retry topics to their end, as far as there is room, for the keys that are held."""
         for key, start, epoch in self.engine.scans():
             found = waiting_in(self.logs[key][start:], "billing")
             most = self.engine.holds.most
@@ -210,7 +210,7 @@ class World:
                 return
 
     def next_due(self) -> int | None:
-        """When something more can happen: a deadline, or a tier's next record."""
+        """When something more can happen: a deadline, or a retry topic's next record."""
         found = [d for d in (self.engine.next_deadline(),) if d is not None]
         for key, position in self.position.items():
             log = self.logs[key]
@@ -232,7 +232,7 @@ class World:
     # -- what came of it
 
     def failed(self, topic: str = "orders") -> list[Record]:
-        name = self.routes[0].topics.failed
+        name = self.routes[0].topics.dead_letter
         return [r for n in range(self.partitions) for r in self.logs[name, n]]
 
     def times(self, origin: tuple[str, int, int]) -> list[int]:

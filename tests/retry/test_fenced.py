@@ -60,7 +60,7 @@ def test_an_executor_whose_clock_is_behind_does_what_the_driver_planned(
 
 
 def test_everything_ends_loaded_or_failed(world: World) -> None:
-    """Spec 5.3, 6.3: permanent to failed, temporary through its tiers, the rest at once."""
+    """Spec 5.3, 6.3: permanent to failed, temporary through its retry topics, the rest at once."""
     world.produce(0, b"ok", b"bad", b"1", b"3", b"4")
     world.produce(1, b"2", b"ok")
     world.run_all()
@@ -73,14 +73,14 @@ def test_everything_ends_loaded_or_failed(world: World) -> None:
 
 
 def later(record: Record, _store: object) -> object:
-    """The first try asks for 12 s, which is two tiers of 5 s and one of 2 s."""
+    """The first try asks for 12 s, which is two retry topics of 5 s and one of 2 s."""
     if not record.attempt:
         raise RetryAfter("12s", "busy")
     return row(record)
 
 
 def test_retry_after_waits_past_the_longest_delay_and_uses_up_one_attempt(world: World) -> None:
-    """Spec 5.3, 6.5: the ledger follows the copy from tier to tier."""
+    """Spec 5.3, 6.5: the ledger follows the copy from retry topic to retry topic."""
     world.handle = later
     start = world.now
     world.produce(0, b"a", b"b")
@@ -89,7 +89,10 @@ def test_retry_after_waits_past_the_longest_delay_and_uses_up_one_attempt(world:
     assert world.now - start >= 12_000
     assert world.ask("SELECT DISTINCT attempt FROM loaded") == [(1,)]
     assert world.ask("SELECT DISTINCT retry_number, status FROM kohort_ledger") == [(1, "done")]
-    assert [len(world.logs[f"in.g.retry.{tier}", 0]) for tier in ("2s", "5s")] == [2, 4]
+    assert [len(world.logs[f"in.g.retry.{retry_topic}", 0]) for retry_topic in ("2s", "5s")] == [
+        2,
+        4,
+    ]
 
 
 @settings(
@@ -99,7 +102,7 @@ def test_retry_after_waits_past_the_longest_delay_and_uses_up_one_attempt(world:
 )
 @given(kills=st.lists(st.sampled_from(KILLS), max_size=8), chunk=st.integers(1, 4))
 def test_kills_while_records_wait_on(tmp_path: Path, kills: list[str], chunk: int) -> None:
-    """X3: a wait that passes through several tiers loses and repeats nothing."""
+    """X3: a wait that passes through several retry topics loses and repeats nothing."""
     world = World(f"sqlite:///{tmp_path}/{next(numbers)}.sqlite", handle=later)
     world.produce(0, b"a", b"b", b"c")
     world.kills.at = list(kills)
@@ -113,7 +116,7 @@ def test_kills_while_records_wait_on(tmp_path: Path, kills: list[str], chunk: in
 @pytest.mark.parametrize("place", KILLS)
 @pytest.mark.parametrize("topic", ["in", "in.g.retry.2s", "in.g.retry.5s"])
 def test_a_kill_anywhere_changes_nothing(world: World, place: str, topic: str) -> None:
-    """E2, the kill table's first four rows, on the source and on each tier."""
+    """E2, the kill table's first four rows, on the source and on each retry topic."""
     world.produce(0, b"ok", b"bad", b"1", b"2", b"3", b"4")
     killed = False
     for _ in range(100):
@@ -175,7 +178,7 @@ def test_orphan_and_duplicate_copies_are_inert(world: World) -> None:
     assert world.loaded() == ["in/0/0"]
 
 
-def test_a_copy_overtaken_by_its_tier_is_published_again(world: World) -> None:
+def test_a_copy_overtaken_by_its_retry_topic_is_published_again(world: World) -> None:
     """A slow transaction whose copy was already read and dropped is not owed for ever."""
     world.produce(0, b"1")
     loader = world.loader()
@@ -200,20 +203,22 @@ def test_a_copy_overtaken_by_its_tier_is_published_again(world: World) -> None:
     world.check()
 
 
-def test_a_tier_fence_does_not_pass_a_row_scheduled_meanwhile(world: World) -> None:
-    """The other side of the same race: the tier finds the row when it moves its fence."""
+def test_a_retry_topic_fence_does_not_pass_a_row_scheduled_meanwhile(world: World) -> None:
+    """The other side of the same race: the retry topic finds the row when it moves its fence."""
     world.produce(0, b"1")
-    source, tier = world.loader(), world.loader()
+    source, retry_topic = world.loader(), world.loader()
     load = source.open(world.span("in", 0, 0, 1))
-    tiers = world.logs["in.g.retry.2s", 0]
-    tiers.append(RawRecord(0, world.now - 5_000, 1, b"k", b"1", _headers_of_first_copy(world)))
+    retry_topics = world.logs["in.g.retry.2s", 0]
+    retry_topics.append(
+        RawRecord(0, world.now - 5_000, 1, b"k", b"1", _headers_of_first_copy(world))
+    )
 
     class Published:
         def publish(self, copies: object) -> list[Place]:
             return [Place("in.g.retry.2s", 0, 0)]
 
     class Late:
-        """A store in which the source commits right after the tier has looked."""
+        """A store in which the source commits right after the retry topic has looked."""
 
         def __init__(self, real: object) -> None:
             self.real = real
@@ -227,9 +232,9 @@ def test_a_tier_fence_does_not_pass_a_row_scheduled_meanwhile(world: World) -> N
             return found
 
     source.publisher = Published()  # type: ignore[assignment]
-    tier.store = Late(tier.store)  # type: ignore[assignment]
-    running = tier.open(world.span("in.g.retry.2s", 0, 0, 1))
-    running.load(tiers)
+    retry_topic.store = Late(retry_topic.store)  # type: ignore[assignment]
+    running = retry_topic.open(world.span("in.g.retry.2s", 0, 0, 1))
+    running.load(retry_topics)
     assert running.finish().loaded == 1
     assert world.loaded() == ["in/0/0"]
 
@@ -311,14 +316,14 @@ def test_what_does_not_decode_goes_to_failed_untouched(world: World) -> None:
     world.logs["in", 0].append(RawRecord(4, world.now, 0, b"k", None, []))
     world.run_all()
     assert world.failed() == ["in/0/1", "in/0/2", "in/0/3"]
-    copies = world.logs[world.topics.failed, 0]
+    copies = world.logs[world.topics.dead_letter, 0]
     assert [c.value for c in copies] == [b"\xff{", b"[1", b"2],3"]
     assert {parse(c.headers).disposition for c in copies} == {"deserialize"}
     assert [c for c in copies[0].headers if c[0] == "h"] == [("h", None), ("h", b"1")]
 
 
-def test_strangers_in_a_tier_go_to_failed(world: World) -> None:
-    """A2: a record in a tier without our headers is never run."""
+def test_strangers_in_a_retry_topic_go_to_failed(world: World) -> None:
+    """A2: a record in a retry topic without our headers is never run."""
     log = world.logs["in.g.retry.2s", 0]
     log.append(RawRecord(0, world.now, 1, b"k", b"ok", [("retry_number", b"1")]))
     world.now += 10_000
@@ -332,11 +337,11 @@ def test_redrive_runs_each_record_once(world: World) -> None:
     world.produce(0, b"bad", b"4")
     world.run_all()
     world.handle = lambda record, store: row(record)
-    failed = world.logs[world.topics.failed, 0]
+    failed = world.logs[world.topics.dead_letter, 0]
     for _ in range(2):
         for c in failed:
             attempt = Attempt(
-                parse(c.headers).origin, 0, (world.topics.failed, 0, c.offset), c.key, c.value,
+                parse(c.headers).origin, 0, (world.topics.dead_letter, 0, c.offset), c.key, c.value,
                 c.headers, parse(c.headers),
             )  # fmt: skip
             world.publish(
@@ -348,15 +353,15 @@ def test_redrive_runs_each_record_once(world: World) -> None:
 
 
 def test_only_the_copy_that_the_ledger_names_is_backed(world: World) -> None:
-    """Spec 6.3: a copy whose ledger row does not back it is inert, in the failed topic too."""
+    """Spec 6.3: a copy whose ledger row does not back it is inert, in the dead-letter topic too."""
     world.produce(0, b"bad")
     world.kills.at = ["after publish"]
     world.run_all()
-    copies = world.logs[world.topics.failed, 0]
+    copies = world.logs[world.topics.dead_letter, 0]
     assert len(copies) == 2
     store = world.store()
     (state,) = store.states("p", ["in/0/0"])["in/0/0"]
-    backed = [backs_failed(Place(world.topics.failed, 0, c.offset), state) for c in copies]
+    backed = [backs_failed(Place(world.topics.dead_letter, 0, c.offset), state) for c in copies]
     assert backed == [False, True]
     store.close()
 
@@ -365,14 +370,16 @@ def test_the_ledger_forgets_what_was_loaded_long_ago_and_nothing_else(world: Wor
     """A duplicate of a forgotten copy stays inert; what waits or has failed is kept."""
     world.produce(0, b"ok", b"bad", b"1", b"3")
     world.run_all()
-    tier = next(name for name in world.topics.delays_ms if world.logs[name, 0])
+    retry_topic = next(name for name in world.topics.delays_ms if world.logs[name, 0])
     store = world.store()
     last = max(int(str(at)) for (at,) in world.ask("SELECT closed_at FROM kohort_ledger"))
     assert store.vacuum("p", last - 60_000) == 0
     assert store.vacuum("other", last + 1) == 0
     assert store.vacuum("p", last + 1) == 1 + 3
     assert world.ask("SELECT retry_id, status FROM kohort_ledger") == [("in/0/1", "failed")]
-    world.logs[tier, 0].append(world.logs[tier, 0][0]._replace(offset=len(world.logs[tier, 0])))
+    world.logs[retry_topic, 0].append(
+        world.logs[retry_topic, 0][0]._replace(offset=len(world.logs[retry_topic, 0]))
+    )
     world.produce(0, b"2")
     world.run("in", 0)
     assert store.vacuum("p", last + 10_000_000) == 0, "one waits"

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kohort.config import format_duration
 from kohort.retry import headers as h
 from kohort.retry.classify import Disposition, Permanent, RetryAfter, Temporary, stated
 from kohort.retry.copies import (
@@ -51,20 +52,20 @@ def test_user_headers_survive_every_hop(headers: list[Header], reason: str, mess
         failure = stated(reason or "x", permanent=False, message=message)
         copy, step = copy_for(current, failure, topics=TOPICS, now_ms=now)
         assert step is not None
-        assert step.tier.label == expected
+        assert format_duration(step.delay_ms) == expected
         assert list(copy.user_headers) == headers
         assert (copy.key, copy.value) == (b"k", b"v")
         names = [k for k, _ in copy.retry.encode()]
         assert len(names) == len(set(names))
-        current = reread(copy.headers, copy.topic, step.tier.delay_ms)
+        current = reread(copy.headers, copy.topic, step.delay_ms)
         assert current.origin == attempt().origin
         assert current.previous is not None
         assert current.previous.first_failed_at_ms == 10_000
         now += 1_000_000
     copy, step = copy_for(current, stated("x", permanent=False), topics=TOPICS, now_ms=now)
     assert step is None
-    assert copy.failed
-    assert copy.topic == "flights.loader.failed"
+    assert copy.dead_letter
+    assert copy.topic == "flights.loader.dlt"
     assert copy.retry.disposition is Disposition.EXHAUSTED
     assert list(copy.user_headers) == headers
 
@@ -97,7 +98,7 @@ def good() -> dict[str, bytes | None]:
         ("retry_origin_topic", b"\xff"),
     ],
 )  # fmt: skip
-def test_bad_headers_in_a_tier_are_faults(key: str, value: bytes | None) -> None:
+def test_bad_headers_in_a_retry_topic_are_faults(key: str, value: bytes | None) -> None:
     """A2: missing, unparsable, out of range: a fault that sends the record to failed."""
     changed = {**good(), key: value}
     with pytest.raises(HeaderFault):

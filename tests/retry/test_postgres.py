@@ -94,11 +94,15 @@ def test_no_isolation_level_of_a_database_lets_a_scheduled_copy_be_passed(
     store.prepare()
     other = open_store(store.url)
     source = store.take_over("p", "in", "", 0, 1)
-    tier = other.take_over("p", "tier", "", 0, 1)
-    place, locked, passing = Place("tier", 0, 0), threading.Event(), list[Advanced | Exception]()
+    retry_topic = other.take_over("p", "retry_topic", "", 0, 1)
+    place, locked, passing = (
+        Place("retry_topic", 0, 0),
+        threading.Event(),
+        list[Advanced | Exception](),
+    )
 
     def passes_it() -> None:
-        move = ProgressMove("tier", 0, tier.epoch, (NOWHERE, ""), 1, "")
+        move = ProgressMove("retry_topic", 0, retry_topic.epoch, (NOWHERE, ""), 1, "")
         assert locked.wait(PATIENCE_S)
         try:
             passing.append(other.advance(Advance("p", 1, [move], inert=[place]), done_at))

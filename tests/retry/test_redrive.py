@@ -1,4 +1,4 @@
-"""Redrive: chosen records of the failed topic go another round, once, and go on where stopped."""
+"""Redrive: chosen dead letters go another round, once; an interrupted redrive continues."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Failures:
         self.handled: list[tuple[int, int]] = []
         self.mended = False
         self.run_app(count)
-        failed = [TopicPartition(self.topics.failed, n) for n in range(3)]
+        failed = [TopicPartition(self.topics.dead_letter, n) for n in range(3)]
         seen = [r for page in pages_to_end(self._reads_committed(), failed) for r in page]
         assert len(seen) == count, "all have failed, and whoever reads committed records sees it"
 
@@ -83,8 +83,8 @@ class Failures:
     def there(self, target: str) -> list:
         """What whoever reads committed records finds in a target."""
         name = self.topics.entry
-        if target.startswith("tier"):
-            name = self.topics.tier(self.topics.policy.tiers[0])
+        if target.startswith("retry_topic"):
+            name = self.topics.retry_topic(self.topics.policy.delays_ms[0])
         pages = pages_to_end(self._reads_committed(), [TopicPartition(name, n) for n in range(3)])
         return [record for page in pages for record in page]
 
@@ -189,7 +189,7 @@ class Died(BaseException):
 
 
 @pytest.mark.parametrize("commits", [0, 1, 2])
-@pytest.mark.parametrize("target", ["entry", "tier:1h"])
+@pytest.mark.parametrize("target", ["entry", "retry:1h"])
 def test_what_a_crash_left_sent_is_not_sent_again(cluster, monkeypatch, commits, target) -> None:
     """R9 without a ledger: killed after a page was sent and before that was committed."""
     failures = Failures(cluster, count=1_500)
@@ -298,7 +298,7 @@ def test_cancelled_for_one_topic_it_is_not_forgotten_for_another(cluster) -> Non
     assert others.redrive("both").run().sent == 0
     with Admin(**some.client) as admin:
         topics = {at.topic for at in admin.list_group_offsets("redrive.both")}
-    assert topics == {others.topics.failed}
+    assert topics == {others.topics.dead_letter}
 
 
 def test_what_it_sent_and_failed_again_is_not_sent_by_the_same_id(cluster) -> None:
@@ -323,15 +323,15 @@ def test_edited_or_left_out(cluster) -> None:
     assert all(r.value.endswith(b"!") for r in failures.entry())
 
 
-def test_into_a_tier_or_another_topic(cluster) -> None:
+def test_into_a_retry_topic_or_another_topic(cluster) -> None:
     failures = Failures(cluster)
-    failures.redrive("t", Choice(reason="odd"), target="tier:1h").run()
-    assert len(failures.there("tier:1h")) == 15
-    with pytest.raises(ConfigError, match="there is no such tier; the policy has 1h"):
-        failures.redrive(target="tier:5m")
+    failures.redrive("t", Choice(reason="odd"), target="retry:1h").run()
+    assert len(failures.there("retry:1h")) == 15
+    with pytest.raises(ConfigError, match="there is no such retry topic; the policy has 1h"):
+        failures.redrive(target="retry:5m")
     with pytest.raises(UsageError, match="does not exist, so nobody would read"):
         failures.redrive(target="topic:nowhere").run()
-    with pytest.raises(ConfigError, match="write entry, tier:30m or topic:NAME"):
+    with pytest.raises(ConfigError, match="write entry, retry:30m or topic:NAME"):
         failures.redrive(target="source")
 
 

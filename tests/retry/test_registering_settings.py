@@ -29,7 +29,7 @@ def nothing(record: object) -> None:
     ],
 )
 def test_an_app_refuses_them(settings: Mapping[str, Any], said: str) -> None:
-    """A misspelt decode sent every record to the failed topic, one by one."""
+    """A misspelt decode sent every record to the dead-letter topic, one by one."""
     with pytest.raises(ConfigError, match=said):
         App("g").handler("orders", **settings)(nothing)
 

@@ -10,7 +10,7 @@ from kohort.retry.topics import (
     Existing,
     check_topics,
     creation_refused,
-    other_tiers,
+    other_retry_topics,
     plan_topics,
 )
 
@@ -21,14 +21,14 @@ def test_topics_are_made_for_the_gate() -> None:
     specs = {s.name: s for s in plan_topics(TOPICS, partitions=6)}
     assert list(specs) == [
         "flights.loader.retry.0s", "flights.loader.retry.5m", "flights.loader.retry.30m",
-        "flights.loader.retry.1h", "flights.loader.failed",
+        "flights.loader.retry.1h", "flights.loader.dlt",
     ]  # fmt: skip
     for spec in specs.values():
         assert spec.partitions == 6
         assert spec.configs["message.timestamp.type"] == "LogAppendTime"
         assert spec.configs["cleanup.policy"] == "delete"
         assert int(spec.configs["max.message.bytes"]) == 1_048_588 + 65_536
-    assert specs["flights.loader.failed"].configs["retention.ms"] == "-1"
+    assert specs["flights.loader.dlt"].configs["retention.ms"] == "-1"
     assert specs["flights.loader.retry.1h"].configs["retention.ms"] == str(7 * 86_400_000)
 
 
@@ -58,16 +58,15 @@ def test_commands_are_printed_when_creation_is_refused() -> None:
     assert "retention.ms=-1" in text
 
 
-def test_tiers_of_delays_that_are_no_longer_named_are_known() -> None:
+def test_retry_topics_of_delays_that_are_no_longer_named_are_known() -> None:
     """Spec 5.4: what waits in them is not to be forgotten; other groups' are none of ours."""
     ours = ["flights.loader.retry.2h", "flights.loader.retry.90m"]
     others = [
-        "flights.loader2.retry.2h", "flights.loader.retry.tomorrow", "flights.loader.failed",
+        "flights.loader2.retry.2h", "flights.loader.retry.tomorrow", "flights.loader.dlt",
         "flights", "flights.loader.retry.", "x.flights.loader.retry.2h", *TOPICS.delays_ms,
     ]  # fmt: skip
     delays_ms = [7_200_000, 5_400_000]
-    assert other_tiers(TOPICS, [*ours, *others]) == dict(zip(ours, delays_ms, strict=True))
+    assert other_retry_topics(TOPICS, [*ours, *others]) == dict(zip(ours, delays_ms, strict=True))
     long = RetryTopics("t" * 240, "g" * 40, RetryPolicy.parse("5m"))
-    assert list(other_tiers(long, [long.tier_of("1h"), TOPICS.tier_of("2h")])) == [
-        long.tier_of("1h")
-    ]
+    hours = [long.retry_topic(3_600_000), TOPICS.retry_topic(2 * 3_600_000)]
+    assert list(other_retry_topics(long, hours)) == [long.retry_topic(3_600_000)]

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from kohort.retry.copies import Attempt, Copy
+from kohort.retry.due_schedule import Answer, DueSchedule, NeedProof, Opened
 from kohort.retry.effects import Effect, Execute, Insert, statements
 from kohort.retry.fenced import Loader, RawRecord, Report, SourceRange
-from kohort.retry.gate import Answer, NeedProof, Opened, TierGate
 from kohort.retry.handling import Handlers, HandlerSpec
 from kohort.retry.ledger import Place
 from kohort.retry.policy import RetryPolicy, RetryTopics
@@ -58,7 +58,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.topics = RetryTopics("in", "g", self.policy)
-        self.gate = TierGate(self.topics.delays_ms, skew_ms=0)
+        self.gate = DueSchedule(self.topics.delays_ms, skew_ms=0)
         store = self.store()
         store.prepare()
         store.execute(statements([Execute(SCHEMA)]))

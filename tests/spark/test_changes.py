@@ -217,7 +217,7 @@ def test_a_change_while_records_wait_is_refused_before_anything_starts(
         for name in ("orders", "sales"):
             cluster.create_topic(name)
         before = loader(cluster, tmp_path, "orders", "sales", retries="5m")
-        schedule(before, before.topics["orders"].tier_of("5m"))
+        schedule(before, before.topics["orders"].retry_topic(300_000))
         store = before.open_store()
         check_waiting(before, store)
         store.close()
@@ -269,7 +269,7 @@ def test_retries_do_not_queue_behind_source_batches(
     pipeline.run("until_idle", spark=spark)
     store = pipeline.open_store()
     assert store.query("SELECT attempt, pool FROM pools ORDER BY attempt") == [
-        (0, "kohort pooled source"), (1, "kohort pooled tiers")
+        (0, "kohort pooled source"), (1, "kohort pooled retry topics")
     ]  # fmt: skip
     store.close()
     assert spark.conf.get("spark.scheduler.mode") == "FAIR"

@@ -132,15 +132,15 @@ def test_each_input_is_loaded_once_or_failed_once(spark: SparkSession, job: Job)
     }  # fmt: skip
     assert (orders.inputs, orders.loaded) == (9, 5)
     assert orders.loaded_after_retry >= 1
-    assert (orders.duplicates, orders.both, orders.missing, orders.in_tiers) == (0, 0, 0, 0)
+    assert (orders.duplicates, orders.both, orders.missing, orders.retrying) == (0, 0, 0, 0)
     assert orders.failed_copies == 4
     assert books.exact
     assert job.query("SELECT count(*) FROM orders WHERE item = 'late' AND attempt > 0") == [(1,)]
     store = job.pipeline.open_store()
-    tiers = retries_over_time(job.pipeline, store)
+    retry_topics = retries_over_time(job.pipeline, store)
     store.close()
-    assert sorted(tiers) == ["300ms", "3s"]
-    assert sum(n for _, n in tiers["3s"]) >= 1
+    assert sorted(retry_topics) == ["300ms", "3s"]
+    assert sum(n for _, n in retry_topics["3s"]) >= 1
 
 
 @e2e

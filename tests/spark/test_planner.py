@@ -73,7 +73,7 @@ class FakePort:
     def committed(self, group: str, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         return {at: self.group[at] for at in wanted if at in self.group}
 
-    def commit(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         if self.refuse:
             raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)
         for at, offset in offsets.items():
@@ -255,18 +255,18 @@ def test_a_misspelt_topic_is_an_error(lenient: str) -> None:
 @pytest.mark.parametrize(
     ("pattern", "read"),
     [
-        (".*", ["jobs.mine.failed", "orders"]),
+        (".*", ["jobs.mine.dlt", "orders"]),
         ("orders.*", ["orders"]),
         (r"orders\..*\.retry\..*", ["orders.g.retry.0s", "orders.g.retry.5m"]),
-        (r".*\.failed", ["jobs.mine.failed", "orders.g.failed"]),
+        (r".*\.dlt", ["jobs.mine.dlt", "orders.g.dlt"]),
     ],
 )
 def test_a_pattern_leaves_retry_topics_out_unless_it_names_them(
     pattern: str, read: list[str]
 ) -> None:
     """A topic of somebody's that only ends like one stands beside no entry topic."""
-    names = ["orders", "orders.g.retry.0s", "orders.g.retry.5m", "orders.g.failed",
-             "jobs.mine.failed"]  # fmt: skip
+    names = ["orders", "orders.g.retry.0s", "orders.g.retry.5m", "orders.g.dlt",
+             "jobs.mine.dlt"]  # fmt: skip
     port = FakePort({(name, 0): [1] for name in names})
     plan = planner(port, subscribePattern=pattern)
     assert sorted(t for t, _ in plan.initial().next) == read
@@ -330,11 +330,11 @@ def test_available_now_stops_at_its_first_target() -> None:
     assert plan.latest(two, 6).next == two.next == {T0: 10, T1: 0}
 
 
-def test_tiers_are_bounded_by_what_is_due() -> None:
-    """D4: returning `start` schedules nothing; an idle tier is asked seldom."""
+def test_retry_topics_are_bounded_by_what_is_due() -> None:
+    """D4: returning `start` schedules nothing; an idle retry topic is asked seldom."""
     clock = Clock()
     port = FakePort({T0: [clock.now - 400_000, clock.now - 100], T1: []})
-    plan = planner(port, clock, tierDelaysMs='{"t": 300000}', clockSkewMs="0")
+    plan = planner(port, clock, retryDelaysMs='{"t": 300000}', clockSkewMs="0")
     start = plan.initial()
     end = plan.latest(start)
     assert end.next == {T0: 1, T1: 0}

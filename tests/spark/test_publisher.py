@@ -80,10 +80,10 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeProducer:
 def test_too_large_goes_down_the_ladder(fake: FakeProducer, early: bool) -> None:
     fake.refuse_early = early
     fake.most = 1_200
-    places = CopyPublisher({}, {TOPICS.failed: 3}).publish(
+    places = CopyPublisher({}, {TOPICS.dead_letter: 3}).publish(
         copies(b"small", b"x" * 900, b"y" * 5_000)
     )
-    assert [(p.topic, p.partition) for p in places] == [(TOPICS.failed, 2)] * 3
+    assert [(p.topic, p.partition) for p in places] == [(TOPICS.dead_letter, 2)] * 3
     by_offset = dict(enumerate(fake.taken))
     small, no_message, stub = (by_offset[p.offset] for p in places)
     assert "retry_error_message" in dict(small[3])
@@ -95,11 +95,11 @@ def test_too_large_goes_down_the_ladder(fake: FakeProducer, early: bool) -> None
 def test_not_even_a_stub(fake: FakeProducer) -> None:
     fake.most = 10
     with pytest.raises(RecordTooLargeError, match="not even a stub of t/5/0"):
-        CopyPublisher({}, {TOPICS.failed: 1}).publish(copies(b"v"))
+        CopyPublisher({}, {TOPICS.dead_letter: 1}).publish(copies(b"v"))
 
 
 def test_another_error_ends_the_task(fake: FakeProducer) -> None:
     """R2: nothing is written down before every copy is acknowledged."""
     fake.broken = True
     with pytest.raises(KafkaTimeoutError):
-        CopyPublisher({}, {TOPICS.failed: 1}).publish(copies(b"a", b"b"))
+        CopyPublisher({}, {TOPICS.dead_letter: 1}).publish(copies(b"a", b"b"))

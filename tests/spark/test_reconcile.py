@@ -140,7 +140,7 @@ def test_what_fails_or_waits_is_counted_once(make: Callable[..., Sales]) -> None
     sales.produce(1, -1, -2)
     sales.load(3, {0: 1, 1: -1, 2: -2})
     part = books(sales)
-    assert (part.loaded, part.in_tiers, part.failed) == (1, 1, {"negative": 1})
+    assert (part.loaded, part.retrying, part.failed) == (1, 1, {"negative": 1})
     assert (part.missing, part.duplicates, part.failed_copies) == (0, 0, 1)
     assert not reconcile(sales.pipeline).exact, "one waits"
     sales.run("DELETE FROM kohort_ledger WHERE status = 'scheduled'")

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from kohort.demo.flights_data import FLIGHT_PARTITIONS, Event, LateObservation, Year
 
 MAX_LATENESS_MS = 7_000
-"""With the tiers `2s 2s 5s 5s 5s 10s`: a quarter of the 29 s until a flight gives up."""
+"""With the retry topics `2s 2s 5s 5s 5s 10s`: a quarter of the 29 s until a flight gives up."""
 
 
 @dataclass(frozen=True, slots=True)

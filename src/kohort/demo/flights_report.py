@@ -33,16 +33,16 @@ class Facts:
     """What the database and the topics say after a run.
 
     `failed` counts by reason; `arrivals` maps a topic to (day, records) in event time;
-    `retries` maps a tier to (seconds since the start, copies scheduled); `loaded_over_time` is
-    (seconds since the start, flights loaded in that second); `delay_by_carrier` is
-    (carrier, mean minutes late, flights).
+    `retries` maps a retry topic to (seconds since the start, copies scheduled); `loaded_over_time`
+    is (seconds since the start, flights loaded in that second); `delay_by_carrier` is (carrier,
+    mean minutes late, flights).
     """
 
     inputs: int
     loaded: int
     failed: Mapping[str, int]
     duplicates: int
-    in_tiers: int
+    retrying: int
     loaded_after_retry: int
     seconds: float
     arrivals: Mapping[str, Sequence[tuple[str, int]]] = field(default_factory=dict)
@@ -65,8 +65,8 @@ class Facts:
             )
         if self.duplicates:
             wrong.append(f"{self.duplicates} inputs are there more than once")
-        if self.in_tiers:
-            wrong.append(f"{self.in_tiers} records still wait in a retry tier")
+        if self.retrying:
+            wrong.append(f"{self.retrying} records still wait in a retry topic")
         return wrong
 
     def as_json(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Facts:
             "failed": dict(self.failed),
             "failed_total": self.failed_total,
             "duplicates": self.duplicates,
-            "in_tiers": self.in_tiers,
+            "retrying": self.retrying,
             "loaded_after_retry": self.loaded_after_retry,
             "loaded_after_retry_percent": round(100 * self.retry_share, 2),
             "seconds": round(self.seconds, 1),
@@ -99,7 +99,7 @@ def text_of(facts: Facts) -> str:
     for reason, count in sorted(facts.failed.items(), key=lambda item: -item[1]):
         lines.append(f"{count:>9,} failed: {reason}")
     lines.append(f"{facts.duplicates:>9,} duplicates")
-    lines.append(f"{facts.in_tiers:>9,} left in a retry tier")
+    lines.append(f"{facts.retrying:>9,} left in a retry topic")
     lines.append("")
     lines += [f"DOES NOT ADD UP: {problem}" for problem in facts.problems] or [
         f"{facts.inputs:,} in = {facts.loaded:,} loaded + {facts.failed_total:,} failed: "
@@ -130,13 +130,13 @@ def plots_of(facts: Facts) -> list[tuple[str, str, str]]:
             _draw(_arrivals, facts) if facts.arrivals else None,
         ),
         (
-            "Retries by tier",
-            "Copies put into each delay tier, by second of the run.",
+            "Retries by retry topic",
+            "Copies put into each retry topic, by second of the run.",
             _draw(_retries, facts) if facts.retries else None,
         ),
         (
             "Failures by reason",
-            "What ended in the failed topic, by the ledger.",
+            "What ended in the dead-letter topic, by the ledger.",
             _draw(_failures, facts) if facts.failed else None,
         ),
         (
@@ -187,9 +187,16 @@ def _arrivals(axes: Axes, facts: Facts) -> None:
 
 
 def _retries(axes: Axes, facts: Facts) -> None:
-    for colour, (tier, points) in zip(COLOURS, facts.retries.items(), strict=False):
+    for colour, (retry_topic, points) in zip(COLOURS, facts.retries.items(), strict=False):
         seconds, counts = _every_second(points)
-        axes.step(seconds, counts, where="mid", color=colour, linewidth=1.2, label=f"tier {tier}")
+        axes.step(
+            seconds,
+            counts,
+            where="mid",
+            color=colour,
+            linewidth=1.2,
+            label=f"retry topic {retry_topic}",
+        )
     axes.set_xlabel("seconds since the start")
     axes.set_ylabel("copies a second")
     axes.legend(frameon=False)

@@ -252,7 +252,7 @@ class FlightsRun:
                 loaded=flights.loaded or 0,
                 failed=flights.failed,
                 duplicates=flights.duplicates + flights.both,
-                in_tiers=flights.in_tiers,
+                retrying=flights.retrying,
                 loaded_after_retry=flights.loaded_after_retry,
                 seconds=time.time() - self.settings.started_at,
                 arrivals=self._arrivals(),
@@ -286,8 +286,8 @@ class FlightsRun:
 
     def _retries(self, store: Store) -> dict[str, list[tuple[float, int]]]:
         found: dict[str, list[tuple[float, int]]] = {}
-        for tier, points in retries_over_time(self.pipeline, store).items():
-            found[tier] = [(ms / 1000 - self.settings.started_at, n) for ms, n in points]
+        for retry_topic, points in retries_over_time(self.pipeline, store).items():
+            found[retry_topic] = [(ms / 1000 - self.settings.started_at, n) for ms, n in points]
         return found
 
     def _loaded_over_time(self, store: Store) -> list[tuple[float, int]]:

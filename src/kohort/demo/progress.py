@@ -16,7 +16,7 @@ LINE_EVERY_S = 5.0
 
 
 class Bar:
-    """Shows how many inputs have been handled, how many wait in tiers, how many have failed."""
+    """Shows how many inputs are handled, how many wait for a retry, how many have failed."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -28,7 +28,9 @@ class Bar:
         if self._out.isatty():
             self._rich = _rich_bar(self._out)
             self._rich.start()
-            self._task = self._rich.add_task("flights and weather", total=None, tiers=0, failed=0)
+            self._task = self._rich.add_task(
+                "flights and weather", total=None, retrying=0, failed=0
+            )
         return self
 
     def show(self, progress: Progress, expected: int) -> None:
@@ -38,7 +40,7 @@ class Bar:
                 self._task,
                 completed=progress.done,
                 total=expected,
-                tiers=progress.in_tiers,
+                retrying=progress.retrying,
                 failed=progress.failed,
             )
             return
@@ -47,7 +49,7 @@ class Bar:
             self._said_at = now
             print(
                 f"    {progress.done:>9,} of {expected:,} handled, "
-                f"{progress.in_tiers:,} in tiers, {progress.failed:,} failed",
+                f"{progress.retrying:,} waiting for a retry, {progress.failed:,} failed",
                 file=self._out,
                 flush=True,
             )
@@ -70,7 +72,7 @@ def _rich_bar(out: TextIO) -> Any:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[tiers]} in tiers, {task.fields[failed]} failed"),
+        TextColumn("{task.fields[retrying]} waiting for a retry, {task.fields[failed]} failed"),
         TimeElapsedColumn(),
         console=Console(file=out),
     )

@@ -22,7 +22,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from kohort.observe.snapshot import Look, Seen
-from kohort.observe.spark_query import note_of, why_unmoved
 
 if TYPE_CHECKING:
     from kohort.client.admin.types import GroupDescription, MemberDescription
@@ -110,7 +109,6 @@ def judge(
     rebalancing_s: float | None = None,
     rebalance_timeout_s: float = REBALANCE_TIMEOUT_S,
     nothing_to_read: Collection[TopicPartition] = (),
-    now_ms: int | None = None,
 ) -> Verdict:
     """Compare two looks.
 
@@ -123,13 +121,11 @@ def judge(
             the coordinator remembers its beginning; None where it does not.
         rebalance_timeout_s: the longest `max.poll.interval.ms` of the members, in seconds.
         nothing_to_read: partitions that hold no record between committed offset and end.
-        now_ms: the time of the second look, in milliseconds since 1970; without it the age of what
-            Spark queries committed is not told.
 
     Returns:
         What stands, what goes on, and why.
     """
-    judged = _Judged(before, now, transactions, nothing_to_read, now_ms)
+    judged = _Judged(before, now, transactions, nothing_to_read)
     judged.time_rebalance(rebalancing_s, rebalance_timeout_s)
     findings = [judged.finding(tp, seen) for tp, seen in sorted(now.partitions.items())]
     concerns, notes = judged.concerns(rebalances, findings)
@@ -162,10 +158,8 @@ class _Judged:
         now: Look,
         transactions: Sequence[Open],
         nothing_to_read: Collection[TopicPartition],
-        now_ms: int | None,
     ) -> None:
         self._before, self._now = before, now
-        self._now_ms = now_ms
         self._nothing_to_read = nothing_to_read
         self.seconds = max(0.001, now.at_s - before.at_s)
         self._open = {one.partition: one for one in reversed(transactions)}  # the first one holds
@@ -190,9 +184,7 @@ class _Judged:
         group, concerns, notes = self._now.group, list[str](), list[str]()
         stands = [f for f in findings if f.state is State.STANDS]
         moves = any(f.state in (State.MOVES, State.BEHIND) for f in findings)
-        queries = any(note_of(f.seen.metadata) for f in stands)  # they read without being members
-        empty = not group.members and not self._before.group.members
-        if empty and stands and not moves and not queries:
+        if not group.members and not self._before.group.members and stands and not moves:
             concerns.append(
                 "nobody reads: the group has no members. Start them; `kohort group timeline "
                 f"{group.group_id}` says who left last, and why"
@@ -216,7 +208,7 @@ class _Judged:
         was = self._before.partitions.get(finding.partition)
         late = was is not None and (was.lag or 0) > 0
         waits = finding.state in (State.STANDS, State.WAITS)
-        return late and waits and not self._reads_tier(finding.partition)
+        return late and waits and not self._reads_retry_topic(finding.partition)
 
     def _endless(self) -> str:
         return (
@@ -258,8 +250,8 @@ class _Judged:
         nothing = seen.lag == 0 or seen.end == seen.first or tp in self._nothing_to_read
         if nothing and not beyond:
             return State.READ, ""
-        if self._reads_tier(tp):
-            return State.WAITS, "a retry tier: `kohort retry status` says when its records are due"
+        if self._reads_retry_topic(tp):
+            return State.WAITS, "a retry topic: `kohort retry status` says when its records are due"
         if seen.committed is None and tp in self._owners:
             return State.UNKNOWN, self._never_committed(tp)
         wrong = _wrong_place(tp, seen)
@@ -286,8 +278,7 @@ class _Judged:
 
     def _unmoved(self, tp: TopicPartition, was: Seen, seen: Seen) -> tuple[State, str]:
         """It had records to read, and its committed offset is the same."""
-        noted = note_of(seen.metadata) is not None
-        if seen.committed is not None and seen.metadata != was.metadata and not noted:
+        if seen.committed is not None and seen.metadata != was.metadata:
             return State.MOVES, "one record is slow; others behind it are done: `app.health()`"
         if seen.committed is not None and seen.committed >= (seen.stable or 0):
             return self._behind_transaction(tp, was, seen)
@@ -324,9 +315,6 @@ class _Judged:
         if before is not None:
             return State.WAITS, f"{_name(before)} has given it up since the first look"
         group = self._now.group
-        if not group.members and (note := note_of(self._now.partitions[tp].metadata)):
-            stands, why = why_unmoved(note, self._now_ms)
-            return (State.STANDS if stands else State.WAITS), why
         if not group.members and not group.protocol_type:
             return State.WAITS, (
                 f"nothing was committed for {self.seconds:.0f} s. The group never had members: "
@@ -345,7 +333,7 @@ class _Judged:
         members = self._now.group.members
         return not members or any(tp.topic in m.topics or tp in (m.target or ()) for m in members)
 
-    def _reads_tier(self, tp: TopicPartition) -> bool:
+    def _reads_retry_topic(self, tp: TopicPartition) -> bool:
         return f".{self._now.group.group_id}.retry." in tp.topic
 
     def _never_committed(self, tp: TopicPartition) -> str:

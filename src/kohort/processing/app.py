@@ -7,15 +7,15 @@
     @app.handler("orders", order="key", decode="json")
     def bill(record):
         if record.data["amount"] < 0:
-            raise Permanent("negative_amount")      # to the failed topic at once
-        charge(record.data)                         # whatever else it raises is retried by tiers
+            raise Permanent("negative_amount")      # to the dead-letter topic at once
+        charge(record.data)                         # any other exception is retried
 
     app.run()                                       # until SIGTERM or Ctrl-C
 
 Rules:
 - At least once: a record is committed when its handler succeeded, or when its copy is safe in a
-  tier or in the failed topic. What was finished beyond the committed offset is remembered beside
-  the commit, so that a crash repeats little.
+  retry topic or in the dead-letter topic. What was finished beyond the committed offset is
+  remembered beside the commit, so that a crash repeats little.
 - Functions run in threads, coroutine functions in tasks, and with `workers="processes"` in
   processes. Polling and heartbeats never wait for any of them.
 - `exactly_once="kafka"`: what handlers send, copies and offsets go into one Kafka transaction.
@@ -113,13 +113,14 @@ class Ended:
     def __str__(self) -> str:
         counts = Counter(self.counts)
         counts["succeeded"] -= counts[REFUSED_AFTER_ALL]
-        said = [f"{counts[name]:,} {word}" for name, word in _TOLD]
-        said += [f"{self.given_up:,} given up"] if self.given_up else []
-        return ", ".join(said)
+        parts = [f"{label} {counts[name]:,}" for name, label in _SUMMARY]
+        parts += [f"abandoned {self.given_up:,}"] if self.given_up else []
+        return ", ".join(parts)
 
 
-_TOLD: Final = (
-    ("succeeded", "done"), ("to_tier", "to be tried again"), ("to_failed", "to the failed topic"),
+_SUMMARY: Final = (
+    ("succeeded", "succeeded"), ("to_retry", "scheduled for retry"),
+    ("to_dead_letter", "dead-lettered"),
 )  # fmt: skip
 
 
@@ -136,7 +137,7 @@ class App:
         commit_interval, drain: how often finished work is committed (1 s; exactly once 100 ms); how
             long a partition that is taken away waits for its records in flight.
         head_timeout: send a record that alone holds up its partition's commit for so long to its
-            first tier; 0 never does.
+            first retry topic; 0 never does.
         progress_timeout: end with StuckError when workers finish nothing for so long; 0 never does.
         clock_skew: how far broker and this machine may differ; due records wait that longer.
         crash_guard: count the starts from one offset beside the commit, and where the whole program
@@ -229,7 +230,7 @@ class App:
         key: Iterable[str] = (),
         origin: tuple[str, str] | None = None,
     ) -> Callable[[Function], Function]:
-        """Register a function for the records of a topic, and of that topic's tiers.
+        """Register a function for the records of a topic, and of that topic's retry topics.
 
         Args:
             order: "key", "partition" or "none": what keeps its order among parallel workers.
@@ -358,7 +359,8 @@ class App:
     def check(self) -> list[TopicState]:
         """Look at every retry topic; nothing is created, and no record is read.
 
-        Behind them stand tiers of delays that are no longer named, if records still wait in them.
+        Behind them stand retry topics of delays that are no longer named, if records still wait in
+        them.
 
         Raises BrokerError for a source topic that does not exist.
         """
@@ -423,12 +425,14 @@ class App:
         return f"app {self.group}"
 
     def _tell_what_is_left(self, views: Mapping[str, TopicView], port: ClusterPort) -> None:
-        """Of tiers that this app does not read; perhaps an older program still does."""
+        """Of retry topics that this app does not read; perhaps an older program still does."""
         try:
             for left in look_for_left(self.topics, views, port):
                 log.warning("%s: %s: %s", self._name, left.spec.name, left.wrong)
         except KohortError as error:  # no reason not to begin
-            log.info("what waits in tiers of former delays could not be asked for (%s)", error)
+            log.info(
+                "what waits in retry topics of former delays could not be asked for (%s)", error
+            )
 
     def _run(
         self,
@@ -459,7 +463,7 @@ class App:
             gatekeeper = Gatekeeper(
                 runner.engine.delays_ms, self._skew_ms, port, wall_ms, runner.opened,
                 group=self.group, scanned=runner.tell,
-                failed={t: (r.failed, counts[r.failed]) for t, r in self.topics.items()},
+                failed={t: (r.dead_letter, counts[r.dead_letter]) for t, r in self.topics.items()},
             )  # fmt: skip
             self._runner = runner
             runner.on_trouble = on_trouble

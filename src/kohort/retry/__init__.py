@@ -1,8 +1,8 @@
 """Non-blocking retries: retry topics, the dead-letter topic, and the ledger that makes them exact.
 
 Pure parts: `RetryPolicy` (the sequence of delays), `RetryTopics` (names), `Classifier` (permanent
-or temporary), `headers` and `copies` (what a copy carries), `TierGate` (which records are due),
-`topics` (how the topics are created). `App` and `spark` are their shells. A handler raises
+or temporary), `headers` and `copies` (what a copy carries), `DueSchedule` (which records are
+due), `topics` (how the topics are created). `App` and `spark` are their shells. A handler raises
 `Permanent`, `Temporary` or `RetryAfter`.
 """
 
@@ -16,13 +16,14 @@ from kohort.retry.classify import (
     RetryAfter,
     Temporary,
 )
-from kohort.retry.gate import TierGate
-from kohort.retry.policy import DEFAULT_RETRIES, RetryPolicy, RetryTopics, Step, Tier
+from kohort.retry.due_schedule import DueSchedule
+from kohort.retry.policy import DEFAULT_RETRIES, RetryPolicy, RetryTopics, Step
 
 __all__ = [
     "DEFAULT_RETRIES",
     "Classifier",
     "Disposition",
+    "DueSchedule",
     "Failure",
     "Fatal",
     "HandlerError",
@@ -32,6 +33,4 @@ __all__ = [
     "RetryTopics",
     "Step",
     "Temporary",
-    "Tier",
-    "TierGate",
 ]

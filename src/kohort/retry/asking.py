@@ -1,4 +1,4 @@
-"""Asking a cluster how far its tiers may be read: the questions of `gate`, put to a port in order.
+"""Asks a cluster how far its retry topics may be read: the questions of `due_schedule`.
 
 Rules (D2):
 - LATEST is asked before by-time, in one go for all partitions whose cached answer has run out.
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from kohort.retry.gate import Answer, NeedProof, NeedScan, Question, TierGate
+from kohort.retry.due_schedule import Answer, DueSchedule, NeedProof, NeedScan, Question
 
 TopicPartition = tuple[str, int]
 
@@ -42,7 +42,7 @@ class OffsetPort(Protocol):
 
 
 def ask(
-    gate: TierGate,
+    gate: DueSchedule,
     port: OffsetPort,
     starts: dict[TopicPartition, int],
     now_ms: int,
@@ -64,7 +64,7 @@ def ask(
 
 
 def _settle(
-    gate: TierGate, port: OffsetPort, question: Question, answer: Answer, now_ms: int
+    gate: DueSchedule, port: OffsetPort, question: Question, answer: Answer, now_ms: int
 ) -> None:
     at = question.partition
     outcome = gate.answer(question, answer, now_ms)

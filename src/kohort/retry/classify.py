@@ -1,7 +1,8 @@
 """Is a failure permanent or temporary? One answer for each exception, with its reason.
 
 Rules (spec 5.1):
-- `Permanent` is never retried; `Temporary` is, by the tiers; `RetryAfter` names the least delay.
+- `Permanent` is never retried; `Temporary` is, by the retry topics; `RetryAfter` names the least
+  delay.
 - Any other exception is looked for in the given class lists along `__cause__` and `__context__`;
   the nearest match wins. A broken constraint and bytes that do not decode are permanent.
 - What is not listed goes by its own class: `PROGRAM_OR_DATA` (a missing field, a wrong type, a bug)
@@ -57,7 +58,7 @@ class HandlerError(KohortError):
     Args:
         reason: a short stable word (`unknown_airport`); failures are counted by it. At most 100
             characters of letters, digits and `_.:-`; anything else becomes `_`.
-        message: free text for whoever reads the failed topic; the reason by default.
+        message: free text for whoever reads the dead-letter topic; the reason by default.
     """
 
     def __init__(self, reason: str, message: str = "") -> None:
@@ -66,7 +67,7 @@ class HandlerError(KohortError):
 
 
 class Permanent(HandlerError):
-    """The record can never succeed: straight to the failed topic."""
+    """The record can never succeed: straight to the dead-letter topic."""
 
 
 Fatal = Permanent
@@ -74,7 +75,7 @@ Fatal = Permanent
 
 
 class Temporary(HandlerError):
-    """The record may succeed later: on to the next tier, or to the failed topic after the last."""
+    """The record may succeed later: to the next retry topic, after the last one dead-lettered."""
 
     retriable = True
     min_delay_ms: int = 0

@@ -1,4 +1,4 @@
-"""How a failed record becomes a copy in a tier or in the failed topic.
+"""How a failed record becomes a copy in a retry topic or in the dead-letter topic.
 
 Rules (spec 5.3, A2):
 - Key, value and the user's headers stay byte for byte; our headers are added at the end.
@@ -65,7 +65,7 @@ class Copy:
     value: bytes | None
     user_headers: tuple[Header, ...]
     retry: RetryHeaders
-    failed: bool
+    dead_letter: bool
     omitted_bytes: int | None = None
 
     @property
@@ -83,18 +83,21 @@ def read_attempt(
 ) -> Attempt:  # fmt: skip
     """The attempt that a record of a retry topic stands for.
 
-    Raises HeaderFault when the headers are not what this group would have written for this tier.
+    Raises HeaderFault when the headers are not what this group would have written for this retry
+    topic.
     """
     retry = h.parse(headers)
     if retry.group != group:
         raise HeaderFault(f"{h.GROUP} is {retry.group!r}; this topic belongs to {group!r}")
     if retry.delay_ms != delay_ms:
-        raise HeaderFault(f"{h.DELAY_MS} is {retry.delay_ms}; this tier's delay is {delay_ms} ms")
+        raise HeaderFault(
+            f"{h.DELAY_MS} is {retry.delay_ms}; this retry topic's delay is {delay_ms} ms"
+        )
     if delay_ms == 0:
         if retry.number != 0 or retry.redrive_count < 1:
             raise HeaderFault("a record of the entry topic must be number 0 of a redrive")
     elif not (retry.number or retry.disposition is Disposition.HELD):
-        raise HeaderFault(f"{h.NUMBER} is {retry.number}; a tier holds retries from 1 on")
+        raise HeaderFault(f"{h.NUMBER} is {retry.number}; a retry topic holds retries from 1 on")
     elif retry.number > policy.retries:
         raise HeaderFault(f"{h.NUMBER} is {retry.number}; this policy has {policy.retries}")
     return Attempt(
@@ -116,7 +119,7 @@ def due_ms(attempt: Attempt, append_ms: int, delay_ms: int, skew_ms: int = DEFAU
 
 
 def disposition_of(failure: Failure, step: Step | None) -> Disposition:
-    """Why the copy of a failed record stands where `step` sends it; None: in the failed topic."""
+    """Why the copy of a failed record goes where `step` sends it; None: it is dead-lettered."""
     if step is None and failure.disposition is Disposition.RETRYABLE:
         return Disposition.EXHAUSTED
     return failure.disposition
@@ -125,7 +128,7 @@ def disposition_of(failure: Failure, step: Step | None) -> Disposition:
 def copy_for(
     attempt: Attempt, failure: Failure, *, topics: RetryTopics, now_ms: int
 ) -> tuple[Copy, Step | None]:
-    """The copy for a failed attempt and the retry it waits for; None: it is in the failed topic."""
+    """The copy of a failed attempt, and the retry it waits for; None: it is dead-lettered."""
     step, wait_ms = None, min(failure.min_delay_ms, MAX_WAIT_MS)
     if not failure.permanent:
         step = topics.policy.next_step(attempt.number, wait_ms)
@@ -133,10 +136,10 @@ def copy_for(
     previous = attempt.previous
     retry = RetryHeaders(
         number=step.number if step else attempt.number,
-        not_before_ms=now_ms + (max(step.tier.delay_ms, wait_ms) if step else 0),
+        not_before_ms=now_ms + (max(step.delay_ms, wait_ms) if step else 0),
         origin=attempt.origin,
         group=topics.group,
-        delay_ms=step.tier.delay_ms if step else 0,
+        delay_ms=step.delay_ms if step else 0,
         first_failed_at_ms=_first_failed(previous, now_ms),
         last_failed_at_ms=now_ms,
         disposition=disposition,
@@ -147,15 +150,15 @@ def copy_for(
         reason=failure.reason,
         redrive_id=previous.redrive_id if previous else "",
         redrive_count=attempt.redrive_count,
-        wait_left_ms=max(0, wait_ms - step.tier.delay_ms) if step else 0,
+        wait_left_ms=max(0, wait_ms - step.delay_ms) if step else 0,
     )
-    topic = topics.tier(step.tier) if step else topics.failed
-    return _copy(topic, attempt, retry, failed=step is None), step
+    topic = topics.retry_topic(step.delay_ms) if step else topics.dead_letter
+    return _copy(topic, attempt, retry, dead_letter=step is None), step
 
 
-def held_copy(attempt: Attempt, *, topics: RetryTopics, tier: str, now_ms: int) -> Copy:
-    """The copy that follows an earlier record of its key into `tier`, its attempt not used up."""
-    previous, delay_ms = attempt.previous, topics.delays_ms[tier]
+def held_copy(attempt: Attempt, *, topics: RetryTopics, retry_topic: str, now_ms: int) -> Copy:
+    """The copy that follows an earlier record of its key into `retry_topic`; no attempt is used."""
+    previous, delay_ms = attempt.previous, topics.delays_ms[retry_topic]
     retry = RetryHeaders(
         number=attempt.number,
         not_before_ms=now_ms + delay_ms,
@@ -169,11 +172,11 @@ def held_copy(attempt: Attempt, *, topics: RetryTopics, tier: str, now_ms: int) 
         redrive_id=previous.redrive_id if previous else "",
         redrive_count=attempt.redrive_count,
     )
-    return _copy(tier, attempt, retry, failed=False)
+    return _copy(retry_topic, attempt, retry, dead_letter=False)
 
 
 def waits_on(attempt: Attempt) -> bool:
-    """Whether a due copy has more to wait: its handler asked for more than its tier's delay."""
+    """Whether a due copy must wait longer: its handler asked for more than the topic's delay."""
     return attempt.previous is not None and attempt.previous.wait_left_ms > 0
 
 
@@ -184,27 +187,28 @@ def postponed_copy(attempt: Attempt, *, topics: RetryTopics, now_ms: int) -> Cop
     one with the longest delay more than once.
     """
     previous = attempt.previous
-    assert previous is not None, "only a copy in a tier waits on"
-    tier, left_ms = topics.policy.tier_for(previous.wait_left_ms), previous.wait_left_ms
+    assert previous is not None, "only a copy in a retry topic waits on"
+    left_ms = previous.wait_left_ms
+    delay_ms = topics.policy.delay_for(left_ms)
     retry = replace(
         previous,
-        not_before_ms=now_ms + max(tier.delay_ms, left_ms),
-        delay_ms=tier.delay_ms,
-        wait_left_ms=max(0, left_ms - tier.delay_ms),
+        not_before_ms=now_ms + max(delay_ms, left_ms),
+        delay_ms=delay_ms,
+        wait_left_ms=max(0, left_ms - delay_ms),
     )
-    return _copy(topics.tier(tier), attempt, retry, failed=False)
+    return _copy(topics.retry_topic(delay_ms), attempt, retry, dead_letter=False)
 
 
 def redrive_copy(
     attempt: Attempt, *, topics: RetryTopics, redrive_id: str, now_ms: int,
     topic: str | None = None, number: int = 0,
 ) -> Copy:  # fmt: skip
-    """The copy that sends a record of the failed topic back for another round (spec 5.6).
+    """The copy that sends a record of the dead-letter topic back for another round (spec 5.6).
 
-    `topic` and `number` choose a tier, or any topic, instead of the group's entry topic.
+    `topic` and `number` choose a retry topic, or any topic, instead of the group's entry topic.
     """
     if attempt.previous is None:
-        raise HeaderFault("only a copy of the failed topic can be redriven")
+        raise HeaderFault("only a copy of the dead-letter topic can be redriven")
     target = topic or topics.entry
     delay_ms = topics.delays_ms.get(target, 0)
     retry = replace(
@@ -212,7 +216,7 @@ def redrive_copy(
         error_stack="", disposition=Disposition.REDRIVEN, redrive_id=redrive_id, wait_left_ms=0,
         redrive_count=attempt.previous.redrive_count + 1,
     )  # fmt: skip
-    return _copy(target, attempt, retry, failed=False)
+    return _copy(target, attempt, retry, dead_letter=False)
 
 
 def ladder(copy: Copy) -> Iterator[Copy]:
@@ -242,7 +246,7 @@ def is_stub(headers: Sequence[Header]) -> bool:
     return any(key == h.VALUE_OMITTED for key, _ in headers)
 
 
-def _copy(topic: str, attempt: Attempt, retry: RetryHeaders, *, failed: bool) -> Copy:
+def _copy(topic: str, attempt: Attempt, retry: RetryHeaders, *, dead_letter: bool) -> Copy:
     return Copy(
         topic=topic,
         partition_hint=attempt.origin.partition,
@@ -250,7 +254,7 @@ def _copy(topic: str, attempt: Attempt, retry: RetryHeaders, *, failed: bool) ->
         value=attempt.value,
         user_headers=tuple(h.user_headers(attempt.headers)),
         retry=retry,
-        failed=failed,
+        dead_letter=dead_letter,
     )
 
 

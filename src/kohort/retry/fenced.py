@@ -69,8 +69,9 @@ class SourceRange:
     """Offsets [start, end) of one partition, as the driver planned them.
 
     Args:
-        base: the topic whose handler and retry topics apply (the topic itself, or a tier's source).
-        delay_ms: None for a source topic, 0 for the entry topic, else the tier's delay.
+        base: the topic whose handler and retry topics apply (the topic itself, or a retry topic's
+            source).
+        delay_ms: None for a source topic, 0 for the entry topic, else the retry topic's delay.
         first: start is where the pipeline began with this partition; only then may there be no
             fence yet.
         planned_ms: when the driver saw by the broker that all of the range was due.
@@ -382,7 +383,7 @@ class RangeLoad:
             if entries.row is not None:
                 rows.append(entries.row)
         fence = FenceMove(self._span.topic, self._span.partition, self._fence, next_offset)
-        of_tier = self._span.delay_ms is not None
+        of_retry_topic = self._span.delay_ms is not None
         return Transaction(
             self._loader.pipeline,
             fence,
@@ -390,7 +391,7 @@ class RangeLoad:
             statements(effects),
             claims,
             rows,
-            of_tier,
+            of_retry_topic,
             self._counted(ended),
         )
 

@@ -192,13 +192,13 @@ class Batch:
         self._outcomes[index] = ()
 
     def retry(self, index: int, reason: str, message: str = "", *, min_delay_ms: int = 0) -> None:
-        """A temporary failure: on to the next tier."""
+        """A temporary failure: on to the next retry topic."""
         self._outcomes[index] = stated(
             reason, permanent=False, message=message, min_delay_ms=min_delay_ms
         )
 
     def fail(self, index: int, reason: str, message: str = "") -> None:
-        """A permanent failure: to the failed topic."""
+        """A permanent failure: to the dead-letter topic."""
         self._outcomes[index] = stated(reason, permanent=True, message=message)
 
     def decided(self) -> list[Outcome]:
@@ -217,7 +217,7 @@ class HandlerSpec:
     """One handler as it was registered.
 
     Args:
-        topic: the source topic whose records it gets (also from that topic's tiers).
+        topic: the source topic whose records it gets (also from that topic's retry topics).
         function: `f(record, store)` or, with `batch`, `f(batch, store)`.
         table: where plain rows go; None when the handler returns effects only.
         key: columns by which a row replaces another; empty inserts.

@@ -5,8 +5,8 @@ Rules (A2, invariant R5):
   other header of the user is kept byte for byte, with its duplicates, its order and its nulls.
 - On a source topic our names mean nothing: services copy headers onto what they produce. They are
   ignored, and not carried into a copy.
-- In a tier a header that is missing, doubled, unparsable or out of range is a `HeaderFault`; its
-  record goes to the failed topic. Nothing is ever run sooner because a header was bad.
+- In a retry topic a header that is missing, doubled, unparsable or out of range is a `HeaderFault`;
+  its record goes to the dead-letter topic. Nothing is ever run sooner because a header was bad.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ REDRIVE_ID: Final = "retry_redrive_id"
 REDRIVE_COUNT: Final = "retry_redrive_count"
 VALUE_OMITTED: Final = "retry_value_omitted"
 WAIT_LEFT_MS: Final = "retry_wait_left_ms"
-"""What a `RetryAfter` still waits after this tier's delay; relative, so no clock can stretch it."""
+"""What a `RetryAfter` still waits after this delay; relative, so no clock can stretch it."""
 
 RESERVED: Final[frozenset[str]] = frozenset(
     {
@@ -105,7 +105,7 @@ class RetryHeaders:
     redrive_id: str = ""
     redrive_count: int = 0
     wait_left_ms: int = 0
-    """What is left of the wait that the handler asked for, after the delay of this tier."""
+    """What is left of the wait that the handler asked for, after the delay of this retry topic."""
     origin_next_offset: int | None = None
     """Of a batch that cannot be read: the first offset after it."""
 

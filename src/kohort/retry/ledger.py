@@ -3,8 +3,8 @@
 Rules (spec 6.3, E2):
 - A ledger row is written in the same transaction as the effects and the fence. The key is
   (pipeline, retry_id, redrive_count, retry_number): one row for each attempt that is owed or ended.
-- A copy in a tier is run only if its row is `scheduled` and names the copy's own place. Every other
-  copy (an orphan of a killed attempt, a duplicate, a stranger's) is inert.
+- A copy in a retry topic is run only if its row is `scheduled` and names the copy's own place.
+  Every other copy (an orphan of a killed attempt, a duplicate, a stranger's) is inert.
 - An attempt that ends turns its row to `done` (it succeeded, or a next row was scheduled with it)
   or to `failed`. The newest row of a record therefore says what became of it.
 - A redriven copy runs if the newest row of its record is `failed` with a smaller redrive count.
@@ -45,8 +45,8 @@ class Place:
 class LedgerRow:
     """One attempt that is owed (`scheduled`) or has ended. Times are milliseconds.
 
-    `place` is the copy in a tier, and of a failed record the copy in the failed topic. `delay_ms`
-    is the tier that the attempt waited in, and stays when it has ended.
+    `place` is the copy in a retry topic, and of a failed record the copy in the dead-letter topic.
+    `delay_ms` is the retry topic that the attempt waited in, and stays when it has ended.
     """
 
     origin: Origin
@@ -173,7 +173,7 @@ def owed_elsewhere(rows: Sequence[RowState]) -> bool:
 
 
 def backs_failed(place: Place, row: RowState | None) -> bool:
-    """Is this copy in the failed topic the one that the ledger tells of?"""
+    """Is this copy in the dead-letter topic the one that the ledger tells of?"""
     return row is not None and row.status is Status.FAILED and row.place == place
 
 
@@ -198,7 +198,7 @@ def succeeded(attempt: Attempt, now_ms: int) -> Entries:
 
 
 def held(attempt: Attempt, copy: Copy, place: Place, now_ms: int) -> Entries:
-    """The row of an attempt that is still owed, and waits in another tier from now on.
+    """The row of an attempt that is still owed, and waits in another retry topic from now on.
 
     It follows its key there (`hold_key`), or waits out what is left of a `RetryAfter`.
     """
@@ -234,7 +234,7 @@ def failed(
         fingerprint=failure.fingerprint,
         created_ms=now_ms,
         closed_ms=None if step else now_ms,
-        delay_ms=step.tier.delay_ms if step else None,
+        delay_ms=step.delay_ms if step else None,
     )
     if not _has_row(attempt):
         return Entries(None, row)  # two rows for a redriven copy: see `also_ended`

@@ -1,4 +1,4 @@
-"""What a ledger says to whoever looks at it: what waits in each tier, and what has failed and why.
+"""Read-only views of a ledger: what waits in each retry topic, and what failed and why.
 
 Rules (spec 5.6, 6.3):
 - Read only, by committed state, one query an answer; a pipeline may run meanwhile.
@@ -25,8 +25,8 @@ _FIRST_FAILED = (
 
 
 @dataclass(frozen=True, slots=True)
-class TierState:
-    """What waits in one tier. Times are ms since 1970, None when nothing waits (or is not due)."""
+class RetryTopicState:
+    """What waits in one retry topic. Times: ms since 1970; None when nothing waits or is due."""
 
     topic: str
     waiting: int
@@ -123,8 +123,10 @@ def _literally(text: str) -> str:
     return text
 
 
-def tier_states(store: Store, pipeline: str, tiers: Iterable[str], now_ms: int) -> list[TierState]:
-    """The named tiers in their order, then others in which something waits.
+def retry_topic_states(
+    store: Store, pipeline: str, retry_topics: Iterable[str], now_ms: int
+) -> list[RetryTopicState]:
+    """The named retry topics in their order, then others in which something waits.
 
     Raises StorageError when the store has no ledger.
     """
@@ -136,12 +138,12 @@ def tier_states(store: Store, pipeline: str, tiers: Iterable[str], now_ms: int) 
         [now_ms, now_ms, pipeline],
     )
     found = {
-        str(dest): TierState(str(dest), int(count), int(due), oldest, following)
+        str(dest): RetryTopicState(str(dest), int(count), int(due), oldest, following)
         for dest, count, due, oldest, following in rows
     }
-    named = list(dict.fromkeys(tiers))
+    named = list(dict.fromkeys(retry_topics))
     names = [*named, *(name for name in found if name not in named)]
-    return [found.get(name, TierState(name, 0, 0, None, None)) for name in names]
+    return [found.get(name, RetryTopicState(name, 0, 0, None, None)) for name in names]
 
 
 def failed_rows(store: Store, pipeline: str, wanted: FailedFilter, limit: int) -> list[FailedRow]:

@@ -2,11 +2,11 @@
 
 Rules:
 - A policy is a sequence of delays, one for each retry. `5m 5m 30m 30m 30m 1h` allows six retries
-  over three tiers: a tier is one *distinct* delay and has one topic, so that its records fall due
-  in the order in which they stand (invariant R6). Two delays never share a topic.
-- The next tier follows from the attempt number, not from the topic the record came from. A handler
-  that asks for more time (`RetryAfter`) gets a tier with a longer delay; the number still grows by
-  one.
+  over three retry topics: each distinct delay has one topic, so that its records fall due in the
+  order in which they were appended (invariant R6). Two delays never share a topic.
+- The next retry topic follows from the attempt number, not from the topic the record came from. A
+  handler that asks for more time (`RetryAfter`) gets a retry topic with a longer delay; the number
+  still grows by one.
 - A topic's name is a function of (topic, group, delay) alone, so that two groups on one topic never
   meet, and a changed delay never meets the records of the old one.
 """
@@ -28,27 +28,19 @@ MAX_RETRIES: Final = 64
 MAX_DELAY_MS: Final = 30 * 24 * 3_600_000
 MAX_TOPIC_NAME_CHARS: Final = 249
 REDRIVE_LABEL: Final = "0s"
-"""The label of the group's own entry topic, into which the failed topic is sent back."""
+"""The label of the group's own entry topic, into which the dead-letter topic is sent back."""
 
 _ILLEGAL_IN_TOPIC = re.compile(r"[^a-zA-Z0-9._-]")
 _HASH_CHARS = 12
-_RETRY_TOPIC = re.compile(r"(.+)\.(?:retry\.\d+(?:ms|s|m|h|d)|failed)")
-
-
-@dataclass(frozen=True, slots=True)
-class Tier:
-    """One distinct delay. `label` is its shortest exact text and part of the topic's name."""
-
-    delay_ms: int
-    label: str
+_RETRY_TOPIC = re.compile(r"(.+)\.(?:retry\.\d+(?:ms|s|m|h|d)|dlt)")
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One retry: its attempt number (1 is the first retry) and the tier that it waits in."""
+    """One retry: its attempt number (1 is the first retry) and how long it waits."""
 
     number: int
-    tier: Tier
+    delay_ms: int
 
 
 @dataclass(frozen=True)
@@ -96,20 +88,19 @@ class RetryPolicy:
 
     @property
     def retries(self) -> int:
-        """How many retries a record gets before it goes to the failed topic."""
+        """How many retries a record gets before it goes to the dead-letter topic."""
         return len(self.delays_ms)
 
     @cached_property
-    def tiers(self) -> tuple[Tier, ...]:
-        """The distinct delays, in the order of their first use."""
-        return tuple(Tier(d, format_duration(d)) for d in dict.fromkeys(self.delays_ms))
+    def distinct_delays_ms(self) -> tuple[int, ...]:
+        """The distinct delays, in the order of their first use: one retry topic each."""
+        return tuple(dict.fromkeys(self.delays_ms))
 
     def step(self, number: int) -> Step | None:
         """The retry with this attempt number (1 is the first), or None past the end."""
         if not 1 <= number <= self.retries:
             return None
-        delay = self.delays_ms[number - 1]
-        return Step(number, Tier(delay, format_duration(delay)))
+        return Step(number, self.delays_ms[number - 1])
 
     def next_step(self, attempted: int, min_delay_ms: int = 0) -> Step | None:
         """Where a record goes whose attempt `attempted` (0 is the first try) failed for now.
@@ -119,19 +110,18 @@ class RetryPolicy:
         the dead-letter topic is next.
         """
         step = self.step(attempted + 1)
-        if step is None or step.tier.delay_ms >= min_delay_ms:
+        if step is None or step.delay_ms >= min_delay_ms:
             return step
-        return Step(step.number, self.tier_for(min_delay_ms))
+        return Step(step.number, self.delay_for(min_delay_ms))
 
-    def tier_for(self, wait_ms: int) -> Tier:
-        """The tier with the shortest delay that covers a wait, else the one with the longest.
+    def delay_for(self, wait_ms: int) -> int:
+        """The shortest delay that covers a wait, else the longest one; in milliseconds.
 
         Raises ConfigError for a policy without delays.
         """
-        if not self.tiers:
+        if not self.delays_ms:
             raise ConfigError("a policy without retries has no topic to wait in")
-        enough = [tier for tier in self.tiers if tier.delay_ms >= wait_ms]
-        return min(enough or [max(self.tiers, key=_delay)], key=_delay)
+        return min((ms for ms in self.delays_ms if ms >= wait_ms), default=max(self.delays_ms))
 
 
 @dataclass(frozen=True)
@@ -146,13 +136,9 @@ class RetryTopics:
         if not self.group:
             raise ConfigError("retries need a group: its name is part of every retry topic's name")
 
-    def tier(self, tier: Tier) -> str:
-        """`TOPIC.GROUP.retry.5m`"""
-        return self.tier_of(tier.label)
-
-    def tier_of(self, label: str) -> str:
-        """What the tier of a delay is called, whether or not the policy names that."""
-        return topic_name(self.topic, self.group, f"retry.{label}")
+    def retry_topic(self, delay_ms: int) -> str:
+        """`TOPIC.GROUP.retry.5m`, whether or not the policy has this delay."""
+        return topic_name(self.topic, self.group, f"retry.{format_duration(delay_ms)}")
 
     @cached_property
     def entry(self) -> str:
@@ -160,14 +146,14 @@ class RetryTopics:
         return topic_name(self.topic, self.group, f"retry.{REDRIVE_LABEL}")
 
     @cached_property
-    def failed(self) -> str:
-        """`TOPIC.GROUP.failed`"""
-        return topic_name(self.topic, self.group, "failed")
+    def dead_letter(self) -> str:
+        """`TOPIC.GROUP.dlt`"""
+        return topic_name(self.topic, self.group, "dlt")
 
     @cached_property
     def delays_ms(self) -> dict[str, int]:
-        """Delay by topic, of the entry topic (0) and of every tier."""
-        return {self.entry: 0, **{self.tier(t): t.delay_ms for t in self.policy.tiers}}
+        """Delay by topic, of the entry topic (0) and of every retry topic."""
+        return {self.entry: 0, **{self.retry_topic(d): d for d in self.policy.distinct_delays_ms}}
 
 
 def retry_topics_among(names: Collection[str]) -> set[str]:
@@ -182,10 +168,6 @@ def _owner(name: str) -> str | None:
     if match is None:
         return None
     return match[1][-_HASH_CHARS:] if len(name) == MAX_TOPIC_NAME_CHARS else match[1]
-
-
-def _delay(tier: Tier) -> int:
-    return tier.delay_ms
 
 
 def topic_name(topic: str, group: str, suffix: str) -> str:

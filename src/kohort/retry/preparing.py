@@ -23,7 +23,7 @@ from kohort.retry.topics import (
     creation_refused,
     left_behind,
     look_at_topics,
-    other_tiers,
+    other_retry_topics,
     plan_topics,
 )
 
@@ -79,10 +79,10 @@ class LeftPort(Protocol):
 def look_for_left(
     topics: Mapping[str, RetryTopics], views: Mapping[str, TopicView], port: LeftPort
 ) -> list[TopicState]:
-    """Tiers in which records of these groups wait, and which their policies do not read."""
+    """Retry topics in which records of these groups wait, and which their policies do not read."""
     found: list[TopicState] = []
     for names in topics.values():
-        for name, delay_ms in other_tiers(names, views).items():
+        for name, delay_ms in other_retry_topics(names, views).items():
             count = views[name].partitions
             parts = [(name, number) for number in range(count)]
             done, firsts = port.committed(names.group, parts), port.earliest(parts)

@@ -5,8 +5,9 @@ Rules (E3, invariants X1-X8):
   it. It moves in the transaction of the results, together with the ledger.
 - Whoever is assigned a partition takes its row over and raises its epoch. A former owner that is
   still at work finds another epoch, and its whole transaction is rolled back (zombies).
-- No scheduled row may name a copy that its tier's reader has passed: whoever schedules looks at the
-  tier's row, whoever passes a copy that nobody owed looks whether somebody owes it by now.
+- No scheduled row may name a copy that its retry topic's reader has passed: whoever schedules looks
+  at the retry topic's row, whoever passes a copy that nobody owed looks whether somebody owes it by
+  now.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Advanced:
 
     Args:
         fenced: partitions that another owner has taken over.
-        overtaken: places of copies that their tier's reader had passed already.
+        overtaken: places of copies that their retry topic's reader had passed already.
         revived: places of copies that were taken for inert, and are owed by now.
         claim_lost: an attempt was ended by another copy of its record.
     """

@@ -1,4 +1,4 @@
-"""Sending records of the failed topic back for another round (spec 5.6, A2).
+"""Sending records of the dead-letter topic back for another round (spec 5.6, A2).
 
     choice = Choice(reason="down", since_ms=...)
     redrive = Redrive("2026-11-21-down", topics, client, choice)
@@ -7,7 +7,7 @@
 
 Rules:
 - The copies go to the group's own entry topic, never to the source: no other group reads them
-  again. A tier, or any other topic, can be chosen instead. Nothing is ever deleted.
+  again. A retry topic, or any other topic, can be chosen instead. Nothing is ever deleted.
 - Progress is a group of its own, `redrive.ID`: its commits say how far each partition has been gone
   through, and beside them up to where this redrive goes, which its first run decided. So it can be
   stopped and gone on with, and a second run of a finished one does nothing (R9).
@@ -36,6 +36,7 @@ from kohort.client.common.config import AdminConfig, ConsumerConfig, ProducerCon
 from kohort.client.common.types import OffsetAndMetadata, TopicPartition
 from kohort.client.consumer.consumer import Consumer
 from kohort.client.producer.producer import Producer
+from kohort.config import format_duration
 from kohort.errors import ConfigError, FencedError, KohortError, UsageError
 from kohort.records import Record
 from kohort.retry.classify import Disposition
@@ -63,7 +64,7 @@ class Choice:
     """Which failures; what is None or empty chooses all.
 
     Args:
-        offsets: ranges [start, end) of the failed topic's offsets, by partition.
+        offsets: ranges [start, end) of the dead-letter topic's offsets, by partition.
     """
 
     reason: str | None = None
@@ -120,7 +121,7 @@ class Redrive:
         redrive_id: letters, digits, `.`, `_`, `-`; the same id goes on with the same redrive.
         topics: the retry topics of (source topic, group).
         client: the clients' configuration, in Kafka's names.
-        target: "entry", "tier:30m", or "topic:NAME".
+        target: "entry", "retry:30m", or "topic:NAME".
         edit: changes, or leaves out, each record before it is sent.
         backs: a ledger's word on which copies count.
     """
@@ -164,7 +165,7 @@ class Redrive:
         with self._producer() as producer:
             producer.init_transactions()
         with Admin(**known_to(AdminConfig, self._client)) as admin:
-            passed, failed = admin.list_group_offsets(self.group), self._topics.failed
+            passed, failed = admin.list_group_offsets(self.group), self._topics.dead_letter
             mine = [at for at in passed if at.topic == failed]
             if mine:  # those of other topics are of other redrives, though their id is the same
                 admin.delete_group_offsets(self.group, mine)
@@ -233,7 +234,7 @@ class Redrive:
         return Consumer(ConsumerConfig.from_mapping({**mine, **ours}))
 
     def _producer(self) -> Producer:
-        ours = {"acks": "all", "transactional_id": f"{self.group}.{self._topics.failed}"}
+        ours = {"acks": "all", "transactional_id": f"{self.group}.{self._topics.dead_letter}"}
         mine = known_to(ProducerConfig, self._client)
         return Producer(**{"max_request_size": 16 << 20, **mine, **ours})
 
@@ -249,12 +250,12 @@ class Redrive:
             ) from error
 
     def _counts(self) -> dict[str, int]:
-        """Partitions of the failed topic and of the target. Raises UsageError for a missing one."""
+        """Partitions of the dead-letter topic and the target. Raises UsageError if missing."""
         with Admin(**known_to(AdminConfig, self._client)) as admin:
             counts = {topic.name: topic.partition_count for topic in admin.list_topics()}
-        if self._topics.failed not in counts:
+        if self._topics.dead_letter not in counts:
             raise UsageError(
-                f"{self._topics.failed} does not exist: nothing of {self._topics.topic!r} has "
+                f"{self._topics.dead_letter} does not exist: nothing of {self._topics.topic!r} has "
                 f"failed in group {self._topics.group!r}"
             )
         if self._target not in counts:
@@ -270,9 +271,9 @@ class Redrive:
             time.sleep(min(left_s, STOP_HEARD_S))
 
     def _pages(self, consumer: Consumer, at_once: int = PAGE_RECORDS) -> Iterator[list[Record]]:
-        """The failed topic from where this redrive stands to its end, a page at a time."""
+        """The dead-letter topic from where this redrive stands to its end, a page at a time."""
         counts = self._counts()
-        failed = self._topics.failed
+        failed = self._topics.dead_letter
         partitions = [TopicPartition(failed, number) for number in range(counts[failed])]
         committed = consumer.committed(partitions)
         ends = consumer.end_offsets(partitions)
@@ -367,14 +368,15 @@ def _target(topics: RetryTopics, text: str) -> tuple[str, int]:
         return topics.entry, 0
     if kind == "topic" and name:
         return name, 0
-    if kind == "tier":
+    if kind == "retry":
         for number in range(1, topics.policy.retries + 1):
             step = topics.policy.step(number)
-            if step is not None and step.tier.label == name:
-                return topics.tier(step.tier), number
-        known = ", ".join(tier.label for tier in topics.policy.tiers) or "none"
+            if step is not None and format_duration(step.delay_ms) == name:
+                return topics.retry_topic(step.delay_ms), number
+        known = ", ".join(map(format_duration, topics.policy.distinct_delays_ms)) or "none"
         raise ConfigError(
-            f"target {text!r}: there is no such tier; the policy has {known}. Give the group's own "
+            f"target {text!r}: there is no such retry topic; the policy has {known}. "
+            "Give the group's own "
             "delays as retries (--retries '5m 30m 1h')"
         )
-    raise ConfigError(f"target {text!r}: write entry, tier:30m or topic:NAME")
+    raise ConfigError(f"target {text!r}: write entry, retry:30m or topic:NAME")

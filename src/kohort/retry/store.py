@@ -5,10 +5,10 @@ Rules (E2, invariants X1-X8):
   not at all; the fence is a compare-and-set, so of two writers one rolls back and finds out.
 - The write transaction is short: nothing is computed, published or waited for inside it. One that
   the database ends in favour of another (a deadlock) is run again at once.
-- No scheduled row may name a copy that its tier's reader has already passed. Two checks inside the
-  transaction see to it: whoever schedules looks at the tier's fence, and whoever moves a tier's
-  fence looks for rows scheduled below it. A copy that is read while the transaction that schedules
-  it is still under way would otherwise be dropped and owed for ever.
+- No scheduled row may name a copy that its retry topic's reader has already passed. Two checks
+  inside the transaction see to it: whoever schedules looks at the retry topic's fence, and whoever
+  moves a retry topic's fence looks for rows scheduled below it. A copy that is read while the
+  transaction that schedules it is still under way would otherwise be dropped and owed for ever.
 - A store is a plain value with a URL: it can be pickled to an executor and connects when it is
   first used. Connections belong to one process (invariant C14) and one thread.
 - `query` reads committed state on a second connection and never blocks a writer.
@@ -145,7 +145,7 @@ class Transaction:
     statements: list[Statement] = field(default_factory=list[Statement])
     claims: list[Claim] = field(default_factory=list[Claim])
     rows: list[LedgerRow] = field(default_factory=list[LedgerRow])
-    of_tier: bool = False
+    of_retry_topic: bool = False
     counts: Counts = field(default_factory=Counts)
 
 
@@ -327,7 +327,7 @@ class Store(Progress):
                 self._move_fence(cursor, change)
                 self._close_claims(cursor, change)
                 self._check_overtaken(cursor, change)
-                if change.of_tier:
+                if change.of_retry_topic:
                     self._check_left_behind(cursor, change)
                 for statement in parts:
                     cursor.executemany(self._sql(statement.sql), statement.rows)
@@ -521,7 +521,7 @@ class Store(Progress):
             raise LostRaceError(Applied.CLAIM_LOST)
 
     def _check_overtaken(self, cursor: Any, change: Transaction) -> None:
-        """No copy that is scheduled here may stand below the fence of its tier."""
+        """No copy that is scheduled here may stand below the fence of its retry topic."""
         first: dict[tuple[str, int], int] = {}
         for row in change.rows:
             if row.status is Status.SCHEDULED and row.place is not None:
@@ -540,7 +540,7 @@ class Store(Progress):
                 raise LostRaceError(Applied.CLAIM_LOST)
 
     def _check_left_behind(self, cursor: Any, change: Transaction) -> None:
-        """Nothing that is still scheduled may stand below a tier's new fence."""
+        """Nothing that is still scheduled may stand below a retry topic's new fence."""
         move = change.fence
         cursor.execute(
             self._sql(

@@ -6,7 +6,7 @@ Rules (A2):
 - The source topic is never touched.
 - At each start the configurations are verified; a wrong one is an error that prints the commands
   which mend it. Without the right to create topics, the same commands are printed.
-- A tier of a delay that is no longer named is no longer read: what still waits there is told.
+- A retry topic whose delay the policy no longer has is not read: records still in it are reported.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RETENTION_DELAYS: Final = 24
 ROOM_FOR_HEADERS_BYTES: Final = 64 * 1024
 DEFAULT_MAX_MESSAGE_BYTES: Final = 1_048_588
 MAX_PARTITIONS: Final = 64
-_TIER: Final = ".retry."
+_RETRY_TOPIC: Final = ".retry."
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class TopicSpec:
     replication_factor: int
     configs: Mapping[str, str]
     delay_ms: int | None
-    """None for the failed topic."""
+    """None for the dead-letter topic."""
 
     def command(self, bootstrap: str) -> str:
         """The `kafka-topics` line that creates it."""
@@ -69,7 +69,7 @@ def plan_topics(
     source_max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     min_insync: str | None = None,
 ) -> list[TopicSpec]:
-    """All retry topics of one (topic, group): entry, tiers, failed.
+    """All retry topics of one (topic, group): entry, delays, dead letters.
 
     Raises ConfigError when two of them, or one of them and the source, share a name.
     """
@@ -88,8 +88,8 @@ def plan_topics(
         )
         for name, delay in topics.delays_ms.items()
     ]  # fmt: skip
-    failed = {**common, "retention.ms": "-1"}
-    specs.append(TopicSpec(topics.failed, count, replication_factor, failed, None))
+    kept = {**common, "retention.ms": "-1"}
+    specs.append(TopicSpec(topics.dead_letter, count, replication_factor, kept, None))
     _refuse_shared_names(topics, specs)
     return specs
 
@@ -138,22 +138,21 @@ def look_at_topics(
     return states
 
 
-def other_tiers(topics: RetryTopics, names: Iterable[str]) -> dict[str, int]:
-    """Tiers of (topic, group) whose delays the policy does not name (any more), by delay."""
-    found: dict[str, int] = {}
+def other_retry_topics(topics: RetryTopics, names: Iterable[str]) -> dict[str, int]:
+    """Retry topics of (topic, group) whose delays the policy does not name (any more), by delay."""
+    others: dict[str, int] = {}
     for name in names:
-        label = name.rpartition(_TIER)[2]
-        if name in topics.delays_ms or name != topics.tier_of(label):
-            continue
-        with contextlib.suppress(ConfigError):  # a topic of somebody's that only looks like one
-            found[name] = parse_duration_ms(label)
-    return found
+        with contextlib.suppress(ConfigError):  # another topic, whose name only looks like one
+            delay_ms = parse_duration_ms(name.rpartition(_RETRY_TOPIC)[2])
+            if name not in topics.delays_ms and name == topics.retry_topic(delay_ms):
+                others[name] = delay_ms
+    return others
 
 
 def left_behind(
     topics: RetryTopics, name: str, delay_ms: int, partitions: int, waiting: int
 ) -> TopicState:
-    """The state of a tier in which records wait that nobody reads (spec 5.4: nor forgotten)."""
+    """The state of a retry topic whose records nobody reads (spec 5.4: nor forgotten)."""
     delay = format_duration(delay_ms)
     return TopicState(
         TopicSpec(name, partitions, -1, {}, delay_ms), True,
@@ -200,7 +199,7 @@ def _wrong_configs(spec: TopicSpec, found: Existing) -> list[tuple[str, str | No
 def _refuse_shared_names(topics: RetryTopics, specs: list[TopicSpec]) -> None:
     owner: dict[str, str] = {topics.topic: "the source topic"}
     for spec in specs:
-        what = "the failed topic" if spec.delay_ms is None else format_duration(spec.delay_ms)
+        what = "the dead-letter topic" if spec.delay_ms is None else format_duration(spec.delay_ms)
         if spec.name in owner:
             raise ConfigError(
                 f"{spec.name} would be both {owner[spec.name]} and {what}; give the group or the "

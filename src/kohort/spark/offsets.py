@@ -3,8 +3,8 @@
 Rules:
 - An offset is `{"topic": {"0": 23}}`, as the JVM connector writes it, and one reserved key `"@"`
   (no topic can be called so) for what the plan of a batch rests on: topic ids, where each partition
-  began, the number of tasks, and of tiers the time by which all was due. So the tasks of a batch
-  are a function of (start, end) alone, and a replayed batch is planned as the first time.
+  began, the number of tasks, and of retry topics the time by which all was due. So the tasks of a
+  batch are a function of (start, end) alone, and a replayed batch is planned as the first time.
 - Spark keeps no record of where a Python source began. The first batch's end does: it is planned
   from where its end says that each partition began, whatever the start says after a crash.
 """
@@ -49,7 +49,7 @@ class Position:
         began: where each partition began, and so may have no fence yet.
         ids: the topic's id (text), by topic; a topic made anew has another.
         tasks: how many tasks a batch is packed into.
-        planned_ms: when the batch that ends here was planned, of a query that reads tiers.
+        planned_ms: when the batch that ends here was planned, of a query that reads retry topics.
         initial: this is the answer to where the query begins, which a restart may answer otherwise.
     """
 

@@ -49,7 +49,7 @@ KNOWN: Final = (
     "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger", "maxTriggerDelay", "failOnDataLoss", "includeHeaders", "minPartitions",
     "maxRecordsPerPartition", "kafkaConsumer.pollTimeoutMs", "group.id", "columns", "batchRows",
-    "batchBytes", "topic", "tierDelaysMs", "clockSkewMs", "rangeMarkers", "publishProgress",
+    "batchBytes", "topic", "retryDelaysMs", "clockSkewMs", "rangeMarkers", "publishProgress",
     "targetBatchDuration", "topicFloor", "topicPriorities", "alignWithin",
     *FORMAT_OPTIONS,
 )  # fmt: skip
@@ -109,7 +109,7 @@ class SourceOptions:
     columns: tuple[str, ...] | None = None
     batch_rows: int = DEFAULT_BATCH_ROWS
     batch_bytes: int = DEFAULT_BATCH_BYTES
-    tier_delays_ms: dict[str, int] = field(default_factory=dict[str, int])
+    retry_delays_ms: dict[str, int] = field(default_factory=dict[str, int])
     clock_skew_ms: int = 1_000
     range_markers: bool = False
     formats: Formats = field(default_factory=Formats)
@@ -187,7 +187,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         columns=_columns(found.get("columns"), COLUMNS + formats.columns),
         batch_rows=_int(found, "batchRows", 1) or DEFAULT_BATCH_ROWS,
         batch_bytes=_int(found, "batchBytes", 1024) or DEFAULT_BATCH_BYTES,
-        tier_delays_ms=_delays(found.get("tierDelaysMs")),
+        retry_delays_ms=_delays(found.get("retryDelaysMs")),
         clock_skew_ms=_skew(found),
         range_markers=range_markers,
         formats=formats,
@@ -375,9 +375,9 @@ def _columns(text: str | None, known: tuple[str, ...]) -> tuple[str, ...] | None
 def _delays(text: str | None) -> dict[str, int]:
     if text is None:
         return {}
-    found = _json_object(text, "tierDelaysMs")
+    found = _json_object(text, "retryDelaysMs")
     if not all(isinstance(v, int) and v >= 0 for v in found.values()):
-        raise ConfigError(f"tierDelaysMs: write {{TOPIC: MILLISECONDS}}, not {text!r}")
+        raise ConfigError(f"retryDelaysMs: write {{TOPIC: MILLISECONDS}}, not {text!r}")
     return cast(dict[str, int], found)
 
 

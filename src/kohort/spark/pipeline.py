@@ -61,7 +61,7 @@ MODES: Final = ("continuous", "until_idle", "available_now")
 
 
 class Pipeline:
-    """Topics in, tables out, with retries by tiers.
+    """Topics in, tables out, with retries by retry topics.
 
     Args:
         name: the pipeline's name: fence and ledger are kept under it. It must not change.
@@ -260,8 +260,8 @@ class Pipeline:
 
         Args:
             mode: `continuous`: until interrupted. `until_idle`: until every record that is there
-                has been handled and no tier holds anything. `available_now`: what is there and
-                due at the start, then stop.
+                has been handled and no retry topic holds anything. `available_now`: what is there
+                and due at the start, then stop.
             spark: a session to run on; one is made when there is none.
             master: the session's master when one is made (`local[*]`, `spark://host:7077`).
             until: with `until_idle`, asked first: False means that more will be produced.

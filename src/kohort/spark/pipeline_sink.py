@@ -57,7 +57,7 @@ class PipelineSpec:
     chunk_rows: int
 
     def source_of(self, topic: str) -> tuple[str, int | None]:
-        """The source topic whose handler applies, and the tier's delay (None: it is the source)."""
+        """The source topic whose handler applies, and the retry delay (None: it is the source)."""
         if topic in self.topics:
             return topic, None
         for base, names in self.topics.items():

@@ -3,8 +3,8 @@
 Rules (spec 6.7, D4):
 - `initial` gives the same answer whenever it is asked: Spark asks it several times, and keeps no
   record of where a Python source began. What is not fixed by itself is fixed in the group.
-- `latest` never goes back, never runs ahead of what is due in a tier, and with AvailableNow never
-  past the target of its first call. It is not asked when a batch is replayed.
+- `latest` never goes back, never runs ahead of what is due in a retry topic, and with AvailableNow
+  never past the target of its first call. It is not asked when a batch is replayed.
 - Records are lost when the log's start is past the wanted offset, or their topic was deleted, and
   only then. A topic that was made anew is not the topic that was read.
 - A topic that the options name no longer keeps its offset and is not read; a deleted one is an
@@ -24,9 +24,8 @@ from typing import Final, Protocol
 
 from kohort.config import nearest
 from kohort.errors import BrokerError, ConfigError, DataLossError, KafkaTimeoutError
-from kohort.observe.spark_query import RUNS, QueryNote
 from kohort.retry.asking import OffsetPort, TopicView, ask
-from kohort.retry.gate import TierGate
+from kohort.retry.due_schedule import DueSchedule
 from kohort.retry.policy import retry_topics_among
 from kohort.spark.admission import Pace, aligned, limited
 from kohort.spark.offsets import (
@@ -59,9 +58,7 @@ class Port(OffsetPort, Protocol):
     def committed(
         self, group: str, wanted: Sequence[TopicPartition]
     ) -> dict[TopicPartition, int]: ...
-    def commit(
-        self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = ""
-    ) -> None: ...
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None: ...
 
 
 class Planner:
@@ -78,7 +75,7 @@ class Planner:
         self._port = port
         self._now_ms = now_ms
         self._tasks = options.min_partitions or tasks
-        self._gate = TierGate(options.tier_delays_ms, skew_ms=options.clock_skew_ms)
+        self._gate = DueSchedule(options.retry_delays_ms, skew_ms=options.clock_skew_ms)
         self._initial: Position | None = None
         self._views: dict[str, TopicView] = {}
         self._views_at: int | None = None
@@ -181,7 +178,7 @@ class Planner:
     # How far to go
 
     def freeze(self) -> None:
-        """AvailableNow: the first target stands, and so does the time by which tiers are due."""
+        """AvailableNow: the first target is kept, and so is the time by which retries are due."""
         self._frozen = True
 
     def latest(self, start: Position, max_offsets: int | None = None) -> Position:
@@ -218,7 +215,7 @@ class Planner:
         if offsets == start.next:
             planned_ms = start.planned_ms  # nothing is new: Spark must see the same position
         else:
-            planned_ms = self._now_ms() if self._options.tier_delays_ms else 0
+            planned_ms = self._now_ms() if self._options.retry_delays_ms else 0
         return Position(offsets, began, ids, self._tasks, planned_ms)
 
     def _admitted(
@@ -323,13 +320,15 @@ class Planner:
 
     def _ends(self, origin: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """How far each partition may be read: to its end, or to what is due."""
-        plain = [at for at in origin if at[0] not in self._options.tier_delays_ms]
-        tiers = {at: o for at, o in origin.items() if at[0] in self._options.tier_delays_ms}
+        plain = [at for at in origin if at[0] not in self._options.retry_delays_ms]
+        retry_topics = {at: o for at, o in origin.items() if at[0] in self._options.retry_delays_ms}
         found = self._port.latest(plain, ENDS_TIMEOUT_S) if plain else {}
         self.ends.update(found)
-        if tiers:
-            self.ends.update(ask(self._gate, self._port, tiers, self._now_ms(), self._log_starts))
-            for at, offset in tiers.items():
+        if retry_topics:
+            self.ends.update(
+                ask(self._gate, self._port, retry_topics, self._now_ms(), self._log_starts)
+            )
+            for at, offset in retry_topics.items():
                 opened = self._gate.opened(at)
                 found[at] = max(offset, opened.end) if opened else offset
         return found
@@ -373,7 +372,7 @@ class Planner:
         group = self._options.group
         assert group is not None, "progress has a group to go to"
         try:
-            self._port.commit(group, offsets, str(QueryNote(RUNS, self._now_ms())))
+            self._port.commit(group, offsets)
         except BrokerError as error:
             if self._published is None and not error.retriable:
                 raise self._group_refuses(error) from error

@@ -2,11 +2,11 @@
 
 Rules (spec 6.3, README point 6):
 - Failures are counted by the ledger; copies in topics are not counted, since orphans and duplicates
-  are among them. A copy in the failed topic counts when its ledger row names its very place.
+  are among them. A copy in the dead-letter topic counts when its ledger row names its very place.
 - What became of a record is counted in the transaction that does it. Gaps in offsets (markers,
   compaction), handlers that return nothing, several rows of a record and replaced rows are no loss.
-- Each record that was read is loaded, filtered, failed or in a tier; where rows name their input
-  and are never replaced, the table must hold as many as were written.
+- Each record that was read is loaded, filtered, failed or in a retry topic; where rows name their
+  input and are never replaced, the table must hold as many as were written.
 - A number that cannot be known is absent; nothing is estimated.
 """
 
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from kohort.config import format_duration
 from kohort.retry.asking import TopicView
 from kohort.retry.cluster_port import ClusterPort
+from kohort.retry.dead_letters import FailedCopies
 from kohort.retry.effects import quote
-from kohort.retry.failed import FailedCopies
 from kohort.retry.handling import HandlerSpec
 from kohort.retry.ledger import Counts
 from kohort.retry.store import NEWEST, Store
@@ -37,15 +37,15 @@ class Progress:
     Attributes:
         inputs: records in the source topics.
         done: records that have been handled for the first time at least.
-        in_tiers: failed records that wait for another try.
+        retrying: failed records that wait for another try.
         failed: records that have failed, and that no redrive has sent back since.
         retries: attempts that were scheduled so far.
-        next_offsets: the fence of every partition, tiers included.
+        next_offsets: the fence of every partition, retry topics included.
     """
 
     inputs: int
     done: int
-    in_tiers: int
+    retrying: int
     failed: int
     retries: int
     next_offsets: Mapping[TopicPartition, int] = field(repr=False)
@@ -54,7 +54,7 @@ class Progress:
     @property
     def drained(self) -> bool:
         """Everything that is there has ended: loaded or failed."""
-        return self.done >= self.inputs and self.in_tiers == 0 and self.entering == 0
+        return self.done >= self.inputs and self.retrying == 0 and self.entering == 0
 
 
 def measure(pipeline: Pipeline, store: Store, port: ClusterPort) -> Progress:
@@ -72,7 +72,7 @@ def measure(pipeline: Pipeline, store: Store, port: ClusterPort) -> Progress:
     return Progress(
         inputs=sum(ends[at] - starts[at] for at in sources),
         done=sum(max(0, fences.get(at, starts[at]) - starts[at]) for at in sources),
-        in_tiers=counts["scheduled"],
+        retrying=counts["scheduled"],
         failed=counts["failed"],
         retries=counts["retries"],
         next_offsets=fences,
@@ -107,8 +107,8 @@ class TopicReconciliation:
         both: inputs with a row that have failed.
         missing: records without an outcome, or rows that were written and are not in the table.
         strangers: rows that name an input which the topic never had.
-        failed_copies: copies in the failed topic that the ledger backs, of inputs that the source
-            topic still holds; `failed_held` is how many there should be.
+        failed_copies: copies in the dead-letter topic that the ledger backs, of inputs that the
+            source topic still holds; `failed_held` is how many there should be.
     """
 
     topic: str
@@ -116,7 +116,7 @@ class TopicReconciliation:
     handled: int
     loaded: int | None
     failed: dict[str, int]
-    in_tiers: int
+    retrying: int
     loaded_after_retry: int
     duplicates: int = 0
     both: int = 0
@@ -135,10 +135,10 @@ class Reconciliation:
 
     @property
     def exact(self) -> bool:
-        """Each input once and only once, none left, and the failed topic agrees with the ledger."""
+        """Each input ended exactly once, and the dead-letter topic agrees with the ledger."""
         return all(
             t.inputs == t.handled
-            and not (t.duplicates or t.both or t.missing or t.strangers or t.in_tiers)
+            and not (t.duplicates or t.both or t.missing or t.strangers or t.retrying)
             and t.failed_copies == t.failed_held
             for t in self.topics.values()
         )
@@ -173,7 +173,7 @@ def reconcile(pipeline: Pipeline) -> Reconciliation:
 def retries_over_time(
     pipeline: Pipeline, store: Store, *, bucket_ms: int = 1_000
 ) -> dict[str, list[tuple[int, int]]]:
-    """By tier (`5m`): (time in ms, retries scheduled then) in time order, from the ledger."""
+    """By delay (`5m`): (time in ms, retries scheduled then) in time order, from the ledger."""
     rows = store.query(
         "SELECT delay_ms, created_at / ? * ?, count(*) FROM kohort_ledger "
         "WHERE pipeline = ? AND delay_ms IS NOT NULL GROUP BY 1, 2 ORDER BY 1, 2",
@@ -192,7 +192,7 @@ class _Books:
         self, pipeline: Pipeline, spec: HandlerSpec, store: Store, at: list[TopicPartition]
     ) -> None:
         self._name, self._spec, self._store, self._at = pipeline.name, spec, store, at
-        self._tiers = list(pipeline.topics[spec.topic].delays_ms)
+        self._retry_topics = list(pipeline.topics[spec.topic].delays_ms)
         self._since = {
             (spec.topic, int(partition)): int(since)
             for partition, since in store.query(
@@ -216,7 +216,7 @@ class _Books:
         part = TopicReconciliation(
             topic=topic, inputs=left, handled=0, loaded=None,
             failed=_failed_by_reason(self._store, name, topic, {}),
-            in_tiers=self._ledger.get("scheduled", 0), loaded_after_retry=0,
+            retrying=self._ledger.get("scheduled", 0), loaded_after_retry=0,
             failed_held=sum(_failed_by_reason(self._store, name, topic, starts).values()),
         )  # fmt: skip
         if set(self._fences) <= set(self._since):
@@ -231,7 +231,7 @@ class _Books:
 
     def _balance_counts(self, part: TopicReconciliation) -> None:
         first = self._counted.get(self._spec.topic, Counts())
-        again = [self._counted[t] for t in self._tiers if t in self._counted]
+        again = [self._counted[t] for t in self._retry_topics if t in self._counted]
         part.handled = first.read
         part.loaded_after_retry = sum(c.loaded + c.filtered for c in again)
         part.loaded = first.loaded + sum(c.loaded for c in again)
@@ -339,9 +339,9 @@ def _backed(
     starts: Mapping[TopicPartition, int],
 ) -> int:  # fmt: skip
     names = pipeline.topics[topic]
-    if names.failed not in views:
+    if names.dead_letter not in views:
         return 0
-    count = views[names.failed].partitions
+    count = views[names.dead_letter].partitions
     copies = FailedCopies(pipeline.name, names, store, pipeline.client_config, count)
     found = (c.origin for c in copies.read() if c.backed and c.origin.topic == topic)
     return sum(origin.offset >= starts.get((topic, origin.partition), 0) for origin in found)

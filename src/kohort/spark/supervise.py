@@ -3,8 +3,8 @@
 Shell: clock, sleep and files (the checkpoint's lock).
 
 Rules (spec 6.3; invariant X6):
-- Two queries: one reads the source topics, one reads all tiers, so that neither waits for the
-  other. Both write through the same sink.
+- Two queries: one reads the source topics, one reads all retry topics, so that neither waits for
+  the other. Both write through the same sink.
 - Both start where the store's fences stand (X8). A checkpoint that is gone costs nothing.
 - Nothing in Spark restarts a query. A cause that may pass (a broker away, a database locked, a
   worker killed) is restarted with back-off; anything else is raised at once, with the traceback of
@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kohort.errors import BrokerError, ConfigError, DataLossError, ErrorCode, KohortError
 from kohort.retry.cluster_port import ClusterPort
-from kohort.retry.ledger_view import tier_states
+from kohort.retry.ledger_view import retry_topic_states
 from kohort.retry.preparing import ensure_topics, plan_all
 from kohort.retry.store import Store
 from kohort.spark.checkpoint import CheckpointLock, begin_anew_for_other_topics
 from kohort.spark.progress import Progress, measure
-from kohort.spark.sessions import check_classic, ensure_java, register, session
+from kohort.spark.sessions import ensure_java, register, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,9 +44,9 @@ VACUUM_S: Final = 3_600.0
 PROGRESS_COST: Final = 20
 MAX_BACKOFF_S: Final = 30.0
 STEADY_S: Final = 60.0
-MIN_TIER_TRIGGER_MS: Final = 500
-MAX_TIER_TRIGGER_MS: Final = 60_000
-SOURCE, TIERS = "source", "tiers"
+MIN_RETRY_TRIGGER_MS: Final = 500
+MAX_RETRY_TRIGGER_MS: Final = 60_000
+SOURCE, RETRIES = "source", "retry_topics"
 POOL: Final = "spark.scheduler.pool"
 """The local property that a query's jobs get from the thread that starts it."""
 
@@ -87,7 +87,6 @@ class Supervisor:
         """See `Pipeline.run`."""
         pipeline = self._pipeline
         topics = pipeline.topics
-        check_classic(f"pipeline {pipeline.name}", self._spark, self._master)
         if self._spark is None:
             ensure_java()  # before the store and the topics are touched
         store = pipeline.open_store()
@@ -168,19 +167,19 @@ class Supervisor:
         delays = {t: ms for names in pipeline.topics.values() for t, ms in names.delays_ms.items()}
         plan: list[tuple[str, dict[str, int], list[str], int]] = [
             (SOURCE, {}, list(pipeline.topics), pipeline.trigger_ms),
-            (TIERS, delays, list(delays), self._tier_trigger_ms(delays)),
+            (RETRIES, delays, list(delays), self._retry_trigger_ms(delays)),
         ]
         queries: list[Any] = []
         pool: Any = spark.sparkContext.getLocalProperty(POOL)
         try:
-            for label, tier_delays, topics, trigger_ms in plan:
+            for label, retry_delays, topics, trigger_ms in plan:
                 checkpoint = pipeline.checkpoint.absolute() / label
                 if begin_anew_for_other_topics(checkpoint, topics):
                     log.info(
                         "pipeline %s reads other topics than before: its %s query begins anew at "
                         "the store's fences", pipeline.name, label,
                     )  # fmt: skip
-                options = self._options(spark, store, topics, tier_delays)
+                options = self._options(spark, store, topics, retry_delays)
                 reader = spark.readStream.format("kohort").options(**options).load()
                 writer = (
                     reader.writeStream.format(sink)
@@ -220,13 +219,13 @@ class Supervisor:
             "clockSkewMs": str(pipeline.skew_ms),
         }
         if delays:
-            options["tierDelaysMs"] = json.dumps(dict(delays))
+            options["retryDelaysMs"] = json.dumps(dict(delays))
         return options
 
-    def _tier_trigger_ms(self, delays: Mapping[str, int]) -> int:
+    def _retry_trigger_ms(self, delays: Mapping[str, int]) -> int:
         """A twentieth of the shortest delay, within bounds: what it costs is only lateness."""
-        shortest = min((ms for ms in delays.values() if ms > 0), default=MAX_TIER_TRIGGER_MS)
-        return max(MIN_TIER_TRIGGER_MS, min(shortest // 20, MAX_TIER_TRIGGER_MS))
+        shortest = min((ms for ms in delays.values() if ms > 0), default=MAX_RETRY_TRIGGER_MS)
+        return max(MIN_RETRY_TRIGGER_MS, min(shortest // 20, MAX_RETRY_TRIGGER_MS))
 
     # Watching
 
@@ -261,9 +260,9 @@ class Supervisor:
 
 def check_waiting(pipeline: Pipeline, store: Store) -> None:
     """Raise ConfigError where a failed record waits in a topic that nothing reads any more."""
-    tiers = {n for r in pipeline.topics.values() for n in r.delays_ms}
-    states = tier_states(store, pipeline.name, (), time.time_ns() // 1_000_000)
-    left = [s for s in states if s.waiting and s.topic not in tiers]
+    retry_topics = {n for r in pipeline.topics.values() for n in r.delays_ms}
+    states = retry_topic_states(store, pipeline.name, (), time.time_ns() // 1_000_000)
+    left = [s for s in states if s.waiting and s.topic not in retry_topics]
     if left:
         waiting = ", ".join(f"{s.waiting:,} in {s.topic}" for s in left)
         raise ConfigError(
@@ -277,8 +276,8 @@ def check_waiting(pipeline: Pipeline, store: Store) -> None:
 def open_fences(pipeline: Pipeline, store: Store, port: ClusterPort) -> None:
     """A fence for every partition, made at the log's start where there is none.
 
-    The queries then start at the fences, and a tier has its fence before any copy is read. Raises
-    DataLossError when a topic is there no longer.
+    The queries then start at the fences, and a retry topic has its fence before any copy is read.
+    Raises DataLossError when a topic is there no longer.
     """
     views = port.topics()
     names = [n for t, r in pipeline.topics.items() for n in (t, *r.delays_ms)]

@@ -60,7 +60,7 @@ def test_runs_until_sigterm_and_tells_how_it_ended(cluster: Cluster, program) ->
     assert lines(process, 2) == ["one", "two"]
     process.send_signal(signal.SIGTERM)
     code, out, err = ended(process)
-    assert (code, out) == (0, "2 done, 0 to be tried again, 1 to the failed topic\n")
+    assert (code, out) == (0, "succeeded 2, scheduled for retry 0, dead-lettered 1\n")
     assert f"app billing reads {topic} on {cluster.bootstrap}" in err
 
 
@@ -72,7 +72,10 @@ def test_what_takes_longer_than_the_drain_is_given_up(cluster: Cluster, program)
     assert lines(process, 2) == ["one", "slow"]
     process.send_signal(signal.SIGTERM)
     code, out, err = ended(process)
-    assert (code, out) == (4, "1 done, 0 to be tried again, 0 to the failed topic, 1 given up\n")
+    assert (code, out) == (
+        4,
+        "succeeded 1, scheduled for retry 0, dead-lettered 0, abandoned 1\n",
+    )
     assert "still being worked on when --drain was over" in err
     again = start(cluster, "app", "run", where, "--drain", "0s")
     assert lines(again, 1) == ["slow"]
@@ -85,11 +88,11 @@ def test_check_prints_the_commands(cluster: Cluster, kohort: Run, program) -> No
     ran = kohort("app", "check", where)
     assert ran.code == 3
     assert [line.split("--topic ")[1].split()[0] for line in ran.lines] == [
-        f"{topic}.billing.{end}" for end in ("retry.0s", "retry.5m", "retry.1h", "failed")
+        f"{topic}.billing.{end}" for end in ("retry.0s", "retry.5m", "retry.1h", "dlt")
     ]
     assert "--config message.timestamp.type=LogAppendTime" in ran.lines[0]
     assert "it does not exist" in ran.err
-    for end in ("retry.0s", "retry.1h", "failed"):
+    for end in ("retry.0s", "retry.1h", "dlt"):
         cluster.create_topic(
             f"{topic}.billing.{end}", 2, {"message.timestamp.type": "LogAppendTime"}
         )
@@ -97,7 +100,7 @@ def test_check_prints_the_commands(cluster: Cluster, kohort: Run, program) -> No
     ran = kohort("app", "check", where, "-o", "json")
     assert ran.code == 3
     assert {row["topic"].split(".", 2)[2]: row["state"] for row in ran.json["rows"]} == {
-        "retry.0s": "fit", "retry.5m": "unfit", "retry.1h": "fit", "failed": "fit"
+        "retry.0s": "fit", "retry.5m": "unfit", "retry.1h": "fit", "dlt": "fit"
     }  # fmt: skip
     unfit = next(row for row in ran.json["rows"] if row["state"] == "unfit")
     assert "message.timestamp.type=LogAppendTime" in unfit["command"]
@@ -161,7 +164,7 @@ def test_failed_attempts_are_shown_as_many_as_somebody_may_read(
     assert capsys.readouterr().err.splitlines() == [
         "30 more attempts failed, not shown",
         "orders-1 offset 50, attempt 2, failed: ValueError: bad\\x1b[2J; "
-        "it goes to the dead-letter topic orders.g.failed",
+        "it goes to the dead-letter topic orders.g.dlt",
     ]
     quiet = ShownFailures(quiet=True)
     quiet(attempt(1, dead=False))
@@ -173,7 +176,7 @@ def test_failed_attempts_are_shown_as_many_as_somebody_may_read(
 def attempt(offset: int, *, dead: bool) -> FailedAttempt:
     return FailedAttempt(
         "orders", 1, offset, 2, "ValueError", "ValueError", "bad\x1b[2J", "", "f", dead, 1_000,
-        None if dead else 1_801_000, "orders.g.failed" if dead else "orders.g.retry.30m", dead,
+        None if dead else 1_801_000, "orders.g.dlt" if dead else "orders.g.retry.30m", dead,
     )  # fmt: skip
 
 

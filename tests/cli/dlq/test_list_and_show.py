@@ -1,4 +1,4 @@
-"""`kohort retry status` and `kohort failed list`: by the ledger, else by topics and marked so."""
+"""`kohort retry status` and `kohort dlq list`: by the ledger, else by topics and marked so."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from kohort.retry.store import Applied, Transaction, open_store
 from tests.cli.conftest import Run
 from tests.clusters import Cluster
 
-TIERS = ("in.g.retry.0s", "in.g.retry.5m", "in.g.retry.1h")
+RETRIES = ("in.g.retry.0s", "in.g.retry.5m", "in.g.retry.1h")
 FAR_MS = 4_000_000_000_000  # in the year 2096
 
 
 def row(
     offset: int, status: Status, number: int = 1, reason: str = "customer_unknown",
-    due_ms: int | None = None, created_ms: int = 1_000, dest: str = TIERS[1], **more: object,
+    due_ms: int | None = None, created_ms: int = 1_000, dest: str = RETRIES[1], **more: object,
 ) -> LedgerRow:  # fmt: skip
     closed = None if status is Status.SCHEDULED else created_ms + 10_000
     return LedgerRow(
@@ -36,8 +36,8 @@ def row(
 def write(url: str, name: str, rows: list[LedgerRow]) -> None:
     store = open_store(url)
     store.prepare()
-    for tier in TIERS:
-        store.open_fence(name, tier, "id", 0, 0, 0)
+    for retry_topic in RETRIES:
+        store.open_fence(name, retry_topic, "id", 0, 0, 0)
     store.open_fence(name, "in", "id", 0, 0, 0)
     done = store.apply(Transaction(name, FenceMove("in", 0, 0, 100), 0, rows=rows))
     assert done is Applied.COMMITTED
@@ -49,7 +49,7 @@ def url(tmp_path: Path) -> str:
     found = f"sqlite:///{tmp_path / 'store.db'}"
     write(found, "loader", [
         row(1, Status.SCHEDULED, due_ms=5_000), row(2, Status.SCHEDULED, due_ms=FAR_MS),
-        row(3, Status.SCHEDULED, due_ms=FAR_MS + 1, dest=TIERS[2]),
+        row(3, Status.SCHEDULED, due_ms=FAR_MS + 1, dest=RETRIES[2]),
         row(4, Status.DONE, 1, created_ms=1_000), row(4, Status.FAILED, 2, created_ms=2_000),
         row(5, Status.FAILED, 0, "unknown_airport", created_ms=3_000),
         row(6, Status.FAILED, 0, "unknown_airport", created_ms=4_000),
@@ -57,20 +57,20 @@ def url(tmp_path: Path) -> str:
     return found
 
 
-def test_tiers_by_the_ledger(bare: Run, url: str) -> None:
-    """Waiting, due now, oldest and next due of each tier; the entry topic is no tier."""
+def test_retry_topics_by_the_ledger(bare: Run, url: str) -> None:
+    """Waiting, due now, oldest and next due of each retry topic; not of the entry."""
     found = bare("retry", "status", "--store", url, "--name", "loader", "-o", "json").json
     assert found["schema"] == 1
     assert found["rows"] == [
-        {"tier": TIERS[1], "delay": "5m", "waiting": 2, "due_now": 1,
+        {"retry_topic": RETRIES[1], "delay": "5m", "waiting": 2, "due_now": 1,
          "oldest_due": "1970-01-01T00:00:05.000Z", "next_due": "2096-10-02T07:06:40.000Z",
          "counted_by": "ledger"},
-        {"tier": TIERS[2], "delay": "1h", "waiting": 1, "due_now": 0,
+        {"retry_topic": RETRIES[2], "delay": "1h", "waiting": 1, "due_now": 0,
          "oldest_due": "2096-10-02T07:06:40.001Z", "next_due": "2096-10-02T07:06:40.001Z",
          "counted_by": "ledger"},
     ]  # fmt: skip
     assert bare("retry", "status", "--store", url).lines[0].split() == [
-        "TIER", "DELAY", "WAITING", "DUE-NOW", "OLDEST-DUE", "NEXT-DUE", "COUNTED-BY",
+        "RETRY_TOPIC", "DELAY", "WAITING", "DUE-NOW", "OLDEST-DUE", "NEXT-DUE", "COUNTED-BY",
     ]  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def test_what_waits_by_the_ledger(bare: Run, url: str) -> None:
         {"topic": "in", "partition": 0, "offset": offset, "retry": 1, "due": due,
          "reason": "customer_unknown", "error_class": "Temporary",
          "message": "customer 7 is\nnot there", "fingerprint": "fcus",
-         "first_failed": "1970-01-01T00:00:01.000Z", "waits_in": TIERS[1]}
+         "first_failed": "1970-01-01T00:00:01.000Z", "waits_in": RETRIES[1]}
         for offset, due in ((1, "1970-01-01T00:00:05.000Z"), (2, "2096-10-02T07:06:40.000Z"))
     ]  # fmt: skip
     ran = bare("retry", "list", "--store", url, "--limit", "2")
@@ -94,8 +94,8 @@ def test_what_waits_by_the_ledger(bare: Run, url: str) -> None:
 
 def test_what_waits_by_topic(kohort: Run, cluster: Cluster) -> None:
     """What the group has passed is left out, and so is what it has done beyond its commit."""
-    tier = "src.list.retry.1h"
-    kohort("topic", "create", tier, "-c", "message.timestamp.type=LogAppendTime")
+    retry_topic = "src.list.retry.1h"
+    kohort("topic", "create", retry_topic, "-c", "message.timestamp.type=LogAppendTime")
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         for offset in range(6):
             headers = RetryHeaders(
@@ -104,15 +104,15 @@ def test_what_waits_by_topic(kohort: Run, cluster: Cluster) -> None:
                 disposition=Disposition.RETRYABLE, error_class="KeyError",
                 error_message="'amuont'", fingerprint="f", reason="KeyError",
             ).encode()  # fmt: skip
-            producer.send(tier, b"v", headers=headers)
-        producer.send(tier, b"a stranger")
+            producer.send(retry_topic, b"v", headers=headers)
+        producer.send(retry_topic, b"a stranger")
     with Consumer(bootstrap_servers=cluster.bootstrap, group_id="list") as consumer:
         done = encode(1, Snapshot(((2, 3),)))
-        consumer.commit({TopicPartition(tier, 0): OffsetAndMetadata(1, done)})
+        consumer.commit({TopicPartition(retry_topic, 0): OffsetAndMetadata(1, done)})
     ran = kohort("retry", "list", "--topic", "src", "--group", "list", "-o", "json")
     assert [row["offset"] for row in ran.json["rows"]] == [5, 4, 3, 1]
     assert ran.json["rows"][0]["due"] == "2096-10-02T07:06:39.995Z"
-    assert ran.json["rows"][0]["waits_in"] == tier
+    assert ran.json["rows"][0]["waits_in"] == retry_topic
     ran = kohort("retry", "list", "--topic", "src", "--group", "list")
     assert ran.err == "4 records wait\n"
     assert "KeyError: 'amuont'" in ran.lines[1]
@@ -123,7 +123,7 @@ def test_what_waits_by_topic(kohort: Run, cluster: Cluster) -> None:
 
 def test_failures_by_the_ledger(bare: Run, url: str) -> None:
     """The newest row of a record counts; attempts include the first; first failure is kept."""
-    found = bare("failed", "list", "--store", url, "-o", "json").json
+    found = bare("dlq", "list", "--store", url, "-o", "json").json
     assert (found["schema"], found["counted_by"]) == (1, "ledger")
     assert [(k["reason"], k["count"]) for k in found["kinds"]] == [
         ("unknown_airport", 2), ("customer_unknown", 1),
@@ -136,14 +136,14 @@ def test_failures_by_the_ledger(bare: Run, url: str) -> None:
         "attempts": 3, "redrives": 0, "first_failed": "1970-01-01T00:00:01.000Z",
         "failed": "1970-01-01T00:00:12.000Z", "copy": "in.g.retry.5m/0/4",
     }  # fmt: skip
-    table = bare("failed", "list", "--store", url).out
+    table = bare("dlq", "list", "--store", url).out
     assert table.startswith("3 failed (counted by ledger)\n")
     assert "customer 7 is not there" in table
 
 
 def test_filters_and_limits(bare: Run, url: str) -> None:
     def offsets(*args: str) -> list[int]:
-        found = bare("failed", "list", "--store", url, "-o", "json", *args).json
+        found = bare("dlq", "list", "--store", url, "-o", "json", *args).json
         return [r["offset"] for r in found["rows"]]
 
     assert offsets("--reason", "unknown_airport") == [6, 5]
@@ -151,9 +151,9 @@ def test_filters_and_limits(bare: Run, url: str) -> None:
     assert offsets("--error-class", "Permanent") == []
     assert offsets("--origin", "in", "--limit", "1") == [6]
     assert offsets("--since", "1970-01-01T00:00:13Z") == [6, 5]
-    limited = bare("failed", "list", "--store", url, "--limit", "0").out
+    limited = bare("dlq", "list", "--store", url, "--limit", "0").out
     assert limited.startswith("3 failed")
-    plain = bare("failed", "list", "--store", url, "-o", "csv", "--limit", "2").out
+    plain = bare("dlq", "list", "--store", url, "-o", "csv", "--limit", "2").out
     assert [line[2] for line in csv.reader(io.StringIO(plain))] == ["offset", "6", "5"]
 
 
@@ -163,13 +163,13 @@ def test_a_store_or_pipeline_that_is_not_there(bare: Run, url: str, tmp_path: Pa
     assert (ran.code, ran.out) == (2, "")
     assert "did you mean 'loader'? (there: loader)" in ran.err
     missing = tmp_path / "missing.db"
-    ran = bare("failed", "list", "--store", f"sqlite:///{missing}")
+    ran = bare("dlq", "list", "--store", f"sqlite:///{missing}")
     assert (ran.code, ran.out) == (1, "")
     assert f"there is no database {missing}" in ran.err
     assert not missing.exists()
     text = tmp_path / "text.db"
     text.write_text("this is no database, whatever its name may say" * 100)
-    ran = bare("failed", "list", "--store", f"sqlite:///{text}")
+    ran = bare("dlq", "list", "--store", f"sqlite:///{text}")
     assert ran.code == 1
     assert "cannot be read" in ran.err
     ran = bare("retry", "status", "--store", "mysql://localhost/x")
@@ -192,7 +192,7 @@ def test_a_store_or_pipeline_that_is_not_there(bare: Run, url: str, tmp_path: Pa
     ],
 )
 def test_whose_failures_must_be_said(bare: Run, args: tuple[str, ...]) -> None:
-    for command in (("retry", "status"), ("failed", "list")):
+    for command in (("retry", "status"), ("dlq", "list")):
         assert bare(*command, *args).code == 2
 
 
@@ -205,34 +205,34 @@ def failed_headers(offset: int, reason: str, at_ms: int) -> list[tuple[str, byte
 
 
 def test_failures_by_topic_are_marked(kohort: Run, cluster: Cluster) -> None:
-    kohort("topic", "create", "in.g.failed", "-p", "2")
+    kohort("topic", "create", "in.g.dlt", "-p", "2")
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         for offset in range(5):
             reason = "late" if offset % 2 else "early"
             headers = failed_headers(offset, reason, 1_000 + offset)
-            producer.send("in.g.failed", b"v", partition=offset % 2, headers=headers)
-        producer.send("in.g.failed", b"a stranger")
-    found = kohort("failed", "list", "--topic", "in", "--group", "g", "-o", "json").json
+            producer.send("in.g.dlt", b"v", partition=offset % 2, headers=headers)
+        producer.send("in.g.dlt", b"a stranger")
+    found = kohort("dlq", "list", "--topic", "in", "--group", "g", "-o", "json").json
     assert found["counted_by"] == "topic"
     assert [(k["reason"], k["count"]) for k in found["kinds"]] == [("early", 3), ("late", 2)]
     assert [r["offset"] for r in found["rows"]] == [4, 3, 2, 1, 0]
     assert found["rows"][0]["attempts"] == 3
-    ran = kohort("failed", "list", "--topic", "in", "--group", "g", "--reason", "late",
+    ran = kohort("dlq", "list", "--topic", "in", "--group", "g", "--reason", "late",
                  "--limit", "1", "-o", "jsonl")  # fmt: skip
     assert len(ran.lines) == 1
-    ran = kohort("failed", "list", "--topic", "in", "--group", "other")
+    ran = kohort("dlq", "list", "--topic", "in", "--group", "other")
     assert ran.code == 1
-    assert "in.other.failed" in ran.err
+    assert "in.other.dlt" in ran.err
 
 
-def test_tiers_by_topic_are_marked(kohort: Run, cluster: Cluster) -> None:
-    """Due by append time: of a tier of 1 ms all is due, of one of 1 h nothing is."""
+def test_retry_topics_by_topic_are_marked(kohort: Run, cluster: Cluster) -> None:
+    """Due by append time: of a retry topic of 1 ms all is due, of one of 1 h nothing is."""
     for delay in ("1ms", "1h", "2h"):
         kohort("topic", "create", f"src.grp.retry.{delay}", "-c",
                "message.timestamp.type=LogAppendTime", "-p", "2")  # fmt: skip
-    for tier in ("src.grp.retry.1ms", "src.grp.retry.1h"):
-        kohort("produce", tier, "-p", "0", stdin=b"a\nb\nc\n")
-        kohort("produce", tier, "-p", "1", stdin=b"d\n")
+    for retry_topic in ("src.grp.retry.1ms", "src.grp.retry.1h"):
+        kohort("produce", retry_topic, "-p", "0", stdin=b"a\nb\nc\n")
+        kohort("produce", retry_topic, "-p", "1", stdin=b"d\n")
     ran = kohort("retry", "status", "--topic", "src", "--group", "grp", "-o", "json")
     rows = {r["delay"]: r for r in ran.json["rows"]}
     assert list(rows) == ["1ms", "1h", "2h"]
@@ -249,7 +249,7 @@ def test_tiers_by_topic_are_marked(kohort: Run, cluster: Cluster) -> None:
 
 def test_search_and_show_by_topic(kohort: Run, cluster: Cluster) -> None:
     """Spec 5.6: a text in key, value or message; one record with every attempt that it had."""
-    for name in ("shop.g.retry.5m", "shop.g.failed"):
+    for name in ("shop.g.retry.5m", "shop.g.dlt"):
         kohort("topic", "create", name, "-p", "1")
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         for number, at_ms in ((1, 1_000), (2, 2_000)):
@@ -258,31 +258,31 @@ def test_search_and_show_by_topic(kohort: Run, cluster: Cluster) -> None:
         last = retry_headers("shop", 7, 2, 3_000, Disposition.EXHAUSTED, "gave up")
         stack = b"Traceback\n  File x\x1b[2J\nValueError: odd"
         own = [("mine", b"x"), ("retry_error_stack", stack)]
-        producer.send("shop.g.failed", b"needle-1\x1b[31m", headers=[*own, *last])
+        producer.send("shop.g.dlt", b"needle-1\x1b[31m", headers=[*own, *last])
         other = retry_headers("shop", 8, 2, 3_000, Disposition.EXHAUSTED, "Needle in words")
-        producer.send("shop.g.failed", b"hay", b"k2", headers=other)
+        producer.send("shop.g.dlt", b"hay", b"k2", headers=other)
     here = ("--topic", "shop", "--group", "g")
     for text, offsets in (("needle-1", [7]), ("needle IN", [8]), ("k2", [8]), ("%", [])):
-        ran = kohort("failed", "list", *here, "--search", text, "-o", "json")
+        ran = kohort("dlq", "list", *here, "--search", text, "-o", "json")
         assert [row["offset"] for row in ran.json["rows"]] == offsets, text
-    found = kohort("failed", "show", "shop/0/7", *here, "-o", "json").json
+    found = kohort("dlq", "show", "shop/0/7", *here, "-o", "json").json
     told = [(a["attempt"], a["became"], a["message"]) for a in found["attempts"]]
     assert told == [
         (0, "retryable", "no route"), (1, "retryable", "no route"), (2, "exhausted", "gave up")
     ]  # fmt: skip
     assert found["copy"]["value"] == "needle-1\x1b[31m"
     assert found["copy"]["headers"]["mine"] == "x"
-    told = kohort("failed", "show", "shop/0/7", *here).out
+    told = kohort("dlq", "show", "shop/0/7", *here).out
     assert "gave up" in told
     for line in (
-        "stands at: shop.g.failed/0/0",
+        "stands at: shop.g.dlt/0/0",
         "key: null",
         r"value: needle-1\x1b[31m",
         "  mine: x",
     ):
         assert f"\n{line}\n" in told, "nothing of a record may drive the terminal"
     assert told.endswith("stack:\n  Traceback\n    File x\\x1b[2J\n  ValueError: odd\n")
-    ran = kohort("failed", "show", "shop/0/9", *here)
+    ran = kohort("dlq", "show", "shop/0/9", *here)
     assert ran.code in (1, 2)
     assert "has not failed here" in ran.err
 
@@ -299,13 +299,13 @@ def retry_headers(
 
 def test_search_and_show_by_the_ledger(bare: Run, url: str) -> None:
     """The ledger's rows are the attempts; a text means itself."""
-    whole = bare("failed", "list", "--store", url, "--name", "loader", "-o", "json").json["rows"]
+    whole = bare("dlq", "list", "--store", url, "--name", "loader", "-o", "json").json["rows"]
     first = whole[0]
     args = ("--store", url, "--name", "loader")
-    ran = bare("failed", "list", *args, "--search", first["reason"].upper(), "-o", "json")
+    ran = bare("dlq", "list", *args, "--search", first["reason"].upper(), "-o", "json")
     assert first in ran.json["rows"]
-    assert not bare("failed", "list", *args, "--search", "%_%", "-o", "json").json["rows"]
+    assert not bare("dlq", "list", *args, "--search", "%_%", "-o", "json").json["rows"]
     place = f"{first['topic']}/{first['partition']}/{first['offset']}"
-    shown = bare("failed", "show", place, *args, "-o", "json").json["attempts"]
+    shown = bare("dlq", "show", place, *args, "-o", "json").json["attempts"]
     assert shown[-1]["became"] == "failed"
     assert shown[-1]["reason"] == first["reason"]

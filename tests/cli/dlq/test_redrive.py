@@ -1,4 +1,4 @@
-"""`kohort failed redrive` at work: look first, ask, send, go on, cancel."""
+"""`kohort dlq redrive` at work: look first, ask, send, go on, cancel."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_it_asks_before_it_sends(failures) -> None:
     assert "0 would be sent" in again.output
     assert "nothing was sent: redrive r1 has been through all that failed" in again.output
     other = run(failures, "--reason", "unheard", "--yes")
-    assert "nothing was sent: no failure is as asked; `kohort failed list`" in other.output
+    assert "nothing was sent: no failure is as asked; `kohort dlq list`" in other.output
     assert run(failures, "--id", "r1", "--cancel").output.startswith("redrive r1 is forgotten")
 
 

@@ -25,7 +25,7 @@ from kohort.observe.verdicts import State, Verdict, judge
 
 P0, P1, P2 = (TopicPartition("orders", n) for n in range(3))
 OTHER = TopicPartition("old", 0)
-TIER = TopicPartition("orders.g.retry.5m", 0)
+RETRY_TOPIC = TopicPartition("orders.g.retry.5m", 0)
 NODE = Node(1, "here", 9092, None)
 READ = Seen(committed=20, first=0, stable=20, end=20, leader=1)
 LATE = replace(READ, committed=7)
@@ -133,10 +133,10 @@ HEALTHY = (
          transactions=transaction(open_s=90)),
     Case("behind a transaction that has just ended", {P0: HELD}),
     Case("only a transaction's marker is left", {P0: replace(LATE, committed=19)}, empty=[P0]),
-    Case("a retry topic whose records are not due", {TIER: LATE},
-         members=(replace(A, assignment=(TIER,)),)),
-    Case("a retry topic waits through a roll-out", {TIER: LATE}, rebalances=STORM,
-         members=(replace(A, assignment=(TIER,)),)),
+    Case("a retry topic whose records are not due", {RETRY_TOPIC: LATE},
+         members=(replace(A, assignment=(RETRY_TOPIC,)),)),
+    Case("a retry topic waits through a roll-out", {RETRY_TOPIC: LATE}, rebalances=STORM,
+         members=(replace(A, assignment=(RETRY_TOPIC,)),)),
     Case("a roll-out of many members that read", {P0: LATE}, {P0: moved(LATE)}, rebalances=STORM),
     Case("a roll-out, one partition has a new owner", {P0: LATE, P1: LATE},
          {P0: moved(LATE), P1: LATE}, members=(A, replace(B, member_id="z")), members_now=(A, B),
@@ -197,8 +197,8 @@ SICK = (
          members=(replace(NEW, assignment=()),)),
     Case("no leader", {P0: LEADERLESS}),
     Case("no leader of one partition", {P0: LEADERLESS, P1: READ}, members=(A, B)),
-    Case("no leader of a retry topic", {TIER: LEADERLESS},
-         members=(replace(A, assignment=(TIER,)),)),
+    Case("no leader of a retry topic", {RETRY_TOPIC: LEADERLESS},
+         members=(replace(A, assignment=(RETRY_TOPIC,)),)),
     Case("the leader does not answer", {P0: SILENT}),
     Case("the topic is gone under its reader", {P0: GONE}),
     Case("what it would read next is gone", {P0: TRIMMED}),

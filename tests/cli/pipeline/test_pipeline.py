@@ -37,7 +37,7 @@ def loader(directory: Path, topic: str = "sales", retries: str = "1s") -> Path:
 
 
 def progress(done: int) -> Progress:
-    return Progress(inputs=1_000, done=done, in_tiers=2, failed=3, retries=4, next_offsets={})
+    return Progress(inputs=1_000, done=done, retrying=2, failed=3, retries=4, next_offsets={})
 
 
 @pytest.mark.parametrize(

@@ -310,7 +310,7 @@ def test_pause_keeps_what_was_fetched(world: World) -> None:
 
 
 def test_limit_bounds_what_is_read(world: World) -> None:
-    """Only offsets below the bound are fetched and handed out (retry tiers)."""
+    """Only offsets below the bound are fetched and handed out (retry topics)."""
     topic = world.topic(1, records=50)
     consumer = world.consumer()
     consumer.assign(parts(topic, 1))

@@ -30,7 +30,7 @@ def always_down(record, attempt):
 
 
 def test_the_default_sequence_each_attempt_exactly_when_due() -> None:
-    """Issue E: 5m 5m 30m 30m 30m 1h, then the failed topic; never early (R3, R4)."""
+    """Issue E: 5m 5m 30m 30m 30m 1h, then the dead-letter topic; never early (R3, R4)."""
     world = World([route()], always_down)
     start = world.now_ms
     world.produce("orders", 0, b"k", b"v")
@@ -148,7 +148,7 @@ def test_a_failure_blocks_nobody() -> None:
 
 
 def test_in_place_the_lane_waits_and_nobody_else() -> None:
-    """Spec 5.2, blocking: a fixed delay, a number of times, then the failed topic."""
+    """Spec 5.2, blocking: a fixed delay, a number of times, then the dead-letter topic."""
 
     def one_key_fails(record, attempt):
         if record.key == b"bad" and record.value == b"0":
@@ -206,7 +206,7 @@ def test_stop_partition_stops_just_that_one_until_it_is_resumed() -> None:
     assert [r.origin[2] for r in world.runs if r.origin[1] == 0 and r.ok] == [0, 1, 2, 3]
 
 
-def test_hold_key_keeps_the_order_through_the_tiers() -> None:
+def test_hold_key_keeps_the_order_through_the_retry_topics() -> None:
     """W3: later records of the key follow the failed one, and nobody else does."""
 
     def third_try(record, attempt):
@@ -226,8 +226,8 @@ def test_hold_key_keeps_the_order_through_the_tiers() -> None:
     assert not world.failed()
 
 
-def test_bad_headers_go_to_the_failed_topic() -> None:
-    """A2: incoming headers of a tier are not trusted."""
+def test_bad_headers_go_to_the_dead_letter_topic() -> None:
+    """A2: incoming headers of a retry topic are not trusted."""
     world = World([route()], lambda record, attempt: None)
     world.append("orders.billing.retry.5m", 0, b"k", b"v", ((h.NUMBER, b"seven"),))
     world.run_out()
@@ -261,7 +261,7 @@ def test_a_copy_that_cannot_be_published_is_never_passed(unfit: bool) -> None:
 
 
 def test_the_circuit_opens_probes_and_closes() -> None:
-    """W6: a dependency that is down does not send a whole topic to the failed topic."""
+    """W6: a dependency that is down does not send a whole topic to the dead-letter topic."""
     down = True
 
     def dependency(record, attempt):
@@ -289,7 +289,7 @@ def test_the_circuit_opens_probes_and_closes() -> None:
 
 
 def test_a_record_that_kills_the_process_is_found_and_failed() -> None:
-    """A2, crash-loop guard: it goes to the failed topic with `crash`, the others are done."""
+    """A2, crash-loop guard: it goes to the dead-letter topic with `crash`, the others are done."""
 
     class DiedError(BaseException):
         pass
@@ -421,8 +421,8 @@ def test_draining_begins_nothing_more_and_commits_what_is_done() -> None:
 def test_soak(seed: int, order: Order) -> None:
     """R1, R2, W1: random failures, refused publications, rebalances, crashes; in any order.
 
-    Every record is done or in the failed topic (at least once), commits never go back, and where
-    order is asked for nothing overtakes within a lane except what was sent to a tier.
+    Every record is done or in the dead-letter topic (at least once), commits never go back, and
+    where order is asked for nothing overtakes within a lane except what was sent to a retry topic.
     """
     chance = random.Random(seed * 7 + len(order))
     fate: dict[bytes, int] = {}
@@ -460,8 +460,12 @@ def test_soak(seed: int, order: Order) -> None:
                if k in world.engine.partitions and log)  # fmt: skip
 
 
-@pytest.mark.parametrize(("delay", "place"), [("150ms", "here"), ("10m", "tier"), ("1h", "tier")])
-def test_what_is_to_be_left_alone_for_long_goes_to_a_tier_at_once(delay: str, place: str) -> None:
+@pytest.mark.parametrize(
+    ("delay", "place"), [("150ms", "here"), ("10m", "retry_topic"), ("1h", "retry_topic")]
+)
+def test_what_is_to_be_left_alone_for_long_goes_to_a_retry_topic_at_once(
+    delay: str, place: str
+) -> None:
     """A2, RetryAfter: the tries in place are for a moment; the lane does not wait for hours."""
     engine = Engine([route(blocking=Blocking.parse("200ms ..."))], crash_guard=False)
     started(engine)
@@ -470,10 +474,10 @@ def test_what_is_to_be_left_alone_for_long_goes_to_a_tier_at_once(delay: str, pl
     engine.finished(items, [Classifier().classify(RetryAfter(delay, "busy"))], 0)
     copies = [publication.copy.topic for publication in engine.publications()]
     wanted = {"10m": "30m", "1h": "1h"}
-    assert copies == ([f"orders.billing.retry.{wanted[delay]}"] if place == "tier" else [])
+    assert copies == ([f"orders.billing.retry.{wanted[delay]}"] if place == "retry_topic" else [])
 
 
-def test_without_tiers_a_try_in_place_waits_as_long_as_was_asked() -> None:
+def test_without_retry_topics_a_try_in_place_waits_as_long_as_was_asked() -> None:
     """A2, RetryAfter: never before its delay is over, wherever it is waited out."""
     engine = Engine([route(retries="none", blocking=Blocking.parse("200ms"))], crash_guard=False)
     started(engine)
@@ -508,21 +512,21 @@ def test_a_commit_of_a_former_assignment_lets_nothing_begin() -> None:
     assert engine.ready("threads") == 1
 
 
-def test_failures_in_a_tier_open_no_circuit() -> None:
-    """W6: what is in a tier has waited already, and waits again in the next one."""
+def test_failures_in_a_retry_topic_open_no_circuit() -> None:
+    """W6: what is in a retry topic has waited already, and waits again in the next one."""
     engine = Engine([route(circuit=CircuitConfig(tokens=1))], skew_ms=0, crash_guard=False)
     started(engine)
     engine.polled(TP, records(0), 1, 0)
     down = Classifier().classify(Temporary("down"))
     engine.finished(engine.take("threads", 1, 0), [down], 0)
     (publication,) = engine.publications()
-    copy, tier = publication.copy, (publication.copy.topic, 0)
-    engine.assigned(tier, 7, 0)
-    waiting = Record(*tier, 0, key=copy.key, value=copy.value, headers=tuple(copy.headers))
-    engine.polled(tier, [waiting], 1, 5 * MINUTE)
+    copy, retry_topic = publication.copy, (publication.copy.topic, 0)
+    engine.assigned(retry_topic, 7, 0)
+    waiting = Record(*retry_topic, 0, key=copy.key, value=copy.value, headers=tuple(copy.headers))
+    engine.polled(retry_topic, [waiting], 1, 5 * MINUTE)
     engine.finished(engine.take("threads", 1, 5 * MINUTE), [down], 5 * MINUTE)
     assert engine.partitions[TP].circuit.opened == 1
-    assert engine.partitions[tier].circuit.opened == 0
+    assert engine.partitions[retry_topic].circuit.opened == 0
 
 
 def test_a_record_is_evicted_once() -> None:

@@ -278,7 +278,7 @@ def no_epoch(change) -> None:
 
 
 def no_ledger(change) -> None:
-    """Store: every copy that lies in a tier is run."""
+    """Store: every copy that lies in a retry topic is run."""
     change.setattr(
         StoreTransactor, "_judge",
         lambda self, items: Judged(items, frozenset(range(len(items))), frozenset()),

@@ -19,7 +19,7 @@ from kohort.retry import Permanent, Temporary
 from tests.processing.engine.test_exactly_once_world import make
 from tests.processing.world import World, route
 
-TIERS = ["orders.billing.retry.5s", "orders.billing.retry.30s"]
+RETRIES = ["orders.billing.retry.5s", "orders.billing.retry.30s"]
 
 
 def holding(fate: dict[bytes, int], **more) -> World:
@@ -43,7 +43,7 @@ def firsts(world: World) -> dict[bytes | None, list[int]]:
     return found
 
 
-def test_after_a_restart_the_tiers_are_read_before_anything_begins() -> None:
+def test_after_a_restart_the_retry_topics_are_read_before_anything_begins() -> None:
     world = holding({b"0": 2})
     for n in range(3):
         world.produce("orders", 0, b"k", b"%d" % n)
@@ -69,26 +69,26 @@ def test_what_a_former_owner_did_beyond_its_commit_holds_nothing() -> None:
         world.produce("orders", 0, b"k%d" % n, b"%d" % n)
     world.settle()
     world.now_ms += 5_000
-    world.settle()  # 0 is done in the tier, 1 has moved on to its second try
+    world.settle()  # 0 is done in the retry topic, 1 has moved on to its second try
     world.commit()
-    tier = (TIERS[0], 0)
-    offset, _ = world.commits[tier]
+    retry_topic = (RETRIES[0], 0)
+    offset, _ = world.commits[retry_topic]
     assert offset == 2
     world.crash()
     world.settle()
     assert len(world.engine.holds) == 1
 
 
-def test_a_partition_waits_for_its_tiers_to_be_with_the_same_member() -> None:
+def test_a_partition_waits_for_its_retry_topics_to_be_with_the_same_member() -> None:
     world = holding({})
     world.produce("orders", 0, b"k", b"0")
-    world.engine.removed([(TIERS[1], 0)])
+    world.engine.removed([(RETRIES[1], 0)])
     world.settle()
     assert not world.runs
     standing = world.engine.partitions["orders", 0].why_standing(world.now_ms)
-    assert f"{TIERS[1]}-0" in standing
+    assert f"{RETRIES[1]}-0" in standing
     assert "range assignor" in standing
-    world.assign((TIERS[1], 0))
+    world.assign((RETRIES[1], 0))
     world.settle()
     assert len(world.runs) == 1
 
@@ -104,7 +104,7 @@ def test_past_the_bound_source_partitions_stand_and_go_on() -> None:
         world.step()
         most = max(most, len(world.engine.holds))
     assert world.engine.counts["holds_full"]
-    assert "wait in tiers" in world.engine.partitions["orders", 0].why_standing(world.now_ms)
+    assert "wait for a retry" in world.engine.partitions["orders", 0].why_standing(world.now_ms)
     world.run_out()
     assert sum(len(done) for done in firsts(world).values()) == 200
     assert all(done == sorted(done) for key, done in by_partition(world).items())
@@ -120,7 +120,7 @@ def by_partition(world: World) -> dict[object, list[int]]:
     return found
 
 
-def test_tiers_that_hold_more_than_the_bound_at_a_start() -> None:
+def test_retry_topics_that_hold_more_than_the_bound_at_a_start() -> None:
     """They are worked on first; the source waits, and loses nothing."""
     world = holding({b"%d" % n: 1 for n in range(60)})
     for n in range(60):
@@ -137,7 +137,7 @@ def test_tiers_that_hold_more_than_the_bound_at_a_start() -> None:
     done = firsts(world)
     assert sum(len(each) for each in done.values()) == 70
     for key, offsets in done.items():
-        assert offsets[-1] == max(offsets), f"{key}: the source overtook its tier"
+        assert offsets[-1] == max(offsets), f"{key}: the source overtook its retry topic"
 
 
 @pytest.mark.parametrize("seed", range(15))
@@ -156,14 +156,15 @@ def test_order_within_a_key_through_crashes(seed: int) -> None:
 
 @pytest.mark.parametrize("fails", [1, -1])
 def test_a_second_copy_holds_nobody_when_the_first_has_ended(fails: int, tmp_path) -> None:
-    """What a killed or overtaken member left in a tier is inert, in whichever order it is read.
+    """What a killed or overtaken member left in a retry topic is inert, in any order.
 
     It held its key for ever when it was read after the copy that counts had ended and before the
-    transaction of that was through: every later record of the key went round its tier without end.
+    transaction of that was through: every later record of the key went round its retry topic
+    without end.
     """
     world = make("store", tmp_path, inputs=0, on_failure=OnFailure.HOLD_KEY)
     world.fate |= {b"a": fails, b"b": 0}
-    if fails < 0:  # it fails again in the tier, for good
+    if fails < 0:  # it fails again in the retry topic, for good
         world.handler = fails_for_good
     for value in world.fate:
         world.produce("orders", 0, b"k", value)
@@ -174,7 +175,7 @@ def test_a_second_copy_holds_nobody_when_the_first_has_ended(fails: int, tmp_pat
         world.step()
         world.commit()
     world.zombie_acts()  # refused, but its copy is there: behind the one that counts
-    assert len(world.logs[TIERS[0], 0]) > 2
+    assert len(world.logs[RETRIES[0], 0]) > 2
     world.now_ms += 5_000
     world.poll(1)
     world.publish()
@@ -206,7 +207,7 @@ def test_held_records_exactly_once(mode, tmp_path) -> None:
     assert not len(world.engine.holds)
 
 
-def test_the_range_assignor_and_tiers_of_one_size() -> None:
+def test_the_range_assignor_and_retry_topics_of_one_size() -> None:
     routes = [route(on_failure=OnFailure.HOLD_KEY)]
     assert holding_client(routes, {}) == {"partition_assignment_strategy": ("range",)}
     by_broker = {"group_protocol": "consumer"}
@@ -219,8 +220,8 @@ def test_the_range_assignor_and_tiers_of_one_size() -> None:
         check_holding(routes, counts)
 
 
-def test_an_app_reads_its_tiers_at_a_start(topic, produce, app, start, monkeypatch) -> None:
-    """Real sockets: a key's records wait behind the one that a former process sent to a tier.
+def test_an_app_reads_its_retry_topics_at_a_start(topic, produce, app, start, monkeypatch) -> None:
+    """Real sockets: a key's records wait behind one that a former process scheduled.
 
     Ten minutes pass when all of them wait, and not before, however slow the machine is."""
     seen: list[tuple[int, int]] = []
@@ -248,7 +249,9 @@ def test_an_app_reads_its_tiers_at_a_start(topic, produce, app, start, monkeypat
     assert not seen
     passed_ms = 10 * 60_000
     second.app._runner.now_ms = shell.wall_ms
-    wait(lambda: second.app.metrics() and len(seen) == 6)  # whoever looks has the tiers asked anew
+    wait(
+        lambda: second.app.metrics() and len(seen) == 6
+    )  # whoever looks has the retry topics asked anew
     second.stop()
     assert [number for number, _ in seen] == [0, 1, 2, 0, 1, 2]
     assert second.app.counts()["held"] == 3
@@ -260,19 +263,19 @@ def wait(condition) -> None:
     wait_for(condition, "it did not happen")
 
 
-def test_what_was_found_in_a_tier_counts_for_what_was_not_read_since() -> None:
+def test_what_was_found_in_a_retry_topic_counts_for_what_was_not_read_since() -> None:
     """W3, C7: not that of a former assignment, nor what has been read, which is held or has ended:
     its key would be held for ever.
     """
     engine = Engine([route(retries="5m", on_failure=OnFailure.HOLD_KEY)], crash_guard=False)
-    tier = ("orders.billing.retry.5m", 0)
+    retry_topic = ("orders.billing.retry.5m", 0)
     engine.assigned(("orders", 0), 1, 0)
-    engine.assigned(tier, 2, 0)
+    engine.assigned(retry_topic, 2, 0)
     found = [Waiting(0, b"k", (0, 0)), Waiting(1, b"k", (0, 1))]
-    engine.scanned(Scanned(tier, 1, found, True), 0)
+    engine.scanned(Scanned(retry_topic, 1, found, True), 0)
     assert len(engine.holds) == 0
     assert engine.partitions["orders", 0].unknown
-    engine.polled(tier, (), 1, 0)
-    engine.scanned(Scanned(tier, 2, found, True), 0)
+    engine.polled(retry_topic, (), 1, 0)
+    engine.scanned(Scanned(retry_topic, 2, found, True), 0)
     assert len(engine.holds) == 1
     assert not engine.partitions["orders", 0].unknown

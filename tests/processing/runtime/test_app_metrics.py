@@ -7,10 +7,11 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 
+from kohort.config import format_duration
 from kohort.metrics import Family
 from kohort.metrics.prometheus import export
 from kohort.processing.runtime.metrics import FAMILIES
-from kohort.retry import Permanent, Temporary, gate
+from kohort.retry import Permanent, Temporary, due_schedule
 from tests.processing.conftest import PATIENCE_S, Until
 from tests.processing.test_exact import read_committed, wait_for
 
@@ -35,7 +36,7 @@ def test_the_oldest_failure_is_told_by_one_member(cluster, topic, produce, app, 
         assert seen.wait(PATIENCE_S)
         raise Permanent("bad")
 
-    name = "failed_oldest_age_seconds"
+    name = "dead_letter_oldest_age_seconds"
     for program in programs:
         program.handler(topic)(fail)
     start(programs[0])
@@ -53,7 +54,7 @@ def test_the_oldest_failure_is_told_by_one_member(cluster, topic, produce, app, 
 
 
 def failed(program) -> str:
-    return next(iter(program.topics.values())).failed
+    return next(iter(program.topics.values())).dead_letter
 
 
 def test_retries_and_failures_are_counted_by_what_they_were(topic, produce, app, start) -> None:
@@ -82,8 +83,8 @@ def test_retries_and_failures_are_counted_by_what_they_were(topic, produce, app,
     wait_for(lambda: sum(values(program, "retry_published_total").values()) == 2, "two copies")
     wait_for(lambda: values(program, "failed_total") == {(): 1}, "one has failed")
     counted = values(program, "retry_published_total")
-    assert counted[("tier", "failed"), ("disposition", "fatal")] == 1
-    assert {tags[0][1] for tags in counted} == {"failed", program.policy.tiers[0].label}
+    assert counted[("retry_topic", "dlt"), ("disposition", "fatal")] == 1
+    assert {tags[0][1] for tags in counted} == {"dlt", format_duration(program.policy.delays_ms[0])}
     assert values(program, "retry_success_total") == {(("retry_number", "1"),): 1}
     assert values(program, "early_read_total") == {(): 0}
     assert values(program, "records_failures_total") == {(): 2}
@@ -92,11 +93,11 @@ def test_retries_and_failures_are_counted_by_what_they_were(topic, produce, app,
     assert f'kohort_failed_total{{group="{program.group}",topic="{topic}"}} 1.0' in text
 
 
-def test_what_waits_in_a_tier_is_seen_before_it_is_due(
+def test_what_waits_in_a_retry_topic_is_seen_before_it_is_due(
     topic, produce, app, start, monkeypatch
 ) -> None:
-    """A record that waits in a tier of an hour: depth 1, nothing due, nothing late."""
-    monkeypatch.setattr(gate, "MAX_CHECK_MS", 10 * 60_000)  # half a minute, but for this test
+    """A record that waits in a retry topic of an hour: depth 1, nothing due, nothing late."""
+    monkeypatch.setattr(due_schedule, "MAX_CHECK_MS", 10 * 60_000)  # normally 30 s
     produce(3)
     tried = Until(3)
     program = app(retries="1h")
@@ -109,11 +110,11 @@ def test_what_waits_in_a_tier_is_seen_before_it_is_due(
 
     start(program)
     tried.wait()
-    tier = (("tier", "1h"),)
+    retry_topic = (("retry_topic", "1h"),)
     # Whoever looks is told what is so now, not what the gate heard when it asked by itself.
-    wait_for(lambda: values(program, "tier_depth").get(tier) == 1, "depth")
-    assert values(program, "tier_due").get(tier) == 0
-    assert values(program, "tier_due_lag_seconds").get(tier, 0) == 0
+    wait_for(lambda: values(program, "retry_topic_depth").get(retry_topic) == 1, "depth")
+    assert values(program, "retry_topic_due").get(retry_topic) == 0
+    assert values(program, "retry_topic_due_lag_seconds").get(retry_topic, 0) == 0
 
 
 def test_every_name_is_on_the_page() -> None:

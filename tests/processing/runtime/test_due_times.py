@@ -76,7 +76,7 @@ class GateHere(Gatekeeper):
     "on_failure", ["pass", pytest.param("hold_key", marks=pytest.mark.nightly)]
 )
 def test_each_attempt_exactly_when_due(on_failure: str, monkeypatch) -> None:
-    """Never early, late by at most the poll interval; six retries, then the failed topic."""
+    """Never early, late by at most the poll interval; six retries, then the dead-letter topic."""
     monkeypatch.setattr(gatekeeper, "ENTRY_CHECK_MS", 60_000)  # nobody redrives anything
     tried: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     quick = {"group_initial_rebalance_delay_ms": 0}
@@ -126,7 +126,7 @@ def test_each_attempt_exactly_when_due(on_failure: str, monkeypatch) -> None:
             runner._turn = watched
             runner.run(publisher, gate)
         hours = clock.elapsed_s / 3600
-        failed = failures(port, kept.topics.failed)
+        failed = failures(port, kept.topics.dead_letter)
         port.close()
     check(tried, failed)
     assert hours > 2.5

@@ -20,7 +20,7 @@ RECORDS = 12
 
 
 def test_each_attempt_when_due(cluster, topic, produce, app, start) -> None:
-    """Never early; six retries, then the failed topic. How late is shown in virtual time."""
+    """Never early; six retries, then the dead-letter topic. How late is shown in virtual time."""
     default = RetryPolicy.parse(DEFAULT_RETRIES)
     scaled = " ".join(f"{delay // SCALE}ms" for delay in default.delays_ms)
     policy = RetryPolicy.parse(scaled)
@@ -45,10 +45,12 @@ def test_each_attempt_when_due(cluster, topic, produce, app, start) -> None:
         "a topic a delay, and the entry"
     )
     hopeless = [n for n in range(RECORDS) if n % 4 == 3]
-    wait_for(lambda: len(read_committed(cluster.bootstrap, topics.failed)) == len(hopeless), "end")
+    wait_for(
+        lambda: len(read_committed(cluster.bootstrap, topics.dead_letter)) == len(hopeless), "end"
+    )
     running.stop()
     assert running.error is None
-    failed = read_committed(cluster.bootstrap, topics.failed)
+    failed = read_committed(cluster.bootstrap, topics.dead_letter)
     assert sorted(int(r.value) for r in failed) == hopeless
     assert {h.parse(r.headers).disposition for r in failed} == {"exhausted"}
     for number, attempts in tried.items():

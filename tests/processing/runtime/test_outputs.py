@@ -39,7 +39,7 @@ def strict() -> Iterator[Cluster]:
 def test_what_nobody_will_take_fails_and_what_can_be_mended_waits(
     strict: Cluster, start, mode: str | None, tmp_path: Path
 ) -> None:
-    """Too large, and no topic's name: the failed topic, with the cause. No such topic: it waits.
+    """Too large, or no topic's name: dead-lettered, with the cause. No such topic: it waits.
 
     What waits is said, others are worked on meanwhile, and it goes on when the topic is there.
     """
@@ -61,7 +61,7 @@ def test_what_nobody_will_take_fails_and_what_can_be_mended_waits(
         for n in range(10):
             producer.send("in", b"%d" % n, b"%d" % n, partition=n % 3)
     running = start(app)
-    failed = app.topics["in"].failed
+    failed = app.topics["in"].dead_letter
     wait_for(lambda: len(failures(strict, failed)) == 2, "failures")
     assert set(failures(strict, failed)) == {("3", "output_refused"), ("5", "output_refused")}
 

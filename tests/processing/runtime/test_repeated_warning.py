@@ -67,6 +67,6 @@ def test_a_lost_store_is_not_logged_each_second(
         transactor._judge([])
     assert clock.asked == 3_601
     lines = [record.getMessage() for record in caplog.records]
-    assert lines[0] == "records of tiers wait for the store: connection refused"
+    assert lines[0] == "records of retry topics wait for the store: connection refused"
     assert lines[-1] == "the store can be used again"
     assert len(lines) == 17

@@ -69,7 +69,7 @@ def test_an_app_gets_past_damaged_batches(
     assert running.error is None
     left = [n for n in range(BATCHES * EACH) if n // EACH not in (1, 2, 5)]
     assert sorted(done) == [*left, 101, 102]
-    letters = read_committed(cluster.bootstrap, program.topics[topic].failed)
+    letters = read_committed(cluster.bootstrap, program.topics[topic].dead_letter)
     assert [letter.value for letter in letters] == bad
     headers = [h.parse(letter.headers) for letter in letters]
     assert [(x.origin.partition, x.origin.offset, x.origin_next_offset) for x in headers] == [
@@ -86,7 +86,7 @@ def test_an_app_gets_past_damaged_batches(
 def test_a_damaged_batch_of_a_retry_topic_is_passed_too(cluster, topic, app, start) -> None:
     """Others that wait in the topic are retried; a redrive leaves the bytes where they are."""
     program: App = app(retries="30m")
-    tier = RetryTopics(topic, program.group, RetryPolicy.parse("30m"))
+    retry_topic = RetryTopics(topic, program.group, RetryPolicy.parse("30m"))
     seen: list[int] = []
 
     @program.handler(topic)
@@ -97,7 +97,7 @@ def test_a_damaged_batch_of_a_retry_topic_is_passed_too(cluster, topic, app, sta
     running = start(program)
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         producer.send(topic, b"v", partition=0)
-    retry_topic = tier.tier_of("30m")
+    retry_topic = retry_topic.retry_topic(1_800_000)
     until(lambda: len(drain(cluster, retry_topic)) == 1, "the copy waits")
     running.stop()
     batch = damage(cluster, retry_topic, 0)
@@ -107,13 +107,13 @@ def test_a_damaged_batch_of_a_retry_topic_is_passed_too(cluster, topic, app, sta
     again._skew_ms = -1_800_000
     second = start(again)
     until(lambda: again.counts().get("unreadable") or second.error, "it is passed")
-    until(lambda: len(drain(cluster, tier.failed)) == 1, "it is a dead letter")
+    until(lambda: len(drain(cluster, retry_topic.dead_letter)) == 1, "it is a dead letter")
     second.stop()
     assert second.error is None
-    (letter,) = drain(cluster, tier.failed)
+    (letter,) = drain(cluster, retry_topic.dead_letter)
     assert letter.value == batch
     assert h.parse(letter.headers).origin.topic == retry_topic
-    report = Redrive("r", tier, {"bootstrap_servers": cluster.bootstrap}).run()
+    report = Redrive("r", retry_topic, {"bootstrap_servers": cluster.bootstrap}).run()
     assert (report.sent, report.unreadable) == (0, 1)
 
 

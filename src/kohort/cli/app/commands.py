@@ -124,7 +124,7 @@ def check(app: str, output: str, client: Client) -> int:
     for state in wrong:
         click.echo(f"{state.spec.name}: {state.wrong}", err=True)
     for state in wrong:
-        if state.command:  # nothing but a program empties a tier
+        if state.command:  # nothing but a program empties a retry topic
             click.echo(state.command)
     if not wrong:
         click.echo(f"all {len(states)} retry topics of app {found.group} are fit")

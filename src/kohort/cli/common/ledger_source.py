@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 BY_LEDGER, BY_TOPIC = "ledger", "topic"
-_TIER_LABEL = re.compile(r"\.retry\.([0-9a-z.]+)$")
+_RETRY_TOPIC_LABEL = re.compile(r"\.retry\.([0-9a-z.]+)$")
 
 
 @dataclass(frozen=True)
 class LedgerSource:
-    """A ledger: the store, the name it is kept under, and the tiers if they are known."""
+    """A ledger: the store, the name it is kept under, and the retry topics if they are known."""
 
     store: Store
     name: str
-    tiers: tuple[str, ...] = ()
+    retry_topics: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,12 @@ def of_pipeline(file: Path) -> LedgerSource:
     from kohort.cli.common.user_files import load_file
 
     pipeline = load_file(file)
-    tiers = (names.tier(t) for names in pipeline.topics.values() for t in names.policy.tiers)
-    return LedgerSource(pipeline.open_store(), pipeline.name, tuple(tiers))
+    retry_topics = (
+        names.retry_topic(delay_ms)
+        for names in pipeline.topics.values()
+        for delay_ms in names.policy.distinct_delays_ms
+    )
+    return LedgerSource(pipeline.open_store(), pipeline.name, tuple(retry_topics))
 
 
 def of_store(url: str, name: str | None) -> LedgerSource:
@@ -129,14 +133,14 @@ def of_store(url: str, name: str | None) -> LedgerSource:
             f"the store {without_password(url)} has no ledger of a pipeline {name!r}{hint} "
             f"(there: {there})"
         )
-    delays = {fence.topic: tier_delay_ms(fence.topic) for fence in store.fences(name)}
-    tiers = sorted((delay, topic) for topic, delay in delays.items() if delay)
-    return LedgerSource(store, name, tuple(topic for _, topic in tiers))
+    delays = {fence.topic: retry_topic_delay_ms(fence.topic) for fence in store.fences(name)}
+    retry_topics = sorted((delay, topic) for topic, delay in delays.items() if delay)
+    return LedgerSource(store, name, tuple(topic for _, topic in retry_topics))
 
 
-def tier_delay_ms(topic: str) -> int | None:
-    """The delay in a tier topic's name; None for any other topic and for the entry topic."""
-    found = _TIER_LABEL.search(topic)
+def retry_topic_delay_ms(topic: str) -> int | None:
+    """The delay in a retry topic's name; None for any other topic and for the entry topic."""
+    found = _RETRY_TOPIC_LABEL.search(topic)
     if found is None:
         return None
     try:
@@ -145,13 +149,13 @@ def tier_delay_ms(topic: str) -> int | None:
         return None
 
 
-def tiers_of(source: TopicSource, topics: Iterable[str]) -> dict[str, int]:
-    """Delay by tier topic, of those that exist, the shortest first."""
+def retry_topics_of(source: TopicSource, topics: Iterable[str]) -> dict[str, int]:
+    """Delay by retry topic, of those that exist, the shortest first."""
     from kohort.retry.policy import topic_name
 
     found: dict[str, int] = {}
     for name in topics:
-        match, delay_ms = _TIER_LABEL.search(name), tier_delay_ms(name)
+        match, delay_ms = _RETRY_TOPIC_LABEL.search(name), retry_topic_delay_ms(name)
         if match is None or delay_ms is None:
             continue
         if topic_name(source.topic, source.group, f"retry.{match[1]}") == name:

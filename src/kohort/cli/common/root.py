@@ -72,11 +72,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "app_group",
         "Run the handlers of an App written in Python.",
     ),
-    "retry": ("kohort.cli.retry.commands", "retry", "What waits in the retry tiers."),
-    "failed": (
+    "retry": ("kohort.cli.retry.commands", "retry", "What waits in the retry topics."),
+    "dlq": (
         "kohort.cli.dlq.registered",
-        "failed",
-        "Look into a failed topic, and send records back.",
+        "dlq",
+        "Look into a dead-letter topic, and send records back.",
     ),
     "pipeline": (
         "kohort.cli.pipeline.commands",
@@ -123,7 +123,7 @@ OPTIONAL = {
     "starlette", "uvicorn",
 }  # fmt: skip
 EXTRAS = {
-    "console": "console", "demo": "demo", "pipeline": "spark", "retry": "spark", "failed": "spark",
+    "console": "console", "demo": "demo", "pipeline": "spark", "retry": "spark", "dlq": "spark",
 }  # fmt: skip
 
 

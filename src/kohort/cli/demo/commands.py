@@ -38,7 +38,9 @@ def demo() -> None:
 @click.option("--resume", is_flag=True, help="Go on with the run that is there.")
 @click.option("--limit", type=int, help="Only the first so many flights.")
 @click.option("--store", help="Database URL: sqlite:///FILE or postgresql://…  [default: SQLite]")
-@click.option("--retries", default="2s 2s 5s 5s 5s 10s", show_default=True, help="The tiers.")
+@click.option(
+    "--retries", default="2s 2s 5s 5s 5s 10s", show_default=True, help="The retry topics."
+)
 @click.option("--master", default="local[2]", show_default=True, help="Spark master URL.")
 @click.option("--keep-broker", is_flag=True, help="Leave the broker running afterwards.")
 def flights(

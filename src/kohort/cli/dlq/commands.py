@@ -1,7 +1,8 @@
-"""`kohort failed`: what has failed for good, how often for which reason, and each record of it.
+"""`kohort dlq`: what has failed for good, how often for which reason, and each record of it.
 
 Rules (spec 5.6, 6.3): counted and listed by the ledger when there is one; else by the copies in the
-failed topic, marked as such. `list` changes and commits nothing; sending back is `failed_redrive`.
+dead-letter topic, marked as such. `list` changes and commits nothing; sending back is
+`redrive`.
 
 Shell: clock.
 """
@@ -48,18 +49,18 @@ MAX_KINDS = 1_000
 MESSAGE_COLUMNS = 60
 EXAMPLES = """\b
 Examples:
-  kohort failed list --pipeline examples/flights_pipeline.py
-  kohort failed list --store sqlite:///flights.db --reason missing_weather --limit 5
-  kohort failed list --topic orders --group billing --since -2h -o jsonl
+  kohort dlq list --pipeline examples/flights_pipeline.py
+  kohort dlq list --store sqlite:///flights.db --reason missing_weather --limit 5
+  kohort dlq list --topic orders --group billing --since -2h -o jsonl
 """
 
 
 @click.group(cls=CommandGroup)
-def failed() -> None:
-    """Look into a failed topic, and send records back."""
+def dlq() -> None:
+    """Look into a dead-letter topic, and send records back."""
 
 
-@failed.command("list", epilog=EXAMPLES)
+@dlq.command("list", epilog=EXAMPLES)
 @source_options
 @click.option("--reason", help="Only failures of this reason.")
 @click.option("--error-class", help="Only failures of this exception class.")
@@ -218,19 +219,20 @@ def _holds(row: FailedRow, record: Record, text: str | None) -> bool:
 
 
 def _copies(source: TopicSource, client: Client) -> Iterator[tuple[FailedRow, Record]]:
-    """Every committed copy in the failed topic that carries our headers, up to its present end."""
+    """Every committed copy in the dead-letter topic with our headers, up to its present end."""
     from kohort.client.common.config import ConsumerConfig
     from kohort.client.common.types import TopicPartition
     from kohort.retry.headers import HeaderFault, parse
     from kohort.retry.reading import pages_to_end
 
-    name = names_of(source).failed
+    name = names_of(source).dead_letter
     with open_admin(client.common()) as admin:
         counts = {t.name: t.partition_count for t in admin.list_topics()}
         if name not in counts:
             raise BrokerError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"topic {source.topic!r} has no failed topic of group {source.group!r} ({name}); "
+                f"topic {source.topic!r} has no dead-letter topic of group "
+                f"{source.group!r} ({name}); "
                 "it is made when a pipeline or a retrying consumer of that group first runs",
             )
     settings = client.for_role(

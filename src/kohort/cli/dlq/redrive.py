@@ -1,4 +1,4 @@
-"""`kohort failed redrive`: send failed records back for another round, after a look at which.
+"""`kohort dlq redrive`: send failed records back for another round, after a look at which.
 
 Rules (spec 5.6): a preview comes first, and a question, unless `--yes` is given. Ctrl-C stops after
 the page at hand; the same `--id` goes on. Nothing is deleted.
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kohort.cli.common.connect import Client, client_options
-from kohort.cli.dlq.commands import failed
+from kohort.cli.dlq.commands import dlq
 from kohort.errors import ConfigError
 from kohort.signals import handled
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 _OFFSETS = re.compile(r"(\d+):(\d+)(?:-(\d+))?")
 EXAMPLES = """\b
 Examples:
-  kohort failed redrive --topic orders --group billing --reason down --dry-run
-  kohort failed redrive --topic orders --group billing --id after-the-outage --rate 100 --yes
-  kohort failed redrive --topic orders --group billing --offsets 3:10-20 --to tier:30m
+  kohort dlq redrive --topic orders --group billing --reason down --dry-run
+  kohort dlq redrive --topic orders --group billing --id after-the-outage --rate 100 --yes
+  kohort dlq redrive --topic orders --group billing --offsets 3:10-20 --to retry:30m
 """
 
 
-@failed.command("redrive", epilog=EXAMPLES)
+@dlq.command("redrive", epilog=EXAMPLES)
 @click.option("--topic", required=True, help="The source topic.")
 @click.option("--group", required=True, help="The group that retries.")
 @click.option("--id", "redrive_id", help="The redrive's name; the same one goes on where it was.")
@@ -45,13 +45,13 @@ Examples:
 @click.option("--since", metavar="TIME", help="Failed since 2026-01-31T06:00Z, or since -2h.")
 @click.option(
     "--offsets", multiple=True, metavar="P:FROM-TO",
-    help="Only these offsets of the failed topic, both included; may be given several times.",
+    help="Only these offsets of the dead-letter topic, both included; may be given several times.",
 )  # fmt: skip
 @click.option(
     "--to", "target", default="entry", show_default=True,
-    help="entry (this group alone), tier:30m, or topic:NAME.",
+    help="entry (this group alone), retry:30m, or topic:NAME.",
 )  # fmt: skip
-@click.option("--retries", help="The group's delays, when --to is a tier: '5m 30m 1h'.")
+@click.option("--retries", help="The group's delays, when --to is a retry topic: '5m 30m 1h'.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Records a second.")
 @click.option(
     "--edit", "edit_file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -71,7 +71,7 @@ def redrive(
     retries: str | None, rate: float | None, edit_file: Path | None, dry_run: bool, yes: bool,
     cancel: bool, output: str, client: Client,
 ) -> None:  # fmt: skip
-    """Send records of the failed topic back for another round.
+    """Send records of the dead-letter topic back for another round.
 
     They go to the group's own entry topic, so that no other group reads them again; the program
     that retries must run, or be started, to handle them. For pipelines with a ledger the ledger
@@ -111,10 +111,10 @@ def _why_nothing(name: str, preview: Report) -> str:
     if preview.unreadable:
         return (
             f"{preview.unreadable:,} of them are record batches that cannot be read; their bytes "
-            "are no records to be handled (`kohort failed show` prints them)"
+            "are no records to be handled (`kohort dlq show` prints them)"
         )
     if looked_at + preview.left_by_edit + preview.value_gone:
-        return "no failure is as asked; `kohort failed list` shows those there are"
+        return "no failure is as asked; `kohort dlq list` shows those there are"
     return f"redrive {name} has been through all that failed before it began, or nothing has failed"
 
 

@@ -1,11 +1,11 @@
-"""All commands of `kohort failed`: each module adds its own to the one group."""
+"""All commands of `kohort dlq`: each module adds its own to the one group."""
 
 from __future__ import annotations
 
-from kohort.cli.dlq import redrive as failed_redrive
-from kohort.cli.dlq import show as failed_show
-from kohort.cli.dlq.commands import failed
+from kohort.cli.dlq.commands import dlq
+from kohort.cli.dlq.redrive import redrive
+from kohort.cli.dlq.show import show_failed
 
-COMMANDS = (failed, failed_redrive.redrive, failed_show.show_failed)
+COMMANDS = (dlq, redrive, show_failed)
 
-__all__ = ["COMMANDS", "failed"]
+__all__ = ["COMMANDS", "dlq"]

@@ -1,8 +1,8 @@
-"""`kohort failed show`: one record with all of its attempts, its headers and its value.
+"""`kohort dlq show`: one record with all of its attempts, its headers and its value.
 
-Rules (spec 5.6): by the ledger when there is one; else by the copies in the tiers and in the failed
-topic, of which the tiers keep theirs for a week. Only what is committed is looked at; nothing is
-changed.
+Rules (spec 5.6): by the ledger when there is one; else by the copies in the retry topics and in the
+dead-letter topic, of which the retry topics keep theirs for a week. Only what is committed is
+looked at; nothing is changed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from kohort.cli.common.ledger_source import (
     Source,
     TopicSource,
     names_of,
+    retry_topics_of,
     source_options,
-    tiers_of,
 )
 from kohort.cli.common.output import as_table, printable
-from kohort.cli.dlq.commands import failed
+from kohort.cli.dlq.commands import dlq
 from kohort.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 COLUMNS = ("attempt", "redrive", "became", "at", "waits_in", "reason", "error_class", "message")
 EXAMPLES = """\b
 Examples:
-  kohort failed show orders/3/1742 --topic orders --group billing
-  kohort failed show orders/3/1742 --store sqlite:///bills.db --name billing -o json
+  kohort dlq show orders/3/1742 --topic orders --group billing
+  kohort dlq show orders/3/1742 --store sqlite:///bills.db --name billing -o json
 """
 
 
-@failed.command("show", epilog=EXAMPLES)
+@dlq.command("show", epilog=EXAMPLES)
 @click.argument("record", metavar="TOPIC/PARTITION/OFFSET")
 @source_options
 @click.option(
@@ -56,7 +56,7 @@ def show_failed(record: str, source: Source, output: str, client: Client) -> Non
     else:
         attempts, copy = _by_topics(source, record, client)
     if not attempts:
-        raise UsageError(f"{record} has not failed here; `kohort failed list` shows what has")
+        raise UsageError(f"{record} has not failed here; `kohort dlq list` shows what has")
     if output == "json":
         whole: dict[str, Any] = {"schema": 1, "record": record, "attempts": attempts, "copy": copy}
         click.echo(json.dumps(whole, indent=2))
@@ -96,7 +96,9 @@ def _by_topics(
     names = names_of(source)
     with open_admin(client.common()) as admin:
         counts = {t.name: t.partition_count for t in admin.list_topics()}
-    topics = [name for name in (*tiers_of(source, counts), names.failed) if name in counts]
+    topics = [
+        name for name in (*retry_topics_of(source, counts), names.dead_letter) if name in counts
+    ]
     settings = client.for_role(
         ConsumerConfig, enable_auto_commit=False, auto_offset_reset="earliest",
         allow_auto_create_topics=False, isolation_level="read_committed",
@@ -111,7 +113,7 @@ def _by_topics(
                 continue  # not one of ours
             if retry.origin.retry_id != record:
                 continue
-            ended = copy.topic == names.failed
+            ended = copy.topic == names.dead_letter
             line = {
                 "attempt": retry.number if ended else max(0, retry.number - 1),
                 "redrive": retry.redrive_count,

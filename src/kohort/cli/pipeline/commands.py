@@ -23,30 +23,21 @@ from kohort.cli.common.output import as_table, output_option, show
 from kohort.cli.common.root import EXIT_CHECK_FAILED, EXIT_INTERRUPTED, CommandGroup
 from kohort.cli.common.user_files import interruptible, load_file
 from kohort.config import format_duration, parse_duration_ms
-from kohort.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from kohort.spark.pipeline import Pipeline
     from kohort.spark.progress import Progress
 
 PROGRESS_S = 1.0
 STATUS_COLUMNS = (
-    "topic", "inputs", "handled", "loaded", "filtered", "failed", "in_tiers", "loaded_after_retry",
+    "topic", "inputs", "handled", "loaded", "filtered", "failed", "retrying", "loaded_after_retry",
     "duplicates", "both", "missing", "strangers", "failed_copies", "failed_by_reason",
 )  # fmt: skip
 RUN_EXAMPLES = """\b
 Examples:
   kohort pipeline run examples/flights_pipeline.py
   kohort pipeline run loader.py --master spark://host:7077 --mode until_idle
-  kohort pipeline run loader.py --master spark://host:7077 --ship
   kohort pipeline run loader.py -b broker:9092 -X fetch.max.bytes=16MiB
-"""
-CHECK_EXAMPLES = """\b
-Examples:
-  kohort pipeline check loader.py --master spark://host:7077
-  kohort pipeline check loader.py --master spark://host:7077 --ship -o json
 """
 STATUS_EXAMPLES = """\b
 Examples:
@@ -58,17 +49,6 @@ Examples:
   kohort pipeline vacuum loader.py
   kohort pipeline vacuum loader.py --older-than 30d --execute
 """
-CHECK_COLUMNS = (
-    "host", "python", "kohort", "pyspark", "pyarrow", "pandas", "unreachable", "clock_offset_ms",
-    "clock_within_ms", "free_gib", "directory",
-)  # fmt: skip
-MASTER = click.option(
-    "--master", help="Spark's master: local[*], spark://host:7077, …  [default: Spark's]"
-)
-SHIP = click.option(
-    "--ship", is_flag=True,
-    help="Send kohort and its packages along, to executors that have Python alone.",
-)  # fmt: skip
 FILE = click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 
 
@@ -79,15 +59,14 @@ def pipeline() -> None:
 
 @pipeline.command(epilog=RUN_EXAMPLES)
 @FILE
-@MASTER
-@SHIP
+@click.option("--master", help="Spark's master: local[*], spark://host:7077, …  [default: Spark's]")
 @click.option(
     "--mode", type=click.Choice(["continuous", "until_idle", "available_now"]),
     default="continuous", show_default=True, help="When to stop by itself.",
 )  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="No progress lines.")
 @client_options
-def run(file: Path, master: str | None, ship: bool, mode: str, quiet: bool, client: Client) -> int:
+def run(file: Path, master: str | None, mode: str, quiet: bool, client: Client) -> int:
     """Run the pipeline in FILE, on this machine or on a Spark cluster.
 
     `until_idle` ends when everything that is there is loaded or failed; `available_now` when what
@@ -98,8 +77,7 @@ def run(file: Path, master: str | None, ship: bool, mode: str, quiet: bool, clie
     show_progress = None if quiet else Lines(lambda text: click.echo(text, err=True)).show
     with interruptible():
         try:
-            spark = _session(found, master, ship) if ship else None
-            last = found.run(mode, spark=spark, master=master, on_progress=show_progress)
+            last = found.run(mode, master=master, on_progress=show_progress)
         except KeyboardInterrupt:
             click.echo(
                 f"stopped: pipeline {found.name} goes on where it stood with the same command",
@@ -110,43 +88,6 @@ def run(file: Path, master: str | None, ship: bool, mode: str, quiet: bool, clie
     return 0
 
 
-@pipeline.command(epilog=CHECK_EXAMPLES)
-@FILE
-@MASTER
-@SHIP
-@output_option
-@client_options
-def check(file: Path, master: str | None, ship: bool, output: str, client: Client) -> int:
-    """Ask every executor whether it can run the pipeline in FILE; nothing is read or written.
-
-    Python, package versions, reach of brokers and store, clock, free disk. Exit code 3 when
-    something is in the way.
-    """
-    from kohort.spark.checking import check_executors, driver_report, problems
-    from kohort.spark.sessions import check_classic
-
-    found = load(file, client)
-    reach(found)
-    check_classic(f"pipeline check of {found.name}", master=master)
-    spark = _session(found, master, ship)
-    try:
-        reports = check_executors(found, spark)
-        local = str(spark.sparkContext.master).startswith("local")
-    finally:
-        spark.stop()
-    amiss = problems(reports, driver_report(), found.skew_ms, local=local, store=found.store)
-    rows = [report.as_row() for report in reports]
-    if output == "json":
-        click.echo(json.dumps({"schema": 1, "problems": amiss, "rows": rows}, indent=2))
-    else:
-        show(rows, CHECK_COLUMNS, output)
-        for line in amiss:
-            click.echo(line, err=True)
-        if not amiss:
-            click.echo(f"{len(rows)} executor{'s' * (len(rows) != 1)} can run it", err=True)
-    return EXIT_CHECK_FAILED if amiss else 0
-
-
 @pipeline.command(epilog=STATUS_EXAMPLES)
 @FILE
 @click.option("--check", is_flag=True, help="Exit code 3 unless every input has ended, once.")
@@ -155,8 +96,8 @@ def check(file: Path, master: str | None, ship: bool, output: str, client: Clien
 def status(file: Path, check: bool, output: str, client: Client) -> int:
     """What became of every input, by the store, its ledger and the topics.
 
-    Inputs are loaded, FILTERED (the handler returned nothing), failed or in a tier; MISSING are
-    none of these, BOTH are loaded and failed, STRANGERS are rows without an input.
+    Inputs are loaded, FILTERED (the handler returned nothing), failed or in a retry topic; MISSING
+    are none of these, BOTH are loaded and failed, STRANGERS are rows without an input.
     """
     from kohort.spark.progress import reconcile
 
@@ -228,22 +169,6 @@ def load(file: Path, client: Client) -> Pipeline:
     return found
 
 
-def _session(found: Pipeline, master: str | None, ship: bool) -> SparkSession:
-    """A session for the pipeline; with `ship`, its executors use the driver's packages."""
-    from kohort.spark.sessions import session
-    from kohort.spark.shipping import pack, settings_of
-
-    config: dict[str, str] = {}
-    if ship:
-        if master is None or master.startswith("local"):
-            raise ConfigError(
-                "--ship is for clusters: with a local master executors have the driver's packages. "
-                "Give --master spark://HOST:PORT, yarn or k8s://..., or leave --ship out"
-            )
-        config = settings_of(pack())
-    return session(f"kohort {found.name}", master=master, config=config)
-
-
 def reach(found: Pipeline) -> None:
     """Raise ConnectionFailedError when the pipeline's cluster does not answer: nothing is begun."""
     with open_admin(Client().with_flags(**found.client_config).common()):
@@ -253,7 +178,7 @@ def reach(found: Pipeline) -> None:
 def line_of(progress: Progress) -> str:
     """One line for people."""
     return (
-        f"handled {progress.done:,} of {progress.inputs:,}   in tiers {progress.in_tiers:,}   "
+        f"handled {progress.done:,} of {progress.inputs:,}   retrying {progress.retrying:,}   "
         f"failed {progress.failed:,}   retries {progress.retries:,}"
     )
 

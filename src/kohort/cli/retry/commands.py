@@ -1,9 +1,9 @@
 """`kohort retry`: what waits in the retry topics, why, and when it falls due.
 
 Rules:
-- By the ledger, when there is one. Else by the topics: a tier has one delay and the broker's append
-  time, so what is due now ends at the first record appended less than the delay ago; nothing is
-  read for it but one record a partition.
+- By the ledger, when there is one. Else by the topics: a retry topic has one delay and the broker's
+  append time, so what is due now ends at the first record appended less than the delay ago; nothing
+  is read for it but one record a partition.
 
 Shell: clock.
 """
@@ -25,9 +25,9 @@ from kohort.cli.common.ledger_source import (
     LedgerSource,
     Source,
     TopicSource,
+    retry_topic_delay_ms,
+    retry_topics_of,
     source_options,
-    tier_delay_ms,
-    tiers_of,
 )
 from kohort.cli.common.output import output_option, show
 from kohort.cli.common.root import CommandGroup
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from kohort.records import Record
     from kohort.retry.ledger_view import WaitingRow
 
-COLUMNS = ("tier", "delay", "waiting", "due_now", "oldest_due", "next_due", "counted_by")
+COLUMNS = ("retry_topic", "delay", "waiting", "due_now", "oldest_due", "next_due", "counted_by")
 ROW_COLUMNS = ("origin", "retry", "due", "reason", "error", "first_failed", "waits_in")
 JSON_COLUMNS = (
     "topic", "partition", "offset", "retry", "due", "reason", "error_class", "message",
@@ -64,7 +64,7 @@ Examples:
 
 @click.group(cls=CommandGroup)
 def retry() -> None:
-    """What waits in the retry tiers."""
+    """What waits in the retry topics."""
 
 
 @retry.command(epilog=EXAMPLES)
@@ -72,7 +72,7 @@ def retry() -> None:
 @output_option
 @client_options
 def status(source: Source, output: str, client: Client) -> None:
-    """Records that wait in each tier: how many, how many are due, and when the next ones are.
+    """Show each retry topic: how many records wait, how many are due, and when the next are.
 
     COUNTED-BY tells whether the ledger counted, or the topics, in which orphans of killed attempts
     and duplicates count, too.
@@ -147,8 +147,8 @@ def _waiting_in_topics(
     from kohort.processing.engine.snapshot import SnapshotError, decode
     from kohort.retry.reading import pages_between
 
-    counts, tiers = _tiers(source, client)
-    parts = [TopicPartition(topic, p) for topic in tiers for p in range(counts[topic])]
+    counts, retry_topics = _retry_topics(source, client)
+    parts = [TopicPartition(topic, p) for topic in retry_topics for p in range(counts[topic])]
     count = 0
     first: list[WaitingRow] = []
     with Consumer(**_settings(source, client)) as consumer:
@@ -192,19 +192,19 @@ def _waiting_row(record: Record) -> WaitingRow | None:
 
 def _by_ledger(source: LedgerSource, now_ms: int) -> list[dict[str, Any]]:
     from kohort.cli.common.formats import iso_time
-    from kohort.retry.ledger_view import tier_states
+    from kohort.retry.ledger_view import retry_topic_states
 
     return [
         {
-            "tier": state.topic,
-            "delay": _delay_text(tier_delay_ms(state.topic)),
+            "retry_topic": state.topic,
+            "delay": _delay_text(retry_topic_delay_ms(state.topic)),
             "waiting": state.waiting,
             "due_now": state.due_now,
             "oldest_due": iso_time(state.oldest_due_ms),
             "next_due": iso_time(state.next_due_ms),
             "counted_by": BY_LEDGER,
         }
-        for state in tier_states(source.store, source.name, source.tiers, now_ms)
+        for state in retry_topic_states(source.store, source.name, source.retry_topics, now_ms)
     ]
 
 
@@ -212,29 +212,29 @@ def _by_topics(source: TopicSource, client: Client, now_ms: int) -> list[dict[st
     from kohort.client.common.types import TopicPartition
     from kohort.client.consumer.consumer import Consumer
 
-    counts, tiers = _tiers(source, client)
+    counts, retry_topics = _retry_topics(source, client)
     with Consumer(**_settings(source, client)) as consumer:
         return [
-            _tier_row(consumer, topic, delay_ms, now_ms,
+            _retry_topic_row(consumer, topic, delay_ms, now_ms,
                       [TopicPartition(topic, p) for p in range(counts[topic])])
-            for topic, delay_ms in tiers.items()
+            for topic, delay_ms in retry_topics.items()
         ]  # fmt: skip
 
 
-def _tiers(source: TopicSource, client: Client) -> tuple[dict[str, int], dict[str, int]]:
+def _retry_topics(source: TopicSource, client: Client) -> tuple[dict[str, int], dict[str, int]]:
     """Partitions of every topic, and the delays of this group's retry topics.
 
     Raises UsageError when it has none.
     """
     with open_admin(client.common()) as admin:
         counts = {t.name: t.partition_count for t in admin.list_topics()}
-    tiers = tiers_of(source, counts)
-    if not tiers:
+    retry_topics = retry_topics_of(source, counts)
+    if not retry_topics:
         raise UsageError(
             f"there is no retry topic of topic {source.topic!r} and group {source.group!r} "
             f"(as {source.topic}.{source.group}.retry.5m); `kohort topic list` shows what there is"
         )
-    return counts, tiers
+    return counts, retry_topics
 
 
 def _settings(source: TopicSource, client: Client) -> dict[str, Any]:
@@ -249,7 +249,7 @@ def _settings(source: TopicSource, client: Client) -> dict[str, Any]:
     )
 
 
-def _tier_row(
+def _retry_topic_row(
     consumer: Consumer, topic: str, delay_ms: int, now_ms: int, parts: Sequence[TopicPartition]
 ) -> dict[str, Any]:
     from kohort.cli.common.formats import iso_time
@@ -271,7 +271,7 @@ def _tier_row(
         if start < end:
             oldest.append(_timestamp_at(consumer, tp, start) + delay_ms)
     return {
-        "tier": topic,
+        "retry_topic": topic,
         "delay": _delay_text(delay_ms),
         "waiting": waiting,
         "due_now": due,

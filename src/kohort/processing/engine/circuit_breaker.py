@@ -1,11 +1,11 @@
-"""When a dependency is down: stop sending everything to the tiers, and try one record at a time.
+"""The circuit breaker: when a dependency is down, try one record at a time, retry none.
 
 Rules (A2, W6):
 - Every success gives back a part of a token, every record of the source that has to leave its topic
   takes one. With none left the circuit opens: its partition is not read on.
 - After a while one record is let through. If it succeeds the circuit closes; if not, it stays open
   for longer. Nothing is lost and nothing is thrown away meanwhile, and the program goes on.
-- Tiers have no circuit: what is in them has waited already, and waits again in the next one.
+- Retry topics have no circuit: what is in them has waited already, and waits again in the next one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What has happened to records that failed, by the labels that the metrics want. Pure.
 
 Rules:
-- Labels are bounded: topics that have handlers, tiers and attempts of their policies, dispositions.
+- Labels are bounded: topics that have handlers, retry topics and attempts of their policies,
+  dispositions.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-FAILED: Final = "failed"
-"""The label of the failed topic among the tiers."""
+DEAD_LETTER: Final = "dlt"
+"""The label of the dead-letter topic among the retry topics."""
 
 
 class Tally:
@@ -20,8 +21,8 @@ class Tally:
 
     def __init__(self) -> None:
         self.copies: Counter[tuple[str, str, str]] = Counter()
-        """Copies made, by (source topic, tier or `failed`, disposition)."""
+        """Copies made, by (source topic, retry topic or `dlt`, disposition)."""
         self.recovered: Counter[tuple[str, int]] = Counter()
         """Records that a retry succeeded with, by (source topic, which retry)."""
         self.early: Counter[str] = Counter()
-        """Records of a tier that were read before they were due, by source topic; always 0."""
+        """Records of a retry topic that were read before they were due, by source topic; 0."""

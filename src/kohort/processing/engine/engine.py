@@ -4,7 +4,7 @@ Rules (spec 4.12, 5.4; W1):
 - Pure. One owner calls it from one thread; workers get items from `take` and their outcomes come
   back through `finished`. Nobody else touches trackers, lanes or circuits.
 - A record is done when its handler succeeded and its outputs are acknowledged, or when its copy in
-  a tier or in the failed topic is. Only then may a commit pass it (R2).
+  a retry topic or in the dead-letter topic is. Only then may a commit pass it (R2).
 - Whatever belongs to a partition that was taken away is dropped when it comes back (C7).
 - What is paused is derived from what is true now (W4). Reading stops at the caps, polling never.
 
@@ -72,7 +72,7 @@ class Engine(EngineCore):
 
     @property
     def topics(self) -> list[str]:
-        """Everything to be read: source topics, entry topics and tiers."""
+        """Everything to be read: source topics, entry topics and retry topics."""
         return list(self._places)
 
     @property
@@ -229,7 +229,7 @@ class Engine(EngineCore):
         if partition.is_source:
             items = self._of_source(partition, records)
         else:
-            items = self._of_tier(partition, records, now_ms)
+            items = self._of_retry_topic(partition, records, now_ms)
         if items:
             partition.aside.extend(items)
             self._refill(partition, now_ms)
@@ -249,12 +249,14 @@ class Engine(EngineCore):
             return in_one_lane(records, partition, None)
         return by_key(records, partition, topic)
 
-    def _of_tier(self, partition: Partition, records: Sequence[Record], now_ms: int) -> list[Item]:
-        """Records of a tier that may be begun; the rest is on its way to where it belongs."""
+    def _of_retry_topic(
+        self, partition: Partition, records: Sequence[Record], now_ms: int
+    ) -> list[Item]:
+        """Records of a retry topic that may start; the rest goes where it belongs."""
         delay_ms = partition.delay_ms or 0
         route, sound = partition.route, list[Item]()
         for record in records:
-            item = Item(record, partition, self._lane_of_tier(partition, record))
+            item = Item(record, partition, self._lane_of_retry_topic(partition, record))
             try:
                 item.attempt = read_attempt(
                     record.topic, record.partition, record.offset, record.key, record.value,
@@ -270,11 +272,11 @@ class Engine(EngineCore):
         return self._admit(sound, now_ms)
 
     def _admit(self, items: Sequence[Item], now_ms: int) -> list[Item]:
-        """Sound records of a tier: those that are due. The others wait out what is left."""
+        """Sound records of a retry topic: those that are due. The others wait out what is left."""
         ready: list[Item] = []
         for item in items:
             attempt, delay_ms = item.attempt, item.partition.delay_ms or 0
-            assert attempt is not None, "a sound record of a tier says which attempt it is"
+            assert attempt is not None, "a sound record of a retry topic says which attempt it is"
             self._note_waiting(item, attempt, item.record.topic)
             due = due_ms(attempt, item.record.timestamp, delay_ms, self._skew_ms)
             if due > now_ms:
@@ -286,7 +288,7 @@ class Engine(EngineCore):
                 ready.append(item)
         return ready
 
-    def _lane_of_tier(self, partition: Partition, record: Record) -> Hashable | None:
+    def _lane_of_retry_topic(self, partition: Partition, record: Record) -> Hashable | None:
         """Retried records keep the order of their key or partition among themselves."""
         if partition.route.order is Order.PARTITION:
             return partition.key
@@ -309,16 +311,16 @@ class Engine(EngineCore):
         return items
 
     def _follow(self, pool: str, items: list[Item], now_ms: int) -> list[Item]:
-        """Send records after an earlier one of their key that waits in a tier (`hold_key`)."""
+        """Send records after an earlier one of their key to a retry topic (`hold_key`)."""
         kept: list[Item] = []
         sent: list[Item] = []
         for item in items:
-            tier = self._tier_to_follow(item)
-            if tier is None:
+            retry_topic = self._retry_topic_to_follow(item)
+            if retry_topic is None:
                 kept.append(item)
                 continue
             attempt, topics = self._attempt(item), item.partition.route.topics
-            copy = held_copy(attempt, topics=topics, tier=tier, now_ms=now_ms)
+            copy = held_copy(attempt, topics=topics, retry_topic=retry_topic, now_ms=now_ms)
             self._note_held(item, attempt, copy, ended=False)
             self.counts["held"] += 1
             self._post(Publication(item, copy=copy))
@@ -328,7 +330,7 @@ class Engine(EngineCore):
             self._dispatchers[pool].finished(sent, {item.lane for item in kept})
         return kept
 
-    def _tier_to_follow(self, item: Item) -> str | None:
+    def _retry_topic_to_follow(self, item: Item) -> str | None:
         key, route = item.record.key, item.partition.route
         if key is None or route.on_failure is not OnFailure.HOLD_KEY:
             return None
@@ -522,7 +524,7 @@ class Engine(EngineCore):
                 self._look_at_head(partition, now_ms)
 
     def _look_at_head(self, partition: Partition, now_ms: int) -> None:
-        """A record that alone holds up the commit for too long goes to its first tier."""
+        """A record that alone holds up the commit for too long goes to its first retry topic."""
         tracker = partition.tracker
         stuck_ms = now_ms - partition.head_since_ms
         if stuck_ms < self.limits.head_timeout_ms:

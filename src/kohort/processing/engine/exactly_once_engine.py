@@ -7,7 +7,7 @@ Rules (E2, E3, W5):
   Only then is a record done. A batch that does not go through is settled still: nothing is lost,
   and the handler is not called again.
 - What belongs to a partition that was taken away is dropped: its next owner does it anew.
-- With a ledger, a record of a tier is run only after the ledger has said that it is owed.
+- With a ledger, a record of a retry topic is run only after the ledger has said that it is owed.
 """
 
 from __future__ import annotations
@@ -253,8 +253,8 @@ class ExactEngine(Engine):
             if item.attempt is not None and item.partition.route.on_failure is OnFailure.HOLD_KEY:
                 self._ended[item.attempt.origin.retry_id] = item
 
-    def _note_waiting(self, item: Item, attempt: Attempt, tier: str) -> None:
-        super()._note_waiting(item, attempt, tier)
+    def _note_waiting(self, item: Item, attempt: Attempt, retry_topic: str) -> None:
+        super()._note_waiting(item, attempt, retry_topic)
         self._ended.pop(attempt.origin.retry_id, None)
 
     def _admit(self, items: Sequence[Item], now_ms: int) -> list[Item]:
@@ -268,7 +268,7 @@ class ExactEngine(Engine):
         self._unjudged.append(item)
 
     def unjudged(self, most: int) -> list[Item]:
-        """Records of tiers that the ledger is to be asked of; each is answered by `judged`."""
+        """Records of retry topics to look up in the ledger; `judged` answers each."""
         found = list(islice((i for i in self._unjudged if i.partition.live), most))
         gone = set(map(id, found))
         self._unjudged = [i for i in self._unjudged if i.partition.live and id(i) not in gone]
@@ -298,8 +298,8 @@ class ExactEngine(Engine):
 
 
 def attempt_of(item: Item) -> Attempt:
-    """Which attempt a record of a tier is."""
-    assert item.attempt is not None, "a record of a tier says which attempt it is"
+    """Which attempt a record of a retry topic is."""
+    assert item.attempt is not None, "a record of a retry topic says which attempt it is"
     return item.attempt
 
 

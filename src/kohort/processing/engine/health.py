@@ -20,9 +20,9 @@ from kohort.processing.engine.failures import FailedAttempt
 from kohort.processing.engine.partition_state import Partition
 
 REDRIVE: Final = "redrive"
-"""What the entry topic is called among the tiers."""
+"""What the entry topic is called among the retry topics."""
 PAUSED: Final = "so many records are outstanding that no more are read (max_records, max_bytes)"
-Tiers = Mapping[tuple[str, int], tuple[int, int]]
+RetryTopics = Mapping[tuple[str, int], tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +31,20 @@ class AppPartitionHealth:
 
     Attributes:
         partition: (topic, number), of a source topic or of one of its retry topics.
-        tier: "" of a source topic, else the tier's delay, or "redrive".
+        retry topic: "" of a source topic, else the retry topic's delay, or "redrive".
         state: what it is doing, and `since_ms` for how long.
         done: every record below this offset is done.
         oldest: the offset of the oldest record that was read and is not done, and `oldest_ms` for
             how long it has been that.
         outstanding: records that were read and are not done.
         lag: records that are not done: those, and those that were not read.
-        due: of a tier, how many that are due were not read.
+        due: of a retry topic, how many that are due were not read.
         circuit: of a source topic: closed, open, half-open.
         why: why it is not moving; "" when it is.
     """
 
     partition: tuple[str, int]
-    tier: str
+    retry_topic: str
     state: str
     since_ms: int
     done: int
@@ -109,9 +109,9 @@ def retries_in(
     partitions: Sequence[AppPartitionHealth], in_place: int, next_due_ms: int | None, now_ms: int
 ) -> Retries:
     """What waits, by the partitions of retry topics and by what waits in memory."""
-    tiers = [each for each in partitions if each.tier]
-    waiting = sum(each.lag or 0 for each in tiers)
-    due = sum((each.due or 0) + each.outstanding for each in tiers)
+    retry_topics = [each for each in partitions if each.retry_topic]
+    waiting = sum(each.lag or 0 for each in retry_topics)
+    due = sum((each.due or 0) + each.outstanding for each in retry_topics)
     left = None if next_due_ms is None else max(0, next_due_ms - now_ms)
     return Retries(waiting + in_place, due, left)
 
@@ -170,7 +170,7 @@ class Reading:
 
     Args:
         unread: records that were not read yet; None: not known yet.
-        due: of a tier, how many of these are due.
+        due: of a retry topic, how many of these are due.
         why: why it is not read on, as the consumer says.
     """
 
@@ -188,16 +188,16 @@ def positions_in(consumer: ConsumerHealth) -> dict[tuple[str, int], int]:
     }
 
 
-def reading(consumer: ConsumerHealth, tiers: Tiers) -> dict[tuple[str, int], Reading]:
-    """How far every partition is read; `tiers`: unread records and due ones of theirs."""
+def reading(consumer: ConsumerHealth, retry_topics: RetryTopics) -> dict[tuple[str, int], Reading]:
+    """How far every partition is read; `retry topics`: unread records and due ones of theirs."""
     found: dict[tuple[str, int], Reading] = {}
     for each in consumer.partitions:
         key = (each.partition.topic, each.partition.partition)
         why = PAUSED if each.paused else "" if each.at_bound else each.why  # the gate's bound
-        if key not in tiers:
+        if key not in retry_topics:
             found[key] = Reading(each.lag, None, why)
             continue
-        unread, due = tiers[key]
+        unread, due = retry_topics[key]
         found[key] = Reading(unread, due, why)
     return found
 
@@ -208,12 +208,12 @@ def examine(partition: Partition, now_ms: int, read: Reading) -> AppPartitionHea
     if (present := partition.stands()) is not standing:
         standing, since_ms = present, now_ms
     delay_ms, head = partition.delay_ms, tracker.head
-    # A tier is read up to what is due: only that can be held up.
+    # A retry topic is read up to what is due: only that can be held up.
     ready = read.unread if partition.is_source else read.due
     not_read = read.why if ready and not partition.outstanding else ""
     return AppPartitionHealth(
         partition=partition.key,
-        tier="" if delay_ms is None else format_duration(delay_ms) if delay_ms else REDRIVE,
+        retry_topic="" if delay_ms is None else format_duration(delay_ms) if delay_ms else REDRIVE,
         state=standing.value,
         since_ms=max(0, now_ms - since_ms),
         done=tracker.base,

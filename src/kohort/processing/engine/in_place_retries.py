@@ -1,6 +1,6 @@
 """Trying again in place: the record keeps its lane, and whatever is behind it waits (spec 5.2).
 
-    Blocking.parse("200ms 1s")       two more tries, then the tiers or the failed topic
+    Blocking.parse("200ms 1s")       two more tries, then the retry topics or the dead-letter topic
     Blocking.parse("1s 5s ...")      1 s, then every 5 s for ever
 
 Rules:
@@ -41,7 +41,7 @@ class Blocking:
             if not 0 < delay <= MAX_DELAY_MS:
                 raise ConfigError(
                     f"a delay of {delay} ms in place: more than 0 and at most a day; longer ones "
-                    "belong into a delay tier (`retries`), where they hold up nobody"
+                    "belong into a retry topic (`retries`), where they hold up nobody"
                 )
 
     @classmethod

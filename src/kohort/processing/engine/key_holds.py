@@ -1,15 +1,17 @@
-"""Keeping a key's order although one of its records waits in a tier (`on_failure="hold_key"`).
+"""Keep a key's order while one of its records waits for a retry (`on_failure="hold_key"`).
 
 Rules (W3):
-- While a record of a key is in a tier, later records of the key follow it into the same tier, where
-  they stand behind it, and fall due after it. Their attempt number stays as it is.
-- A record of a tier is tried when no earlier one of its key is still under way; otherwise it
+- While a record of a key is in a retry topic, later records of the key follow it into the same
+  retry topic, where they stand behind it, and fall due after it. Their attempt number stays as it
+  is.
+- A record of a retry topic is tried when no earlier one of its key is still under way; otherwise it
   follows the earlier one to wherever that has gone.
-- Nothing of a source partition is begun before what waits in its tiers is known: whoever is
-  assigned it reads them to their end first (`HoldScans`). So the tiers' partitions of the same
-  number must be this member's too, which the range assignor sees to.
+- Nothing of a source partition is begun before what waits in its retry topics is known: whoever is
+  assigned it reads them to their end first (`HoldScans`). So the retry topics' partitions of the
+  same number must be this member's too, which the range assignor sees to.
 - In memory, within a bound. Past it the source partitions stand still until half of it has ended;
-  when the tiers hold more than the bound at a start, they are worked on first, and then read again.
+  when the retry topics hold more than the bound at a start, they are worked on first, and then read
+  again.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ MAX_HELD: Final = 100_000
 
 
 class KeyHolds:
-    """Which records of which keys are in a tier, and in which one."""
+    """Which records of which keys are in a retry topic, and in which one."""
 
     __slots__ = ("_count", "_full", "_keys", "most")
 
@@ -49,14 +51,14 @@ class KeyHolds:
         self._full = self._count >= self.most or (self._full and 2 * self._count > self.most)
         return self._full
 
-    def scheduled(self, key: Key, place: Place, tier: str) -> None:
-        """This record waits in `tier` now (it may have waited in another one before)."""
+    def scheduled(self, key: Key, place: Place, retry_topic: str) -> None:
+        """This record waits in `retry topic` now (it may have waited in another one before)."""
         held = self._keys.setdefault(key, {})
         self._count += place not in held
-        held[place] = tier
+        held[place] = retry_topic
 
     def ended(self, key: Key, place: Place) -> None:
-        """This record is done, or in the failed topic: whoever waited for it may go on."""
+        """This record is done, or in the dead-letter topic: whoever waited for it may go on."""
         held = self._keys.get(key)
         if held is None or held.pop(place, None) is None:
             return
@@ -65,24 +67,28 @@ class KeyHolds:
             del self._keys[key]
 
     def behind(self, key: Key, place: Place) -> str | None:
-        """The tier that a record has to follow into, None when nothing earlier is in its way."""
+        """The retry topic that a record must follow into; None when nothing earlier blocks it."""
         held = self._keys.get(key)
         if held is None:
             return None
         earlier = [other for other in held if other < place]
         return held[max(earlier)] if earlier else None
 
-    def forget(self, source: str, number: int, tier: str) -> None:
-        """This tier's partition is somebody else's now: what waits there is not known any more."""
+    def forget(self, source: str, number: int, retry_topic: str) -> None:
+        """Another member has this retry topic's partition: forget what waits there."""
         for key in [key for key in self._keys if key[0] == source]:
             held = self._keys[key]
-            gone = [place for place, where in held.items() if where == tier and place[0] == number]
+            gone = [
+                place
+                for place, where in held.items()
+                if where == retry_topic and place[0] == number
+            ]
             for place in gone:
                 self.ended(key, place)
 
 
 class Waiting(NamedTuple):
-    """A record that waits in a tier: where its copy stands, its key, its first place."""
+    """A record that waits in a retry topic: where its copy stands, its key, its first place."""
 
     offset: int
     key: bytes
@@ -90,16 +96,16 @@ class Waiting(NamedTuple):
 
 
 class Scanned(NamedTuple):
-    """What waits in a tier's partition. `whole` False: there was more than could be held."""
+    """What waits in a retry topic's partition. `whole` False: there was more than could be held."""
 
-    tier: TopicPartition
+    retry_topic: TopicPartition
     epoch: int
     waiting: Sequence[Waiting]
     whole: bool
 
 
 def waiting_in(records: Iterable[Record], group: str) -> list[Waiting]:
-    """What holds its key, among records of a tier."""
+    """What holds its key, among records of a retry topic."""
     found: list[Waiting] = []
     for record in records:
         if record.key is None:
@@ -107,7 +113,7 @@ def waiting_in(records: Iterable[Record], group: str) -> list[Waiting]:
         try:
             retry = parse(record.headers)
         except HeaderFault:
-            continue  # it will go to the failed topic, and holds nothing
+            continue  # it will go to the dead-letter topic, and holds nothing
         if retry.group == group:
             origin = retry.origin
             found.append(Waiting(record.offset, record.key, (origin.partition, origin.offset)))
@@ -115,32 +121,39 @@ def waiting_in(records: Iterable[Record], group: str) -> list[Waiting]:
 
 
 class HoldScans:
-    """Which tiers have been read to their end, for the source partitions that wait for that.
+    """Which retry topics have been read to their end, for the source partitions that wait for that.
 
-    `tiers` names, for each source topic whose keys are held, its tiers.
+    `retry topics` names, for each source topic whose keys are held, its retry topics.
     """
 
-    def __init__(self, tiers: Mapping[str, Collection[str]]) -> None:
-        self._tiers = {source: tuple(names) for source, names in tiers.items() if names}
-        self._source = {name: source for source, names in self._tiers.items() for name in names}
+    def __init__(self, retry_topics: Mapping[str, Collection[str]]) -> None:
+        self._retry_topics = {
+            source: tuple(names) for source, names in retry_topics.items() if names
+        }
+        self._source = {
+            name: source for source, names in self._retry_topics.items() for name in names
+        }
         self._wanted: list[TopicPartition] = []
         self._known: set[TopicPartition] = set()
         self._partly: set[TopicPartition] = set()
         self._ours: set[TopicPartition] = set()
 
     def source_of(self, topic: str) -> str | None:
-        """The source topic that a tier belongs to; None for what is no tier with held keys."""
+        """The source topic of a retry topic; None for a topic without held keys."""
         return self._source.get(topic)
 
     def family(self, key: TopicPartition) -> list[TopicPartition]:
-        """A source partition and its tiers' partitions, of which this is one; or nothing."""
+        """A source partition and its retry topics' partitions, of which this is one; or nothing."""
         source = self._source.get(key[0], key[0])
-        if source not in self._tiers:
+        if source not in self._retry_topics:
             return []
-        return [(source, key[1]), *((tier, key[1]) for tier in self._tiers[source])]
+        return [
+            (source, key[1]),
+            *((retry_topic, key[1]) for retry_topic in self._retry_topics[source]),
+        ]
 
     def assigned(self, key: TopicPartition) -> None:
-        """A partition is ours: all tiers of its family that are ours are to be read (again)."""
+        """A partition is ours: read all retry topics of its family that are ours (again)."""
         self._ours.add(key)
         for each in self.family(key)[1:]:
             if each in self._ours:
@@ -156,37 +169,37 @@ class HoldScans:
     def again(self) -> None:
         """There is room now: read again what was read in part."""
         partly, self._partly = self._partly, set()
-        for tier in sorted(partly):
-            self._want(tier)
+        for retry_topic in sorted(partly):
+            self._want(retry_topic)
 
     def wanted(self) -> list[TopicPartition]:
-        """The tiers to be read now; each is answered by `scanned`."""
+        """The retry topics to be read now; each is answered by `scanned`."""
         found, self._wanted = self._wanted, []
         return found
 
-    def scanned(self, tier: TopicPartition, *, whole: bool) -> None:
-        """A tier was read to its end, or as far as there was room."""
-        if tier in self._ours:
-            self._known.add(tier)
-            (self._partly.discard if whole else self._partly.add)(tier)
+    def scanned(self, retry_topic: TopicPartition, *, whole: bool) -> None:
+        """A retry topic was read to its end, or as far as there was room."""
+        if retry_topic in self._ours:
+            self._known.add(retry_topic)
+            (self._partly.discard if whole else self._partly.add)(retry_topic)
 
     def why(self, key: TopicPartition) -> str:
         """Why nothing of a partition may be begun yet, in words; "" when something may be."""
         family = self.family(key)
-        for tier in family[1:]:
-            name = f"{tier[0]}-{tier[1]}"
-            if tier not in self._ours:
+        for retry_topic in family[1:]:
+            name = f"{retry_topic[0]}-{retry_topic[1]}"
+            if retry_topic not in self._ours:
                 return (
                     f"waits until {name} is this member's too: hold_key needs the range assignor "
                     "in all members"
                 )
-            if tier not in self._known:
+            if retry_topic not in self._known:
                 return f"waits until {name} has been read, for keys that are held"
-            if tier in self._partly and key == family[0]:
+            if retry_topic in self._partly and key == family[0]:
                 return f"waits until {name} holds fewer records, since keys are held for them"
         return ""
 
-    def _want(self, tier: TopicPartition) -> None:
-        self._known.discard(tier)
-        if tier not in self._wanted:
-            self._wanted.append(tier)
+    def _want(self, retry_topic: TopicPartition) -> None:
+        self._known.discard(retry_topic)
+        if retry_topic not in self._wanted:
+            self._wanted.append(retry_topic)

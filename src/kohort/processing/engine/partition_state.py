@@ -21,14 +21,14 @@ from kohort.retry.policy import RetryTopics
 
 
 class OnFailure(StrEnum):
-    """What becomes of a key's order when one of its records goes to a tier."""
+    """What becomes of a key's order when one of its records goes to a retry topic."""
 
     PASS = "pass"
     """Later records of the key go on; the key's order is lost."""
     HOLD_KEY = "hold_key"
-    """Later records of the key follow it into the tier, and are tried after it."""
+    """Later records of the key follow it into the retry topic, and are tried after it."""
     STOP_PARTITION = "stop_partition"
-    """Nothing goes to a tier: the partition stands still until the record is done."""
+    """Nothing goes to a retry topic: the partition stands still until the record is done."""
 
 
 class Standing(StrEnum):
@@ -39,7 +39,7 @@ class Standing(StrEnum):
     WAITING = "waiting for records in flight"
     """Retries in place, copies and outputs under way, offsets that are too far ahead to begin."""
     GUARDED = "waiting for its first commit"
-    SCANNING = "waiting for its tiers to be read"
+    SCANNING = "waiting for its retry topics to be read"
     REFUSED = "waiting for what is refused"
     UNREADABLE = "waiting for what cannot be read"
     OPEN = "circuit open"
@@ -55,7 +55,7 @@ class Route:
     Args:
         topics: the retry topics of (source topic, group), with the policy of delays.
         order: what keeps its order.
-        blocking: tries in place, before the tiers.
+        blocking: tries in place, before the retry topics.
         on_failure: what becomes of a key's order on a failure.
         pool: the workers that its handler runs on.
         max_batch: the most records of one call of a batch handler; 0 of a handler of one record.

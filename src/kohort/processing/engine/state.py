@@ -14,9 +14,10 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final
 
+from kohort.config import format_duration
 from kohort.errors import ConfigError
 from kohort.processing.engine.circuit_breaker import CircuitState
-from kohort.processing.engine.counters import FAILED, Tally
+from kohort.processing.engine.counters import DEAD_LETTER, Tally
 from kohort.processing.engine.dispatcher import Dispatcher, Item
 from kohort.processing.engine.failures import FailedAttempt
 from kohort.processing.engine.items_choice import offsets_of
@@ -61,7 +62,8 @@ class Limits:
         records: read and not done, over all partitions.
         bytes: the same in bytes of key and value.
         head_timeout_ms: how long one record may hold up its partition's commit when everything
-            after it is done; 0 for ever. Then it is sent to its first tier (order permitting).
+            after it is done; 0 for ever. Then it is sent to its first retry topic (order
+            permitting).
     """
 
     records: int = 10_000
@@ -226,14 +228,14 @@ class EngineCore:
     # -- keys that are held --------------------------------------------------------------------
 
     def scans(self) -> list[tuple[TopicPartition, int, int]]:
-        """Tiers to be read to their end: partition, from which offset, and the epoch to answer."""
+        """Retry topics to read to their end: partition, start offset, and the epoch to answer."""
         found = [(key, self.partitions[key].tracker) for key in self._scans.wanted()]
         # What has been read already is held since then, or has ended.
         return [(key, max(t.base, t.next_fetch), t.epoch) for key, t in found]
 
     def scanned(self, found: Scanned, now_ms: int) -> None:
-        """What waits in a tier: its keys are held from now on."""
-        partition = self.partitions.get(found.tier)
+        """What waits in a retry topic: its keys are held from now on."""
+        partition = self.partitions.get(found.retry_topic)
         if partition is None or partition.tracker.epoch != found.epoch:
             return
         source = partition.route.topic
@@ -241,10 +243,10 @@ class EngineCore:
             # What was read meanwhile is held since then, or has ended.
             unread = waiting.offset >= partition.tracker.next_fetch
             if unread and not partition.tracker.was_done(waiting.offset):
-                self.holds.scheduled((source, waiting.key), waiting.place, found.tier[0])
-        self._scans.scanned(found.tier, whole=found.whole)
-        self.counts["tiers_scanned"] += 1
-        self._look_at_holds(self._scans.family(found.tier), now_ms)
+                self.holds.scheduled((source, waiting.key), waiting.place, found.retry_topic[0])
+        self._scans.scanned(found.retry_topic, whole=found.whole)
+        self.counts["retry_topics_scanned"] += 1
+        self._look_at_holds(self._scans.family(found.retry_topic), now_ms)
 
     def _look_at_holds(self, keys: Iterable[TopicPartition], now_ms: int) -> None:
         """Whether these may begin: only when it is known which keys are held, and there is room."""
@@ -254,7 +256,7 @@ class EngineCore:
                 continue
             why = self._scans.why(key)
             if not why and partition.is_source and self.holds.full:
-                why = f"{len(self.holds)} records wait in tiers, for whose keys others are held"
+                why = f"{len(self.holds)} records wait for a retry; others of their keys are held"
             if why and not partition.unknown:
                 partition.aside.extendleft(reversed(partition.dispatcher.withdraw(partition)))
             partition.unknown = why
@@ -309,9 +311,9 @@ class EngineCore:
         self._post(Publication(item, copy=copy, failure=failure, step=step))
 
     def _note_copied(self, item: Item, failure: Failure, copy: Copy, now_ms: int) -> None:
-        due_ms = None if copy.failed else copy.retry.not_before_ms
+        due_ms = None if copy.dead_letter else copy.retry.not_before_ms
         self._note_failure(
-            item, failure, now_ms, next_try_ms=due_ms, waits_in=copy.topic, dead=copy.failed
+            item, failure, now_ms, next_try_ms=due_ms, waits_in=copy.topic, dead=copy.dead_letter
         )
 
     def _note_failure(
@@ -346,7 +348,7 @@ class EngineCore:
         return sum(isinstance(what, Item) for _, _, what in list(self._due))
 
     def _postpone(self, item: Item, attempt: Attempt, now_ms: int) -> None:
-        """Its tier's delay is over, and its handler asked for more: it waits on in a tier."""
+        """Its delay is over, but its handler asked for more: it waits in another retry topic."""
         copy = postponed_copy(attempt, topics=item.partition.route.topics, now_ms=now_ms)
         self._note_held(item, attempt, copy, ended=False)
         self.counts["postponed"] += 1
@@ -385,9 +387,9 @@ class EngineCore:
             partition.unreadable = why
 
     def _count_copy(self, route: Route, failure: Failure, step: Step | None) -> None:
-        self.counts["to_failed" if step is None else "to_tier"] += 1
-        tier = FAILED if step is None else step.tier.label
-        self.tally.copies[route.topic, tier, disposition_of(failure, step)] += 1
+        self.counts["to_dead_letter" if step is None else "to_retry"] += 1
+        retry_topic = DEAD_LETTER if step is None else format_duration(step.delay_ms)
+        self.tally.copies[route.topic, retry_topic, disposition_of(failure, step)] += 1
 
     def _count_refused(self) -> None:
         """A record whose handler succeeded fails after all, since what it caused cannot be."""
@@ -408,11 +410,11 @@ class EngineCore:
         else:
             self._note_waiting(item, attempt, copy.topic)
 
-    def _note_waiting(self, item: Item, attempt: Attempt, tier: str) -> None:
+    def _note_waiting(self, item: Item, attempt: Attempt, retry_topic: str) -> None:
         route, key = item.partition.route, attempt.key
         if key is not None and route.on_failure is OnFailure.HOLD_KEY:
             place = (attempt.origin.partition, attempt.origin.offset)
-            self.holds.scheduled((route.topic, key), place, tier)
+            self.holds.scheduled((route.topic, key), place, retry_topic)
 
     def _no_longer_held(self, items: Iterable[Item]) -> None:
         for item in items:

@@ -83,7 +83,7 @@ class ExactRunner(Runner):
         return self.transactor.skew_ms
 
     def _publish(self) -> None:
-        """Everything goes with a batch; the ledger is asked of what came from the tiers."""
+        """Everything goes with a batch; the ledger is asked of what came from the retry topics."""
         while items := self.exact.unjudged(JUDGED_AT_ONCE):
             self.transactor.judge(items)
 

@@ -1,8 +1,8 @@
-"""What `on_failure="hold_key"` needs of a group: a partition and its tiers with one member.
+"""What `on_failure="hold_key"` needs of a group: a partition and its retry topics with one member.
 
 Rules:
-- Tiers have as many partitions as their source, and partition n of all of them goes to one member:
-  that is what the range assignor does for topics of one size that all members subscribe to.
+- Retry topics have as many partitions as their source, and partition n of all of them goes to one
+  member: that is what the range assignor does for topics of one size that all members subscribe to.
 """
 
 from __future__ import annotations
@@ -30,25 +30,26 @@ def holding_client(routes: Iterable[Route], client: Mapping[str, Any]) -> dict[s
     if given is not None and given not in (RANGE, [RANGE], (RANGE,)):
         raise ConfigError(
             f'{name}={given!r}: on_failure="hold_key" of {held[0]!r} needs "range", so that a '
-            "partition and its tiers are with one member; leave it out"
+            "partition and its retry topics are with one member; leave it out"
         )
     return {**client, name: RANGE if by_broker else (RANGE,)}
 
 
 def check_holding(routes: Iterable[Route], counts: Mapping[str, int]) -> None:
-    """Raise ConfigError for tiers that cannot be with the member that has their source."""
+    """Raise ConfigError for retry topics that cannot be with the member that has their source."""
     for route in routes:
         if not _holds(route):
             continue
         wanted = counts[route.topic]
-        for tier in route.topics.delays_ms:
-            if counts[tier] != wanted:
+        for retry_topic in route.topics.delays_ms:
+            if counts[retry_topic] != wanted:
                 raise ConfigError(
-                    f"{tier} has {counts[tier]} partitions and {route.topic} has {wanted}; "
+                    f"{retry_topic} has {counts[retry_topic]} partitions and {route.topic} has "
+                    f"{wanted}; "
                     'on_failure="hold_key" needs as many. Add partitions:\n'
-                    f"  kafka-topics --alter --topic {tier} --partitions {wanted}"
+                    f"  kafka-topics --alter --topic {retry_topic} --partitions {wanted}"
                 )
 
 
 def _holds(route: Route) -> bool:
-    return route.on_failure is OnFailure.HOLD_KEY and bool(route.topics.policy.tiers)
+    return route.on_failure is OnFailure.HOLD_KEY and bool(route.topics.policy.delays_ms)

@@ -7,7 +7,7 @@ Rules (E2, E3):
   transactional id ends what is open, and then the group's committed offsets tell.
 - To be fenced is no reason to end: a transaction that took too long is aborted by its coordinator,
   which fences its producer. Of two programs with one instance id the group itself ends the older.
-- Readers of the outputs, and of the tiers, read committed records only.
+- Readers of the outputs, and of the retry topics, read committed records only.
 
 Shell: threads, the clock.
 """
@@ -83,7 +83,7 @@ class KafkaTransactor(Transactor):
         return dict(wanted)  # the group's own offsets are the truth
 
     def _judge(self, items: Sequence[Item]) -> Judged:
-        everything = frozenset(range(len(items)))  # what is committed in a tier is owed
+        everything = frozenset(range(len(items)))  # what is committed in a retry topic is owed
         return Judged(items, everything, frozenset())
 
     def _close(self) -> None:

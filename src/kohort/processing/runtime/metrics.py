@@ -1,11 +1,12 @@
-"""What an app measures of itself: retries, tiers, circuits, and what is under way.
+"""What an app measures of itself: retries, retry topics, circuits, and what is under way.
 
 Rules:
 - What is counted: A2; exporters put `kohort_` in front. Everything carries
-  the group; topics are source topics; a tier is called by its delay ("5m"), `redrive` or `failed`.
+  the group; topics are source topics; a retry topic is called by its delay ("5m"), `redrive` or
+  `dlt`.
 - What is measured is what this process sees: a sum over processes is the group's.
-- Of a tier this process tells what the gate was told: a depth is asked for when it is read, and at
-  most a second old where the cluster answers (else up to 30 s).
+- Of a retry topic this process tells what the gate was told: a depth is asked for when it is read,
+  and at most a second old where the cluster answers (else up to 30 s).
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ _CIRCUIT: Final = {CircuitState.CLOSED: 0, CircuitState.HALF_OPEN: 1, CircuitSta
 _TEXTS: Final = {
     "records_succeeded_total": "Records whose handler succeeded",
     "records_failures_total": "Calls of handlers that failed, tries in place included",
-    "retry_published_total": "Copies made for a tier or the failed topic, by disposition",
+    "retry_published_total": "Copies for a retry topic or the dead-letter topic, by disposition",
     "retry_success_total": "Records that succeeded in a retry, by which one it was",
-    "failed_total": "Records sent to the failed topic",
-    "early_read_total": "Records of a tier that were read before they were due; must be 0",
+    "dead_lettered_total": "Records sent to the dead-letter topic",
+    "early_read_total": "Records of a retry topic that were read before they were due; must be 0",
     "retry_publish_errors_total": "Copies and results that were refused, and are tried again",
     "dup_dropped_total": "Records read again that had been done before, and were passed over",
     "held_total": "Records sent after an earlier one of their key (hold_key)",
     "ledger_scheduled_total": "Retries noted in the store's ledger (exactly once)",
     "transactions_total": "Transactions of results and offsets that went through (exactly once)",
     "transactions_aborted_total": "Transactions that were aborted and done again (exactly once)",
-    "tier_depth": "Records in a tier that this process has not read yet",
-    "tier_due": "Of these, those that are due",
-    "tier_due_lag_seconds": "How long the oldest due record that was read has been overdue",
-    "failed_oldest_age_seconds": "Age of the oldest record in the failed topic; 0 when it is empty",
+    "retry_topic_depth": "Records in a retry topic that this process has not read yet",
+    "retry_topic_due": "Of these, those that are due",
+    "retry_topic_due_lag_seconds": "How long the oldest due record that was read has been overdue",
+    "dead_letter_oldest_age_seconds": "Age of the oldest dead letter; 0 when there is none",
     "clock_skew_ms": "How far the brokers' clock is ahead of this machine's, by the last copy",
     "circuit_state": "0 closed, 1 half open, 2 open: of a partition of a source topic",
     "partitions_standing": "Partitions that stand still until something changes",
@@ -58,7 +59,7 @@ _COUNTED: Final = {
     "retry_publish_errors_total": "publish_errors",
     "dup_dropped_total": "done_before",
     "held_total": "held",
-    "ledger_scheduled_total": "to_tier",
+    "ledger_scheduled_total": "to_retry",
     "transactions_total": "transactions",
     "transactions_aborted_total": "transactions_aborted",
 }
@@ -88,7 +89,7 @@ class AppMetrics:
         runner = self._runner()
         if runner is None:
             return []
-        return [*self._counted(runner), *self._standing(runner), *self._tiers(runner)]
+        return [*self._counted(runner), *self._standing(runner), *self._retry_topics(runner)]
 
     def _of(self, name: str, value: float, **tags: object) -> Sample:
         named = tuple((tag, str(text)) for tag, text in tags.items())
@@ -100,13 +101,17 @@ class AppMetrics:
             if self._exactly or name not in _EXACTLY_ONCE:
                 yield self._of(name, engine.counts[counted])
         failed: Counter[str] = Counter()
-        for (topic, tier, disposition), number in list(engine.tally.copies.items()):
+        for (topic, retry_topic, disposition), number in list(engine.tally.copies.items()):
             yield self._of(
-                "retry_published_total", number, topic=topic, tier=tier, disposition=disposition
+                "retry_published_total",
+                number,
+                topic=topic,
+                retry_topic=retry_topic,
+                disposition=disposition,
             )
-            failed[topic] += number if tier == "failed" else 0
+            failed[topic] += number if retry_topic == "dlt" else 0
         for topic in dict.fromkeys(p.route.topic for p in list(engine.partitions.values())):
-            yield self._of("failed_total", failed[topic], topic=topic)
+            yield self._of("dead_lettered_total", failed[topic], topic=topic)
             yield self._of("early_read_total", engine.tally.early[topic], topic=topic)
         for (topic, number), count in list(engine.tally.recovered.items()):
             yield self._of("retry_success_total", count, topic=topic, retry_number=number)
@@ -120,7 +125,7 @@ class AppMetrics:
         now_ms = runner.now_ms()
         for topic, oldest in runner.oldest_failures().items():
             age_ms = 0 if oldest is None else max(0, now_ms - oldest)
-            yield self._of("failed_oldest_age_seconds", age_ms / 1_000, topic=topic)
+            yield self._of("dead_letter_oldest_age_seconds", age_ms / 1_000, topic=topic)
         skew_ms = runner.skew_ms()
         if skew_ms is not None:
             yield self._of("clock_skew_ms", skew_ms)
@@ -138,12 +143,12 @@ class AppMetrics:
                 state = _CIRCUIT[partition.circuit.state]
                 yield self._of("circuit_state", state, topic=topic, partition=number)
 
-    def _tiers(self, runner: Runner) -> Iterable[Sample]:
+    def _retry_topics(self, runner: Runner) -> Iterable[Sample]:
         depth, due, known = Counter[Tags](), Counter[Tags](), set[Tags]()
-        for key, (behind, ready) in runner.tiers().items():
+        for key, (behind, ready) in runner.retry_topics().items():
             partition = runner.engine.partitions.get(key)
             if partition is not None:
-                tags = self._tier(partition)
+                tags = self._retry_topic(partition)
                 known.add(tags)
                 depth[tags] += behind
                 due[tags] += ready
@@ -151,19 +156,19 @@ class AppMetrics:
         now_ms = runner.now_ms()
         for partition in list(runner.engine.partitions.values()):
             if not partition.is_source:
-                tags = self._tier(partition)
+                tags = self._retry_topic(partition)
                 late_ms = _overdue_ms(partition, now_ms)
                 late[tags] = max(late.get(tags, 0.0), late_ms / 1_000)
         for tags in known:
-            yield Sample(FAMILIES["tier_depth"], tags, float(depth[tags]))
-            yield Sample(FAMILIES["tier_due"], tags, float(due[tags]))
+            yield Sample(FAMILIES["retry_topic_depth"], tags, float(depth[tags]))
+            yield Sample(FAMILIES["retry_topic_due"], tags, float(due[tags]))
             if late.get(tags) or not due[tags]:  # due and none read yet: nobody knows for how long
-                yield Sample(FAMILIES["tier_due_lag_seconds"], tags, late.get(tags, 0.0))
+                yield Sample(FAMILIES["retry_topic_due_lag_seconds"], tags, late.get(tags, 0.0))
 
-    def _tier(self, partition: Partition) -> Tags:
+    def _retry_topic(self, partition: Partition) -> Tags:
         delay_ms = partition.delay_ms
-        tier = format_duration(delay_ms) if delay_ms else REDRIVE
-        return (*self._group, ("topic", partition.route.topic), ("tier", tier))
+        retry_topic = format_duration(delay_ms) if delay_ms else REDRIVE
+        return (*self._group, ("topic", partition.route.topic), ("retry_topic", retry_topic))
 
 
 def _overdue_ms(partition: Partition, now_ms: int) -> int:

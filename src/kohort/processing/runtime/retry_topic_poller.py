@@ -1,4 +1,4 @@
-"""Keeps asking how far the tiers may be read, so that the one who polls never waits for it.
+"""Keeps asking how far the retry topics may be read, so that the one who polls never waits for it.
 
 Rules (D2, D3):
 - A thread of its own with clients of its own. It is told where the readers stand and answers with
@@ -21,39 +21,39 @@ from kohort.errors import KohortError
 from kohort.processing.engine.key_holds import MAX_HELD, Scanned, Waiting, waiting_in
 from kohort.records import Record
 from kohort.retry.asking import OffsetPort, TopicPartition, ask
-from kohort.retry.gate import TierGate
+from kohort.retry.due_schedule import DueSchedule
 
 log = logging.getLogger("kohort.processing")
 
 PAUSE_AFTER_ERROR_MS = 1_000
 FAILED_CHECK_MS = 30_000
 DEPTH_HOLDS_MS = 1_000
-"""So old may be what is told of the tiers' depths; then the cluster is asked anew."""
+"""So old may be what is told of the retry topics' depths; then the cluster is asked anew."""
 DEPTH_WAIT_S = 0.25
 """So long somebody who looks at the depths waits for the answer; then the last one is told."""
 ENTRY_CHECK_MS = 1_000
 """How long a redriven record may lie in the entry topic before it is seen."""
 
 
-class TierPort(OffsetPort, Protocol):
-    """What is asked of a cluster about its tiers."""
+class RetryTopicPort(OffsetPort, Protocol):
+    """What is asked of a cluster about its retry topics."""
 
     def read(self, at: TopicPartition, start: int) -> Iterator[Sequence[Record]]: ...
 
 
 class Gatekeeper:
-    """Asks for the tiers of one program. `opened` is called on its thread, with new ends only.
+    """Asks for the retry topics of one program. Calls `opened` on its thread, with new ends only.
 
-    For keys that are held it also reads tiers to their end, before anything of them is due; and it
-    asks for the oldest failure, for source topics (`failed`: their failed topic, its partitions)
-    whose partition 0 is ours: one member of the group does it for all.
+    For keys that are held it also reads retry topics to their end, before anything of them is due;
+    and it asks for the oldest failure, for source topics (`failed`: their dead-letter topic, its
+    partitions) whose partition 0 is ours: one member of the group does it for all.
     """
 
     def __init__(
         self,
         delays_ms: Mapping[str, int],
         skew_ms: int,
-        port: TierPort,
+        port: RetryTopicPort,
         now_ms: Callable[[], int],
         opened: Callable[[dict[TopicPartition, int]], None],
         *,
@@ -61,7 +61,7 @@ class Gatekeeper:
         scanned: Callable[[Scanned], None] = lambda found: None,
         failed: Mapping[str, tuple[str, int]] | None = None,
     ) -> None:
-        self._gate = TierGate(dict(delays_ms), skew_ms=skew_ms)
+        self._gate = DueSchedule(dict(delays_ms), skew_ms=skew_ms)
         self._port = port
         self._now_ms = now_ms
         self._opened = opened
@@ -155,7 +155,7 @@ class Gatekeeper:
             }
 
     def _ask_failed(self) -> None:
-        """When the first record of each failed topic came: one request for all partitions."""
+        """When the first record of each dead-letter topic came: one request for all partitions."""
         with self._changed:
             topics = self._looked_after & self._failed.keys()
             if not topics or self._now_ms() < self._failed_due_ms:
@@ -189,26 +189,28 @@ class Gatekeeper:
                 self._new.discard(at)
                 self._ends.pop(at, None)
 
-    def scan(self, tier: TopicPartition, start: int, epoch: int) -> None:
-        """Read a tier to its end, for held keys; `scanned` is told what waits there."""
+    def scan(self, retry_topic: TopicPartition, start: int, epoch: int) -> None:
+        """Read a retry topic to its end, for held keys; `scanned` is told what waits there."""
         with self._changed:
-            self._scans.append((tier, start, epoch))
+            self._scans.append((retry_topic, start, epoch))
             self._changed.notify()
 
-    def _scan(self, tier: TopicPartition, start: int, epoch: int) -> bool:
+    def _scan(self, retry_topic: TopicPartition, start: int, epoch: int) -> bool:
         """False: the cluster did not answer, and it is to be tried again."""
         found: list[Waiting] = []
         whole = True
         try:
-            for page in self._port.read(tier, start):
+            for page in self._port.read(retry_topic, start):
                 found += waiting_in(page, self._group)
                 if len(found) >= MAX_HELD:
                     whole = False
                     break
         except KohortError as error:
-            log.warning("%s-%d could not be read for held keys (%s); again soon", *tier, error)
+            log.warning(
+                "%s-%d could not be read for held keys (%s); again soon", *retry_topic, error
+            )
             return False
-        self._scanned(Scanned(tier, epoch, found[:MAX_HELD], whole))
+        self._scanned(Scanned(retry_topic, epoch, found[:MAX_HELD], whole))
         return True
 
     def _scan_all(self) -> bool:
@@ -257,7 +259,9 @@ class Gatekeeper:
         try:
             ask(self._gate, self._port, starts, now_ms)
         except KohortError as error:
-            log.warning("the tiers' due offsets could not be asked for (%s); asked again", error)
+            log.warning(
+                "the retry topics' due offsets could not be asked for (%s); asked again", error
+            )
             return PAUSE_AFTER_ERROR_MS
         with self._changed:
             if anew:
@@ -272,8 +276,8 @@ class Gatekeeper:
             self._ends.update(news)
         if news:
             self._opened(news)
-        # Of these only: the answer for a tier that is no longer ours has run out and stays so.
-        # The entry topic has no due times to wait for: it is looked at now and then.
+        # Of these only: the answer for a retry topic that is no longer ours has run out and stays
+        # so. The entry topic has no due times to wait for: it is looked at now and then.
         checks = [
             opened.next_check_ms if self._gate.delays_ms[at[0]] else now_ms + ENTRY_CHECK_MS
             for at in starts

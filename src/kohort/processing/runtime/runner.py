@@ -64,7 +64,7 @@ LAST_WAIT_S = 0.5
 
 @dataclass(frozen=True)
 class Opened:
-    """The gatekeeper's word: tiers may be read up to here."""
+    """The gatekeeper's word: retry topics may be read up to here."""
 
     ends: Mapping[tuple[str, int], int]
 
@@ -181,10 +181,10 @@ class Runner(RebalanceListener):
         now_ms = self.now_ms()
         return {key: p.why_standing(now_ms) for key, p in list(self.engine.partitions.items())}
 
-    def tiers(
+    def retry_topics(
         self, positions: Mapping[tuple[str, int], int] | None = None
     ) -> dict[tuple[str, int], tuple[int, int]]:
-        """Of each partition of a tier: records not read yet, and those of them that are due."""
+        """Of each partition of a retry topic: records not read yet, and how many are due."""
         return {} if self._gatekeeper is None else self._gatekeeper.depths(positions)
 
     def oldest_failures(self) -> dict[str, int | None]:
@@ -206,7 +206,7 @@ class Runner(RebalanceListener):
     def health(self, group: str) -> AppHealth:
         """What is known of every partition at this instant. Any thread."""
         consumer = self.consumer.health()
-        read, now_ms = reading(consumer, self.tiers(positions_in(consumer))), self.now_ms()
+        read, now_ms = reading(consumer, self.retry_topics(positions_in(consumer))), self.now_ms()
         partitions = [
             examine(partition, now_ms, read.get(key, Reading()))
             for key, partition in sorted(dict(self.engine.partitions).items())
@@ -262,8 +262,8 @@ class Runner(RebalanceListener):
         self._publish()
         self._pause(now_ms)
         if self._gatekeeper is not None:
-            for tier, start, epoch in self.engine.scans():
-                self._gatekeeper.scan(tier, start, epoch)
+            for retry_topic, start, epoch in self.engine.scans():
+                self._gatekeeper.scan(retry_topic, start, epoch)
         records = self._past_damage.poll(self._wait_s(now_ms))
         now_ms = self.now_ms()
         if records:
@@ -453,7 +453,7 @@ class Runner(RebalanceListener):
     # -- rebalances (on the owner's thread, inside poll) ---------------------------------------
 
     def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """Take over what the group has committed, and close the tiers until they are asked for.
+        """Take over the committed offsets; close the retry topics until their ends are known.
 
         A consumer that is being closed may still be given some: by then nobody is there to ask
         where they go on, or to work on them.
@@ -462,12 +462,12 @@ class Runner(RebalanceListener):
             return
         starts = self._starts(partitions)
         now_ms = self.now_ms()
-        tiers: dict[tuple[str, int], int] = {}
+        retry_topics: dict[tuple[str, int], int] = {}
         for tp in partitions:
             self._epoch += 1
             start = starts[tp]
             if tp.topic in self.engine.delays_ms:
-                tiers[tp] = start.offset or 0
+                retry_topics[tp] = start.offset or 0
                 if start.offset is None:
                     self.consumer.seek_to_beginning(tp)
                 self.consumer.limit(tp, start.offset or 0)
@@ -477,8 +477,8 @@ class Runner(RebalanceListener):
             )  # fmt: skip
         if self._gatekeeper is not None:
             self._gatekeeper.look_after(partitions)
-            if tiers:
-                self._gatekeeper.watch(tiers)
+            if retry_topics:
+                self._gatekeeper.watch(retry_topics)
 
     def _starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Start]:
         """Where partitions go on. A cluster that does not answer is asked until it does."""

@@ -142,7 +142,9 @@ class StoreTransactor(Transactor):
                 self._is_there()
                 break
             except StoreBusyError as error:
-                if self._is_stopped_while_away("records of tiers wait for the store: %s", error):
+                if self._is_stopped_while_away(
+                    "records of retry topics wait for the store: %s", error
+                ):
                     states = {}
                     break
         owed: set[int] = set()
@@ -172,7 +174,9 @@ class StoreTransactor(Transactor):
                 for publication in batch.publications:  # to be copied once more, further on
                     if publication.place in done.overtaken:
                         publication.place = None
-            return Verdict(batch, KohortError("copies were overtaken by their tiers' readers"))
+            return Verdict(
+                batch, KohortError("copies were overtaken by their retry topics' readers")
+            )
         except ConstraintError as error:
             return self._broken(batch, error)
         except StoreBusyError as error:
@@ -266,11 +270,13 @@ class StoreTransactor(Transactor):
         revived = {places[place] for place in done.revived}
         inert: set[int] = set()
         if done.claim_lost:
-            tiers = [i for i, p in enumerate(batch.publications) if _from_tier(p) and not p.inert]
-            judged = self._judge([batch.publications[i].item for i in tiers])
-            inert = {at for n, at in enumerate(tiers) if n not in judged.owed}
+            retry_topics = [
+                i for i, p in enumerate(batch.publications) if _from_retry_topic(p) and not p.inert
+            ]
+            judged = self._judge([batch.publications[i].item for i in retry_topics])
+            inert = {at for n, at in enumerate(retry_topics) if n not in judged.owed}
             if not inert:
-                inert = _doubled(batch, tiers)
+                inert = _doubled(batch, retry_topics)
             if not inert:
                 raise KohortError(
                     f"group {self._group}: the ledger holds attempts that this program is about to "
@@ -329,11 +335,11 @@ def _entries(publication: Publication, now_ms: int) -> list[Entries]:
     return found if also is None else [*found, Entries(None, also)]
 
 
-def _doubled(batch: Batch, tiers: Sequence[int]) -> set[int]:
+def _doubled(batch: Batch, retry_topics: Sequence[int]) -> set[int]:
     """Of copies of one attempt in one batch all but the first."""
     seen: set[tuple[str, int, int]] = set()
     found: set[int] = set()
-    for index in tiers:
+    for index in retry_topics:
         attempt = attempt_of(batch.publications[index].item)
         name = (attempt.origin.retry_id, attempt.redrive_count, attempt.number)
         if name in seen:
@@ -342,7 +348,7 @@ def _doubled(batch: Batch, tiers: Sequence[int]) -> set[int]:
     return found
 
 
-def _from_tier(publication: Publication) -> bool:
+def _from_retry_topic(publication: Publication) -> bool:
     attempt = publication.item.attempt
     return attempt is not None and attempt.previous is not None
 

@@ -32,7 +32,7 @@ LOOK_S: Final = 0.5
 
 
 class Judged(NamedTuple):
-    """The ledger's word about records of tiers: see `ExactEngine.judged`."""
+    """The ledger's word about records of retry topics: see `ExactEngine.judged`."""
 
     items: Sequence[Item]
     owed: frozenset[int]
@@ -67,7 +67,7 @@ class Transactor(ABC):
         self._inbox.put(lambda: self._put_through(batch, member))
 
     def judge(self, items: Sequence[Item]) -> None:
-        """Ask the ledger about records of tiers; the answer is reported."""
+        """Ask the ledger about records of retry topics; the answer is reported."""
         self._inbox.put(lambda: self._judge(items))
 
     def take_over(self, wanted: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]:

@@ -52,7 +52,7 @@ class HandlerSpec:
     """One handler as it was registered.
 
     Args:
-        topic: the source topic whose records it gets, from that topic's tiers too.
+        topic: the source topic whose records it gets, from that topic's retry topics too.
         function: the user's.
         decode: "json", "text", a function of the bytes, a `kohort.serdes` format, or None: `data`
             is the bytes.
@@ -145,7 +145,7 @@ class ReceivedBatch(Sequence[Received]):
         )
 
     def fail(self, index: int, reason: str, message: str = "") -> None:
-        """This record failed for good: to the failed topic."""
+        """This record failed for good: to the dead-letter topic."""
         self.failures[self._checked(index)] = stated(reason, permanent=True, message=message)
 
     def to_arrow(self) -> Any:

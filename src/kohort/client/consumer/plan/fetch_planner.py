@@ -24,7 +24,7 @@ Rules:
   partitions hold all of it, so that they cannot stop the others (F4, GL5).
 - An answer for a partition counts only if the partition still has the stamp, the offset and the
   order it was asked with (C7, spec 4.4).
-- `end`: a partition with a bound is not asked at or beyond it (retry tiers, range reads).
+- `end`: a partition with a bound is not asked at or beyond it (retry topics, range reads).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The due-time gate of a delay tier: how far may be read now, without sleeping and never early.
+"""The due-time gate of a retry topic: how far may be read now, without sleeping and never early.
 
-A tier topic has one delay and the broker's append time, so "due by now" is an offset: the first
+A retry topic has one delay and the broker's append time, so "due by now" is an offset: the first
 record at or after `now - delay - skew + 1`. Nothing at or past that offset is fetched.
 
 Rules (D2; each is a test):
@@ -8,8 +8,8 @@ Rules (D2; each is a test):
   is appended in between would be read early.
 - "No such record" (-1) is only believed when `MAX_TIMESTAMP` proves it: a broker whose log start
   moved may answer -1 although later records qualify. Unproven, the range is scanned.
-- The gate answers from its cache until `next_check_ms`: an idle tier costs one question every 30 s
-  at most, a busy one is asked when its next record falls due.
+- The gate answers from its cache until `next_check_ms`: an idle retry topic costs one question
+  every 30 s at most, a busy one is asked when its next record falls due.
 - What the gate has opened stays open; it never closes behind a reader.
 
     questions(now) -> what to ask     answer(...) -> Opened | NeedProof | NeedScan
@@ -136,8 +136,8 @@ def _opened(
     )
 
 
-class TierGate:
-    """The gate of every tier partition of one reader. Pure: the caller asks and answers.
+class DueSchedule:
+    """The gate of every retry topic partition of one reader. Pure: the caller asks and answers.
 
     Args:
         delays_ms: delay by topic; 0 for the entry topic of redriven records.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kohort.retry.gate import Answer, NeedProof, NeedScan, Opened, Question, TierGate
+from kohort.retry.due_schedule import Answer, DueSchedule, NeedProof, NeedScan, Opened, Question
 
 TP = ("t.g.retry.5m", 0)
 DELAY = 300_000
@@ -15,7 +15,7 @@ DELAY = 300_000
 
 @dataclass
 class SimulatedLog:
-    """One tier partition. `hide` makes by-time answers -1, as a moved log start does (D1)."""
+    """One retry partition. `hide` makes by-time answers -1, as a moved log start does (D1)."""
 
     stamps: list[int] = field(default_factory=list)
     log_start: int = 0
@@ -43,7 +43,7 @@ class SimulatedLog:
         return [(o, t) for o, t in enumerate(self.stamps) if o >= self.log_start]
 
 
-def step(gate: TierGate, log: SimulatedLog, start: int, now: int, scan_limit: int = 5) -> int:
+def step(gate: DueSchedule, log: SimulatedLog, start: int, now: int, scan_limit: int = 5) -> int:
     """One tick of a reader at `start`; the end it may read to."""
     for question in gate.questions({TP: start}, now):
         answer = log.answer(question)
@@ -72,7 +72,7 @@ def test_never_early_and_never_stuck(
     appends: list[tuple[int, int]], ticks: list[int], skew: int, jitter: bool, hide: str, moved: int
 ) -> None:
     """Whatever the broker's by-time search hides: early never; late by one check at most."""
-    gate, log = TierGate({TP[0]: DELAY}, skew_ms=skew), SimulatedLog()
+    gate, log = DueSchedule({TP[0]: DELAY}, skew_ms=skew), SimulatedLog()
     pending, at, now, start = [], 1_000_000, 1_000_000, 0
     for gap, wobble in appends:
         at += gap
@@ -99,8 +99,8 @@ def test_never_early_and_never_stuck(
     assert start == len(log.stamps)
 
 
-def test_an_idle_tier_is_asked_every_thirty_seconds_at_most() -> None:
-    gate, log = TierGate({TP[0]: DELAY}), SimulatedLog()
+def test_an_idle_retry_topic_is_asked_every_thirty_seconds_at_most() -> None:
+    gate, log = DueSchedule({TP[0]: DELAY}), SimulatedLog()
     asked = 0
     for now in range(0, 600_000, 1_000):
         asked += len(gate.questions({TP: 0}, now))
@@ -108,8 +108,8 @@ def test_an_idle_tier_is_asked_every_thirty_seconds_at_most() -> None:
     assert asked <= 21
 
 
-def test_a_busy_tier_is_asked_exactly_when_its_next_record_falls_due() -> None:
-    gate, log = TierGate({TP[0]: DELAY}, skew_ms=0), SimulatedLog([1_000, 9_000])
+def test_a_busy_retry_topic_is_asked_exactly_when_its_next_record_falls_due() -> None:
+    gate, log = DueSchedule({TP[0]: DELAY}, skew_ms=0), SimulatedLog([1_000, 9_000])
     assert step(gate, log, 0, 301_000) == 1
     assert gate.next_check_ms() == 309_000
     assert gate.questions({TP: 1}, 308_999) == []
@@ -118,7 +118,7 @@ def test_a_busy_tier_is_asked_exactly_when_its_next_record_falls_due() -> None:
 
 def test_latest_bounds_what_by_time_says() -> None:
     """D2: LATEST is read first, so a record appended in between is not read with it."""
-    gate = TierGate({TP[0]: DELAY}, skew_ms=0)
+    gate = DueSchedule({TP[0]: DELAY}, skew_ms=0)
     (question,) = gate.questions({TP: 0}, 400_000)
     opened = gate.answer(question, Answer(latest=3, by_time_offset=9, by_time_ms=500_000), 400_000)
     assert isinstance(opened, Opened)
@@ -126,7 +126,7 @@ def test_latest_bounds_what_by_time_says() -> None:
 
 
 def test_the_entry_topic_holds_nothing_back_and_loss_is_reported() -> None:
-    gate = TierGate({"e": 0})
+    gate = DueSchedule({"e": 0})
     (question,) = gate.questions({("e", 0): 2}, 50)
     opened = gate.answer(question, Answer(latest=7, by_time_offset=-1, log_start=4), 50)
     assert isinstance(opened, Opened)

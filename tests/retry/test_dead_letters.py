@@ -1,4 +1,4 @@
-"""What of the failed topic still counts once records were sent back (spec 5.6, 6.3)."""
+"""What of the dead-letter topic still counts once records were sent back (spec 5.6, 6.3)."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from kohort.records import Record
-from kohort.retry import failed
+from kohort.retry import dead_letters
 from kohort.retry.classify import Disposition
+from kohort.retry.dead_letters import FailedCopies
 from kohort.retry.effects import Insert, statements
-from kohort.retry.failed import FailedCopies
 from kohort.retry.headers import Origin, RetryHeaders
 from kohort.retry.policy import RetryPolicy, RetryTopics
 from kohort.retry.store import ROW_COLUMNS, Store, open_store
@@ -20,8 +20,8 @@ TOPICS = RetryTopics("sales", "loader", RetryPolicy.parse("1s"))
 
 
 def row(number: int, redrive: int, status: str, copy: int | None) -> dict[str, object]:
-    """A ledger row of the record sales/0/`number`; `copy` is its offset in the failed topic."""
-    dest = None if copy is None else TOPICS.failed
+    """A ledger row of the record sales/0/`number`; `copy`: its offset in the DLT."""
+    dest = None if copy is None else TOPICS.dead_letter
     known = {
         "retry_id": f"sales/0/{number}", "redrive_count": redrive, "retry_number": 0,
         "status": status, "origin_topic": "sales", "origin_partition": 0,
@@ -38,7 +38,7 @@ def copy(number: int, redrive: int, offset: int) -> Record:
         0, 0, Origin("sales", 0, number, 0), "loader", 0, 0, 0, Disposition.FATAL,
         reason="bad", redrive_count=redrive,
     )  # fmt: skip
-    return Record(TOPICS.failed, 0, offset, value=b"", headers=retry.encode())
+    return Record(TOPICS.dead_letter, 0, offset, value=b"", headers=retry.encode())
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_what_was_sent_back_counts_by_its_last_round(
     ]  # fmt: skip
     store.execute(statements(Insert("kohort_ledger", each) for each in rows))
     copies = [copy(1, 0, 0), copy(2, 0, 1), copy(3, 0, 2), copy(3, 1, 3)]
-    monkeypatch.setattr(failed, "pages_to_end", lambda *_: iter([copies]))
+    monkeypatch.setattr(dead_letters, "pages_to_end", lambda *_: iter([copies]))
     client = {"bootstrap_servers": "localhost:1"}
     found = list(FailedCopies("p", TOPICS, store, client, 1).read(inert=True))
     assert [each.place.offset for each in found if each.backed] == [0, 3]

@@ -1,4 +1,4 @@
-"""The failed topic, read through the ledger: what is really failed, why, and since when.
+"""The dead-letter topic, read through the ledger: what is really failed, why, and since when.
 
 Rules (spec 5.6, 6.3):
 - A copy counts when its record's newest ledger row names its very place. Else it is inert: an
@@ -25,7 +25,7 @@ from kohort.retry.store import Store
 
 @dataclass(frozen=True, slots=True)
 class FailedCopy:
-    """One copy in the failed topic. `backed`: its record has failed, with this very copy."""
+    """One copy in the dead-letter topic. `backed`: its record has failed, with this very copy."""
 
     place: Place
     origin: Origin
@@ -38,12 +38,12 @@ class FailedCopy:
 
 
 class FailedCopies:
-    """The failed topic of one (topic, group), as one pipeline's ledger sees it.
+    """The dead-letter topic of one (topic, group), as one pipeline's ledger sees it.
 
     Args:
         pipeline: the name under which the ledger is kept.
         client: the client's configuration, in Kafka's names.
-        partitions: how many the failed topic has.
+        partitions: how many the dead-letter topic has.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class FailedCopies:
             "auto_offset_reset": "none",
             "allow_auto_create_topics": False,
         }
-        partitions = [TopicPartition(self._topics.failed, p) for p in range(self._partitions)]
+        partitions = [TopicPartition(self._topics.dead_letter, p) for p in range(self._partitions)]
         for page in pages_to_end(ConsumerConfig.from_mapping(settings), partitions):
             yield from self._judge(page, inert)
 
