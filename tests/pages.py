@@ -46,7 +46,7 @@ VARIES = [
     (re.compile(r"\bredrive \d{8}-\d{6}\b"), "redrive ID"),
     (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"), "UUID"),
     (re.compile(r"\b\d+ ms\b"), "N ms"),
-    (re.compile(r"^trouble: .*\nthe trouble is over\n", re.MULTILINE), ""),  # of a busy machine
+    (re.compile(r"^trouble: .*\n(?:warning: .*\n)*the trouble is over\n", re.MULTILINE), ""),
     (re.compile(r"  +"), "  "),
 ]
 _UNTIL = re.compile(r"(kohort app run .*?) +# Ctrl-C when all is (done|handled)")

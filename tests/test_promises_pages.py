@@ -30,6 +30,8 @@ CODE = re.compile(rf"(?<![\w./#'-])({LETTERS})\d{{1,2}}(?![\w'])")
 SPEC = re.compile(r"\b[Ss]pec ((?:\d+(?:\.\d+)?)(?:(?:, | to | and |-)\d+(?:\.\d+)?)*)")
 NO_CITATIONS = {
     "C0": "a member in the test vectors of spec 3.3",
+    "F32": "a type of the Avro decoder",
+    "F64": "a type of the Avro decoder",
 }
 GENERATED = ("wire/messages", "wire/schema")
 

@@ -74,7 +74,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Put figures in, and turn links that leave the site."""
     source = PurePosixPath(page.file.src_uri)
     if page.file.src_uri.startswith(FOUND_LAST):
-        page.meta["search"] = {"boost": 0.3}  # the guides answer first
+        page.meta["search"] = {"boost": 0.3}  # guides first
     top = page.file.src_uri in AT_THE_TOP
     in_repository = PurePosixPath("." if top else "docs") / source.parent
 
