@@ -1,5 +1,5 @@
-"""What tests of users need: an embedded broker, faults, the log of what it was asked,
-and a checker of what groups did.
+"""For your tests: an embedded broker, faults, a log of its requests, virtual time, and a checker
+of what groups did.
 
 Rules:
 - A name is imported when it is first used: the pytest plugin is loaded with every test run.
