@@ -26,7 +26,7 @@ BESIDE := -n $(WORKERS) --dist=loadfile --no-loadscope-reorder
 BASE ?= main
 
 .DEFAULT_GOAL := help
-.PHONY: postgres power-cut help setup demo test test-all quick check bench demo-kill nightly mutants swarm soak interop compat compat-go wheels lowest audit workflows wire diagrams docs invariants clean
+.PHONY: postgres power-cut help setup demo test test-all quick check bench demo-kill nightly mutants swarm soak interop spark-oldest compat compat-go wheels lowest audit workflows wire diagrams docs invariants clean
 
 help:  ## what the targets do
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -96,6 +96,9 @@ interop: setup  ## Apache Kafka's clients, tools, broker, Spark's connector besi
 	    tests/serdes tests/retry/test_cluster_port.py tests/retry/test_redrive.py \
 	    tests/interop/test_java_groups.py tests/interop/test_kcat.py tests/e2e/test_interop_*.py; \
 	else echo "==> SKIPPED: everything that needs Apache Kafka's jars, for the reason above"; fi
+
+spark-oldest: setup  ## the oldest pyspark of the range: tests/spark's core, Delta Lake, Iceberg
+	@$(BIN)/python tools/oldest_spark.py
 
 compat-go: setup  ## franz-go's own tests against `kohort broker run` (Go)
 	@$(BIN)/python tools/compat_go.py

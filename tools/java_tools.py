@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 POMS = ROOT / "tools" / "java"
 JARS = ROOT / "build" / "java"
 CONNECTOR = JARS / "spark"
+LAKE = JARS / "lake"
 SKIPPED = 3
 
 
@@ -31,6 +32,11 @@ def main() -> int:
 def kafka() -> bool:
     """Fetch Apache Kafka's jars; whether they are there."""
     return fetch(POMS / "pom.xml", JARS, "Apache Kafka's jars", "54 MB")
+
+
+def lake() -> bool:
+    """Fetch Delta Lake's and Iceberg's jars; whether they are there."""
+    return fetch(POMS / "lake" / "pom.xml", LAKE, "Delta Lake and Iceberg", "58 MB")
 
 
 def fetch(pom: Path, target: Path, what: str, size: str) -> bool:

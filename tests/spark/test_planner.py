@@ -73,7 +73,7 @@ class FakePort:
     def committed(self, group: str, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         return {at: self.group[at] for at in wanted if at in self.group}
 
-    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
         if self.refuse:
             raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)
         for at, offset in offsets.items():

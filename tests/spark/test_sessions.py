@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import socketserver
 from types import SimpleNamespace
 
 import pytest
 
-from kohort.spark.sessions import end_quietly
+from kohort.errors import ConfigError
+from kohort.spark import Pipeline, sessions
+from kohort.spark.sessions import check_classic, end_quietly
 
 
 @pytest.mark.parametrize(("error", "told"), [(EOFError(), ""), (ValueError("bad"), "bad")])
@@ -28,3 +31,55 @@ def test_the_end_of_the_jvm_is_no_error(
 
 def test_a_context_without_such_a_server() -> None:
     end_quietly(SimpleNamespace())
+
+
+def one_handler() -> Pipeline:
+    pipeline = Pipeline("p", store="sqlite:///p.db")
+    pipeline.handler("t")(lambda record, store: None)
+    return pipeline
+
+
+def test_spark_connect_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 17: before anything is begun, by the session, the master or the environment."""
+    pytest.importorskip("pyspark")
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    said = "pipeline p needs a driver of its own.*Nothing was started.*spark-submit"
+    with pytest.raises(ConfigError, match=said):
+        check_classic("pipeline p", remote)
+    with pytest.raises(ConfigError, match=said):
+        one_handler().run(spark=remote)
+    check_classic("pipeline p", SimpleNamespace())
+
+
+def test_a_session_by_connect(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARK_REMOTE", raising=False)
+    assert sessions._remote("sc://host:15002") == "sc://host:15002"
+    assert sessions._remote("local[2]") is None
+    assert sessions._remote(None) is None
+    monkeypatch.setenv("SPARK_REMOTE", "sc://other")
+    assert sessions._remote(None) == "sc://other"
+    assert sessions._remote("local[2]") is None, "what the program says wins over the environment"
+
+
+@pytest.mark.parametrize(
+    ("asked", "submitted", "used"),
+    [
+        (None, {}, "local[*]"), ("spark://a:1", {}, "spark://a:1"),
+        (None, {"spark.master": "yarn"}, "yarn"), ("local[1]", {"spark.master": "yarn"}, "yarn"),
+    ],
+)  # fmt: skip
+def test_the_master_of_spark_submit_wins(
+    monkeypatch: pytest.MonkeyPatch, asked: str | None, submitted: dict[str, str], used: str
+) -> None:
+    monkeypatch.delenv("SPARK_MASTER", raising=False)
+    assert sessions._master(asked, submitted) == used
+
+
+@pytest.mark.parametrize(
+    ("master", "cores"),
+    [("local[3]", 3), ("local[3,4]", 3), ("local", 1), ("local[*]", os.cpu_count())],
+)
+def test_shuffle_partitions_are_the_cores(master: str, cores: int) -> None:
+    assert sessions._cores(master) == cores
+    assert "spark.sql.shuffle.partitions" not in sessions.PROFILES["local"]

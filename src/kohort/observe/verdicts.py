@@ -22,6 +22,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from kohort.observe.snapshot import Look, Seen
+from kohort.observe.spark_query import note_of, why_unmoved
 
 if TYPE_CHECKING:
     from kohort.client.admin.types import GroupDescription, MemberDescription
@@ -109,6 +110,7 @@ def judge(
     rebalancing_s: float | None = None,
     rebalance_timeout_s: float = REBALANCE_TIMEOUT_S,
     nothing_to_read: Collection[TopicPartition] = (),
+    now_ms: int | None = None,
 ) -> Verdict:
     """Compare two looks.
 
@@ -121,11 +123,13 @@ def judge(
             the coordinator remembers its beginning; None where it does not.
         rebalance_timeout_s: the longest `max.poll.interval.ms` of the members, in seconds.
         nothing_to_read: partitions that hold no record between committed offset and end.
+        now_ms: the time of the second look, in milliseconds since 1970; without it the age of what
+            Spark queries committed is not told.
 
     Returns:
         What stands, what goes on, and why.
     """
-    judged = _Judged(before, now, transactions, nothing_to_read)
+    judged = _Judged(before, now, transactions, nothing_to_read, now_ms)
     judged.time_rebalance(rebalancing_s, rebalance_timeout_s)
     findings = [judged.finding(tp, seen) for tp, seen in sorted(now.partitions.items())]
     concerns, notes = judged.concerns(rebalances, findings)
@@ -158,8 +162,10 @@ class _Judged:
         now: Look,
         transactions: Sequence[Open],
         nothing_to_read: Collection[TopicPartition],
+        now_ms: int | None,
     ) -> None:
         self._before, self._now = before, now
+        self._now_ms = now_ms
         self._nothing_to_read = nothing_to_read
         self.seconds = max(0.001, now.at_s - before.at_s)
         self._open = {one.partition: one for one in reversed(transactions)}  # the first one holds
@@ -184,7 +190,9 @@ class _Judged:
         group, concerns, notes = self._now.group, list[str](), list[str]()
         stands = [f for f in findings if f.state is State.STANDS]
         moves = any(f.state in (State.MOVES, State.BEHIND) for f in findings)
-        if not group.members and not self._before.group.members and stands and not moves:
+        queries = any(note_of(f.seen.metadata) for f in stands)  # they read without being members
+        empty = not group.members and not self._before.group.members
+        if empty and stands and not moves and not queries:
             concerns.append(
                 "nobody reads: the group has no members. Start them; `kohort group timeline "
                 f"{group.group_id}` says who left last, and why"
@@ -278,7 +286,8 @@ class _Judged:
 
     def _unmoved(self, tp: TopicPartition, was: Seen, seen: Seen) -> tuple[State, str]:
         """It had records to read, and its committed offset is the same."""
-        if seen.committed is not None and seen.metadata != was.metadata:
+        noted = note_of(seen.metadata) is not None
+        if seen.committed is not None and seen.metadata != was.metadata and not noted:
             return State.MOVES, "one record is slow; others behind it are done: `app.health()`"
         if seen.committed is not None and seen.committed >= (seen.stable or 0):
             return self._behind_transaction(tp, was, seen)
@@ -315,6 +324,9 @@ class _Judged:
         if before is not None:
             return State.WAITS, f"{_name(before)} has given it up since the first look"
         group = self._now.group
+        if not group.members and (note := note_of(self._now.partitions[tp].metadata)):
+            stands, why = why_unmoved(note, self._now_ms)
+            return (State.STANDS if stands else State.WAITS), why
         if not group.members and not group.protocol_type:
             return State.WAITS, (
                 f"nothing was committed for {self.seconds:.0f} s. The group never had members: "

@@ -186,9 +186,11 @@ class ClusterPort:
         found = self._group(group).committed(_named(wanted))
         return {(tp.topic, tp.partition): at for tp, at in found.items()}
 
-    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit as a simple consumer."""
-        self._group(group).commit({Partition(*at): offset for at, offset in offsets.items()})
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
+        """Commit as a simple consumer, with the same metadata beside each offset."""
+        self._group(group).commit(
+            {Partition(*at): OffsetAndMetadata(offset, metadata) for at, offset in offsets.items()}
+        )
 
     # Clients
 

@@ -33,6 +33,13 @@ ASK_S: Final = 5.0
 POLL_S: Final = 0.1
 FETCH_BYTES: Final = 64 << 10
 """A partition's part of an answer; a broker sends at least one batch."""
+LOOKS_ONLY: Final[dict[str, Any]] = {
+    "enable_auto_commit": False,
+    "auto_offset_reset": "none",
+    "isolation_level": "read_committed",
+    "allow_auto_create_topics": False,
+    "max_partition_fetch_bytes": FETCH_BYTES,
+}
 
 UNANSWERED: Final = (
     BrokerError, ConnectionFailedError, KafkaTimeoutError, NoOffsetForPartitionError, ProtocolError,
@@ -56,6 +63,44 @@ def without_records(
         return set()
 
 
+def oldest_unread(
+    settings: Mapping[str, Any], starts: Mapping[tuple[str, int], int]
+) -> dict[tuple[str, int], tuple[int, int]]:
+    """When the record at or after an offset was written, and how large records are there.
+
+    Args:
+        settings: of the consumer that looks, in Kafka's names.
+        starts: the offset to look from, by topic and partition.
+
+    Returns:
+        By topic and partition, the oldest record's timestamp in milliseconds since 1970 and the
+        mean size of the records that came with it, in bytes of keys and values. Those that did not
+        answer in time are absent.
+    """
+    from kohort.client.consumer.consumer import Consumer
+
+    wanted = dict(islice(sorted(starts.items()), MOST))
+    found: dict[tuple[str, int], tuple[int, int]] = {}
+    if not wanted:
+        return found
+    try:
+        with Consumer(**{**settings, **LOOKS_ONLY}) as consumer:
+            consumer.assign(wanted)
+            for at, offset in wanted.items():
+                consumer.seek(at, offset)
+            deadline = time.monotonic() + ASK_S
+            while len(found) < len(wanted) and (left_s := deadline - time.monotonic()) > 0:
+                records = consumer.poll(min(POLL_S, left_s))
+                for at in {(one.topic, one.partition) for one in records} - found.keys():
+                    here = [one for one in records if (one.topic, one.partition) == at]
+                    size = sum(len(one.key or b"") + len(one.value or b"") for one in here)
+                    found[at] = (here[0].timestamp, size // len(here))
+                    consumer.pause(at)
+    except UNANSWERED:
+        return found
+    return found
+
+
 def _ask(
     settings: Mapping[str, Any], spans: Mapping[TopicPartition, tuple[int, int]]
 ) -> set[TopicPartition]:
@@ -63,14 +108,7 @@ def _ask(
     from kohort.client.consumer.consumer import Consumer
 
     found, open_ones = set[TopicPartition](), set(spans)
-    own: dict[str, Any] = {
-        "enable_auto_commit": False,
-        "auto_offset_reset": "none",
-        "isolation_level": "read_committed",
-        "allow_auto_create_topics": False,
-        "max_partition_fetch_bytes": FETCH_BYTES,
-    }
-    with Consumer(**{**settings, **own}) as consumer:
+    with Consumer(**{**settings, **LOOKS_ONLY}) as consumer:
         consumer.assign(spans)
         for tp, (committed, _) in spans.items():
             consumer.seek(tp, committed)

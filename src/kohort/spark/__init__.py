@@ -22,10 +22,14 @@ from kohort.retry.handling import Batch, Lookup, Record
 from kohort.spark.pipeline import Pipeline, SetupStore, load_pipeline
 
 if TYPE_CHECKING:
+    from kohort.spark.health import QueryHealth
     from kohort.spark.outputs import (
         BatchFunction,
         OutputRecord,
         Rejected,
+        to_delta,
+        to_files,
+        to_iceberg,
         to_outputs,
         to_table,
         to_topic,
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
     )
     from kohort.spark.sessions import register, session
     from kohort.spark.supervise import PipelineFailedError
+    from kohort.spark.watching import QueryWatch, watch
 
 __all__ = [
     "Batch",
@@ -53,6 +58,8 @@ __all__ = [
     "Pipeline",
     "PipelineFailedError",
     "Progress",
+    "QueryHealth",
+    "QueryWatch",
     "Reconciliation",
     "Record",
     "Rejected",
@@ -67,9 +74,13 @@ __all__ = [
     "register",
     "retries_over_time",
     "session",
+    "to_delta",
+    "to_files",
+    "to_iceberg",
     "to_outputs",
     "to_table",
     "to_topic",
+    "watch",
 ]
 
 _LATER = {
@@ -80,9 +91,15 @@ _LATER = {
     "reconcile": "progress",
     "retries_over_time": "progress",
     "PipelineFailedError": "supervise",
+    "QueryHealth": "health",
+    "QueryWatch": "watching",
+    "watch": "watching",
     "BatchFunction": "outputs.batches",
     "OutputRecord": "outputs.topics",
     "Rejected": "outputs.tables",
+    "to_delta": "outputs.batches",
+    "to_files": "outputs.batches",
+    "to_iceberg": "outputs.batches",
     "to_outputs": "outputs.batches",
     "to_table": "outputs.batches",
     "to_topic": "outputs.batches",

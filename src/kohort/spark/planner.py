@@ -24,6 +24,7 @@ from typing import Final, Protocol
 
 from kohort.config import nearest
 from kohort.errors import BrokerError, ConfigError, DataLossError, KafkaTimeoutError
+from kohort.observe.spark_query import RUNS, QueryNote
 from kohort.retry.asking import OffsetPort, TopicView, ask
 from kohort.retry.due_schedule import DueSchedule
 from kohort.retry.policy import retry_topics_among
@@ -58,7 +59,9 @@ class Port(OffsetPort, Protocol):
     def committed(
         self, group: str, wanted: Sequence[TopicPartition]
     ) -> dict[TopicPartition, int]: ...
-    def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None: ...
+    def commit(
+        self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = ""
+    ) -> None: ...
 
 
 class Planner:
@@ -372,7 +375,7 @@ class Planner:
         group = self._options.group
         assert group is not None, "progress has a group to go to"
         try:
-            self._port.commit(group, offsets)
+            self._port.commit(group, offsets, str(QueryNote(RUNS, self._now_ms())))
         except BrokerError as error:
             if self._published is None and not error.retriable:
                 raise self._group_refuses(error) from error

@@ -6,6 +6,8 @@ Rules:
 - Java 17 or later is needed. Without it the error says how to get it; with `kohort[spark-jre]`
   installed, the JRE of that package is used through a shim (Spark names a module it lacks).
 - `local` is the default profile; a `spark://` master changes nothing in the code.
+- A session that runs is used as it is. What spark-submit was called with wins over the arguments of
+  `session` and over its profiles.
 - Nothing is bound to anything but loopback with a local master.
 """
 
@@ -16,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import logging
 import os
 import re
 import shutil
@@ -30,6 +33,7 @@ from kohort.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+log = logging.getLogger("kohort.spark")
 MIN_JAVA: Final = 17
 LOG_VARIABLE: Final = "KOHORT_SPARK_LOG"
 """The JVM's log level (WARN, INFO, …). Errors reach the caller as exceptions in any case."""
@@ -45,7 +49,6 @@ COMMON: Final = {
 }
 LOCAL: Final = {
     "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
     "spark.driver.memory": "1g",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -67,6 +70,10 @@ PROFILES: Final[dict[str, dict[str, str]]] = {
     "cluster": COMMON,
 }
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+"""Set where spark-submit has launched the JVM before this program."""
+_REMOTE: Final = "SPARK_REMOTE"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _JAVA_HELP = (
     f"Spark needs Java {MIN_JAVA} or later. Get it with one of:\n"
@@ -95,9 +102,12 @@ def session(
 ) -> SparkSession:
     """The running session, or a new one.
 
+    Under spark-submit its `--master`, `--conf` and files of properties win over everything here.
+
     Args:
         app: the application's name.
-        master: `local[2]`, `local[*]`, `spark://host:7077`; default `$SPARK_MASTER`, `local[*]`.
+        master: `local[2]`, `local[*]`, `spark://host:7077`, or `sc://host:15002` for Spark
+            Connect; default `$SPARK_REMOTE`, `$SPARK_MASTER`, `local[*]`.
         profile: `local`, `test` or `cluster`; by the master when not given.
         config: settings that win over the profile's.
 
@@ -107,22 +117,27 @@ def session(
     running = spark_sql.SparkSession.getActiveSession()
     if running is not None:
         return running
-    master = master or os.environ.get("SPARK_MASTER") or "local[*]"
+    if (remote := _remote(master)) is not None:
+        return _connected(spark_sql, app, remote, config or {})
+    submitted = _submitted()
+    master = _master(master, submitted)
     chosen = profile or ("local" if master.startswith("local") else "cluster")
     if chosen not in PROFILES:
         raise ConfigError(f"profile {chosen!r}: one of {', '.join(PROFILES)}")
-    ensure_java()
+    settings = {**PROFILES[chosen], **(config or {})}
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    settings = {**PROFILES[chosen], **(config or {})}
     if master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        master = _with_retries(master)
-        _read_pyspark_unzipped()
-        logging = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
-        settings[_JAVA_OPTIONS] = f"{settings.get(_JAVA_OPTIONS, '')} {logging}".strip()
-    _let_workers_import()
-    builder: Any = spark_sql.SparkSession.builder.appName(app).master(master)
+        settings.setdefault(_SHUFFLE_PARTITIONS, str(_cores(master)))
+    if submitted:
+        settings = {key: value for key, value in settings.items() if key not in submitted}
+    else:
+        ensure_java()
+        settings["spark.master"] = master
+        if master.startswith("local"):
+            _prepare_local(settings)
+        _let_workers_import()
+    builder: Any = spark_sql.SparkSession.builder.appName(submitted.get("spark.app.name", app))
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
@@ -131,6 +146,93 @@ def session(
     register(spark)
     end_quietly(spark.sparkContext)
     return spark
+
+
+def is_connect(spark: Any) -> bool:
+    """True of a session of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def check_classic(what: str, spark: Any = None, master: str | None = None) -> None:
+    """Refuse Spark Connect before anything is begun.
+
+    Args:
+        what: who needs a driver of its own, for the message.
+        spark: the session that would be used, when there is one.
+        master: the master that would be used.
+
+    Raises:
+        ConfigError: the session is, or would be, one of Spark Connect.
+    """
+    if spark is None:
+        spark = _pyspark().SparkSession.getActiveSession()
+    if is_connect(spark) if spark is not None else _remote(master) is not None:
+        raise ConfigError(
+            f"{what} needs a driver of its own, and Spark Connect runs the driver on the server. "
+            "Nothing was started. Run it with spark-submit, or with a master (local[*], "
+            'spark://host:7077) and without SPARK_REMOTE. format("kohort") itself works on '
+            "Spark Connect"
+        )
+
+
+def _remote(master: str | None) -> str | None:
+    """The URL of a Spark Connect server, where one was asked for."""
+    if master is not None:
+        return master if master.startswith("sc://") else None
+    return os.environ.get(_REMOTE) or None
+
+
+def _connected(spark_sql: Any, app: str, remote: str, config: Mapping[str, str]) -> SparkSession:
+    """A session of Spark Connect. Raises ConfigError where its packages are missing."""
+    try:
+        importlib.import_module("pyspark.sql.connect.session")
+    except ImportError as error:
+        raise ConfigError(
+            f"{remote}: Spark Connect needs more packages ({error}); install them with: "
+            "pip install 'kohort[spark-connect]'"
+        ) from error
+    builder: Any = spark_sql.SparkSession.builder.appName(app).remote(remote)
+    for key, value in config.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def _submitted() -> dict[str, str]:
+    """What spark-submit was called with; empty when this program was not started by it."""
+    if _SUBMITTED not in os.environ:
+        return {}
+    pyspark: Any = importlib.import_module("pyspark")
+    pyspark.SparkContext._ensure_initialized()
+    return dict(pyspark.SparkConf().getAll())
+
+
+def _master(asked: str | None, submitted: Mapping[str, str]) -> str:
+    """The master in force."""
+    master = submitted.get("spark.master")
+    if master is None:
+        return asked or os.environ.get("SPARK_MASTER") or "local[*]"
+    if asked is not None and asked != master:
+        log.warning("master %s of spark-submit is used, not %s", master, asked)
+    return master
+
+
+def _cores(master: str) -> int:
+    """How many tasks a local master runs at once."""
+    match = re.match(r"local\[(\d+)", master)
+    if match:
+        return max(1, int(match[1]))
+    return (os.cpu_count() or 1) if master.startswith("local[*") else 1
+
+
+def _prepare_local(settings: dict[str, str]) -> None:
+    """What a JVM of this machine alone needs; it is not launched yet."""
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    settings["spark.master"] = _with_retries(settings["spark.master"])
+    _read_pyspark_unzipped()
+    logging_file = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
+    settings[_JAVA_OPTIONS] = f"{settings.get(_JAVA_OPTIONS, '')} {logging_file}".strip()
 
 
 def end_quietly(context: Any) -> None:

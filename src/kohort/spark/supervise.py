@@ -30,7 +30,7 @@ from kohort.retry.preparing import ensure_topics, plan_all
 from kohort.retry.store import Store
 from kohort.spark.checkpoint import CheckpointLock, begin_anew_for_other_topics
 from kohort.spark.progress import Progress, measure
-from kohort.spark.sessions import ensure_java, register, session
+from kohort.spark.sessions import check_classic, ensure_java, register, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,6 +87,7 @@ class Supervisor:
         """See `Pipeline.run`."""
         pipeline = self._pipeline
         topics = pipeline.topics
+        check_classic(f"pipeline {pipeline.name}", self._spark, self._master)
         if self._spark is None:
             ensure_java()  # before the store and the topics are touched
         store = pipeline.open_store()

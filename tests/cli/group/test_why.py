@@ -17,6 +17,7 @@ from kohort.client.cluster.metadata import Node
 from kohort.client.common.types import TopicPartition
 from kohort.observe.open_transactions import Open
 from kohort.observe.snapshot import Look, Seen
+from kohort.observe.spark_query import FAILED, RUNS, STOPPED, QueryNote
 from kohort.observe.verdicts import State, judge
 from kohort.testing import Cluster
 from tests.cli.conftest import Run
@@ -90,6 +91,24 @@ def test_nobody_has_it() -> None:
     both = replace(group(coming, late), assignment_epoch=3)
     assert "a (/h) is to get it when b (/h) has given it up" in why(AT_7, of=both)[1]
     assert "is to give it up, and has not yet" in why(AT_7, of=group(giving))[1]
+
+
+def test_a_spark_query_that_does_not_move() -> None:
+    """Issue 17: by what it committed beside its offsets; a query is no member of its group."""
+    nobody = replace(group(state="Empty"), protocol_type="")
+    for state, stands, text in (
+        (RUNS, State.WAITS, "its Spark query began a batch from here 1m ago and has not ended it"),
+        (STOPPED, State.STANDS, "its Spark query was stopped 1m ago"),
+        (FAILED, State.STANDS, "its Spark query failed 1m ago: no column x. Start it again"),
+    ):
+        note = QueryNote(state, 1_000, words="no column x" if state == FAILED else "")
+        was = replace(AT_7, metadata=str(QueryNote(RUNS, 500)))
+        before = Look(0, nobody, {TP: was})
+        after = Look(10, nobody, {TP: replace(AT_7, metadata=str(note))})
+        verdict = judge(before, after, [], [], now_ms=61_000)
+        (finding,) = verdict.findings
+        assert (finding.state, text in finding.why) == (stands, True), finding.why
+        assert verdict.concerns == [], "there is nobody to start but the query"
 
 
 def test_what_is_in_the_way_of_a_group() -> None:

@@ -93,6 +93,7 @@ def why(group: str, watch: str, rebalance_timeout: str, output: str, client: Cli
         weigh = partial(
             judge, before, now, _aged(admin, open_in(admin, held)), _recent(history),
             rebalancing_s=_rebalancing_s(history), rebalance_timeout_s=timeout_s,
+            now_ms=_now_ms(),
         )  # fmt: skip
         verdict = weigh()
         if spans := spans_that_stand(verdict):

@@ -23,8 +23,11 @@ from kohort.cli.common.output import as_table, output_option, show
 from kohort.cli.common.root import EXIT_CHECK_FAILED, EXIT_INTERRUPTED, CommandGroup
 from kohort.cli.common.user_files import interruptible, load_file
 from kohort.config import format_duration, parse_duration_ms
+from kohort.errors import ConfigError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from kohort.spark.pipeline import Pipeline
     from kohort.spark.progress import Progress
 
@@ -37,7 +40,13 @@ RUN_EXAMPLES = """\b
 Examples:
   kohort pipeline run examples/flights_pipeline.py
   kohort pipeline run loader.py --master spark://host:7077 --mode until_idle
+  kohort pipeline run loader.py --master spark://host:7077 --ship
   kohort pipeline run loader.py -b broker:9092 -X fetch.max.bytes=16MiB
+"""
+CHECK_EXAMPLES = """\b
+Examples:
+  kohort pipeline check loader.py --master spark://host:7077
+  kohort pipeline check loader.py --master spark://host:7077 --ship -o json
 """
 STATUS_EXAMPLES = """\b
 Examples:
@@ -49,6 +58,17 @@ Examples:
   kohort pipeline vacuum loader.py
   kohort pipeline vacuum loader.py --older-than 30d --execute
 """
+CHECK_COLUMNS = (
+    "host", "python", "kohort", "pyspark", "pyarrow", "pandas", "unreachable", "clock_offset_ms",
+    "clock_within_ms", "free_gib", "directory",
+)  # fmt: skip
+MASTER = click.option(
+    "--master", help="Spark's master: local[*], spark://host:7077, …  [default: Spark's]"
+)
+SHIP = click.option(
+    "--ship", is_flag=True,
+    help="Send kohort and its packages along, to executors that have Python alone.",
+)  # fmt: skip
 FILE = click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 
 
@@ -59,14 +79,15 @@ def pipeline() -> None:
 
 @pipeline.command(epilog=RUN_EXAMPLES)
 @FILE
-@click.option("--master", help="Spark's master: local[*], spark://host:7077, …  [default: Spark's]")
+@MASTER
+@SHIP
 @click.option(
     "--mode", type=click.Choice(["continuous", "until_idle", "available_now"]),
     default="continuous", show_default=True, help="When to stop by itself.",
 )  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="No progress lines.")
 @client_options
-def run(file: Path, master: str | None, mode: str, quiet: bool, client: Client) -> int:
+def run(file: Path, master: str | None, ship: bool, mode: str, quiet: bool, client: Client) -> int:
     """Run the pipeline in FILE, on this machine or on a Spark cluster.
 
     `until_idle` ends when everything that is there is loaded or failed; `available_now` when what
@@ -77,7 +98,8 @@ def run(file: Path, master: str | None, mode: str, quiet: bool, client: Client) 
     show_progress = None if quiet else Lines(lambda text: click.echo(text, err=True)).show
     with interruptible():
         try:
-            last = found.run(mode, master=master, on_progress=show_progress)
+            spark = _session(found, master, ship) if ship else None
+            last = found.run(mode, spark=spark, master=master, on_progress=show_progress)
         except KeyboardInterrupt:
             click.echo(
                 f"stopped: pipeline {found.name} goes on where it stood with the same command",
@@ -86,6 +108,43 @@ def run(file: Path, master: str | None, mode: str, quiet: bool, client: Client) 
             return EXIT_INTERRUPTED
     click.echo(line_of(last))
     return 0
+
+
+@pipeline.command(epilog=CHECK_EXAMPLES)
+@FILE
+@MASTER
+@SHIP
+@output_option
+@client_options
+def check(file: Path, master: str | None, ship: bool, output: str, client: Client) -> int:
+    """Ask every executor whether it can run the pipeline in FILE; nothing is read or written.
+
+    Python, package versions, reach of brokers and store, clock, free disk. Exit code 3 when
+    something is in the way.
+    """
+    from kohort.spark.checking import check_executors, driver_report, problems
+    from kohort.spark.sessions import check_classic
+
+    found = load(file, client)
+    reach(found)
+    check_classic(f"pipeline check of {found.name}", master=master)
+    spark = _session(found, master, ship)
+    try:
+        reports = check_executors(found, spark)
+        local = str(spark.sparkContext.master).startswith("local")
+    finally:
+        spark.stop()
+    amiss = problems(reports, driver_report(), found.skew_ms, local=local, store=found.store)
+    rows = [report.as_row() for report in reports]
+    if output == "json":
+        click.echo(json.dumps({"schema": 1, "problems": amiss, "rows": rows}, indent=2))
+    else:
+        show(rows, CHECK_COLUMNS, output)
+        for line in amiss:
+            click.echo(line, err=True)
+        if not amiss:
+            click.echo(f"{len(rows)} executor{'s' * (len(rows) != 1)} can run it", err=True)
+    return EXIT_CHECK_FAILED if amiss else 0
 
 
 @pipeline.command(epilog=STATUS_EXAMPLES)
@@ -167,6 +226,22 @@ def load(file: Path, client: Client) -> Pipeline:
         found.bootstrap_servers = str(servers)
     found.client.update({key: str(value) for key, value in given.items()})
     return found
+
+
+def _session(found: Pipeline, master: str | None, ship: bool) -> SparkSession:
+    """A session for the pipeline; with `ship`, its executors use the driver's packages."""
+    from kohort.spark.sessions import session
+    from kohort.spark.shipping import pack, settings_of
+
+    config: dict[str, str] = {}
+    if ship:
+        if master is None or master.startswith("local"):
+            raise ConfigError(
+                "--ship is for clusters: with a local master executors have the driver's packages. "
+                "Give --master spark://HOST:PORT, yarn or k8s://..., or leave --ship out"
+            )
+        config = settings_of(pack())
+    return session(f"kohort {found.name}", master=master, config=config)
 
 
 def reach(found: Pipeline) -> None:

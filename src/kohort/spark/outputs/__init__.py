@@ -15,8 +15,26 @@ id inside it as the fence.
 
 from __future__ import annotations
 
-from kohort.spark.outputs.batches import BatchFunction, to_outputs, to_table, to_topic
+from kohort.spark.outputs.batches import (
+    BatchFunction,
+    to_delta,
+    to_files,
+    to_iceberg,
+    to_outputs,
+    to_table,
+    to_topic,
+)
 from kohort.spark.outputs.tables import Rejected
 from kohort.spark.outputs.topics import OutputRecord
 
-__all__ = ["BatchFunction", "OutputRecord", "Rejected", "to_outputs", "to_table", "to_topic"]
+__all__ = [
+    "BatchFunction",
+    "OutputRecord",
+    "Rejected",
+    "to_delta",
+    "to_files",
+    "to_iceberg",
+    "to_outputs",
+    "to_table",
+    "to_topic",
+]

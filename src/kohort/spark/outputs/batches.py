@@ -1,4 +1,4 @@
-"""`to_table`, `to_topic`, `to_outputs`: functions for `foreachBatch`, exactly once.
+"""`to_table`, `to_topic`, `to_files` and their like: functions for `foreachBatch`, exactly once.
 
 Rules:
 - A function is made of plain values and refused before anything is connected. What it holds while a
@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +20,10 @@ from kohort.client.common.config import AdminConfig, known_to
 from kohort.config import parse_duration_ms
 from kohort.errors import ConfigError, UsageError
 from kohort.retry.store import open_store
+from kohort.spark.outputs.commits import CommitPart
 from kohort.spark.outputs.fence import GROUP_PREFIX, Batch, FencePolicy
+from kohort.spark.outputs.files import FileOutput
+from kohort.spark.outputs.lakehouse import DeltaOutput, IcebergOutput
 from kohort.spark.outputs.parts import Select, TablePart, TopicPart
 from kohort.spark.outputs.protocol import Committer, Outcome, Step, ignore
 from kohort.spark.outputs.tables import APPEND, FAIL, UPSERT, OnViolation, TableOutput
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 
     from kohort.spark.outputs.database import BatchStore
     from kohort.spark.outputs.kafka import TopicTransaction
+    from kohort.spark.outputs.work import BatchWork
 
 DEFAULT_TRANSACTION_TIMEOUT: Final = "5m"
 QUERY_ID: Final = "sql.streaming.queryId"
@@ -154,6 +158,91 @@ def to_topic(
     return BatchFunction((), (part,), query, first_batch)
 
 
+def to_files(
+    path: str,
+    *,
+    format: str = "parquet",
+    partition_by: str | Iterable[str] = (),
+    options: Mapping[str, str] | None = None,
+    select: Select | None = None,
+    query: str | None = None,
+    first_batch: int = 0,
+) -> BatchFunction:
+    """Write each micro-batch as files, exactly once; a function for `foreachBatch`.
+
+    A batch is the directory `kohort_batch=N` below `path`. It appears when its manifest does, so
+    that readers of `path` see whole batches, each once; on an object store, where moving a
+    directory takes a while, the manifests in `_kohort/manifests` name the files that count.
+
+    Args:
+        path: a directory of this query alone, by any URL that Spark can write to.
+        format: parquet, orc, json, csv, avro or text.
+        partition_by: columns that become directories.
+        options: of Spark's writer, such as `{"compression": "zstd"}`.
+        select, query, first_batch: as `to_table`.
+
+    Returns the function. Raises ConfigError; the function raises DataLossError as `to_table`'s.
+    """
+    columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+    output = FileOutput(path, format, columns, dict(options or {}))
+    return BatchFunction((), (), query, first_batch, (CommitPart(output, select),))
+
+
+def to_delta(
+    path: str,
+    *,
+    mode: str = "append",
+    partition_by: str | Iterable[str] = (),
+    options: Mapping[str, str] | None = None,
+    select: Select | None = None,
+    query: str | None = None,
+    first_batch: int = 0,
+) -> BatchFunction:
+    """Write each micro-batch to a Delta table, exactly once; a function for `foreachBatch`.
+
+    A batch is one commit with `txnAppId` and `txnVersion`. The session needs Delta Lake's jars,
+    its extension and its catalog.
+
+    Args:
+        path: the table's directory.
+        mode: `append`, or `replace`: the batch becomes the whole table (output mode complete).
+        partition_by, options: of Spark's writer.
+        select, query, first_batch: as `to_table`.
+
+    Returns the function. Raises ConfigError; the function raises DataLossError as `to_table`'s.
+    """
+    columns = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
+    output = DeltaOutput(path, mode, columns, dict(options or {}))
+    return BatchFunction((), (), query, first_batch, (CommitPart(output, select),))
+
+
+def to_iceberg(
+    table: str,
+    *,
+    mode: str = "append",
+    options: Mapping[str, str] | None = None,
+    select: Select | None = None,
+    query: str | None = None,
+    first_batch: int = 0,
+) -> BatchFunction:
+    """Write each micro-batch to an Iceberg table, exactly once; a function for `foreachBatch`.
+
+    A batch is one snapshot, whose properties name query, checkpoint and batch. The session needs
+    Iceberg's jar and a catalog; the table must exist. Not tried with a real table yet: Iceberg
+    1.12.0 runs on Spark 4.1, and Kohort on 4.2 and later.
+
+    Args:
+        table: `CATALOG.DATABASE.TABLE`.
+        mode: `append`, or `replace`: the batch becomes the whole table (output mode complete).
+        options: of Iceberg's writer.
+        select, query, first_batch: as `to_table`.
+
+    Returns the function. Raises ConfigError; the function raises DataLossError as `to_table`'s.
+    """
+    output = IcebergOutput(table, mode, dict(options or {}))
+    return BatchFunction((), (), query, first_batch, (CommitPart(output, select),))
+
+
 def to_outputs(
     *functions: BatchFunction, query: str | None = None, first_batch: int = 0
 ) -> BatchFunction:
@@ -161,17 +250,21 @@ def to_outputs(
 
     The frame is computed once. With tables and topics the database decides: its transaction holds
     the fence and names the Kafka transaction, which is ended after it, also after a crash. Until
-    then what was sent stands in `kohort_outbox`, to be sent anew if Kafka has given it up.
+    then what was sent stands in `kohort_outbox`, to be sent anew if Kafka has given it up. Files
+    and lakehouse tables are committed after them, in the order of the arguments.
 
     Args:
-        functions: what `to_table` and `to_topic` have made. Tables share one store, topics one
-            cluster; two outputs into one table are refused.
+        functions: what `to_table`, `to_topic`, `to_files`, `to_delta` and `to_iceberg` have made.
+            Tables share one store, topics one cluster; two outputs into one table are refused.
         query, first_batch: as `to_table`.
     """
     tables = tuple(part for function in functions for part in function.tables)
     topics = tuple(part for function in functions for part in function.topics)
-    if not tables and not topics:
+    commits = tuple(part for function in functions for part in function.commits)
+    if not tables and not topics and not commits:
         raise ConfigError("to_outputs() needs at least one of to_table(...) and to_topic(...)")
+    if len({part.output.name for part in commits}) != len(commits):
+        raise ConfigError("two outputs into one place; make one frame of them (union) first")
     if len({t.output.store_url for t in tables}) > 1:
         raise ConfigError("the tables of one query share one store: a batch is one transaction")
     if len({t.output.table for t in tables}) != len(tables):
@@ -181,7 +274,7 @@ def to_outputs(
     names = {query, *(f.query for f in functions)} - {None}
     if len(names) > 1:
         raise ConfigError(f"the outputs of one query have one name, not {sorted(map(str, names))}")
-    return BatchFunction(tables, topics, next(iter(names), None), first_batch)
+    return BatchFunction(tables, topics, next(iter(names), None), first_batch, commits)
 
 
 def _letters(
@@ -198,12 +291,13 @@ def _letters(
 
 @dataclass
 class BatchFunction:
-    """A function for `foreachBatch`; made by `to_table`, `to_topic` and `to_outputs`."""
+    """A function for `foreachBatch`; made by `to_table`, `to_topic` and their like."""
 
     tables: Sequence[TablePart]
     topics: Sequence[TopicPart]
     query: str | None
     first_batch: int = 0
+    commits: Sequence[CommitPart] = ()
     reached: Callable[[Step], None] = field(default=ignore, repr=False)
     """Told each step of a commit, for tests that end the driver there."""
     _runs: list[_Run] = field(default_factory=list[_Run], init=False, repr=False)
@@ -222,9 +316,11 @@ class BatchFunction:
             self._runs.append(self._begin(frame, query, query_id))
         run = self._runs[0]
         work = BatchWork(frame, run.database, self.tables, run.transaction, self.topics, query)
+        if len(self.commits) + bool(self.tables or self.topics) > 1:
+            work.keep()
         try:
-            outcome = run.committer.run(Batch(query, batch_id, query_id), work)
-            if outcome is Outcome.SKIPPED:  # Spark wants every batch's state to be written
+            outcomes = self._commit(run, Batch(query, batch_id, query_id), work)
+            if Outcome.COMMITTED not in outcomes:  # Spark wants every batch's state to be written
                 frame.write.format("noop").mode("overwrite").save()
             elif run.database is not None:
                 run.database.sweep()
@@ -235,6 +331,13 @@ class BatchFunction:
             work.close()
             if run.database is not None:
                 run.database.batch_done()
+
+    def _commit(self, run: _Run, batch: Batch, work: BatchWork) -> list[Outcome]:
+        """Commit to every output, in their order."""
+        outcomes: list[Outcome] = []
+        if self.tables or self.topics:
+            outcomes.append(run.committer.run(batch, work))
+        return outcomes + [part.run(work.frame, batch, self.first_batch) for part in self.commits]
 
     def close(self) -> None:
         """Close the connections, after a query has ended; another batch makes new ones."""
@@ -258,7 +361,7 @@ class BatchFunction:
 
         context = frame.sparkSession.sparkContext
         if not self.tables:
-            check_context(context, sqlite=False, topics=True)
+            check_context(context, sqlite=False, topics=bool(self.topics))
             return None
         frames = [(t.output, (t.select(frame) if t.select else frame).columns) for t in self.tables]
         database = open_batches(self.tables[0].output.store_url, query, frames)

@@ -67,14 +67,18 @@ class BatchWork:
         merges = self.database.merges if self.database is not None else []
         jobs = len(merges) + any(not topic.letters for topic in self.topics)
         if jobs > 1 and not self._kept:
-            self.frame.persist()
-            self._kept = True
+            self.keep()
         result = Written()
         for merge, table in zip(merges, self.tables, strict=True):
             self._stage(merge, table.select, result)
         if identity is not None and self.transaction is not None:
             self._write(identity, self.transaction, result)
         return result
+
+    def keep(self) -> None:
+        """Compute the frame once, for all that read it."""
+        self.frame.persist()
+        self._kept = True
 
     def close(self) -> None:
         """Let go of the frame that was kept."""
