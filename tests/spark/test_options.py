@@ -88,6 +88,7 @@ def test_values_do_not_show_in_repr() -> None:
 def test_sink() -> None:
     found = parse_sink({"kafka.bootstrap.servers": "b:1", "topic": "t"})
     assert found.topic == "t"
+    assert parse_sink({"kafka.bootstrap.servers": "b:1", "topic": " t "}).topic == "t"
     with pytest.raises(ConfigError, match="option of the source"):
         parse_sink({"kafka.bootstrap.servers": "b:1", "subscribe": "t"})
     both = {"kafka.bootstrap.servers": "b:1", "kafka.fetch.min.bytes": "9", "topic": "t"}

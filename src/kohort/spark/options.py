@@ -203,7 +203,8 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
     for name in found:
         if name not in ("topic", "includeHeaders"):
             raise ConfigError(f"{name} is an option of the source, not of the sink")
-    return SinkOptions(client, found.get("topic"), _bool(found, "includeHeaders", True))
+    topic = found.get("topic", "").strip() or None
+    return SinkOptions(client, topic, _bool(found, "includeHeaders", True))
 
 
 def _only_where_they_apply(found: dict[str, str], *, streaming: bool) -> None:
