@@ -1,16 +1,14 @@
 """Spark's own Kafka connector, in the JVM, reads and writes through the embedded broker (issue 5),
 and `format("kohort")` reads the same rows from the same topics.
 
-The connector is the newest that Maven Central gave out, behind pyspark's own version
-(`tools/java/spark/pom.xml` says which, and why). Its jars must be on the class path when the JVM is
-launched, so these tests are skipped, and say so, where something else has launched one before.
+The connector is the newest on Maven Central, behind pyspark's own version
+(`tools/java/spark/pom.xml` says which, and why).
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,19 +18,12 @@ import pytest
 
 from kohort import Admin, Producer, TopicPartition
 from tests.clusters import Embedded as Cluster
-from tests.interop.java import JARS
-from tests.java import skip_without
 from tests.patience import PATIENCE_S
 
-CONNECTOR = JARS / "spark"
 COLUMNS = ("topic", "partition", "offset", "key", "value", "timestamp", "timestampType", "headers")
 RECEIVED_MS = 60_000
 
 pytestmark = [
-    pytest.mark.skipif(
-        not (CONNECTOR / "pom.xml").exists() or shutil.which("java") is None,
-        reason="Spark's Kafka connector is not in build/java/spark; `make interop` fetches it",
-    ),
     pytest.mark.java,
     pytest.mark.spark,
     pytest.mark.slow,
@@ -42,22 +33,9 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
+def spark(connectors: Any) -> Any:
     """A session whose JVM was launched with the connector."""
-    skip_without()
-    from pyspark import SparkContext
-
-    from kohort.spark import session
-
-    if SparkContext._gateway is not None:
-        pytest.skip("a JVM without the connector runs already; run tests/interop by itself")
-    jars = ":".join(str(jar) for jar in sorted(CONNECTOR.glob("*.jar")))
-    made = session(
-        "kohort interop", master="local[2]", profile="test",
-        config={"spark.driver.extraClassPath": jars},
-    )  # fmt: skip
-    yield made
-    made.stop()
+    return connectors
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,1 @@
+"""Spark's own Kafka connector and `format("kohort")` through the same scenarios."""
