@@ -12,7 +12,10 @@ from kohort.testing import Cluster, History, VirtualClock
 from tests.patience import PATIENCE_S
 
 NAMES = {
+    "AppHarness",
+    "Attempt",
     "Cluster",
+    "Copy",
     "History",
     "Kind",
     "LoggedRequest",
@@ -20,6 +23,7 @@ NAMES = {
     "SetFault",
     "Violation",
     "VirtualClock",
+    "crash_everywhere",
 }
 FAULTS = {
     "answer",

@@ -35,7 +35,7 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -122,6 +122,19 @@ _SUMMARY: Final = (
     ("succeeded", "succeeded"), ("to_retry", "scheduled for retry"),
     ("to_dead_letter", "dead-lettered"),
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AppParts:
+    """What an app is made of, for a harness that runs its handlers without a cluster."""
+
+    specs: Mapping[str, HandlerSpec]
+    routes: Mapping[str, Route]
+    limits: Limits
+    exactly: Exactly
+    crash_guard: bool
+    setups: Sequence[Callable[[SetupStore], None]]
+    on_failure: Sequence[Callable[[FailedAttempt], object]]
 
 
 class App:
@@ -387,8 +400,7 @@ class App:
         for a source topic that does not come within `topic_wait`, StuckError, and what a worker
         itself was ended by.
         """
-        if not self._specs:
-            raise UsageError("the app has no handler; register one with @app.handler(TOPIC)")
+        self._require_handler()
         if self._runner is not None:
             raise UsageError("the app is running already; start another process for more")
         if completion.driver is not None and completion.driver.drives():
@@ -548,6 +560,21 @@ class App:
         """What has happened since `run` was called last, by name; also after it. Any thread."""
         runner = self._runner
         return dict(self._counted if runner is None else runner.engine.counts)
+
+    def parts(self) -> AppParts:
+        """What this app is made of, for `kohort.testing.AppHarness`.
+
+        Raises UsageError for an app without a handler.
+        """
+        self._require_handler()
+        return AppParts(
+            self._specs, self._routes, self._limits, self.exactly, self._crash_guard,
+            self._setups, self._on_failure,
+        )  # fmt: skip
+
+    def _require_handler(self) -> None:
+        if not self._specs:
+            raise UsageError("the app has no handler; register one with @app.handler(TOPIC)")
 
     # -- inside ----------------------------------------------------------------------------------
 

@@ -1,5 +1,5 @@
-"""For your tests: an embedded broker, faults, a log of its requests, virtual time, and a checker
-of what groups did.
+"""For your tests: an embedded broker, faults, a log of its requests, virtual time, a harness for
+the handlers of an App, and a checker of what groups did.
 
 Rules:
 - A name is imported when it is first used: the pytest plugin is loaded with every test run.
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kohort.broker.faults.request_log import LoggedRequest
+    from kohort.testing.app_harness import AppHarness, Attempt, Copy, crash_everywhere
     from kohort.testing.clock import VirtualClock
     from kohort.testing.cluster import Cluster
     from kohort.testing.faults import SetFault
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
     from kohort.testing.history_check import Kind, Violation
 
 __all__ = [
+    "AppHarness",
+    "Attempt",
     "Cluster",
+    "Copy",
     "History",
     "Kind",
     "LoggedRequest",
@@ -27,9 +31,14 @@ __all__ = [
     "SetFault",
     "Violation",
     "VirtualClock",
+    "crash_everywhere",
 ]
 
 _HOMES = {
+    "AppHarness": "kohort.testing.app_harness",
+    "Attempt": "kohort.testing.app_harness",
+    "Copy": "kohort.testing.app_harness",
+    "crash_everywhere": "kohort.testing.app_harness",
     "Cluster": "kohort.testing.cluster",
     "History": "kohort.testing.history",
     "Kind": "kohort.testing.history_check",

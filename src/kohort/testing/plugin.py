@@ -1,4 +1,4 @@
-"""The pytest plugin: `kafka_cluster`, `kafka_topic`, `kafka_faults`, `kafka_clock`.
+"""The pytest plugin: `kafka_cluster`, `kafka_topic`, `kafka_faults`, `kafka_clock`, `kafka_app`.
 
     def test_billing(kafka_cluster, kafka_topic, kafka_faults):
         kafka_faults.fail("OffsetCommit", "NOT_COORDINATOR")
@@ -19,12 +19,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from kohort.processing.app import App
+    from kohort.testing.app_harness import AppHarness
     from kohort.testing.clock import VirtualClock
     from kohort.testing.cluster import Cluster
     from kohort.testing.faults import ClusterFaults
@@ -98,6 +100,20 @@ def kafka_clock() -> Iterator[VirtualClock]:
 
     with VirtualClock() as clock:
         yield clock
+
+
+@pytest.fixture
+def kafka_app() -> Iterator[Callable[..., AppHarness]]:
+    """Makes harnesses, `kafka_app(app, partitions=1)`: an App's handlers without a broker. They are
+    closed after the test."""
+    from kohort.testing import AppHarness
+
+    with contextlib.ExitStack() as made:
+
+        def make(app: App, **settings: Any) -> AppHarness:
+            return made.enter_context(AppHarness(app, **settings))
+
+        yield make
 
 
 @pytest.hookimpl(wrapper=True)

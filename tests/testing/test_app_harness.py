@@ -1,0 +1,273 @@
+"""`AppHarness`: handlers without a broker, in time that a test moves (issue 19, item 5)."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sqlite3
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kohort import App, Permanent, RetryAfter
+from kohort.errors import UsageError
+from kohort.testing import AppHarness, crash_everywhere
+
+MINUTE = 60_000
+FIGURE = Path(__file__).parents[2] / "docs" / "figures" / "journey.svg"
+RETRIES = "5m 5m 30m 30m 30m 1h"
+
+
+def failing(**settings: object) -> App:
+    """An app whose handler fails always."""
+    app = App("billing", retries=RETRIES, **settings)  # type: ignore[arg-type]
+
+    @app.handler("orders")
+    def bill(record: object) -> None:
+        raise TimeoutError("the bank does not answer")
+
+    return app
+
+
+def test_six_retries_when_due_then_the_dead_letter_topic(
+    kafka_app: Callable[..., AppHarness],
+) -> None:
+    """Spec 5.3: never early, none left out, and the offset is committed at once."""
+    harness = kafka_app(failing())
+    record = harness.send("orders", b"42", b"k", headers=[("trace", b"1")])
+    harness.run()
+    assert harness.committed("orders") == {0: 1}
+    (waiting,) = harness.retries()
+    assert (waiting.retry.number, waiting.due_ms - harness.now_ms) == (1, 5 * MINUTE)
+    harness.advance("4m59s")
+    assert len(harness.attempts) == 1
+    harness.advance("1s")
+    assert len(harness.attempts) == 2
+    harness.advance("5m 30m 30m 30m 1h")
+    minutes = [(a.at_ms - harness.started_ms) // MINUTE for a in harness.attempts_of(record)]
+    assert minutes == [0, 5, 10, 40, 70, 100, 160]
+    assert harness.retries() == []
+    (letter,) = harness.dead_letters()
+    assert (letter.record.value, letter.record.key) == (b"42", b"k")
+    assert ("trace", b"1") in letter.record.headers
+    assert letter.retry.error_message == "the bank does not answer"
+
+
+def test_the_journey_is_told_and_drawn(kafka_app: Callable[..., AppHarness]) -> None:
+    harness = kafka_app(failing())
+    record = harness.send("orders", b"42")
+    harness.run_to_end()
+    dead = harness.dead_letters()[0].record.topic
+    lines = harness.journey(record).splitlines()
+    assert len(lines) == 7
+    assert lines[0].split()[:4] == ["0s", "attempt", "0", "orders"]
+    assert lines[6].split()[0] == "160m"
+    assert lines[6].endswith(f"-> {dead}")
+    picture = ElementTree.fromstring(harness.journey_svg(record))
+    name = "{http://www.w3.org/2000/svg}"
+    assert len(picture.findall(f".//{name}circle")) == 7
+    words = {text.text for text in picture.iter(f"{name}text")}
+    assert {"orders", "orders.billing.retry.5m", dead, "160m"} <= words
+
+
+def test_the_picture_of_the_page_is_what_the_harness_draws(
+    kafka_app: Callable[..., AppHarness],
+) -> None:
+    """KOHORT_WRITE_DOCS writes docs/figures/journey.svg anew."""
+    harness = kafka_app(failing())
+    record = harness.send("orders", b"42")
+    harness.run_to_end()
+    drawn = harness.journey_svg(record)
+    if os.environ.get("KOHORT_WRITE_DOCS"):
+        FIGURE.parent.mkdir(exist_ok=True)
+        FIGURE.write_text(drawn)
+    assert FIGURE.read_text() == drawn
+
+
+def test_what_handlers_send_and_what_they_refuse(kafka_app: Callable[..., AppHarness]) -> None:
+    app, told = App("billing", retries="1m"), list[str]()
+
+    @app.handler("orders", decode="json")
+    def bill(record):
+        if record.data < 0:
+            raise Permanent("negative")
+        if record.data == 7 and not record.attempt:
+            record.send("bills", b"never")
+            raise RetryAfter("10m", "busy")
+        record.send("bills", b"%d" % record.data, record.key)
+
+    app.on_failure(lambda failed: told.append(failed.reason))
+    harness = kafka_app(app, partitions=3)
+    for value in (b"1", b"7", b"-1", b"{no json", b"2"):
+        harness.send("orders", value, value)
+    harness.run()
+    assert sorted(r.value for r in harness.records("bills")) == [b"1", b"2"]
+    assert {letter.retry.reason for letter in harness.dead_letters()} == {"negative", "undecodable"}
+    harness.advance("9m")
+    assert len(harness.records("bills")) == 2
+    harness.run_to_end()
+    assert sorted(r.value for r in harness.records("bills")) == [b"1", b"2", b"7"]
+    assert Counter(told) == {"busy": 1, "negative": 1, "undecodable": 1}
+    assert sum(harness.committed("orders").values()) == 5
+
+
+Done = list[tuple[bytes, int]]
+
+
+def in_batches(app: App, done: Done) -> None:
+    @app.handler("orders", batch=True, max_batch=10)
+    def whole(batch):
+        for index, record in enumerate(batch):
+            if record.value == b"0" and record.attempt < 2:
+                batch.retry(index, "later")
+            else:
+                done.append((record.value, record.attempt))
+
+
+def in_tasks(app: App, done: Done) -> None:
+    @app.handler("orders")
+    async def one(record):
+        if record.value == b"0" and record.attempt < 2:
+            raise ConnectionError("later")
+        done.append((record.value, record.attempt))
+
+
+def holding(app: App, done: Done) -> None:
+    @app.handler("orders", on_failure="hold_key")
+    def held(record):
+        if record.value == b"0" and record.attempt < 2:
+            raise ConnectionError("later")
+        done.append((record.value, record.attempt))
+
+
+@pytest.mark.parametrize("register", [in_batches, in_tasks, holding])
+def test_other_kinds_of_handlers(
+    kafka_app: Callable[..., AppHarness], register: Callable[[App, Done], None]
+) -> None:
+    """A batch handler, a coroutine, and one whose failures hold their key."""
+    app, done = App("billing", retries="1m 1m"), Done()
+    register(app, done)
+    harness = kafka_app(app)
+    for n in range(5):
+        harness.send("orders", b"%d" % n, b"k")
+    harness.run_to_end()
+    assert sorted(value for value, _ in done) == [b"0", b"1", b"2", b"3", b"4"]
+    assert (b"0", 2) in done
+    if register is holding:
+        assert [value for value, _ in done] == [b"0", b"1", b"2", b"3", b"4"]
+    assert harness.now_ms - harness.started_ms >= 2 * MINUTE
+
+
+numbers = itertools.count()
+
+
+def counting(promise: str | None) -> App:
+    """Sends each record on; every third fails once, one always."""
+    app = App("billing", retries="1m", exactly_once=promise)
+
+    @app.handler("orders")
+    def bill(record):
+        if record.value == b"bad" or (int(record.value) % 3 == 0 and not record.attempt):
+            raise TimeoutError("later")
+        record.send("bills", record.value)
+
+    return app
+
+
+def loading(url: str) -> App:
+    """The same into a table."""
+    app = App("billing", retries="1m", exactly_once=url)
+
+    @app.setup
+    def table(store):
+        store.run("CREATE TABLE IF NOT EXISTS bills (value TEXT, p INTEGER, o INTEGER)")
+
+    @app.handler("orders", table="bills", origin=("p", "o"))
+    def bill(record):
+        if record.value == b"bad" or (int(record.value) % 3 == 0 and not record.attempt):
+            raise TimeoutError("later")
+        return {"value": record.value.decode()}
+
+    return app
+
+
+def scenario(harness: AppHarness) -> None:
+    for value in (b"0", b"1", b"bad", b"2", b"3"):
+        harness.send("orders", value)
+    harness.run_to_end()
+
+
+@pytest.mark.parametrize("promise", [None, "kafka"])
+def test_a_crash_at_every_step_loses_nothing(promise: str | None) -> None:
+    """Spec 5.4; with exactly_once nothing is sent twice either."""
+    runs, twice = 0, 0
+    for harness in crash_everywhere(lambda: AppHarness(counting(promise)), scenario):
+        runs += 1
+        assert harness.crashes == (runs > 1)
+        bills = Counter(r.value for r in harness.records("bills"))
+        assert set(bills) == {b"0", b"1", b"2", b"3"}
+        dead = Counter(letter.record.value for letter in harness.dead_letters())
+        assert set(dead) == {b"bad"}
+        twice += max(bills.values()) > 1 or dead[b"bad"] > 1
+        assert harness.retries() == []
+        assert harness.committed("orders") == {0: 5}
+        if promise:
+            assert max(bills.values()) == dead[b"bad"] == 1
+    assert runs > 20
+    assert bool(twice) == (promise is None), "at least once repeats something at some step"
+
+
+def test_a_crash_at_every_step_with_a_store(tmp_path: Path) -> None:
+    """Spec 6.3: each record is loaded exactly once or failed exactly once."""
+    paths: list[Path] = []
+
+    def make() -> AppHarness:
+        paths.append(tmp_path / f"{next(numbers)}.db")
+        return AppHarness(loading(f"sqlite:///{paths[-1]}"))
+
+    for harness in crash_everywhere(make, scenario):
+        with sqlite3.connect(paths[-1]) as database:
+            rows = database.execute("SELECT value, o FROM bills ORDER BY o").fetchall()
+            failed = database.execute(
+                "SELECT retry_id FROM kohort_ledger WHERE status = 'failed'"
+            ).fetchall()
+        assert rows == [("0", 0), ("1", 1), ("2", 3), ("3", 4)]
+        assert failed == [("orders/0/2",)]
+        assert harness.retries() == []
+    assert len(paths) > 20
+
+
+def test_a_crash_forgets_what_was_in_memory(kafka_app: Callable[..., AppHarness]) -> None:
+    app, done = App("billing", retries="none"), list[bytes]()
+    app.handler("orders")(lambda record: done.append(record.value))
+    harness = kafka_app(app, crash_at=2)
+    harness.send("orders", b"a")
+    harness.run()
+    assert harness.crashes == 1
+    assert harness.steps[2] == "before orders/0/0 is handled"
+    assert done == [b"a"]
+    harness.crash()
+    harness.send("orders", b"b")
+    harness.run()
+    assert done == [b"a", b"b"]
+
+
+def test_an_app_without_a_handler_is_refused() -> None:
+    with pytest.raises(UsageError, match="no handler"):
+        AppHarness(App("billing"))
+
+
+def test_what_ends_a_program_ends_the_test(kafka_app: Callable[..., AppHarness]) -> None:
+    app = App("billing")
+
+    @app.handler("orders")
+    def bill(record):
+        raise SystemExit(3)
+
+    harness = kafka_app(app)
+    harness.send("orders", b"1")
+    with pytest.raises(SystemExit):
+        harness.run()
