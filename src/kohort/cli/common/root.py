@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "broker": (
         "kohort.cli.broker.commands",
         "broker",
-        "Run the embedded broker, and let its nodes fail.",
+        "Run the embedded broker, let its nodes fail, and repair its data directory.",
     ),
     "faults": ("kohort.cli.faults.commands", "faults", "Decide what goes wrong in a broker."),
     "topic": (
