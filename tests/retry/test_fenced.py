@@ -18,6 +18,7 @@ from kohort.retry.fenced import RawRecord
 from kohort.retry.handling import Record
 from kohort.retry.headers import parse
 from kohort.retry.ledger import Place, backs_failed
+from kohort.retry.unreadable import Unreadable
 from tests.retry.world import Killed, World, row
 
 numbers = itertools.count()
@@ -111,6 +112,52 @@ def test_kills_while_records_wait_on(tmp_path: Path, kills: list[str], chunk: in
     world.check()
     assert world.loaded() == ["in/0/0", "in/0/1", "in/0/2"]
     world.close()
+
+
+def damaged(world: World, *offsets: int, topic: str = "in") -> None:
+    """Make these records of partition 0 a batch that nobody can read."""
+    log = world.logs[topic, 0]
+    first = offsets[0]
+    batch = Unreadable(topic, 0, first, offsets[-1] + 1, "its CRC does not match", b"raw bytes")
+    log[first] = log[first]._replace(unreadable=batch)
+    for offset in offsets[1:]:
+        log[offset] = log[first]
+
+
+@pytest.mark.parametrize("place", [None, *KILLS])
+def test_a_pipeline_gets_past_a_batch_that_nobody_can_read(world: World, place: str | None) -> None:
+    """Spec 5.6: its bytes go to the dead-letter topic once in the ledger, the rest is loaded."""
+    world.produce(0, b"ok", b"ok", b"ok", b"1", b"ok")
+    damaged(world, 1, 2)
+    world.kills.at = [place] if place else []
+    world.run_all(chunk=2)
+    assert world.loaded() == ["in/0/0", "in/0/3", "in/0/4"]
+    assert world.failed() == ["in/0/1"]
+    assert world.ask("SELECT reason, disposition FROM kohort_ledger WHERE status='failed'") == [
+        ("unreadable_batch", "unreadable")
+    ]
+    assert world.ask("SELECT sum(failed), sum(read) FROM kohort_counts WHERE topic = 'in'") == [
+        (1, 4)
+    ]
+    copies = world.logs[world.topics.dead_letter, 0] + world.logs[world.topics.dead_letter, 1]
+    assert {copy.value for copy in copies} == {b"raw bytes"}
+    headers = parse(copies[0].headers)
+    assert headers is not None
+    assert (headers.origin.offset, headers.origin_next_offset) == (1, 3)
+
+
+def test_a_damaged_batch_of_a_retry_topic_fails_the_records_in_it(world: World) -> None:
+    """Spec 6.3: the ledger knows whose copies stood there; nothing stays owed for ever."""
+    world.produce(0, b"1", b"1", b"1", b"ok")
+    world.run("in", 0)
+    damaged(world, 0, 1, topic="in.g.retry.2s")
+    world.run_all()
+    world.check_books()
+    assert world.loaded() == ["in/0/2", "in/0/3"]
+    assert world.failed() == ["in.g.retry.2s/0/0", "in/0/0", "in/0/1"]
+    assert world.ask("SELECT sum(failed) FROM kohort_counts") == [(2,)]
+    copies = world.logs[world.topics.dead_letter, 0] + world.logs[world.topics.dead_letter, 1]
+    assert [copy.value for copy in copies] == [b"raw bytes"]
 
 
 @pytest.mark.parametrize("place", KILLS)

@@ -131,7 +131,8 @@ class World:
         loader = self.loader()
         try:
             load = loader.open(self.span(topic, partition, start, end))
-            records = [] if load.done else self.logs[at][start:end]
+            stored = enumerate(self.logs[at][start:end], start)
+            records = [] if load.done else [r for n, r in stored if r.offset == n]
             for low in range(0, len(records), chunk):
                 load.load(records[low : low + chunk])
             report = load.finish()

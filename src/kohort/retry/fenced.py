@@ -15,6 +15,7 @@ makes the re-run skip. A second writer loses the compare-and-set and rolls back.
 Rules:
 - Records come in offset order; gaps (compaction, markers) are fine, the fence ends at the range's
   end. A chunk is one transaction, so memory and lock time are bounded by the chunk.
+- A batch that nobody can read is a permanent failure with its bytes; the rest goes on (spec 5.6).
 - A broken constraint is found by a probe of single records and becomes their permanent failure,
   before anything of the chunk is published twice or written at all.
 """
@@ -46,11 +47,15 @@ from kohort.retry.headers import Header, HeaderFault, Origin
 from kohort.retry.ledger import Claim, Counts, FenceMove, LedgerRow, Place, Verdict
 from kohort.retry.policy import RetryTopics, Step
 from kohort.retry.store import Applied, ConstraintError, Store, Transaction
+from kohort.retry.unreadable import REASON as UNREADABLE_REASON
+from kohort.retry.unreadable import Unreadable
 
 MAX_ROUNDS: Final = 5
 MAX_EARLY_MS: Final = 30_000
 """The longest that a task waits for a record; one that is due later was never planned."""
 CONSTRAINT_REASON: Final = "constraint_violated"
+NO_INPUT_REASONS: Final = (BAD_HEADERS_REASON, UNREADABLE_REASON)
+"""Of these failures in a retry topic nobody knows which input they stand for."""
 
 
 class RawRecord(NamedTuple):
@@ -62,6 +67,13 @@ class RawRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Sequence[Header]
+    unreadable: Unreadable | None = None
+    """The batch that stands here and that nobody can read; then the rest says nothing."""
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind it."""
+        return self.offset + 1 if self.unreadable is None else self.unreadable.next_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +145,9 @@ class _Ended:
     copy: Copy | None = None
     step: Step | None = None
     place: Place | None = None
+    unreadable: Unreadable | None = None
+    owed: Sequence[LedgerRow] = ()
+    """The scheduled copies that stood in the unreadable batch."""
 
 
 @dataclass
@@ -207,7 +222,7 @@ class RangeLoad:
             self.report.skipped += len(records) - len(wanted)
             if not wanted:
                 return
-            if self._round(wanted, wanted[-1].offset + 1):
+            if self._round(wanted, min(wanted[-1].next_offset, self._span.end)):
                 return
             records = wanted
         raise KohortError(
@@ -229,7 +244,9 @@ class RangeLoad:
 
     def _round(self, records: Sequence[RawRecord], next_offset: int) -> bool:
         """Steps 3 to 5 once; False when another writer was faster and it must be tried again."""
-        ended, runnable, inert = self._sort(records)
+        readable = [r for r in records if r.unreadable is None]
+        ended, runnable, inert = self._sort(readable)
+        ended += [self._damaged(r.unreadable) for r in records if r.unreadable is not None]
         if runnable:
             self._wait_until_due(runnable, records)
             ended += [_Ended(a, None) for a in runnable if waits_on(a)]
@@ -279,6 +296,17 @@ class RangeLoad:
                 runnable.append(attempt)
         return faulty, runnable, len(attempts) - len(runnable)
 
+    def _damaged(self, batch: Unreadable) -> _Ended:
+        """A batch that nobody can read is a permanent failure."""
+        span, loader = self._span, self._loader
+        owed: Sequence[LedgerRow] = ()
+        if span.delay_ms is not None:
+            owed = loader.store.scheduled_within(
+                loader.pipeline, span.topic, span.partition, batch.offset, batch.next_offset
+            )
+        attempt = batch.attempt(span.topic_id)
+        return _Ended(attempt, batch.failure(), unreadable=batch, owed=owed)
+
     def _own(self, r: RawRecord) -> Attempt:
         """A record as its own origin."""
         span = self._span
@@ -316,7 +344,9 @@ class RangeLoad:
             if e.copy is not None:
                 continue
             topics = self._loader.topics[self._span.base]
-            if e.outcome is None:
+            if e.unreadable is not None:
+                e.copy = e.unreadable.copy(e.attempt, topics, now)
+            elif e.outcome is None:
                 e.copy = postponed_copy(e.attempt, topics=topics, now_ms=now)
             elif isinstance(e.outcome, Failure):
                 e.copy, e.step = copy_for(e.attempt, e.outcome, topics=topics, now_ms=now)
@@ -366,6 +396,7 @@ class RangeLoad:
                 assert e.copy is not None, "a failure has its copy before it is written down"
                 assert e.place is not None, "a copy is acknowledged before it is written down"
                 entries = books.failed(e.attempt, e.outcome, e.copy, e.step, e.place, now)
+                claims += books.failed_unread(e.owed, e.outcome, e.copy, e.place, now)
                 also = books.also_ended(e.attempt, e.step, now)
                 if also is not None:
                     rows.append(also)
@@ -405,7 +436,8 @@ class RangeLoad:
     def _counted(self, ended: Sequence[_Ended]) -> Counts:
         """What the transaction does, in numbers.
 
-        A copy whose headers are wrong is no input; an attempt that waits on has not ended.
+        A copy whose headers are wrong is no input; an attempt that waits on has not ended. Of a
+        batch of a retry topic that nobody can read the copies count that the ledger knows.
         """
         counts = Counts()
         origin = self._loader.origins.get(self._span.base)
@@ -413,7 +445,9 @@ class RangeLoad:
             if e.outcome is None:
                 continue
             if isinstance(e.outcome, Failure):
-                if e.outcome.reason == BAD_HEADERS_REASON and self._span.delay_ms is not None:
+                counts.read += len(e.owed)
+                counts.failed += len(e.owed)
+                if e.outcome.reason in NO_INPUT_REASONS and self._span.delay_ms is not None:
                     continue
                 if e.step is None:
                     counts.failed += 1

@@ -13,8 +13,8 @@ Rules (spec 6.3, E2):
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Final
 
@@ -241,6 +241,26 @@ def failed(
     if step is None:
         return Entries(_claim(attempt, row), None)
     return Entries(_claim(attempt), row)
+
+
+def failed_unread(
+    owed: Iterable[LedgerRow], failure: Failure, copy: Copy, place: Place, now_ms: int
+) -> list[Claim]:
+    """Scheduled copies that stood in a batch that nobody can read: each has failed with it."""
+    return [
+        Claim(
+            row.retry_id,
+            row.redrive_count,
+            row.number,
+            replace(
+                row, status=Status.FAILED, place=place, due_ms=None, closed_ms=now_ms,
+                disposition=copy.retry.disposition.value, reason=failure.reason,
+                error_class=failure.error_class, fingerprint=failure.fingerprint,
+                error_message=cut_utf8(failure.message, MAX_MESSAGE_BYTES).decode(),
+            ),
+        )
+        for row in owed
+    ]  # fmt: skip
 
 
 def also_ended(attempt: Attempt, step: Step | None, now_ms: int) -> LedgerRow | None:

@@ -278,6 +278,16 @@ class Store(Progress):
         for row in self.query(sql, (pipeline, *params)):
             yield _to_row(row)
 
+    def scheduled_within(
+        self, pipeline: str, topic: str, partition: int, start: int, end: int
+    ) -> list[LedgerRow]:
+        """The attempts whose copies stand at offsets [start, end) of a retry topic."""
+        where = (
+            "status = 'scheduled' AND dest = ? AND copy_partition = ? AND copy_offset >= ? "
+            "AND copy_offset < ?"
+        )
+        return list(self.rows(pipeline, where, (topic, partition, start, end)))
+
     # Writing
 
     @contextmanager

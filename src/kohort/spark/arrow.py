@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from kohort.retry.fenced import RawRecord
+from kohort.retry.unreadable import Unreadable
 from kohort.spark.formats.types import ddl_of, quoted
 from kohort.spark.offsets import Range
 
@@ -32,6 +33,10 @@ TYPES: Final = {
     "rangeEnd": pa.int64(),
 }  # fmt: skip
 RANGE_END: Final = "rangeEnd"
+UNREADABLE: Final = -2
+"""In `timestampType`: the row is a batch that nobody can read, its bytes in `value`."""
+_NEXT_OFFSET: Final = "next_offset"
+_WHY: Final = "why"
 
 
 def ddl(columns: Sequence[str], types: Mapping[str, pa.DataType] = TYPES) -> str:
@@ -82,6 +87,26 @@ def read_markers(batch: pa.RecordBatch) -> list[Range]:
     ]
 
 
+def unreadable(batch: Unreadable) -> pa.RecordBatch:
+    """One row for a batch that nobody can read."""
+    told = [
+        {"key": _NEXT_OFFSET, "value": b"%d" % batch.next_offset},
+        {"key": _WHY, "value": batch.why.encode()},
+    ]
+    columns = {
+        "key": pa.nulls(1, pa.binary()),
+        "value": pa.array([batch.batch], pa.binary()),
+        "topic": pa.array([batch.topic], pa.string()),
+        "partition": pa.array([batch.partition], pa.int32()),
+        "offset": pa.array([batch.offset], pa.int64()),
+        "timestamp": pa.array([-1_000], TIMESTAMP),
+        "timestampType": pa.array([UNREADABLE], pa.int32()),
+        "headers": pa.array([told], HEADERS),
+        RANGE_END: pa.nulls(1, pa.int64()),
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=schema(tuple(columns)))
+
+
 def runs(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
     """The batch cut where topic or partition changes, without its marker rows."""
     ends = batch.column(RANGE_END)
@@ -100,10 +125,10 @@ def runs(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
         yield topics[low].as_py(), partitions[low].as_py(), batch.slice(low, high - low)
 
 
-def records(batch: pa.RecordBatch) -> list[RawRecord]:
+def records(topic: str, partition: int, batch: pa.RecordBatch) -> list[RawRecord]:
     """The rows of a run as records, headers as pairs."""
     stamps = batch.column("timestamp").cast(pa.int64()).to_pylist()
-    return [
+    found = [
         RawRecord(offset, stamp // 1000, kind, key, value, headers)
         for offset, stamp, kind, key, value, headers in zip(
             batch.column("offset").to_pylist(), stamps,
@@ -111,6 +136,18 @@ def records(batch: pa.RecordBatch) -> list[RawRecord]:
             batch.column("value").to_pylist(), headers_of(batch.column("headers")), strict=True,
         )
     ]  # fmt: skip
+    return [
+        _damaged(topic, partition, row) if row.timestamp_type == UNREADABLE else row
+        for row in found
+    ]
+
+
+def _damaged(topic: str, partition: int, row: RawRecord) -> RawRecord:
+    told = {name: value or b"" for name, value in row.headers}
+    batch = Unreadable(
+        topic, partition, row.offset, int(told[_NEXT_OFFSET]), told[_WHY].decode(), row.value
+    )
+    return row._replace(unreadable=batch)
 
 
 def headers_of(column: pa.Array) -> list[tuple[tuple[str, bytes | None], ...]]:

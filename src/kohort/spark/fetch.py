@@ -7,6 +7,7 @@ Rules (spec 6.1):
 - Nothing at or past a range's end is fetched. A range is done when its position has reached the
   end, so gaps of compaction and markers neither block nor end it early.
 - The order of records within a partition is kept; ranges of one task are read side by side.
+- For a pipeline a batch that nobody can read is a row with its bytes; for a query it is an error.
 - Records that are gone are an error, or with failOnDataLoss=false skipped (the planner warns).
 """
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -25,8 +27,9 @@ from kohort.client.common.config import ConsumerConfig
 from kohort.client.common.types import TopicPartition
 from kohort.client.consumer.consumer import Consumer
 from kohort.config import format_elapsed
-from kohort.errors import DataLossError, KafkaTimeoutError, KohortError
+from kohort.errors import CorruptRecordError, DataLossError, KafkaTimeoutError, KohortError
 from kohort.retry.cluster_port import ClusterPort
+from kohort.retry.unreadable import Unreadable
 from kohort.spark import arrow
 from kohort.spark.formats import Typed
 from kohort.spark.offsets import Range
@@ -72,6 +75,9 @@ def _read_group(
     wanted |= set(typed.parts) if typed else set()
     try:
         for batch in _batches(consumer, options, spans, wanted):
+            if isinstance(batch, Unreadable):
+                yield arrow.unreadable(batch)
+                continue
             ready = _for_spark(batch, schema, typed.columns(batch) if typed else {})
             yield from arrow.cut(ready, options.batch_rows, options.batch_bytes)
     except KohortError:
@@ -89,7 +95,7 @@ def _let_go(consumer: Consumer) -> None:
 
 def _batches(
     consumer: Consumer, options: SourceOptions, spans: Sequence[Range], wanted: Collection[str]
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[pa.RecordBatch | Unreadable]:
     left = {TopicPartition(s.topic, s.partition): s for s in spans}
     consumer.assign(list(left))
     for tp, span in left.items():
@@ -97,12 +103,15 @@ def _batches(
         consumer.seek(tp, span.start)
     silent = 0
     while left:
-        batch = consumer.poll_arrow(POLL_S, max_rows=options.batch_rows, columns=wanted)
-        if len(batch):
+        try:
+            batch = consumer.poll_arrow(POLL_S, max_rows=options.batch_rows, columns=wanted)
+        except CorruptRecordError as error:
             silent = 0
-            yield batch
+            yield _past_damage(consumer, options, left, error)
         else:
-            silent += 1
+            silent = 0 if len(batch) else silent + 1
+            if len(batch):
+                yield batch
         for tp in [tp for tp, span in left.items() if consumer.position(tp) >= span.end]:
             del left[tp]
         if left and silent and silent % GONE_POLLS == 0:
@@ -115,6 +124,28 @@ def _batches(
                 f"no record came for {format_elapsed(options.poll_timeout_ms)} "
                 f"(kafkaConsumer.pollTimeoutMs), but more is there: {named}"
             )
+
+
+def _past_damage(
+    consumer: Consumer,
+    options: SourceOptions,
+    left: dict[TopicPartition, Range],
+    error: CorruptRecordError,
+) -> Unreadable:
+    """The part of a damaged batch within its range; reading goes on behind it.
+
+    Raises the error for a query, which has no dead-letter topic, and where nobody knows what is
+    behind the damage.
+    """
+    found = Unreadable.of(error) if options.range_markers else None
+    span = left.get(TopicPartition(found.topic, found.partition)) if found else None
+    if found is None or span is None:
+        raise error
+    log.error("%s; its bytes go to the dead-letter topic", error)
+    offset = max(found.offset, span.start)
+    found = replace(found, offset=offset, next_offset=min(found.next_offset, span.end))
+    consumer.seek((found.topic, found.partition), found.next_offset)
+    return found
 
 
 def _without_deleted(

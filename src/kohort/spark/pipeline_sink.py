@@ -108,7 +108,8 @@ class PipelineWriter(DataSourceStreamArrowWriter):
                 if load.done:
                     continue
                 for low in range(0, len(run), spec.chunk_rows):
-                    load.load(arrow.records(run.slice(low, spec.chunk_rows)))
+                    rows = run.slice(low, spec.chunk_rows)
+                    load.load(arrow.records(topic, partition, rows))
         return [load.finish() for load in loads.values()]
 
     def _source_range(self, span: Range) -> SourceRange:

@@ -83,10 +83,18 @@ def test_an_app_gets_past_damaged_batches(
         assert sorted(found) == sorted((f"{topic}/0/{at}", "failed") for at in (5, 10, 25))
 
 
-def test_a_damaged_batch_of_a_retry_topic_is_passed_too(cluster, topic, app, start) -> None:
-    """Others that wait in the topic are retried; a redrive leaves the bytes where they are."""
-    program: App = app(retries="30m")
-    retry_topic = RetryTopics(topic, program.group, RetryPolicy.parse("30m"))
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_damaged_batch_of_a_retry_topic_is_passed_too(
+    cluster, topic, app, start, tmp_path: Path, stored: bool
+) -> None:
+    """Others that wait in the topic are retried; a redrive leaves the bytes where they are.
+
+    With a store nothing stays owed: the record whose copy stood there has failed.
+    """
+    books = tmp_path / "app.db"
+    promise = {"exactly_once": f"sqlite:///{books}"} if stored else {}
+    program: App = app(retries="30m", **promise)
+    topics = RetryTopics(topic, program.group, RetryPolicy.parse("30m"))
     seen: list[int] = []
 
     @program.handler(topic)
@@ -97,23 +105,27 @@ def test_a_damaged_batch_of_a_retry_topic_is_passed_too(cluster, topic, app, sta
     running = start(program)
     with Producer(bootstrap_servers=cluster.bootstrap) as producer:
         producer.send(topic, b"v", partition=0)
-    retry_topic = retry_topic.retry_topic(1_800_000)
+    retry_topic = topics.retry_topic(1_800_000)
     until(lambda: len(drain(cluster, retry_topic)) == 1, "the copy waits")
     running.stop()
     batch = damage(cluster, retry_topic, 0)
     # A program whose clock says that the copy is due.
-    again: App = app(retries="30m")
+    again: App = app(retries="30m", **promise)
     again.handler(topic)(handle)
     again._skew_ms = -1_800_000
     second = start(again)
     until(lambda: again.counts().get("unreadable") or second.error, "it is passed")
-    until(lambda: len(drain(cluster, retry_topic.dead_letter)) == 1, "it is a dead letter")
+    until(lambda: len(drain(cluster, topics.dead_letter)) == 1, "it is a dead letter")
     second.stop()
     assert second.error is None
-    (letter,) = drain(cluster, retry_topic.dead_letter)
+    (letter,) = drain(cluster, topics.dead_letter)
     assert letter.value == batch
     assert h.parse(letter.headers).origin.topic == retry_topic
-    report = Redrive("r", retry_topic, {"bootstrap_servers": cluster.bootstrap}).run()
+    if stored:
+        with sqlite3.connect(books) as database:
+            found = dict(database.execute("SELECT retry_id, status FROM kohort_ledger").fetchall())
+        assert found == {f"{topic}/0/0": "failed", f"{retry_topic}/0/0": "failed"}
+    report = Redrive("r", topics, {"bootstrap_servers": cluster.bootstrap}).run()
     assert (report.sent, report.unreadable) == (0, 1)
 
 

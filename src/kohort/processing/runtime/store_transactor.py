@@ -37,6 +37,7 @@ from kohort.retry.ledger import Entries, LedgerRow, Place
 from kohort.retry.ledger import Verdict as Word
 from kohort.retry.progress import NOWHERE, Advance, Advanced, ProgressMove, ProgressRow
 from kohort.retry.store import ConstraintError, Store, StoreBusyError
+from kohort.retry.unreadable import REASON as UNREADABLE_REASON
 
 log = logging.getLogger("kohort.processing")
 
@@ -262,7 +263,23 @@ class StoreTransactor(Transactor):
                     change.claims.append(entries.claim)
                 if entries.row is not None:
                     change.rows.append(entries.row)
+            change.claims += self._failed_unread(publication, now)
         return change
+
+    def _failed_unread(self, publication: Publication, now_ms: int) -> list[books.Claim]:
+        """The copies that stood in a batch of a retry topic that nobody can read."""
+        copy, failure, place = publication.copy, publication.failure, publication.place
+        partition = publication.item.partition
+        if partition.delay_ms is None or copy is None or failure is None or place is None:
+            return []
+        end = copy.retry.origin_next_offset
+        if failure.reason != UNREADABLE_REASON or end is None:
+            return []
+        here = _here(publication.item)
+        owed = self._store.scheduled_within(
+            self._group, here.topic, here.partition, here.offset, end
+        )
+        return books.failed_unread(owed, failure, copy, place, now_ms)
 
     def _lost(self, batch: Batch, done: Advanced) -> Verdict:
         """Somebody else was faster: at a partition, or at an attempt."""
