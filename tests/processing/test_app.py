@@ -14,7 +14,6 @@ from kohort.errors import BrokerError, ConfigError, UsageError
 from kohort.processing.app import App
 from kohort.retry import Permanent, Temporary
 from kohort.retry import headers as h
-from kohort.testing import VirtualClock
 from tests.patience import until
 from tests.processing.conftest import PATIENCE_S, Until
 
@@ -324,15 +323,6 @@ def test_a_batch_handler_gets_as_many_as_it_takes(cluster, topic, produce, app, 
     until(lambda: sum(sizes) == 2_000 or running.error, "all are handled")
     running.stop()
     assert max(sizes) == 500
-
-
-def test_a_virtual_clock_is_refused_in_words() -> None:
-    """Issue 14, item 16: it never ended, since no virtual clock drives worker threads."""
-    with VirtualClock():
-        program = App("g", bootstrap_servers="localhost:1")
-        program.handler("t")(lambda record: None)
-        with pytest.raises(UsageError, match="does not run under VirtualClock"):
-            program.run()
 
 
 def test_refusals(cluster, topic, app) -> None:

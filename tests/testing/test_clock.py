@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import confluent_kafka
 import pytest
 
-from kohort import Admin, Consumer, Producer, RebalanceListener
+from kohort import Admin, App, Consumer, Producer, RebalanceListener
 from kohort.client.common import completion
 from kohort.errors import KafkaTimeoutError, UsageError
 from kohort.testing import Cluster, VirtualClock
@@ -190,3 +191,52 @@ def test_retention_of_a_broker_that_jumps():
         cluster.advance(2 * 3600)
         while consumer.beginning_offsets([("t", 0)])[("t", 0)] < 4:
             consumer.poll(0.05)
+
+
+@pytest.mark.parametrize("promise", [None, "kafka", "sqlite"])
+def test_an_app_runs_and_ends_cleanly(
+    clock: VirtualClock, cluster: Cluster, tmp_path: Path, promise: str | None
+) -> None:
+    """Issue 19, item 5: with each promise, a plain handler and a coroutine; all is committed."""
+    cluster.create_topic("bills", partitions=1)
+    url = f"sqlite:///{tmp_path}/app.db" if promise == "sqlite" else promise
+    app, done = App(
+        "billing", bootstrap_servers=cluster.bootstrap, retries="2s 3s", exactly_once=url,
+        clock_skew=0,
+    ), list[tuple[bytes, int]]()  # fmt: skip
+
+    @app.handler("orders")
+    def bill(record):
+        if record.value != b"1" and record.attempt < 2:
+            raise TimeoutError("no answer")
+        record.send("copies", record.value)
+        done.append((record.value, record.attempt))
+
+    @app.handler("bills")
+    async def note(record):
+        done.append((record.value, record.attempt))
+
+    cluster.create_topic("copies", partitions=1)
+    with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        for topic, value in (("orders", b"1"), ("orders", b"2"), ("bills", b"3")):
+            producer.send(topic, value)
+    before = clock.elapsed_s
+    ended = clock.run_app(app, until=lambda: len(done) == 3, seconds=60)
+    assert ended.clean
+    assert sorted(done) == [(b"1", 0), (b"2", 2), (b"3", 0)]
+    assert 5 <= clock.elapsed_s - before < 40
+    with Consumer(bootstrap_servers=cluster.bootstrap, isolation_level="read_committed") as copies:
+        copies.assign([("copies", 0)])
+        copies.seek_to_beginning(("copies", 0))
+        found: list[bytes | None] = []
+        while len(found) < 2:
+            found += [record.value for record in copies.poll(5)]
+    assert sorted(v for v in found if v) == [b"1", b"2"]
+
+
+def test_an_app_ends_after_its_seconds(clock: VirtualClock, cluster: Cluster) -> None:
+    app = App("billing", bootstrap_servers=cluster.bootstrap)
+    app.handler("orders")(lambda record: None)
+    before = clock.elapsed_s
+    assert clock.run_app(app, seconds=30).clean
+    assert 30 <= clock.elapsed_s - before < 60

@@ -60,9 +60,10 @@ from kohort.processing.runtime.holding_checks import check_holding
 from kohort.processing.runtime.metrics import AppMetrics
 from kohort.processing.runtime.publishing import Publisher
 from kohort.processing.runtime.retry_topic_poller import Gatekeeper
-from kohort.processing.runtime.runner import Runner, Timing, wall_ms
+from kohort.processing.runtime.runner import Runner, Timing
 from kohort.processing.runtime.start_wait import STORE, TOPICS, StartWait
 from kohort.processing.workers.handlers import HandlerSpec, Invoker, Kind, serde_of
+from kohort.processing.workers.inline_pool import InlinePool
 from kohort.processing.workers.store_lookups import ThreadLookups
 from kohort.processing.workers.worker_pools import Pool, ProcessPool, ThreadPool
 from kohort.retry.asking import TopicView
@@ -403,12 +404,6 @@ class App:
         self._require_handler()
         if self._runner is not None:
             raise UsageError("the app is running already; start another process for more")
-        if completion.driver is not None and completion.driver.drives():
-            raise UsageError(
-                "an App does not run under VirtualClock: its workers are threads, which no virtual "
-                "clock drives. Run it outside of `with VirtualClock()`, or test its handlers as "
-                "the functions that they are"
-            )
         port = self._way.port()
         given_up = 0
         try:
@@ -473,7 +468,7 @@ class App:
                 )  # fmt: skip
             publisher = Publisher(producer, lambda topic: counts[topic], runner.tell)
             gatekeeper = Gatekeeper(
-                runner.engine.delays_ms, self._skew_ms, port, wall_ms, runner.opened,
+                runner.engine.delays_ms, self._skew_ms, port, completion.wall_ms, runner.opened,
                 group=self.group, scanned=runner.tell,
                 failed={t: (r.dead_letter, counts[r.dead_letter]) for t, r in self.topics.items()},
             )  # fmt: skip
@@ -584,6 +579,11 @@ class App:
         return self._way.shared
 
     @property
+    def client(self) -> Mapping[str, Any]:
+        """The consumer's configuration, as far as it was given."""
+        return self._way.client
+
+    @property
     def servers(self) -> str:
         """Where the cluster is: host:port, separated by commas."""
         return self._way.servers
@@ -597,7 +597,9 @@ class App:
         invoker, pools = Invoker(self._specs, lookups), list[Pool]()
         for kind in sorted({route.pool for route in self._routes.values()}):
             workers = self._workers[kind]
-            if kind == "threads":
+            if completion.driven() is not None:
+                pools.append(InlinePool(kind, invoker))
+            elif kind == "threads":
                 pools.append(ThreadPool(invoker, workers))
             elif kind == "processes":
                 chosen = {t: s for t, s in self._specs.items() if self._routes[t].pool == kind}

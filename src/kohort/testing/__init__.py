@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kohort.broker.faults.request_log import LoggedRequest
-    from kohort.testing.app_harness import AppHarness, Attempt, Copy, crash_everywhere
+    from kohort.testing.app_harness import AppHarness, Copy, crash_everywhere
     from kohort.testing.clock import VirtualClock
     from kohort.testing.cluster import Cluster
     from kohort.testing.faults import SetFault
     from kohort.testing.history import History, Report
     from kohort.testing.history_check import Kind, Violation
+    from kohort.testing.journey import Attempt
 
 __all__ = [
     "AppHarness",
@@ -36,7 +37,7 @@ __all__ = [
 
 _HOMES = {
     "AppHarness": "kohort.testing.app_harness",
-    "Attempt": "kohort.testing.app_harness",
+    "Attempt": "kohort.testing.journey",
     "Copy": "kohort.testing.app_harness",
     "crash_everywhere": "kohort.testing.app_harness",
     "Cluster": "kohort.testing.cluster",

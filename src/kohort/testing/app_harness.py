@@ -12,12 +12,10 @@ Rules:
 - A step is a place at which a program can die. After a crash only topics, commits and the store
   are left, and the app goes on from these.
 
-Shell: asyncio (for coroutine handlers).
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -38,14 +36,14 @@ from kohort.processing.engine.snapshot import decode
 from kohort.processing.runtime.runner import Start
 from kohort.processing.runtime.store_transactor import StoreTransactor
 from kohort.processing.workers.handlers import Invoker
+from kohort.processing.workers.inline_pool import InlinePool
 from kohort.processing.workers.store_lookups import ThreadLookups
-from kohort.processing.workers.task_pool import run_async
 from kohort.records import Record
 from kohort.retry.classify import Failure
 from kohort.retry.handling import set_up
 from kohort.retry.headers import Header, RetryHeaders, parse
 from kohort.retry.store import open_store
-from kohort.testing.journey import as_svg, as_text
+from kohort.testing.journey import Attempt, as_svg, as_text
 from kohort.testing.memory_topics import MemoryProducer, MemoryTopics, TopicPartition
 
 START: Final = datetime(2026, 1, 1, tzinfo=UTC)
@@ -53,31 +51,6 @@ MAX_TURNS: Final = 100_000
 """So many turns without an end are taken for an endless loop."""
 POLL_RECORDS: Final = 500
 MEMBER: Final = GroupMetadata("", 1, "harness", None)
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One call of a handler for one record.
-
-    Attributes:
-        at_ms: when, milliseconds since 1970.
-        topic, partition, offset: where the record stood first.
-        read_from: the topic that it was read from: the same, or a retry topic.
-        number: 0 for the first try, 1 for the first retry, and so on.
-        failure: why it failed, as "ValueError: text"; None when it succeeded.
-        next_topic: the retry topic or dead-letter topic that it goes to; "" for none.
-        next_try_ms: when it is tried again at the earliest; None: never.
-    """
-
-    at_ms: int
-    topic: str
-    partition: int
-    offset: int
-    read_from: str
-    number: int
-    failure: str | None = None
-    next_topic: str = ""
-    next_try_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -134,7 +107,6 @@ class AppHarness:
         self.crashes = 0
         self._crash_at = crash_at
         self._epoch = 0
-        self._coroutines: asyncio.Runner | None = None
         self._lookups: ThreadLookups | None = None
         self._transactor: StoreTransactor | None = None
         url = self._parts.exactly.store_url
@@ -142,7 +114,9 @@ class AppHarness:
             self._lookups = ThreadLookups(url)
             with contextlib.closing(open_store(url)) as store:
                 set_up(store, self._parts.setups)
-        self._invoker = Invoker(self._parts.specs, self._lookups)
+        invoker = Invoker(self._parts.specs, self._lookups)
+        names = sorted({route.pool for route in self._parts.routes.values()})
+        self._pools = [InlinePool(name, invoker) for name in names]
         self._begin()
 
     def __enter__(self) -> Self:
@@ -154,8 +128,8 @@ class AppHarness:
     def close(self) -> None:
         """Close the connections to the store."""
         self._close_transactor()
-        if self._coroutines is not None:
-            self._coroutines.close()
+        for pool in self._pools:
+            pool.stop(0)
         if self._lookups is not None:
             self._lookups.__exit__()
 
@@ -232,7 +206,7 @@ class AppHarness:
 
     def dead_letters(self) -> list[Copy]:
         """The records of the dead-letter topics of all handlers."""
-        names = [route.topics.failed for route in self._parts.routes.values()]
+        names = [route.topics.dead_letter for route in self._parts.routes.values()]
         return [Copy(r, parse(r.headers)) for t in names for r in self.records(t)]
 
     def committed(self, topic: str) -> dict[int, int]:
@@ -367,26 +341,17 @@ class AppHarness:
 
     def _work(self) -> bool:
         """Hand out everything that is ready, and take the outcomes in."""
-        worked = False
-        for pool in {route.pool for route in self._parts.routes.values()}:
-            most = max(1, self._engine.batch_size(pool))
-            while self._engine.ready(pool) and (
-                items := self._engine.take(pool, most, self.now_ms)
-            ):
+        engine, worked = self._engine, False
+        for pool in self._pools:
+            most = max(1, engine.batch_size(pool.name))
+            while engine.ready(pool.name) and (items := engine.take(pool.name, most, self.now_ms)):
                 worked = True
                 self._reach(f"before {_names(items)} is handled")
-                outcomes = self._outcomes(pool, items)
+                outcomes = pool.run(items)
                 self._note(items, outcomes)
-                self._engine.finished(items, outcomes, self.now_ms)
+                engine.finished(items, outcomes, self.now_ms)
                 self._reach(f"after {_names(items)} was handled")
         return worked
-
-    def _outcomes(self, pool: str, items: Sequence[Item]) -> Sequence[Outcome] | None:
-        if pool != "tasks":
-            return self._invoker.run(items)
-        if self._coroutines is None:
-            self._coroutines = asyncio.Runner()
-        return self._coroutines.run(run_async(self._invoker, items))
 
     def _note(self, items: Sequence[Item], outcomes: Sequence[Outcome] | None) -> None:
         for index, item in enumerate(items):
@@ -462,7 +427,8 @@ class AppHarness:
         self._reach("before the transaction")
         verdict = Verdict(batch)
         if self._transactor is not None:
-            verdict = self._transactor._put_through(batch, MEMBER)  # pyright: ignore[reportPrivateUsage]
+            put = self._transactor._put_through  # pyright: ignore[reportPrivateUsage]
+            verdict = put(batch, MEMBER)
         else:  # all of it at once: that is what the transaction is for
             for publication in batch.publications:
                 self._store(publication)

@@ -24,7 +24,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kohort.broker.faults.notices import Notices
 from kohort.broker.log.files import Syncable
@@ -36,7 +36,17 @@ from kohort.errors import KafkaTimeoutError, UsageError
 from kohort.net import Loop, monotonic_ms
 from kohort.net.poller import Poller, new_poller
 
+if TYPE_CHECKING:
+    from kohort.processing.app import App, Ended
+
 T = TypeVar("T")
+DAY_S: Final = 86_400
+QUIET: Final = {
+    "fetch_max_wait_ms": 25_000, "heartbeat_interval_ms": 300_000, "session_timeout_ms": 1_200_000,
+    "max_poll_interval_ms": 1_200_000,
+}  # fmt: skip
+"""Of an app in virtual time: what it does when nothing happens is most of what it does."""
+LOOK_MS: Final = 1_000
 MAX_WAIT_MS: Final = 86_400_000
 """A wait without end that has not ended after a day never will."""
 _QUIET_TURNS: Final = 3
@@ -263,6 +273,30 @@ class VirtualClock:
     def advance(self, seconds: float) -> None:
         """Let time pass: everything that is due happens, in its order."""
         self.run_until(lambda: False, seconds)
+
+    def run_app(
+        self, app: App, *, until: Callable[[], bool] | None = None, seconds: float = DAY_S
+    ) -> Ended:
+        """Run an `App` in virtual time, then end it; its handlers run on this thread.
+
+        Args:
+            until: end it when this is so; looked at once in each second of virtual time.
+            seconds: end it after so many seconds at the latest.
+
+        Returns how it ended, as `App.run`.
+        """
+        assert self._network is not None, "inside `with`"
+        app.configure(client={k: v for k, v in QUIET.items() if k not in app.client})
+        loop, until_ms = self._network.loop, self._now_ms + round(seconds * 1_000)
+
+        def look() -> None:
+            if self._now_ms >= until_ms or (until is not None and until()):
+                app.stop()
+            else:
+                loop.call_at(min(self._now_ms + LOOK_MS, until_ms), look)
+
+        loop.call_at(self._now_ms, look)
+        return app.run(signals=False)
 
     # -- work
 

@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kohort.config import format_duration
-
-if TYPE_CHECKING:
-    from kohort.testing.app_harness import Attempt
 
 DONE: Final = "done"
 ROW_PX: Final = 34
 LEFT_PX: Final = 220
 WIDTH_PX: Final = 760
 TOP_PX: Final = 44
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One call of a handler for one record.
+
+    Attributes:
+        at_ms: when, milliseconds since 1970.
+        topic, partition, offset: where the record stood first.
+        read_from: the topic that it was read from: the same, or a retry topic.
+        number: 0 for the first try, 1 for the first retry, and so on.
+        failure: why it failed, as "ValueError: text"; None when it succeeded.
+        next_topic: the retry topic or dead-letter topic that it goes to; "" for none.
+        next_try_ms: when it is tried again at the earliest; None: never.
+    """
+
+    at_ms: int
+    topic: str
+    partition: int
+    offset: int
+    read_from: str
+    number: int
+    failure: str | None = None
+    next_topic: str = ""
+    next_try_ms: int | None = None
 
 
 def as_text(attempts: Sequence[Attempt], started_ms: int) -> str:

@@ -8,13 +8,14 @@ Rules:
 - Callbacks run on the thread that completes it, or at once when it is done already.
 - A wait sleeps at most `LONGEST_WAIT_S` at a time, so that no signal is overlooked (`waiting`).
 
-Shell: threads.
+Shell: threads, the clock.
 """
 
 from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
@@ -35,6 +36,10 @@ class Driver(Protocol):
         """Work until `done()`, or, by its own clock, the time is over; what `done` says then."""
         ...
 
+    def wall_ms(self) -> int:
+        """The time of day by its own clock, milliseconds since 1970."""
+        ...
+
 
 driver: Driver | None = None
 """None: the network has a thread of its own, as ever outside of `kohort.testing.VirtualClock`."""
@@ -44,6 +49,27 @@ def drive_by(new: Driver | None) -> None:
     """Let waits be carried out by a driver, or by the network thread again."""
     global driver
     driver = new
+
+
+def driven() -> Driver | None:
+    """What carries the waits of this thread out in virtual time; None in real time."""
+    return driver if driver is not None and driver.drives() else None
+
+
+def wall_ms() -> int:
+    """The time of day, milliseconds since 1970; virtual where this thread's waits are."""
+    if driver is not None and driver.drives():
+        return driver.wall_ms()
+    return time.time_ns() // 1_000_000
+
+
+def pause(seconds: float) -> None:
+    """Let time pass; virtual time where this thread's waits are virtual."""
+    clock = driven()
+    if clock is None:
+        time.sleep(seconds)
+    else:
+        clock.run_until(lambda: False, seconds)
 
 
 class Completion:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kohort.client.common.completion import wall_ms
 from kohort.client.consumer.consumer import Consumer
 from kohort.client.producer.producer import Producer
 from kohort.errors import ConfigError
@@ -23,7 +24,7 @@ from kohort.processing.engine.partition_state import Route
 from kohort.processing.engine.state import Limits
 from kohort.processing.runtime.exactly_once_runner import ExactRunner
 from kohort.processing.runtime.kafka_transactor import KafkaTransactor
-from kohort.processing.runtime.runner import Runner, Timing, wall_ms
+from kohort.processing.runtime.runner import Runner, Timing
 from kohort.processing.runtime.store_transactor import StoreTransactor
 from kohort.processing.runtime.transactor import Transactor
 from kohort.processing.workers.handlers import Kind

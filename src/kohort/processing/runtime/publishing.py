@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from kohort.client.common.completion import wall_ms
 from kohort.client.producer.plan.fast_send_choice import RecordFuture
 from kohort.client.producer.producer import Producer
 from kohort.errors import (
@@ -88,7 +89,7 @@ class Sends:
         partition = output.partition
         if partition is not None and publication.copy is not None:
             partition %= self._partitions(output.topic)
-        sent_ms = time.time_ns() // 1_000_000
+        sent_ms = wall_ms()
         try:
             future = self._producer.send(
                 output.topic, output.value, output.key, partition, headers=output.headers
@@ -104,7 +105,7 @@ class Sends:
 
     def _appended(self, settled: RecordFuture, sent_ms: int) -> None:
         if settled.error() is None:
-            stamp_ms, now_ms = settled.result().timestamp_ms, time.time_ns() // 1_000_000
+            stamp_ms, now_ms = settled.result().timestamp_ms, wall_ms()
             self.skew_ms = stamp_ms - min(max(stamp_ms, sent_ms), now_ms)
 
 

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
+from kohort.client.common.completion import driven
 from kohort.errors import KohortError
 from kohort.processing.engine.key_holds import MAX_HELD, Scanned, Waiting, waiting_in
 from kohort.records import Record
@@ -33,6 +34,9 @@ DEPTH_WAIT_S = 0.25
 """So long somebody who looks at the depths waits for the answer; then the last one is told."""
 ENTRY_CHECK_MS = 1_000
 """How long a redriven record may lie in the entry topic before it is seen."""
+
+VIRTUAL_ENTRY_CHECK_MS = 60_000
+"""The same in virtual time, where looking is what costs."""
 
 
 class RetryTopicPort(OffsetPort, Protocol):
@@ -81,10 +85,22 @@ class Gatekeeper:
         self._ask_anew = False
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="kohort-gate", daemon=True)
+        self.due_ms: int | None = None
+        """When `attend` has something to do; None: a thread does it."""
 
     def start(self) -> None:
-        """Begin to ask."""
-        self._thread.start()
+        """Begin to ask: on a thread, or in virtual time in `attend`."""
+        if driven() is None:
+            self._thread.start()
+        else:
+            self.due_ms = self._now_ms()
+
+    def attend(self) -> None:
+        """Where there is no thread, ask if it is time to."""
+        if self.due_ms is None:
+            return
+        if self._new or self._scans or self._ask_anew or self._now_ms() >= self.due_ms:
+            self.due_ms = self._now_ms() + self._look()
 
     def watch(self, starts: Mapping[TopicPartition, int]) -> None:
         """These partitions are ours from now on, to be read from these offsets."""
@@ -231,25 +247,26 @@ class Gatekeeper:
             self._thread.join()
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                if self._stopped:
-                    return
-                anew = self._ask_anew
-                if self._new:
-                    self._gate.forget()
-                    self._new.clear()
-                if anew:
-                    self._gate.expire()
-                    self._ask_anew = False
-                starts = dict(self._starts)
-            wait_ms = self._ask(starts, anew=anew)
-            self._ask_failed()
-            if not self._scan_all():
-                wait_ms = min(wait_ms, PAUSE_AFTER_ERROR_MS)
+        while not self._stopped:
+            wait_ms = self._look()
             with self._changed:
                 if not (self._stopped or self._new or self._scans or self._ask_anew):
                     self._changed.wait(wait_ms / 1_000)
+
+    def _look(self) -> int:
+        """Ask for everything once; how long to wait until the next time."""
+        with self._changed:
+            anew = self._ask_anew
+            if self._new:
+                self._gate.forget()
+                self._new.clear()
+            if anew:
+                self._gate.expire()
+                self._ask_anew = False
+            starts = dict(self._starts)
+        wait_ms = self._ask(starts, anew=anew)
+        self._ask_failed()
+        return wait_ms if self._scan_all() else min(wait_ms, PAUSE_AFTER_ERROR_MS)
 
     def _ask(self, starts: dict[TopicPartition, int], *, anew: bool = False) -> int:
         """Ask once, `anew`: for all of them; how long to wait until the next time."""
@@ -278,8 +295,9 @@ class Gatekeeper:
             self._opened(news)
         # Of these only: the answer for a retry topic that is no longer ours has run out and stays
         # so. The entry topic has no due times to wait for: it is looked at now and then.
+        entry_ms = ENTRY_CHECK_MS if self.due_ms is None else VIRTUAL_ENTRY_CHECK_MS
         checks = [
-            opened.next_check_ms if self._gate.delays_ms[at[0]] else now_ms + ENTRY_CHECK_MS
+            opened.next_check_ms if self._gate.delays_ms[at[0]] else now_ms + entry_ms
             for at in starts
             if (opened := self._gate.opened(at)) is not None
         ]

@@ -16,13 +16,13 @@ Shell: threads, the clock.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
+from kohort.client.common.completion import driven, pause, wall_ms
 from kohort.client.common.listener import RebalanceListener
 from kohort.client.common.types import OffsetAndMetadata, TopicPartition
 from kohort.client.consumer.consumer import Consumer
@@ -55,6 +55,7 @@ from kohort.records import Record
 log = logging.getLogger("kohort.processing")
 
 LONGEST_POLL_S = 1.0
+VIRTUAL_POLL_MS = 60_000
 PAUSE_S = 0.5
 LOOK_FOR_GAPS_MS = 100
 LOOK_FOR_TROUBLE_MS = 1_000
@@ -108,11 +109,6 @@ class StuckError(KohortError):
     """Workers hold records and have finished none of them for longer than allowed."""
 
 
-def wall_ms() -> int:
-    """The wall clock, in milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
-
-
 @dataclass
 class Runner(RebalanceListener):
     """Runs one engine until `stop`."""
@@ -130,6 +126,8 @@ class Runner(RebalanceListener):
         self._feeds = {p.name: Feed(p, Portions(p.workers)) for p in self.pools}
         self._publisher: Publisher | None = None
         self._gatekeeper: Gatekeeper | None = None
+        self._is_virtual = False
+        """Time is virtual: it costs nothing to wait, and something to look in between."""
         self._epoch = 0
         self._committing = False
         self._commit_due_ms = 0
@@ -231,6 +229,7 @@ class Runner(RebalanceListener):
     def run(self, publisher: Publisher, gatekeeper: Gatekeeper | None) -> None:
         """Work until `stop`. Raises what ends a worker, and what only the user can mend."""
         self._publisher, self._gatekeeper = publisher, gatekeeper
+        self._is_virtual = driven() is not None
         for pool in self.pools:
             pool.start(self.tell)
         if gatekeeper is not None:
@@ -264,6 +263,7 @@ class Runner(RebalanceListener):
         if self._gatekeeper is not None:
             for retry_topic, start, epoch in self.engine.scans():
                 self._gatekeeper.scan(retry_topic, start, epoch)
+            self._gatekeeper.attend()
         records = self._past_damage.poll(self._wait_s(now_ms))
         now_ms = self.now_ms()
         if records:
@@ -273,7 +273,7 @@ class Runner(RebalanceListener):
             self._see_gaps(now_ms)
         self._feed(now_ms)
         self._publish()
-        if now_ms >= self._commit_due_ms or self.engine.commit_urgent:
+        if now_ms >= self._commit_due_ms or self.engine.commit_urgent or self._is_virtual:
             self._commit(now_ms)
         self._look_at_progress(now_ms)
         if now_ms >= self._trouble_due_ms:
@@ -290,8 +290,14 @@ class Runner(RebalanceListener):
 
     def _wait_s(self, now_ms: int) -> float:
         due = self.engine.next_deadline()
-        until = self._commit_due_ms if due is None else min(due, self._commit_due_ms)
-        return min(max(0.0, (until - now_ms) / 1_000), LONGEST_POLL_S)
+        if self._is_virtual:  # what is done is committed in each turn, so nothing is due later
+            until = now_ms + VIRTUAL_POLL_MS if due is None else min(due, now_ms + VIRTUAL_POLL_MS)
+        else:
+            longest_ms = now_ms + round(LONGEST_POLL_S * 1_000)
+            until = min(self._commit_due_ms, longest_ms if due is None else min(due, longest_ms))
+        if self._gatekeeper is not None and (look_ms := self._gatekeeper.due_ms) is not None:
+            until = min(until, look_ms)
+        return max(0.0, (until - now_ms) / 1_000)
 
     def _take_in(self, records: Sequence[Record], now_ms: int) -> None:
         """Give the engine what was read, partition by partition."""
@@ -491,7 +497,7 @@ class Runner(RebalanceListener):
                     raise
                 self.trouble = f"the group's commits cannot be read: {error}"
                 log.warning("%s; asked again", self.trouble)
-                time.sleep(PAUSE_S)
+                pause(PAUSE_S)
         self.trouble = ""
         return {
             tp: Start(None, "") if (at := committed.get(tp)) is None
@@ -544,6 +550,9 @@ class Runner(RebalanceListener):
 
     def _inbox_first(self, left_ms: int) -> None:
         """Wait until there is something to hear."""
+        if (clock := driven()) is not None:
+            clock.run_until(lambda: not self._inbox.empty(), left_ms / 1_000)
+            return
         said = self._inbox.get(timeout=left_ms / 1_000)
         self._inbox.put(said)
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from kohort.client.common.completion import driven, pause, wall_ms
 from kohort.config import format_duration
 from kohort.errors import BrokerError, ErrorCode, KohortError
 from kohort.retry.store import StoreBusyError
@@ -69,8 +70,8 @@ def until_there(
     stopped: Callable[[], bool],
     patience_ms: int,
     tell: Callable[[str], None],
-    now_s: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
+    now_s: Callable[[], float] = lambda: wall_ms() / 1_000 if driven() else time.monotonic(),
+    sleep: Callable[[float], None] = pause,
     *,
     awaited: Awaited = STORE,
 ) -> bool:

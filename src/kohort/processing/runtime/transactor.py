@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
 from typing import Any, Final, NamedTuple
 
+from kohort.client.common.completion import driven
 from kohort.client.common.types import GroupMetadata
 from kohort.errors import KohortError
 from kohort.processing.engine.dispatcher import Item
@@ -56,25 +57,37 @@ class Transactor(ABC):
         self._report: Callable[[Said], None] = lambda said: None
         self._sends: Sends | None = None
         self._thread = threading.Thread(target=self._run, name="kohort-transactions", daemon=True)
+        self._at_once = False
+        """In virtual time there is no thread: a job is done when it is given."""
 
     def start(self, report: Callable[[Said], None]) -> None:
         """Begin; `report` is called on the thread."""
         self._report = report
-        self._thread.start()
+        self._at_once = driven() is not None
+        if not self._at_once:
+            self._thread.start()
 
     def submit(self, batch: Batch, member: GroupMetadata) -> None:
         """Put a batch through; the verdict is reported."""
-        self._inbox.put(lambda: self._put_through(batch, member))
+        self._give(lambda: self._put_through(batch, member))
 
     def judge(self, items: Sequence[Item]) -> None:
         """Ask the ledger about records of retry topics; the answer is reported."""
-        self._inbox.put(lambda: self._judge(items))
+        self._give(lambda: self._judge(items))
+
+    def _give(self, job: Callable[[], Said | None]) -> None:
+        if not self._at_once:
+            self._inbox.put(job)
+        elif (said := job()) is not None:
+            self._report(said)
 
     def take_over(self, wanted: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]:
         """Where partitions that are ours from now on go on. Waits.
 
         `wanted` is what the group has committed. Raises DataLossError, StorageError.
         """
+        if self._at_once:
+            return self._take_over(wanted)
         done, found = threading.Event(), list[Any]()
 
         def ask() -> None:
@@ -104,7 +117,9 @@ class Transactor(ABC):
 
     def stop(self, timeout_s: float) -> None:
         """End the thread and close what it has open."""
-        if self._thread.is_alive():
+        if self._at_once:
+            self._close()
+        elif self._thread.is_alive():
             self._inbox.put(None)
             self._thread.join(timeout_s)
 
