@@ -64,7 +64,9 @@ HISTORY = (
     "assigned check committed died event follow line lost moved read revoked sent told verify wait "
     "wait_until_read"
 )
-CLOCK = "advance drives elapsed_s forget new_loop notices now_ms run_beside run_until wall_ms"
+CLOCK = (
+    "advance drives elapsed_s forget new_loop notices now_ms run_app run_beside run_until wall_ms"
+)
 
 
 def test_what_the_objects_offer():
