@@ -27,7 +27,9 @@ STREAMS_ONLY: Final = (
 )  # fmt: skip
 """A batch read ignores them with a warning, as the connector's does."""
 
-BATCHES_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+BATCHES_ONLY: Final = (
+    "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushFilters",
+)  # fmt: skip
 """A stream refuses them, as the connector's does."""
 
 REFUSED: Final = {

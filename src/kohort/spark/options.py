@@ -50,7 +50,7 @@ KNOWN: Final = (
     "minOffsetsPerTrigger", "maxTriggerDelay", "failOnDataLoss", "includeHeaders", "minPartitions",
     "maxRecordsPerPartition", "kafkaConsumer.pollTimeoutMs", "group.id", "columns", "batchRows",
     "batchBytes", "topic", "retryDelaysMs", "clockSkewMs", "rangeMarkers", "publishProgress",
-    "targetBatchDuration", "topicFloor", "topicPriorities", "alignWithin",
+    "pushFilters", "targetBatchDuration", "topicFloor", "topicPriorities", "alignWithin",
     *FORMAT_OPTIONS,
 )  # fmt: skip
 _SPARKS_OWN: Final = frozenset(
@@ -112,6 +112,7 @@ class SourceOptions:
     retry_delays_ms: dict[str, int] = field(default_factory=dict[str, int])
     clock_skew_ms: int = 1_000
     range_markers: bool = False
+    push_filters: bool = False
     formats: Formats = field(default_factory=Formats)
     publish_progress: bool = True
     streaming: bool = False
@@ -190,6 +191,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         retry_delays_ms=_delays(found.get("retryDelaysMs")),
         clock_skew_ms=_skew(found),
         range_markers=range_markers,
+        push_filters=_bool(found, "pushFilters", False),
         formats=formats,
         publish_progress=_bool(found, "publishProgress", True),
         streaming=streaming,

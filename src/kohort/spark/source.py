@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 try:
@@ -33,6 +33,7 @@ from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
+    Filter,
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import (
@@ -51,6 +52,7 @@ from kohort.spark.formats import Typed, parse_schema
 from kohort.spark.offsets import Position, Range, pack
 from kohort.spark.options import LATEST, SourceOptions, parse_sink, parse_source
 from kohort.spark.planner import Planner, check_named, times_of
+from kohort.spark.pushdown import Seeks
 from kohort.spark.sink import RecordSink, Sent
 from kohort.spark.worker import keep_value, settle_down
 
@@ -83,7 +85,8 @@ class KohortDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         self._check_schema(schema)
         options = parse_source(self.options, streaming=False)
-        return BatchReader(options, typed(options, schema))
+        reader = PushingReader if options.push_filters else BatchReader
+        return reader(options, typed(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         self._check_schema(schema)
@@ -200,6 +203,7 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions, typed: Typed | None = None) -> None:
         self._options, self._typed = options, typed
+        self._seeks = Seeks()
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
@@ -207,7 +211,10 @@ class BatchReader(DataSourceReader):
         try:
             planner = Planner(options, port, now_ms, default_tasks())
             start = planner.initial()
-            spans = self._spans(planner, start, port)
+            spans = self._seeks.spans(
+                self._spans(planner, start, port),
+                lambda times: {at: s.offset for at, s in port.by_time(times).items()},
+            )
         finally:
             port.close()
         tasks = pack(spans, start.tasks, max_records=options.max_records_per_partition, split=True)
@@ -243,6 +250,22 @@ class BatchReader(DataSourceReader):
         return read_ranges(
             self._options, partition.spans, columns(self._options), kept(self._typed)
         )
+
+
+class PushingReader(BatchReader):
+    """A batch read that seeks by predicates.
+
+    A class of its own: Spark fails every read by a reader that has `pushFilters` when its setting
+    `spark.sql.python.filterPushdown.enabled` is off, as it is by default.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        for each in filters:
+            column = getattr(each, "attribute", ())
+            value = getattr(each, "value", None)
+            kind = type(each).__name__
+            if len(column) != 1 or not self._seeks.take(kind, column[0], value):
+                yield each
 
 
 class BatchWriter(DataSourceArrowWriter):
