@@ -77,6 +77,10 @@ def test_failfast_names_the_record() -> None:
         ({"valueFormat": "json", "valueSchema": "n INT", "mode": "x"}, "PERMISSIVE or FAILFAST"),
         ({"valueFormat": "json", "valueSchema": "n INT", "rangeMarkers": "true"}, "pipelines"),
         ({"valueFormat": "avro"}, "or schemaRegistry"),
+        (
+            {"valueFormat": "debezium", "valueSchema": "n INT", "schemaEvolution": "fail"},
+            "for json",
+        ),
         ({"valueFormat": "avro", "schemaRegistry": "http://r", "subscribe": "a,b"}, "valueSubject"),
         (
             {"valueFormat": "avro", "schemaRegistry": "http://r", "schemaEvolution": "rescue"},

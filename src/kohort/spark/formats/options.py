@@ -18,9 +18,9 @@ OPTIONS: Final = (
     "valueFormat", "valueSchema", "valueSubject", "keyFormat", "keySchema", "keySubject",
     "schemaRegistry", "schemaEvolution", "mode",
 )  # fmt: skip
-FORMATS: Final = ("json", "avro")
+FORMATS: Final = ("json", "avro", "debezium")
 EVOLUTIONS: Final = ("ignore", "fail", "rescue", "widen")
-_MEANT_FOR: Final = {"rescue": ("json",), "widen": ("avro",)}
+_MEANT_FOR: Final = {"rescue": ("json",), "widen": ("avro",), "fail": ("json", "avro")}
 """The formats that a policy is for; the others are for all."""
 PERMISSIVE: Final = "PERMISSIVE"
 FAILFAST: Final = "FAILFAST"
@@ -101,14 +101,15 @@ def _part(found: Mapping[str, str], part: str, topics: Sequence[str]) -> Format 
         return None
     name = _one_of(found, f"{part}Format", FORMATS)
     evolution = _evolution(found, name, registry)
-    if name == "json":
+    if name == "debezium":
         registry = None
     subject = found.get(f"{part}Subject")
     if registry is not None and subject is None and len(topics) == 1:
         subject = f"{topics[0]}-{part}"
     if schema is None and registry is None:
-        what = "as DDL: id BIGINT, name STRING" if name == "json" else "or schemaRegistry"
-        raise ConfigError(f"{part}Format={name} needs {part}Schema, {what}")
+        what = "" if name == "avro" else ", as DDL: id BIGINT, name STRING"
+        or_else = "" if name == "debezium" else "; or schemaRegistry"
+        raise ConfigError(f"{part}Format={name} needs {part}Schema{what}{or_else}")
     if subject is None and (schema is None or evolution == "widen"):
         raise ConfigError(
             f"{part}Format={name}: give {part}Subject, the registry's subject whose schema is read "

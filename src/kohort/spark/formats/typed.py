@@ -21,8 +21,11 @@ from kohort.errors import ConfigError, DeserializationError
 from kohort.serdes.registry import SchemaRegistry
 from kohort.spark.formats.avro import AvroDecoder, written_as
 from kohort.spark.formats.avro_plan import AvroSchema, is_avro, merged
+from kohort.spark.formats.debezium import DebeziumDecoder, envelope
 from kohort.spark.formats.decoded import Decoded, Decoder
+from kohort.spark.formats.framed import FramedDecoder
 from kohort.spark.formats.json import JsonDecoder
+from kohort.spark.formats.json_schema import type_of
 from kohort.spark.formats.options import Format, Formats
 from kohort.spark.formats.patience import PatientRegistry
 from kohort.spark.formats.types import parse_schema
@@ -45,16 +48,32 @@ def decoder_of(format_: Format, type_: pa.DataType | None = None) -> Decoder:
         ConfigError: the schema is none, or its types cannot be decoded into.
         ConnectionFailedError: the schema registry does not answer.
     """
-    if format_.name == "json":
-        type_ = type_ or parse_schema(format_.schema or "")
-        return JsonDecoder(type_, format_.evolution)
+    if format_.name == "debezium":
+        return DebeziumDecoder(type_ or envelope(parse_schema(format_.schema or "")))
     registry = None if format_.registry is None else PatientRegistry(format_.registry)
+    if format_.name == "json":
+        decoder = JsonDecoder(type_ or _json_type(format_, registry), format_.evolution)
+        return decoder if registry is None else FramedDecoder(decoder)
     return AvroDecoder(
         type_ or _avro_type(format_, registry),
         schema=format_.schema if registry is None else None,
         registry=registry,
         strict=format_.evolution == "fail",
     )
+
+
+def _json_type(format_: Format, registry: SchemaRegistry | None) -> pa.DataType:
+    if format_.schema is not None:
+        return parse_schema(format_.schema)
+    assert registry is not None, "the options refuse neither"
+    assert format_.subject is not None, "the options refuse it"
+    schema = registry.latest(format_.subject)
+    if schema.kind != "JSON":
+        raise ConfigError(
+            f"subject {format_.subject}: its schema is of kind {schema.kind}, not JSON; "
+            f"{format_.part}Format says how it is read"
+        )
+    return type_of(schema.text)
 
 
 def _avro_type(format_: Format, registry: SchemaRegistry | None) -> pa.DataType:
