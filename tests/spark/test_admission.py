@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kohort.errors import ConfigError
-from kohort.spark.admission import FIRST_RECORDS, Pace, aligned, limited
+from kohort.spark.admission import FIRST_RECORDS, Pace, aligned, limited, within_bytes
 from kohort.spark.options import parse_source
 from tests.spark.test_planner import T0, T1, Clock, FakePort, planner
 
@@ -92,6 +92,22 @@ def test_the_planner_paces_its_batches() -> None:
     assert position.next[T0] == FIRST_RECORDS
     clock.now += 10_000
     assert query.latest(position).next[T0] == FIRST_RECORDS + FIRST_RECORDS // 10
+
+
+def test_a_batch_has_about_so_many_bytes() -> None:
+    """By the size of the records that are next, which is looked at once a minute."""
+    port, clock = FakePort({T0: [1] * 900, T1: [1] * 100}, sizes={"t": 1_000}), Clock()
+    query = planner(port, clock, maxBytesPerTrigger="100000")
+    position = query.latest(query.initial())
+    assert position.next == {T0: 90, T1: 10}
+    query.latest(position)
+    assert port.asked.count("bytes t") == 1
+    clock.now += 60_000
+    port.sizes["t"] = 10_000
+    later = query.latest(position)
+    assert sum(later.next.values()) - 100 == 10
+    assert within_bytes({T0: 0}, {T0: 10}, {"t": 10.0}, 100) is None
+    assert within_bytes({T0: 0}, {T0: 10}, {"t": 1e9}, 100) == 1, "a batch is never empty"
 
 
 def test_a_batch_ends_at_one_point_in_time() -> None:

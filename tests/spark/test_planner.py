@@ -26,6 +26,7 @@ class FakePort:
     ids: dict[str, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     refuse: bool = False
+    sizes: dict[str, float] = field(default_factory=dict)
 
     def topics(self) -> Mapping[str, TopicView]:
         self.asked.append("topics")
@@ -69,6 +70,10 @@ class FakePort:
             if self.logs[at][offset] >= target_ms:
                 return Stamped(offset, self.logs[at][offset])
         return Stamped(end, -1)
+
+    def record_bytes(self, at: TopicPartition, start: int, end: int) -> float | None:
+        self.asked.append(f"bytes {at[0]}")
+        return self.sizes.get(at[0])
 
     def committed(self, group: str, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         return {at: self.group[at] for at in wanted if at in self.group}

@@ -32,6 +32,7 @@ from kohort.retry.topics import TopicSpec
 
 MAX_TIMESTAMP: Final = -3
 SCAN_RECORDS: Final = 100_000
+SAMPLE_RECORDS: Final = 200
 SCAN_POLL_S: Final = 2.0
 SILENT_POLLS: Final = 5
 CLOSE_S: Final = 10.0
@@ -143,6 +144,19 @@ class ClusterPort:
             return Stamped(min(position, end), -1)
         finally:
             consumer.assign([])
+
+    def record_bytes(self, at: TopicPartition, start: int, end: int) -> float | None:
+        """The mean size of the first records of a range, keys and values; None when none came."""
+        consumer, tp = self.asking, Partition(*at)
+        consumer.assign([tp])
+        consumer.limit(tp, end)
+        consumer.seek(tp, start)
+        try:
+            records = poll_past_damage(consumer, SCAN_POLL_S, SAMPLE_RECORDS)
+        finally:
+            consumer.assign([])
+        sizes = [len(r.key or b"") + len(r.value or b"") for r in records]
+        return sum(sizes) / len(sizes) if sizes else None
 
     def read(self, at: TopicPartition, start: int) -> Iterator[Sequence[Record]]:
         """Everything from an offset to the present end, page by page.

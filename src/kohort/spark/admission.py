@@ -76,6 +76,22 @@ def _shares(
     return shares
 
 
+def within_bytes(
+    start: Offsets, end: Offsets, sizes: Mapping[str, float], max_bytes: int
+) -> int | None:
+    """How many records are about so many bytes, of what waits; None when all of it is.
+
+    Args:
+        sizes: the mean size of a record of each topic, in bytes.
+    """
+    records, size = 0, 0.0
+    for at, stop in end.items():
+        waiting = max(0, stop - start.get(at, stop))
+        records += waiting
+        size += waiting * sizes.get(at[0], 0.0)
+    return None if size <= max_bytes else max(1, int(records * max_bytes / size))
+
+
 def aligned(
     start: Offsets, end: Offsets, next_ms: Mapping[TopicPartition, int], caps: Offsets
 ) -> dict[TopicPartition, int]:

@@ -22,7 +22,8 @@ NO_EFFECT: Final = {
 """Accepted, so that a query is carried over unchanged."""
 
 STREAMS_ONLY: Final = (
-    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "targetBatchDuration",
+    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger",
+    "targetBatchDuration",
     "topicFloor", "topicPriorities", "alignWithin",
 )  # fmt: skip
 """A batch read ignores them with a warning, as the connector's does."""

@@ -50,7 +50,8 @@ KNOWN: Final = (
     "minOffsetsPerTrigger", "maxTriggerDelay", "failOnDataLoss", "includeHeaders", "minPartitions",
     "maxRecordsPerPartition", "kafkaConsumer.pollTimeoutMs", "group.id", "columns", "batchRows",
     "batchBytes", "topic", "retryDelaysMs", "clockSkewMs", "rangeMarkers", "publishProgress",
-    "pushFilters", "targetBatchDuration", "topicFloor", "topicPriorities", "alignWithin",
+    "pushFilters", "maxBytesPerTrigger", "targetBatchDuration", "topicFloor",
+    "topicPriorities", "alignWithin",
     *FORMAT_OPTIONS,
 )  # fmt: skip
 _SPARKS_OWN: Final = frozenset(
@@ -95,6 +96,7 @@ class SourceOptions:
     min_offsets: int | None = None
     max_delay_ms: int = 15 * 60_000
     """So long fewer than `min_offsets` records may wait."""
+    max_bytes: int | None = None
     target_batch_ms: int | None = None
     topic_floor: int | None = None
     topic_priorities: dict[str, int] = field(default_factory=dict[str, int])
@@ -175,6 +177,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         max_offsets=max_offsets,
         min_offsets=min_offsets,
         max_delay_ms=_delay(found, "maxTriggerDelay", "15m") or 0,
+        max_bytes=_int(found, "maxBytesPerTrigger", 1),
         target_batch_ms=_delay(found, "targetBatchDuration"),
         topic_floor=_int(found, "topicFloor", 0),
         topic_priorities=_priorities(found.get("topicPriorities")),

@@ -28,7 +28,7 @@ from kohort.observe.spark_query import RUNS, QueryNote
 from kohort.retry.asking import OffsetPort, TopicView, ask
 from kohort.retry.due_schedule import DueSchedule
 from kohort.retry.policy import retry_topics_among
-from kohort.spark.admission import Pace, aligned, limited
+from kohort.spark.admission import Pace, aligned, limited, within_bytes
 from kohort.spark.offsets import (
     Position,
     Range,
@@ -43,6 +43,8 @@ from kohort.spark.options import EARLIEST, GROUP, LATEST, SourceOptions, Times
 
 log = logging.getLogger("kohort.spark")
 METADATA_MAX_AGE_MS: Final = 10_000
+SIZES_MAX_AGE_MS: Final = 60_000
+"""For so long a topic's records are taken to be as large as those that were looked at."""
 ENDS_TIMEOUT_S: Final = 10.0
 """After so long without an answer the plan looks whether a topic was deleted."""
 _NAMES_RETRY_TOPICS: Final = re.compile("retry|failed")
@@ -62,6 +64,7 @@ class Port(OffsetPort, Protocol):
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = ""
     ) -> None: ...
+    def record_bytes(self, at: TopicPartition, start: int, end: int) -> float | None: ...
 
 
 class Planner:
@@ -92,6 +95,8 @@ class Planner:
         self._pace = Pace(options.target_batch_ms) if options.target_batch_ms else None
         self._next_ms: dict[TopicPartition, tuple[int, int]] = {}
         """Of a partition: an offset, and the timestamp of the first record from there."""
+        self._sizes: dict[str, float] = {}
+        self._sizes_at: dict[str, int] = {}
         self.ends: dict[TopicPartition, int] = {}
 
     # Where it begins
@@ -231,6 +236,11 @@ class Planner:
         options = self._options
         if options.align_ms is not None:
             target = self._aligned(origin, target, options.align_ms)
+        if options.max_bytes is not None:
+            self._look_at_sizes(origin, target)
+            fitting = within_bytes(origin, target, self._sizes, options.max_bytes)
+            if fitting is not None:
+                max_offsets = min(fitting, max_offsets or fitting)
         if self._pace is not None:
             self._pace.finished(self._now_ms())
             max_offsets = min(self._pace.limit, max_offsets or self._pace.limit)
@@ -241,6 +251,22 @@ class Planner:
         if self._pace is not None:
             self._pace.planned(lag(origin, end), self._now_ms())
         return end
+
+    def _look_at_sizes(
+        self, origin: Mapping[TopicPartition, int], target: Mapping[TopicPartition, int]
+    ) -> None:
+        """How large the next records of each topic are, by those of its fullest partition."""
+        now = self._now_ms()
+        fullest: dict[str, TopicPartition] = {}
+        for at in sorted(origin, key=lambda at: target[at] - origin[at]):
+            fullest[at[0]] = at
+        for topic, at in fullest.items():
+            fresh = now - self._sizes_at.get(topic, now - SIZES_MAX_AGE_MS) < SIZES_MAX_AGE_MS
+            if fresh or target[at] == origin[at]:
+                continue
+            found = self._port.record_bytes(at, origin[at], target[at])
+            if found is not None:
+                self._sizes[topic], self._sizes_at[topic] = found, now
 
     def _aligned(
         self,
