@@ -55,6 +55,15 @@ def test_packing_covers_each_record_once(
     assert pickle.loads(pickle.dumps(packed)) == packed
 
 
+def test_a_few_records_are_one_task() -> None:
+    """A second Python worker costs more than reading them."""
+    few = [Range("t", p, 0, 5) for p in range(8)]
+    assert len(pack(few, 4, max_records=None, split=True, least=500)) == 1
+    more = [Range("t", 0, 0, 1_500)]
+    assert [r[0].size for r in pack(more, 4, max_records=None, split=True, least=500)] == [500] * 3
+    assert len(pack(few, 4, max_records=None, split=True)) == 4
+
+
 def test_loads_are_even() -> None:
     spans = [Range("t", p, 0, 100) for p in range(6)]
     assert [len(task) for task in pack(spans, 2, max_records=None, split=False)] == [3, 3]

@@ -130,10 +130,12 @@ def ranges(start: Position, end: Position, *, lenient: bool = False) -> list[Ran
     return found
 
 
-def pack(spans: Sequence[Range], tasks: int, *, max_records: int | None, split: bool) -> list[
-    list[Range]
-]:  # fmt: skip
+def pack(
+    spans: Sequence[Range], tasks: int, *, max_records: int | None, split: bool, least: int = 1
+) -> list[list[Range]]:
     """The ranges of each task: about equal in records, at most `tasks`, more for `max_records`.
+
+    Fewer tasks where they would have less than `least` records each.
 
     With `split`, big ranges are cut; without it every partition stays whole and in one task, which
     the fence of a pipeline needs. The same input always gives the same tasks.
@@ -141,6 +143,7 @@ def pack(spans: Sequence[Range], tasks: int, *, max_records: int | None, split: 
     if not spans:
         return []
     total = sum(s.size for s in spans)
+    tasks = max(1, min(tasks, total // least))
     fair = -(-total // max(1, tasks))
     if split:
         limit = min(fair, max_records) if max_records else fair

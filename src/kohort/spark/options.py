@@ -42,6 +42,8 @@ COLUMNS: Final = (
 )  # fmt: skip
 DEFAULT_BATCH_ROWS: Final = 10_000
 DEFAULT_BATCH_BYTES: Final = 8 << 20
+SMALL_TASK: Final = 500
+"""Records that are not worth a second task: it costs more than reading them."""
 
 KNOWN: Final = (
     "kafka.bootstrap.servers", "subscribe", "subscribePattern", "assign", "startingOffsets",
@@ -118,6 +120,11 @@ class SourceOptions:
     formats: Formats = field(default_factory=Formats)
     publish_progress: bool = True
     streaming: bool = False
+
+    @property
+    def least_records_a_task(self) -> int:
+        """Fewer are read by one task, unless the number of tasks was asked for."""
+        return 1 if self.min_partitions else SMALL_TASK
 
     @property
     def shown_columns(self) -> tuple[str, ...]:

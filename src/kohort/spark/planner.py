@@ -369,6 +369,7 @@ class Planner:
         return pack(
             self._readable(ranges(start, end, lenient=not options.fail_on_data_loss)), end.tasks,
             max_records=options.max_records_per_partition, split=not options.range_markers,
+            least=1 if options.range_markers else options.least_records_a_task,
         )  # fmt: skip
 
     def _readable(self, spans: list[Range]) -> list[Range]:
