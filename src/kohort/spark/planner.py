@@ -47,7 +47,7 @@ SIZES_MAX_AGE_MS: Final = 60_000
 """For so long a topic's records are taken to be as large as those that were looked at."""
 ENDS_TIMEOUT_S: Final = 10.0
 """After so long without an answer the plan looks whether a topic was deleted."""
-_NAMES_RETRY_TOPICS: Final = re.compile("retry|failed")
+_NAMES_RETRY_TOPICS: Final = re.compile("retry|dlt")
 
 
 class Port(OffsetPort, Protocol):
