@@ -26,7 +26,7 @@ BESIDE := -n $(WORKERS) --dist=loadfile --no-loadscope-reorder
 BASE ?= main
 
 .DEFAULT_GOAL := help
-.PHONY: postgres power-cut help setup demo test test-all quick check bench demo-kill nightly mutants swarm soak interop spark-oldest compat compat-go wheels lowest audit workflows wire diagrams docs invariants clean
+.PHONY: console postgres power-cut help setup demo test test-all quick check bench demo-kill nightly mutants swarm soak interop spark-oldest compat compat-go wheels lowest audit workflows wire diagrams docs invariants clean
 
 help:  ## what the targets do
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -108,6 +108,9 @@ compat: setup  ## librdkafka's own test-runner against `kohort broker run` (npm,
 
 postgres: setup  ## exactly once into PostgreSQL, on a server of its own (says why it skips)
 	@$(PYTEST) -q -rs -m postgres tests/retry tests/processing
+
+console: setup  ## the web console in a real Chromium (Debian's; says why it skips)
+	@$(PYTEST) -q -rs -m browser tests/console
 
 soak: setup  ## minutes of churn in groups of several makes, in both protocols (KOHORT_SOAK_S)
 	@$(PYTEST) -q -s -m nightly tests/e2e/test_soak.py

@@ -7,11 +7,37 @@ from __future__ import annotations
 
 from typing import Final
 
-from kohort.console.screens import groups
+from kohort.console.screens import (
+    actions,
+    dead_letters,
+    groups,
+    offsets,
+    records,
+    retries,
+    timeline,
+    topics,
+)
 from kohort.console.screens.desk import Handler
 
 SCREENS: Final[dict[tuple[str, str], Handler]] = {
     ("GET", "/groups"): groups.groups,
     ("GET", "/group"): groups.group,
+    ("GET", "/group/timeline"): timeline.timeline,
+    ("GET", "/group/offsets"): offsets.offsets,
+    ("POST", "/group/offsets"): offsets.set_offsets,
+    ("GET", "/dlq"): dead_letters.topics,
+    ("GET", "/dlq/topic"): dead_letters.topic,
+    ("GET", "/dlq/record"): dead_letters.record,
+    ("GET", "/dlq/redrive"): dead_letters.plan,
+    ("POST", "/dlq/redrive"): dead_letters.start,
+    ("GET", "/job"): actions.job_page,
+    ("POST", "/job/pause"): actions.job_stop,
+    ("GET", "/retries"): retries.all_retries,
+    ("GET", "/retries/group"): retries.retries,
+    ("GET", "/topics"): topics.topics,
+    ("GET", "/topic"): topics.topic,
+    ("GET", "/record"): records.record,
+    ("GET", "/cluster"): topics.cluster,
+    ("GET", "/audit"): actions.audit,
 }
 """By method and path."""

@@ -44,10 +44,15 @@ class Audit:
         self.entries: deque[Entry] = deque(maxlen=KEPT)
 
     def add(
-        self, who: str, action: str, target: str, outcome: str = "done", **details: Any
+        self,
+        who: str,
+        action: str,
+        target: str,
+        outcome: str = "done",
+        details: Mapping[str, Any] | None = None,
     ) -> Entry:
         """Note an action. Raises OSError where the file cannot be written."""
-        entry = Entry(time.time_ns() // 1_000_000, who, action, target, details, outcome)
+        entry = Entry(time.time_ns() // 1_000_000, who, action, target, details or {}, outcome)
         log.info("%s %s %s: %s", who, action, target, outcome)
         with self._lock:
             self.entries.append(entry)

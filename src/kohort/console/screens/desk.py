@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kohort.console.screens.jobs import Jobs
+from kohort.console.screens.undos import Undos
 from kohort.errors import KohortError, UsageError
 
 if TYPE_CHECKING:
@@ -77,6 +79,8 @@ class Desk:
     allow_actions: bool = False
     stores: tuple[str, ...] = ()
     control: str = ""
+    jobs: Jobs = field(default_factory=Jobs)
+    undos: Undos = field(default_factory=Undos)
 
     @property
     def bootstrap(self) -> str:

@@ -23,7 +23,7 @@ from kohort.console.views.figures import (
 )
 from kohort.console.views.groups import TrendShown, trend_shown
 from kohort.observe.overview import ORDER, WORDS, GroupView, Health
-from kohort.observe.verdicts import Finding, State
+from kohort.observe.verdicts import Finding
 
 if TYPE_CHECKING:
     from kohort.client.admin.types import MemberDescription
@@ -174,7 +174,7 @@ def group_page(
         concerns=tuple(verdict.concerns) if verdict else (),
         notes=tuple(verdict.notes) if verdict else (),
         causes=_causes(findings),
-        cures=_cures(view, findings),
+        cures=_cures(view),
         partitions=rows,
         paging=place,
         members=[_member(view, m) for m in members[:MEMBERS]],
@@ -210,20 +210,14 @@ def _causes(findings: Sequence[Finding]) -> list[Cause]:
     return causes[:SENTENCES]
 
 
-def _cures(view: GroupView, findings: Sequence[Finding]) -> list[Cure]:
+def _cures(view: GroupView) -> list[Cure]:
     """What helps, by what is in the way."""
     group = view.line.group
     cures: list[Cure] = []
-    state = {f.state for f in findings}
     if view.line.health in (Health.STUCK, Health.WAITING, Health.BEHIND):
         cures.append(
             Cure(f"See {_TIMELINE}", f"/group/timeline?{urlencode({'name': group})}",
                  f"kohort group timeline {quoted(group)}")
-        )  # fmt: skip
-    if State.BEHIND in state:
-        cures.append(
-            Cure("See what more members would move", f"/group/plan?{urlencode({'name': group})}",
-                 f"kohort group plan {quoted(group)} --members +2")
         )  # fmt: skip
     if not view.look.group.members and view.look.partitions:
         cures.append(

@@ -15,7 +15,14 @@ if TYPE_CHECKING:
 
     from kohort.console.screens.desk import Screen
 
-AREAS: Final = (("groups", "/groups", "Groups"),)
+AREAS: Final = (
+    ("groups", "/groups", "Groups"),
+    ("dlq", "/dlq", "Dead letters"),
+    ("retries", "/retries", "Retries"),
+    ("topics", "/topics", "Topics"),
+    ("record", "/record", "Find a record"),
+    ("cluster", "/cluster", "Cluster"),
+)
 SCHEMA: Final = 1
 
 

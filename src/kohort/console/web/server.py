@@ -117,6 +117,7 @@ class ConsoleServer:
             self._loop.call_soon_threadsafe(self._app.close)
             self._server.should_exit = True
             self._thread.join()
+        self.desk.jobs.stop_all()
         self.sampler.close()
         self.admin.close()
         self._socket.close()

@@ -1,0 +1,287 @@
+"""Screen 3: dead-letter topics, their kinds and records, and redrives.
+
+Rules: a redrive is previewed first; its id carries a fingerprint of what was chosen, so that going
+on with another choice under the same id is refused.
+
+Shell: the clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlencode
+
+from kohort.console.screens.desk import Asked, Desk, NotThereError, Redirect, Screen, now_ms
+from kohort.console.screens.jobs import Job
+from kohort.console.views.dead_letters import (
+    READ_AT_MOST,
+    RedriveRow,
+    dead_letter_topic,
+    dead_letter_topics,
+    failed_record,
+)
+from kohort.errors import UsageError
+from kohort.observe.retry_owners import RetryOwner, retry_owners
+from kohort.retry.redrive import GROUP_PREFIX, Choice, Redrive
+from kohort.sampling.log_offsets import offsets
+from kohort.sampling.retry_records import RetryCopy, latest_copies, record_at
+
+if TYPE_CHECKING:
+    from kohort.retry.redrive import Edit, Report
+
+PROGRESS: Final = re.compile(r"redrive end=(\d+)")
+CHOSEN: Final = ("reason", "error_class", "fingerprint", "offsets", "target", "edit")
+
+
+def owners_of(desk: Desk) -> list[RetryOwner]:
+    """Whose retry topics the cluster has."""
+    snapshot = desk.overview().snapshot
+    return retry_owners(list(snapshot.topics), list(snapshot.groups))
+
+
+def sizes_of(desk: Desk, owners: list[RetryOwner]) -> dict[str, int]:
+    """How many offsets each dead-letter topic holds, as far as leaders answer."""
+    topics = desk.overview().snapshot.topics
+    names = [o.dead_letter for o in owners if o.dead_letter in topics]
+    described = [topics[name] for name in names if name]
+    firsts, ends = (
+        offsets(desk.admin, described, "earliest"),
+        offsets(desk.admin, described, "latest"),
+    )
+    sizes: dict[str, int] = {}
+    for tp, end in ends.items():
+        if tp in firsts:
+            sizes[tp.topic] = sizes.get(tp.topic, 0) + end - firsts[tp]
+    return sizes
+
+
+def _owner(desk: Desk, name: str) -> RetryOwner:
+    for owner in owners_of(desk):
+        if owner.dead_letter == name:
+            return owner
+    raise NotThereError(f"there is no dead-letter topic {name!r}; /dlq lists those there are")
+
+
+def topics(desk: Desk, _: Asked) -> Screen:
+    """All dead-letter topics."""
+    owners = owners_of(desk)
+    view = dead_letter_topics(owners, sizes_of(desk, owners), desk.overview().snapshot)
+    return Screen("dlq.html", "Dead letters", "dlq", view, desk.command("topic", "list"))
+
+
+def topic(desk: Desk, asked: Asked) -> Screen:
+    """One dead-letter topic: its kinds and records."""
+    owner = _owner(desk, asked.needed("name"))
+    name = owner.dead_letter or ""
+    count = len(desk.overview().snapshot.topics[name].partitions)
+    found = latest_copies(desk.settings, name, count, READ_AT_MOST)
+    view = dead_letter_topic(owner, found, _redrives(desk, name), asked.query, now_ms())
+    command = desk.command("dlq", "list", "--topic", owner.topic, "--group", owner.group)
+    return Screen("dlq_topic.html", name, "dlq", view, command)
+
+
+def record(desk: Desk, asked: Asked) -> Screen:
+    """One failed record."""
+    from kohort.client.common.types import TopicPartition
+    from kohort.retry.headers import HeaderFault, parse
+
+    owner = _owner(desk, asked.needed("name"))
+    tp = TopicPartition(owner.dead_letter or "", whole_of(asked, "partition"))
+    offset = whole_of(asked, "offset")
+    found = record_at(desk.settings, tp, offset)
+    if found is None or found.offset != offset:
+        raise NotThereError(f"{tp} has no record at offset {offset:,} (any more)")
+    try:
+        copy = RetryCopy(found, parse(found.headers))
+    except HeaderFault as error:
+        raise NotThereError(f"{tp} offset {offset:,} was not written by Kohort: {error}") from error
+    view = failed_record(owner, copy, desk.masks, now_ms())
+    command = desk.command(
+        "dlq", "show", view.row.origin, "--topic", owner.topic, "--group", owner.group
+    )
+    return Screen("dlq_record.html", f"{tp} offset {offset}", "dlq", view, command)
+
+
+def whole_of(asked: Asked, name: str) -> int:
+    """A number of the query. Raises UsageError for anything else."""
+    text = asked.needed(name)
+    if not text.isdecimal() or len(text) > 18:
+        raise UsageError(f"{name}={text!r} is not a whole number")
+    return int(text)
+
+
+def _redrives(desk: Desk, topic: str) -> list[RedriveRow]:
+    """The redrives that have gone through a dead-letter topic, by their committed offsets."""
+    rows: list[RedriveRow] = []
+    for name, view in desk.overview().groups.items():
+        places = {tp: s for tp, s in view.look.partitions.items() if tp.topic == topic}
+        if not name.startswith(GROUP_PREFIX) or not places:
+            continue
+        done = total = 0
+        for seen in places.values():
+            match = PROGRESS.match(seen.metadata)
+            end = int(match[1]) if match else seen.end or 0
+            done += min(seen.committed or 0, end) - (seen.first or 0)
+            total += end - (seen.first or 0)
+        rows.append(RedriveRow(name.removeprefix(GROUP_PREFIX), max(0, done), total, done >= total))
+    return rows
+
+
+# -- redrives
+
+
+@dataclass(frozen=True)
+class RedrivePlan:
+    """A redrive before it is sent: what would go back, and what would not."""
+
+    name: str
+    topic: str
+    group: str
+    redrive_id: str
+    chosen: Mapping[str, str]
+    sent: int
+    kinds: list[tuple[str, str, int]]
+    left: Mapping[str, int]
+    target: str
+    rate: str
+    edits: bool
+    original: str
+
+
+def plan(desk: Desk, asked: Asked) -> Screen:
+    """What a redrive would send; nothing is changed."""
+    owner = _owner(desk, asked.needed("name"))
+    chosen = {name: asked.query.get(name, "") for name in CHOSEN}
+    redrive_id = asked.query.get("id") or _new_id(owner, chosen)
+    report = _redrive(desk, owner, redrive_id, chosen).preview()
+    view = RedrivePlan(
+        owner.dead_letter or "", owner.topic, owner.group, redrive_id, chosen, report.sent,
+        [(reason, kind, n) for (reason, kind), n in report.kinds.most_common(20)], _left(report),
+        chosen["target"] or "entry", asked.query.get("rate", ""),
+        _single(chosen["offsets"]) is not None, _original(desk, owner, chosen),
+    )  # fmt: skip
+    words = ["dlq", "redrive", "--topic", owner.topic, "--group", owner.group, "--id", redrive_id]
+    for name in ("reason", "error_class", "fingerprint"):
+        words += [f"--{name.replace('_', '-')}", chosen[name]] if chosen[name] else []
+    for part in chosen["offsets"].split():
+        words += ["--offsets", part]
+    return Screen("redrive.html", "Redrive: a look first", "dlq", view, desk.command(*words))
+
+
+def _original(desk: Desk, owner: RetryOwner, chosen: Mapping[str, str]) -> str:
+    """The value of a single chosen record, to be edited; empty where rules hide parts of it."""
+    from kohort.client.common.types import TopicPartition
+
+    one = _single(chosen["offsets"])
+    if one is None:
+        return ""
+    found = record_at(desk.settings, TopicPartition(owner.dead_letter or "", one[0]), one[1])
+    shown = desk.masks.value(found.value if found else None)
+    return shown.text if not (shown.masked or shown.cut) and shown.form in ("text", "json") else ""
+
+
+def _single(texts: str) -> tuple[int, int] | None:
+    found = texts.split()
+    match = re.fullmatch(r"(\d+):(\d+)", found[0]) if len(found) == 1 else None
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def start(desk: Desk, asked: Asked) -> Redirect:
+    """Begin a redrive, or go on with one."""
+    desk.actions_allowed()
+    owner = _owner(desk, asked.needed("name"))
+    chosen = {name: asked.form.get(name, "") for name in CHOSEN}
+    redrive_id = asked.needed("id")
+    if not redrive_id.endswith(_mark(owner, chosen)):
+        raise UsageError(
+            f"redrive {redrive_id} was begun with another choice of records; begin a new one"
+        )
+    if asked.form.get("confirm") != "yes":
+        raise UsageError("confirm the redrive on the page that shows what it sends")
+    rate = asked.form.get("rate", "")
+    rate_per_s = float(rate) if rate else None
+    if rate_per_s is not None and not 0 < rate_per_s < 1e9:
+        raise UsageError(f"rate={rate!r}: records a second, more than 0")
+    job = Job(redrive_id, "redrive", owner.dead_letter or "", _link(owner, redrive_id, chosen))
+    redrive = _redrive(desk, owner, redrive_id, chosen)
+    job.stop = redrive.stop
+
+    def run() -> str:
+        report = redrive.run(rate_per_s=rate_per_s, on_progress=lambda r: job.progress(r.sent))
+        job.progress(report.sent)
+        left = ", ".join(f"{n:,} {what}" for what, n in _left(report).items() if n)
+        ended = "done" if report.finished else "paused; the same id goes on"
+        return f"{ended}: {report.sent:,} sent" + (f" ({left})" if left else "")
+
+    desk.audit.add(
+        asked.form["who"], "redrive", owner.dead_letter or "", "begun", {"id": redrive_id, **chosen}
+    )
+    desk.jobs.start(job, run, lambda outcome: _ended(desk, asked, job, outcome))
+    return Redirect(f"/job?{urlencode({'id': redrive_id})}")
+
+
+def _ended(desk: Desk, asked: Asked, job: Job, outcome: str) -> None:
+    desk.audit.add(asked.form["who"], job.kind, job.target, outcome, {"id": job.id})
+    desk.sampler.sample_soon()
+
+
+def _link(owner: RetryOwner, redrive_id: str, chosen: Mapping[str, str]) -> str:
+    query = {"name": owner.dead_letter, "id": redrive_id, **chosen}
+    return f"/dlq/redrive?{urlencode({k: v for k, v in query.items() if v})}"
+
+
+def _new_id(owner: RetryOwner, chosen: Mapping[str, str]) -> str:
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{_mark(owner, chosen)}"
+
+
+def _mark(owner: RetryOwner, chosen: Mapping[str, str]) -> str:
+    text = repr((owner.dead_letter, sorted(chosen.items())))
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _redrive(desk: Desk, owner: RetryOwner, redrive_id: str, chosen: Mapping[str, str]) -> Redrive:
+    choice = Choice(
+        chosen["reason"] or None, chosen["error_class"] or None, chosen["fingerprint"] or None,
+        None, _ranges(chosen["offsets"]),
+    )  # fmt: skip
+    edit = _edit(chosen["edit"].encode()) if chosen["edit"] else None
+    if edit is not None and _single(chosen["offsets"]) is None:
+        raise UsageError("a value can be edited of a single record; choose one")
+    return Redrive(
+        redrive_id, owner.names, desk.settings, choice, target=chosen["target"] or "entry",
+        edit=edit,
+    )  # fmt: skip
+
+
+def _edit(value: bytes) -> Edit:
+    """Send this value instead."""
+    return lambda key, _, headers: (key, value, headers)
+
+
+def _ranges(text: str) -> dict[int, list[tuple[int, int]]]:
+    """`3:10 3:12-20` as ranges by partition. Raises UsageError."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for part in text.split():
+        match = re.fullmatch(r"(\d{1,9}):(\d{1,18})(?:-(\d{1,18}))?", part)
+        if match is None:
+            raise UsageError(f"{part!r}: write P:OFFSET or P:FROM-TO")
+        first, last = int(match[2]), int(match[3] or match[2])
+        found.setdefault(int(match[1]), []).append((first, last + 1))
+    return found
+
+
+def _left(report: Report) -> dict[str, int]:
+    """Why records are not sent, in words."""
+    return {
+        "not chosen": report.not_chosen,
+        "not written by Kohort, or not the copy that counts": report.inert,
+        "sent by this redrive before, and failed again": report.again,
+        "left out by the edit": report.left_by_edit,
+        "too large to copy, and gone at their origin": report.value_gone,
+        "batches that cannot be read": report.unreadable,
+    }

@@ -1,0 +1,123 @@
+"""Screen 9, a record's journey: its first place, its retries, its dead letter, its redrives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kohort.client.common.types import TopicPartition
+from kohort.console.screens.dead_letters import owners_of, whole_of
+from kohort.console.screens.desk import Asked, Desk, NotThereError, Screen
+from kohort.console.views.dead_letters import HeaderRow
+from kohort.console.views.figures import clock
+from kohort.sampling.retry_records import RetryCopy, latest_copies, record_at
+
+if TYPE_CHECKING:
+    from kohort.console.views.masks import Content
+    from kohort.records import Record
+
+LOOKED_AT: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One place where the record has stood."""
+
+    what: str
+    place: str
+    at: str
+    attempt: str
+    group: str
+    reason: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class JourneyView:
+    """A record and what became of it; without a topic, the form that asks for one."""
+
+    topic: str
+    partition: int
+    offset: int
+    found: bool
+    note: str
+    at: str
+    key: Content | None
+    value: Content | None
+    headers: Sequence[HeaderRow]
+    readers: Sequence[tuple[str, str]]
+    steps: Sequence[Step]
+
+
+def record(desk: Desk, asked: Asked) -> Screen:
+    """One record by its first place."""
+    if not asked.query.get("topic"):
+        empty = JourneyView("", 0, 0, False, "", "", None, None, (), (), ())
+        return Screen("record.html", "Find a record", "record", empty)
+    topic = asked.needed("topic")
+    tp, offset = TopicPartition(topic, whole_of(asked, "partition")), whole_of(asked, "offset")
+    described = desk.overview().snapshot.topics.get(topic)
+    if described is None or tp.partition >= len(described.partitions):
+        raise NotThereError(f"there is no partition {tp}; /topics lists those there are")
+    one = record_at(desk.settings, tp, offset)
+    exact = one is not None and one.offset == offset
+    note = "" if exact else _note(one)
+    view = JourneyView(
+        topic, tp.partition, offset, exact, note, clock(one.timestamp if one else None),
+        desk.masks.key(one.key) if one and exact else None,
+        desk.masks.value(one.value) if one and exact else None,
+        [HeaderRow(n, desk.masks.header(n, v), False) for n, v in (one.headers if one else ())],
+        _readers(desk, tp, offset), _steps(desk, f"{topic}/{tp.partition}/{offset}", topic),
+    )  # fmt: skip
+    command = desk.command(
+        "consume", topic, "--partition", str(tp.partition), "--offset", str(offset), "--max", "1"
+    )
+    return Screen("record.html", f"{tp} offset {offset:,}", "record", view, command)
+
+
+def _note(one: Record | None) -> str:
+    if one is None:
+        return "no record stands there now: it is not written yet, or was deleted"
+    return f"no record stands at this offset (any more); the next one is at {one.offset:,}"
+
+
+def _readers(desk: Desk, tp: TopicPartition, offset: int) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for name, view in desk.overview().groups.items():
+        seen = view.look.partitions.get(tp)
+        if seen is not None and seen.committed is not None:
+            done = "has committed past it" if seen.committed > offset else "has not committed it"
+            found.append((name, done))
+    return found
+
+
+def _steps(desk: Desk, origin: str, topic: str) -> list[Step]:
+    """Every copy of the record among the youngest of its retry topics and dead-letter topics."""
+    snapshot = desk.overview().snapshot
+    steps: list[tuple[int, Step]] = []
+    for owner in owners_of(desk):
+        if owner.topic != topic:
+            continue
+        for name in (*owner.retry_topics, owner.dead_letter):
+            if name is None or name not in snapshot.topics:
+                continue
+            count = len(snapshot.topics[name].partitions)
+            found = latest_copies(desk.settings, name, count, LOOKED_AT)
+            steps += [
+                (one.retry.last_failed_at_ms, _step(one, owner.group, name == owner.dead_letter))
+                for one in found.copies
+                if one.retry.origin.retry_id == origin
+            ]
+    return [step for _, step in sorted(steps, key=lambda item: item[0])]
+
+
+def _step(one: RetryCopy, group: str, dead: bool) -> Step:
+    retry, record = one.retry, one.record
+    redriven = f", redrive {retry.redrive_id}" if retry.redrive_id else ""
+    return Step(
+        ("dead letter" if dead else "waits for its next try") + redriven,
+        f"{record.topic}-{record.partition} offset {record.offset:,}",
+        clock(retry.last_failed_at_ms), str(retry.number), group, retry.reason,
+        f"{retry.error_class.rpartition('.')[2]}: {retry.error_message}".strip(": "),
+    )  # fmt: skip

@@ -1,0 +1,37 @@
+"""Screen 5: a group's rebalances."""
+
+from __future__ import annotations
+
+from kohort.client.admin.group_timeline import read_rebalances
+from kohort.client.common.config import ConsumerConfig, known_to
+from kohort.console.screens.desk import Asked, Desk, Screen, now_ms
+from kohort.console.views.figures import whole
+from kohort.console.views.timeline import timeline_view
+from kohort.errors import KohortError
+from kohort.group.explain.timeline import Rebalance, merged
+
+LAST = 30
+MOST = 500
+
+
+def timeline(desk: Desk, asked: Asked) -> Screen:
+    """What the coordinator remembers, and before that what the log says."""
+    name = asked.needed("name")
+    desk.group(name)
+    last = min(MOST, max(1, whole(asked.query.get("last", ""), LAST)))
+    view = timeline_view(name, _rebalances(desk, name, last), now_ms())
+    command = desk.command("group", "timeline", name, "--last", str(last))
+    return Screen("timeline.html", name, "groups", view, command)
+
+
+def _rebalances(desk: Desk, name: str, last: int) -> list[Rebalance]:
+    exact = desk.admin.group_timeline(name, last=last)
+    read: list[Rebalance] = []
+    lacking = any(one.moved is None and one.settled_ms is not None for one in exact or ())
+    if exact is None or lacking:  # Apache Kafka's coordinator remembers none
+        try:
+            read = read_rebalances(desk.admin, name, known_to(ConsumerConfig, desk.settings))
+        except KohortError:
+            if exact is None:
+                raise
+    return merged(exact or (), read)[-last:]

@@ -1,0 +1,57 @@
+"""Screens 10 and 12: topics and who reads them, the cluster."""
+
+from __future__ import annotations
+
+from kohort.client.common.types import TopicPartition
+from kohort.console.screens.dead_letters import owners_of
+from kohort.console.screens.desk import Asked, Desk, NotThereError, Screen
+from kohort.console.views.cluster import cluster_view
+from kohort.console.views.topics import topic_view, topics_view
+from kohort.errors import KohortError
+from kohort.observe.cluster import cluster_health
+from kohort.sampling.log_offsets import offsets
+
+
+def topics(desk: Desk, asked: Asked) -> Screen:
+    """All topics, retry topics folded under their source."""
+    view = topics_view(desk.overview(), owners_of(desk), asked.query)
+    return Screen("topics.html", "Topics", "topics", view, desk.command("topic", "list"))
+
+
+def topic(desk: Desk, asked: Asked) -> Screen:
+    """One topic: partitions, readers, settings."""
+    from kohort.config import nearest
+
+    name, snapshot = asked.needed("name"), desk.overview().snapshot
+    if name not in snapshot.topics:
+        near = nearest(name, snapshot.topics)
+        hint = f" Did you mean {near!r}?" if near else ""
+        raise NotThereError(f"there is no topic {name!r} (or this user may not see it).{hint}")
+    described = [snapshot.topics[name]]
+    firsts = offsets(desk.admin, described, "earliest")
+    ends = offsets(desk.admin, described, "latest")
+    spans = {
+        TopicPartition(name, p.partition): (
+            firsts.get(TopicPartition(name, p.partition)),
+            ends.get(TopicPartition(name, p.partition)),
+        )
+        for p in described[0].partitions
+    }
+    try:
+        configs = list(desk.admin.describe_configs(name).values())
+    except KohortError:  # this user may not see them
+        configs = []
+    view = topic_view(desk.overview(), owners_of(desk), name, spans, configs, asked.query)
+    return Screen("topic.html", name, "topics", view, desk.command("topic", "describe", name))
+
+
+def cluster(desk: Desk, _: Asked) -> Screen:
+    """Brokers, replicas, disks."""
+    snapshot = desk.overview().snapshot
+    health = cluster_health(snapshot.cluster, snapshot.topics.values())
+    try:
+        dirs = desk.admin.describe_log_dirs()
+    except KohortError:  # a broker is away, or this user may not ask
+        dirs = {}
+    view = cluster_view(health, dirs)
+    return Screen("cluster.html", "Cluster", "cluster", view, desk.command("cluster", "describe"))

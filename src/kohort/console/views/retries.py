@@ -1,0 +1,167 @@
+"""Screen 4, what waits for its next try: when it is due, where, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kohort.config import format_duration
+from kohort.console.views.figures import clock, count, duration, spark
+
+if TYPE_CHECKING:
+    from kohort.observe.overview import Overview
+    from kohort.observe.retry_owners import RetryOwner
+    from kohort.sampling.retry_records import WaitingCopy
+
+LISTED: Final = 200
+BUCKETS: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerRow:
+    """The retry topics of one (topic, group); `waiting` counts offsets that are not committed."""
+
+    topic: str
+    group: str
+    delays: str
+    waiting: str
+    dead: str
+    dead_letter: str
+
+
+@dataclass(frozen=True, slots=True)
+class RetryTopicsView:
+    """All groups that retry."""
+
+    rows: Sequence[OwnerRow]
+
+
+def retry_topics_view(
+    owners: Sequence[RetryOwner], dead: Mapping[str, int], found: Overview
+) -> RetryTopicsView:
+    """The list of groups that retry, with what waits.
+
+    Args:
+        owners: of all retry topics.
+        dead: how many offsets each dead-letter topic holds.
+        found: the last overview, which has the lag of each retry topic.
+    """
+    rows = [
+        (
+            _waiting(owner, found) or 0,
+            OwnerRow(
+                owner.topic,
+                owner.group,
+                ", ".join(format_duration(ms) for ms in owner.retry_topics.values() if ms) or "–",
+                count(_waiting(owner, found)),
+                count(dead.get(owner.dead_letter or "")),
+                owner.dead_letter or "",
+            ),
+        )
+        for owner in owners
+    ]
+    return RetryTopicsView([row for _, row in sorted(rows, key=lambda item: -item[0])])
+
+
+def _waiting(owner: RetryOwner, found: Overview) -> int | None:
+    view = found.groups.get(owner.group)
+    if view is None:
+        return None
+    lags = [s.lag for tp, s in view.look.partitions.items() if tp.topic in owner.retry_topics]
+    known = [lag for lag in lags if lag is not None]
+    return sum(known) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRow:
+    """One record that waits."""
+
+    origin: str
+    origin_topic: str
+    origin_partition: int
+    origin_offset: int
+    attempt: int
+    due: str
+    due_at: str
+    late: bool
+    reason: str
+    error: str
+    waits_in: str
+
+
+@dataclass(frozen=True, slots=True)
+class DueBar:
+    """How many records fall due in one part of the time line."""
+
+    label: str
+    count: int
+    share: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetriesView:
+    """What waits in the retry topics of one (topic, group)."""
+
+    topic: str
+    group: str
+    total: int
+    listed: int
+    due_now: int
+    next_due: str
+    bars: Sequence[DueBar]
+    spark: str
+    rows: Sequence[WaitingRow]
+
+
+def retries_view(
+    owner: RetryOwner, total: int, waiting: Sequence[WaitingCopy], now_ms: int
+) -> RetriesView:
+    """The time line of what waits.
+
+    Args:
+        owner: whose retry topics these are.
+        total: how many records wait.
+        waiting: those that are due first.
+        now_ms: milliseconds since 1970.
+    """
+    due = sum(one.due_ms <= now_ms for one in waiting)
+    later = [one.due_ms for one in waiting if one.due_ms > now_ms]
+    return RetriesView(
+        owner.topic, owner.group, total, len(waiting), due,
+        f"in {duration(min(later) - now_ms)}" if later else "–",
+        _bars([one.due_ms for one in waiting], now_ms),
+        spark([float(bar.count) for bar in _bars([one.due_ms for one in waiting], now_ms)]),
+        [_row(one, now_ms) for one in waiting[:LISTED]],
+    )  # fmt: skip
+
+
+def _bars(due: Sequence[int], now_ms: int) -> list[DueBar]:
+    """Due now, then equal parts of the time to the last one."""
+    if not due:
+        return []
+    last = max(max(due), now_ms + 1)
+    parts = 8
+    width = max(1, (last - now_ms) // parts + 1)
+    counts = [0] * (parts + 1)
+    for at in due:
+        counts[0 if at <= now_ms else 1 + min(parts - 1, (at - now_ms) // width)] += 1
+    top = max(counts)
+    labels = ["due now"] + [f"in {duration(n * width)} to {duration((n + 1) * width)}"
+                            for n in range(parts)]  # fmt: skip
+    return [
+        DueBar(label, number, round(100 * number / top))
+        for label, number in zip(labels, counts, strict=True)
+    ]
+
+
+def _row(one: WaitingCopy, now_ms: int) -> WaitingRow:
+    retry = one.copy.retry
+    left = one.due_ms - now_ms
+    return WaitingRow(
+        retry.origin.retry_id, retry.origin.topic, retry.origin.partition, retry.origin.offset,
+        retry.number, f"in {duration(left)}" if left > 0 else f"{duration(-left)} late",
+        clock(one.due_ms), left <= 0, retry.reason,
+        f"{retry.error_class.rpartition('.')[2]}: {retry.error_message}".strip(": "),
+        one.copy.record.topic,
+    )  # fmt: skip

@@ -1,0 +1,102 @@
+"""A headless Chromium for tests of the console: Debian's packages `chromium`, `chromium-driver`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+SIZES = {"desk": (1440, 900), "phone": (390, 844)}
+THEMES = ("light", "dark")
+
+
+def unavailable() -> str:
+    """Why there is no browser to test with; empty when there is one."""
+    if not (shutil.which("chromium") and shutil.which("chromedriver")):
+        return "no Chromium here: apt-get install chromium chromium-driver"
+    try:
+        import axe_core_python  # noqa: F401
+        import selenium  # noqa: F401
+    except ImportError as error:
+        return f"{error.name} is not installed; it is in the dev group"
+    return ""
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A browser of its own."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.options import Options
+    from selenium.webdriver.chrome.service import Service
+
+    options = Options()
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"):
+        options.add_argument(argument)
+    options.binary_location = shutil.which("chromium") or ""
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    driver.set_script_timeout(60)
+    try:
+        yield Browser(driver)
+    finally:
+        driver.quit()
+
+
+class Browser:
+    """What tests do with a browser."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+        self._axe = _axe()
+        self._pictures = os.environ.get("KOHORT_SCREENSHOTS", "")
+
+    def look_like(self, size: str, theme: str) -> None:
+        """Of a desk or a phone, light or dark."""
+        width, height = SIZES[size]
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        feature = {"name": "prefers-color-scheme", "value": theme}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+
+    def violations(self) -> list[Any]:
+        """What axe-core finds wrong with the page."""
+        self.driver.execute_script(self._axe)
+        found = self.driver.execute_async_script(
+            "const done = arguments[0]; axe.run().then(r => done(r.violations.map("
+            "v => [v.id, v.nodes.slice(0, 3).map(n => n.html.slice(0, 200))])))"
+        )
+        return list(found)
+
+    def too_wide(self) -> int:
+        """By how many pixels the page is wider than its window."""
+        return int(
+            self.driver.execute_script(
+                "return document.documentElement.scrollWidth - window.innerWidth"
+            )
+        )
+
+    def complaints(self) -> list[str]:
+        """What the browser's console says, errors of scripts and of the content policy included."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+    def picture(self, name: str) -> None:
+        """Keep a screenshot in $KOHORT_SCREENSHOTS, where that is set."""
+        if self._pictures:
+            Path(self._pictures).mkdir(parents=True, exist_ok=True)
+            self.driver.save_screenshot(str(Path(self._pictures) / f"{name}.png"))
+
+    def json(self, url: str) -> Any:
+        """A page as JSON, with the cookies of this browser."""
+        self.driver.get(url)
+        return json.loads(self.driver.find_element("tag name", "body").text)
+
+
+def _axe() -> str:
+    import axe_core_python
+
+    folder = Path(axe_core_python.__file__).parent
+    return next(folder.rglob("axe.min.js")).read_text(encoding="utf-8")

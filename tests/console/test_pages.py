@@ -1,0 +1,248 @@
+"""The console over HTTP, without a browser: pages, JSON, who may, actions (spec 8.1, 8.4, 8.5)."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import pytest
+
+from kohort import Admin, Consumer, TopicPartition
+from tests.clusters import Embedded
+from tests.console.world import HOSTILE, LONG, TOKEN, World, console, world
+
+SCREENS = (
+    "/groups", "/group?name=billing", "/group?name=" + LONG, "/group/timeline?name=billing",
+    "/group/offsets?name=exporter", "/group/offsets?name=exporter&to=earliest", "/dlq",
+    "/dlq/topic?name=orders.fulfilment.dlt", "/dlq/redrive?name=orders.fulfilment.dlt",
+    "/retries", "/retries/group?topic=orders&group=fulfilment", "/topics", "/topic?name=orders",
+    "/record", "/record?topic=orders&partition=0&offset=1", "/cluster", "/audit",
+)  # fmt: skip
+
+
+@dataclass
+class Answer:
+    status: int
+    text: str
+    headers: dict[str, str]
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+    def hidden(self, name: str) -> str:
+        import html
+
+        found = re.search(f'name="{name}" value="([^"]*)"', self.text)
+        assert found, f"no field {name}"
+        return html.unescape(found[1])
+
+
+class Visitor:
+    """Somebody with a cookie."""
+
+    def __init__(self, url: str) -> None:
+        self.host = urlsplit(url).netloc
+        self.cookie = ""
+
+    def ask(self, path: str, form: dict[str, str] | None = None, **headers: str) -> Answer:
+        connection = http.client.HTTPConnection(self.host, timeout=60)
+        sent = {"cookie": self.cookie, **{k.replace("_", "-"): v for k, v in headers.items()}}
+        body = None if form is None else urlencode(form)
+        try:
+            connection.request("GET" if form is None else "POST", path, body, sent)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+            found = {k.lower(): v for k, v in answer.getheaders()}
+        finally:
+            connection.close()
+        if "set-cookie" in found:
+            self.cookie = found["set-cookie"].partition(";")[0]
+        return Answer(answer.status, text, found)
+
+
+@pytest.fixture(scope="module")
+def there() -> Iterator[World]:
+    with world(allow_actions=True, masks=("secret",)) as made:
+        yield made
+
+
+@pytest.fixture
+def visitor(there: World) -> Visitor:
+    return Visitor(there.url)
+
+
+@pytest.mark.parametrize("path", SCREENS)
+def test_every_screen_is_a_page_and_json_and_escapes_records(path: str, visitor: Visitor) -> None:
+    page = visitor.ask(path)
+    assert page.status == 200, page.text
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert "<script>document" not in page.text
+    assert "<script>alert" not in page.text
+    assert "<em>till" not in page.text
+    assert "style=" not in page.text  # the content policy forbids it
+    data = visitor.ask(path + ("&" if "?" in path else "?") + "format=json").json
+    assert data["schema"] == 1
+    fragment = visitor.ask(path, hx_request="true")
+    assert "<html" not in fragment.text
+
+
+def test_the_same_figures_as_the_command_line(
+    there: World, visitor: Visitor, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    from kohort.cli.common.root import app, invoke
+
+    rows = visitor.ask("/groups?format=json").json["rows"]
+    lags = {row["group"]: row["lag"]["value"] for row in rows}
+    bootstrap = there.cluster.bootstrap
+    assert invoke(app, ["group", "lag", "exporter", "-o", "json", "-b", bootstrap]) == 0
+    told = json.loads(capsysbinary.readouterr().out)["rows"]
+    assert lags["exporter"] == sum(row["lag"] for row in told) == 22
+    assert lags["billing"] == 0
+
+
+def test_what_failed_and_what_waits(visitor: Visitor) -> None:
+    topic = visitor.ask("/dlq/topic?name=orders.fulfilment.dlt&format=json").json
+    assert topic["looked_at"] == topic["total"] == 9
+    (kind,) = topic["kinds"]
+    assert kind["count"] == 9
+    assert "no such customer" in kind["message"]
+    row = topic["rows"][0]
+    record = visitor.ask(
+        f"/dlq/record?name=orders.fulfilment.dlt&partition={row['partition']}"
+        f"&offset={row['offset']}&format=json"
+    ).json
+    assert "Permanent" in record["stack"]
+    assert json.loads(record["value"]["text"]) == json.loads(HOSTILE)
+    waiting = visitor.ask("/retries/group?topic=orders&group=fulfilment&format=json").json
+    assert waiting["total"] == 9
+    assert waiting["due_now"] == 0
+    assert "warehouse" in waiting["rows"][0]["error"]
+    journey = visitor.ask("/record?topic=orders&partition=0&offset=1&format=json").json
+    assert [step["what"] for step in journey["steps"]] == ["dead letter"]
+    folded = visitor.ask("/topics?format=json").json["rows"]
+    orders = next(one for one in folded if one["name"] == "orders")
+    assert {one["kind"] for one in orders["folded"]} == {"retry", "dead letters"}
+    assert {"billing", "fulfilment"} <= set(orders["readers"])
+
+
+def test_a_rebalance_has_its_cause(visitor: Visitor) -> None:
+    view = visitor.ask("/group/timeline?name=billing&format=json").json
+    assert view["rows"]
+    assert any("till" in row["came"] for row in view["rows"])
+    assert view["lanes"]
+
+
+def test_what_is_not_there_says_so(visitor: Visitor) -> None:
+    for path, status, text in (
+        ("/group?name=bling", 404, "Did you mean &#39;billing&#39;"),
+        ("/nowhere", 404, "no page"),
+        ("/group", 400, "needs name"),
+        ("/dlq/topic?name=orders", 404, "dead-letter topic"),
+        ("/record?topic=orders&partition=0&offset=x", 400, "whole number"),
+        ("/record?topic=orders&partition=9&offset=0", 404, "no partition"),
+        ("/group/offsets?name=exporter&to=never", 503, "earliest, latest"),
+    ):
+        answer = visitor.ask(path)
+        assert (answer.status in (status, 400), text in answer.text) == (True, True), path
+
+
+def test_offsets_are_previewed_confirmed_audited_and_undone(there: World, visitor: Visitor) -> None:
+    path = "/group/offsets?name=exporter&to=%2B3"
+    page = visitor.ask(path)
+    form = {"form_token": page.hidden("form_token"), "name": "exporter",
+            "plan": page.hidden("plan"), "confirm": "exporter"}  # fmt: skip
+    assert json.loads(form["plan"]) == {"clicks:0": 7, "clicks:1": 7}
+    assert visitor.ask("/group/offsets", form | {"form_token": "made up"}).status == 403
+    assert visitor.ask("/group/offsets", form, origin="http://evil.example").status == 403
+    assert visitor.ask("/group/offsets", form | {"confirm": "no"}).status == 400
+    done = visitor.ask("/group/offsets", form)
+    assert done.status == 303
+    with Admin(bootstrap_servers=there.cluster.bootstrap) as admin:
+        at = admin.list_group_offsets("exporter")
+        assert at[TopicPartition("clicks", 0)].offset == 7
+        there.sample()
+        undo = re.search(r"undo=(\d+)", visitor.ask(done.headers["location"]).text)
+        assert undo
+        again = visitor.ask(f"/group/offsets?name=exporter&undo={undo[1]}")
+        assert visitor.ask("/group/offsets", form | {"plan": again.hidden("plan")}).status == 303
+        assert admin.list_group_offsets("exporter")[TopicPartition("clicks", 0)].offset == 4
+    rows = visitor.ask("/audit?format=json").json["rows"]
+    assert [row["action"] for row in rows[:2]] == ["set offsets", "set offsets"]
+    assert "127.0.0.1" in rows[0]["who"]
+
+
+def test_a_redrive_is_previewed_sent_and_done_once(there: World, visitor: Visitor) -> None:
+    page = visitor.ask("/dlq/redrive?name=orders.fulfilment.dlt&offsets=0%3A0-1")
+    assert "<strong>2</strong>" in page.text
+    form = {name: page.hidden(name) for name in ("form_token", "name", "id", "offsets")}
+    other = {**form, "offsets": "0:0", "confirm": "yes"}
+    assert visitor.ask("/dlq/redrive", other).status == 400  # another choice under the same id
+    assert visitor.ask("/dlq/redrive", form).status == 400  # not confirmed
+    for _ in range(2):
+        begun = visitor.ask("/dlq/redrive", form | {"confirm": "yes"})
+        assert begun.status == 303, begun.text
+        while not (job := visitor.ask(begun.headers["location"] + "&format=json").json)["outcome"]:
+            pass
+        assert job["outcome"].startswith("done"), job
+    with Consumer(
+        bootstrap_servers=there.cluster.bootstrap, group_id="check", auto_offset_reset="earliest",
+        isolation_level="read_committed",
+    ) as consumer:  # fmt: skip
+        parts = [TopicPartition("orders.fulfilment.retry.0s", n) for n in range(3)]
+        consumer.assign(parts)
+        ends = consumer.end_offsets(parts)
+        found = []
+        while any(consumer.position(tp) < ends[tp] for tp in parts):
+            found += consumer.poll(0.2)
+    assert len(found) == 2
+    assert found[0].value == HOSTILE
+
+
+def test_a_console_without_actions_changes_nothing(there: World) -> None:
+    with console(there.cluster) as server:
+        visitor = Visitor(server.url)
+        page = visitor.ask("/groups")
+        assert page.status == 200
+        token = server.desk and visitor.cookie
+        form = {
+            "form_token": "",
+            "name": "exporter",
+            "plan": '{"clicks:0": 0}',
+            "confirm": "exporter",
+        }
+        assert token
+        assert visitor.ask("/group/offsets", form).status == 403
+        assert "Set the offsets" not in visitor.ask("/group/offsets?name=exporter&to=earliest").text
+
+
+def test_a_login_is_needed_where_there_is_a_token(there: World) -> None:
+    with console(there.cluster, token=TOKEN) as server:
+        visitor = Visitor(server.url)
+        turned = visitor.ask("/groups")
+        assert turned.status == 303
+        assert turned.headers["location"].startswith("/login")
+        assert visitor.ask("/events").status == 401
+        assert visitor.ask("/login", {"token": "wrong"}).status == 403
+        assert visitor.ask("/groups", authorization=f"Bearer {TOKEN}").status == 200
+        came = visitor.ask("/login?to=//evil.example", {"token": TOKEN})
+        assert came.headers["location"] == "/groups"
+        assert visitor.ask("/groups").status == 200
+
+
+def test_another_host_is_refused(visitor: Visitor) -> None:
+    assert visitor.ask("/groups", host="evil.example").status == 421
+
+
+def test_no_groups_at_all() -> None:
+    with Embedded() as cluster, console(cluster) as server:
+        visitor = Visitor(server.url)
+        page = visitor.ask("/groups")
+        assert "No groups" in page.text
+        for path in ("/dlq", "/retries", "/topics", "/cluster"):
+            assert visitor.ask(path).status == 200
