@@ -31,7 +31,8 @@ def main() -> int:
     run(python, "-m", "pip", "install", "-q", "uv>=0.5")
     install = [HOME / "bin" / "uv", "pip", "install", "--python", python, "-q"]
     run(*install, "--resolution", "lowest-direct", f".[{EXTRAS}]")
-    run(python, "-I", "tools/smoke.py", "--kernel", "cython")
+    kernel = "python" if os.environ.get("KOHORT_BUILD_PURE") == "1" else "cython"
+    run(python, "-I", "tools/smoke.py", "--kernel", kernel)
     run(*install, *TOOLS)
     run(python, "-m", "pip", "freeze", "--exclude", "kohort")
     not_these = "not spark and not nightly and not extended"

@@ -1,4 +1,4 @@
-"""What clients and apps measure of themselves, and how it leaves the process.
+"""Metrics and events of clients and apps, and their export.
 
 Rules:
 - Whatever happens is a typed event (`events`). Metrics are one subscriber among others: who wants
