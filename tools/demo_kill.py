@@ -44,8 +44,8 @@ def plan(seed: int, kills: int, longest_s: float) -> Iterator[Kill]:
         yield Kill(victim, rng.uniform(1.0, longest_s))
 
 
-def expected(limit: int | None) -> dict[str, Any]:
-    """What must come out, from the data alone."""
+def expected(limit: int | None, *, handlers: bool = False) -> dict[str, Any]:
+    """What must come out, from the data alone; with row handlers without the other outputs."""
     from kohort.client.producer.plan.partitioner import for_key
     from kohort.demo import flights_data as data
 
@@ -60,21 +60,43 @@ def expected(limit: int | None) -> dict[str, Any]:
         elif data.observation_key(flight["origin"], flight["time_hour"]) not in hours:
             missing += 1
     failed = {"unknown_airport": unknown, "missing_weather": missing}
+    loaded = len(year.flights) - unknown - missing
     return {
+        **({} if handlers else {"outputs": _outputs(limit, loaded)}),
         "inputs": len(year.flights),
-        "loaded": len(year.flights) - unknown - missing,
+        "loaded": loaded,
         "failed": {reason: count for reason, count in failed.items() if count},
         "duplicates": 0,
         "retrying": 0,
     }
 
 
-def command(directory: Path, limit: int | None, retries: str, resume: bool) -> list[str]:
+def _outputs(limit: int | None, loaded: int) -> dict[str, Any]:
+    """The part `outputs` of the report."""
+    from kohort.demo.flights_outputs import expected_hours
+
+    hours = expected_hours(limit)
+    flights, minutes = (sum(column) for column in zip(*hours.values(), strict=True))
+    assert flights == loaded, "every flight that can be loaded is in a group"
+    return {
+        "flights": {"rows": loaded},
+        "delays_by_hour": {
+            "groups": len(hours), "flights": loaded, "dep_delay_sum": minutes, "mismatches": 0
+        },
+        "departures": {"records": loaded, "duplicates": 0},
+    }  # fmt: skip
+
+
+def command(
+    directory: Path, limit: int | None, retries: str, resume: bool, handlers: bool = False
+) -> list[str]:
     """The run's command line."""
     words = [sys.executable, "-m", "kohort", "demo", "flights", "--dir", str(directory)]
     words += ["--retries", retries]
     if limit is not None:
         words += ["--limit", str(limit)]
+    if handlers:
+        words.append("--handlers")
     return [*words, "--resume"] if resume else words
 
 
@@ -107,6 +129,7 @@ def run_with_kills(
     longest_s: float,
     limit: int | None,
     retries: str = DEFAULT_RETRIES,
+    handlers: bool = False,
     timeout_s: float = 900.0,
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
@@ -116,7 +139,7 @@ def run_with_kills(
         for kill in plan(seed, kills, longest_s):
             say(f"kill -9 of {kill.victim} after {kill.after_s:.1f} s")
             driver = subprocess.Popen(
-                command(directory, limit, retries, resume), stdout=log, stderr=log
+                command(directory, limit, retries, resume, handlers), stdout=log, stderr=log
             )
             try:
                 status = driver.wait(kill.after_s)
@@ -127,7 +150,7 @@ def run_with_kills(
                 say("  (the run had ended before)")
             resume = (directory / "run.json").exists()
         started = time.monotonic()
-        last = command(directory, limit, retries, resume)
+        last = command(directory, limit, retries, resume, handlers)
         status = subprocess.run(last, stdout=log, stderr=log, timeout=timeout_s).returncode
         say(f"the last run ended with status {status} after {time.monotonic() - started:.0f} s")
     return json.loads((directory / "report.json").read_text())
@@ -140,14 +163,15 @@ def main() -> int:
     parser.add_argument("--limit", type=int)
     parser.add_argument("--longest", type=float, default=60.0, help="latest moment of a kill, s")
     parser.add_argument("--retries", default=DEFAULT_RETRIES)
+    parser.add_argument("--handlers", action="store_true", help="row handlers, not DataFrames")
     args = parser.parse_args()
     print(f"seed {args.seed}", flush=True)
     directory = Path(tempfile.mkdtemp(prefix="kohort-demo-kill-")) / "run"
     report = run_with_kills(
         directory, seed=args.seed, kills=args.kills, longest_s=args.longest, limit=args.limit,
-        retries=args.retries, say=lambda text: print(text, flush=True),
+        retries=args.retries, handlers=args.handlers, say=lambda text: print(text, flush=True),
     )  # fmt: skip
-    wanted = expected(args.limit)
+    wanted = expected(args.limit, handlers=args.handlers)
     wrong = {key: (report[key], value) for key, value in wanted.items() if report[key] != value}
     for key, (found, value) in wrong.items():
         print(f"WRONG: {key} is {found}, must be {value}")

@@ -24,19 +24,24 @@ RETRIES = "1s 1s 2s 2s 2s 4s"
 
 # Without kills nothing is shown that the last life of the other run does not show, too.
 @pytest.mark.parametrize(
-    "kills",
+    ("kills", "handlers"),
     [
-        pytest.param(0, marks=pytest.mark.nightly),
-        1,
-        pytest.param(4, marks=pytest.mark.extended),
+        pytest.param(0, False, marks=pytest.mark.nightly),
+        (1, False),
+        pytest.param(4, False, marks=pytest.mark.extended),
+        pytest.param(1, True, marks=pytest.mark.extended),
     ],
 )
-def test_the_books_balance(kills: int, tmp_path: Path) -> None:
-    """Each flight once and only once, none in a retry topic, whoever is killed whenever."""
+def test_the_books_balance(kills: int, handlers: bool, tmp_path: Path) -> None:
+    """Each flight once in every output, none in a retry topic, whoever is killed whenever.
+
+    With DataFrames and, the second example, with row handlers.
+    """
     report = run_with_kills(
-        tmp_path / "run", seed=20131, kills=kills, longest_s=25.0, limit=LIMIT, retries=RETRIES
-    )
-    wanted = expected(LIMIT)
+        tmp_path / "run", seed=20131, kills=kills, longest_s=25.0, limit=LIMIT, retries=RETRIES,
+        handlers=handlers,
+    )  # fmt: skip
+    wanted = expected(LIMIT, handlers=handlers)
     assert {key: report[key] for key in wanted} == wanted
     assert report["reconciled"], report["problems"]
     assert report["loaded_after_retry"] > 0.05 * report["loaded"]

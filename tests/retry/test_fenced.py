@@ -408,7 +408,8 @@ def test_only_the_copy_that_the_ledger_names_is_backed(world: World) -> None:
     assert len(copies) == 2
     store = world.store()
     (state,) = store.states("p", ["in/0/0"])["in/0/0"]
-    backed = [backs_failed(Place(world.topics.dead_letter, 0, c.offset), state) for c in copies]
+    place = world.topics.dead_letter
+    backed = [backs_failed(Place(place, 0, c.offset), state, 0) for c in copies]
     assert backed == [False, True]
     store.close()
 

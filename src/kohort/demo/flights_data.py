@@ -188,6 +188,13 @@ def _flights(
     return events, wanted
 
 
+def table_events(name: str, key: str) -> Iterator[Event]:
+    """The rows of a table of the package as records, keyed by one of its columns."""
+    table = read_table(name)
+    for row in rows_of(table, table.column_names):
+        yield Event(0, 0, str(row[key]).encode(), _dump(row))
+
+
 def _observations() -> Iterator[Event]:
     table = read_table("weather")
     table = table.sort_by([("time_hour", "ascending"), ("origin", "ascending")])

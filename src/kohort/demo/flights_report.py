@@ -24,6 +24,8 @@ import matplotlib.pyplot as plt
 from jinja2 import Environment, PackageLoader, select_autoescape
 from matplotlib.axes import Axes
 
+from kohort.demo.flights_outputs import Outputs
+
 INK, MUTED, GRID = "#1d2733", "#68788a", "#e3e8ee"
 COLOURS = ("#2a6fdb", "#e07a1f", "#2e9e6b", "#b6447d", "#7a5cc9", "#8a8f98")
 
@@ -35,7 +37,7 @@ class Facts:
     `failed` counts by reason; `arrivals` maps a topic to (day, records) in event time;
     `retries` maps a retry topic to (seconds since the start, copies scheduled); `loaded_over_time`
     is (seconds since the start, flights loaded in that second); `delay_by_carrier` is (carrier,
-    mean minutes late, flights).
+    mean minutes late, flights). `outputs` is None for the pipeline of row handlers, which has one.
     """
 
     inputs: int
@@ -49,6 +51,7 @@ class Facts:
     retries: Mapping[str, Sequence[tuple[float, int]]] = field(default_factory=dict)
     loaded_over_time: Sequence[tuple[float, int]] = ()
     delay_by_carrier: Sequence[tuple[str, float, int]] = ()
+    outputs: Outputs | None = None
 
     @property
     def failed_total(self) -> int:
@@ -67,6 +70,8 @@ class Facts:
             wrong.append(f"{self.duplicates} inputs are there more than once")
         if self.retrying:
             wrong.append(f"{self.retrying} records still wait in a retry topic")
+        if self.outputs is not None:
+            wrong += self.outputs.problems(self.loaded)
         return wrong
 
     def as_json(self) -> dict[str, Any]:
@@ -83,6 +88,7 @@ class Facts:
             "seconds": round(self.seconds, 1),
             "reconciled": not self.problems,
             "problems": self.problems,
+            **({} if self.outputs is None else {"outputs": self.outputs.as_json()}),
         }
 
     @property
@@ -100,6 +106,15 @@ def text_of(facts: Facts) -> str:
         lines.append(f"{count:>9,} failed: {reason}")
     lines.append(f"{facts.duplicates:>9,} duplicates")
     lines.append(f"{facts.retrying:>9,} left in a retry topic")
+    if (outputs := facts.outputs) is not None:
+        lines.append(f"{outputs.rows:>9,} rows in flights")
+        lines.append(
+            f"{outputs.groups:>9,} groups in delays_by_hour, {outputs.mismatches} of them unlike "
+            f"the data set's; {outputs.flights:,} flights, {outputs.dep_delay_sum:,} min"
+        )
+        lines.append(
+            f"{outputs.records:>9,} records in topic departures, {outputs.duplicates} of them twice"
+        )
     lines.append("")
     lines += [f"DOES NOT ADD UP: {problem}" for problem in facts.problems] or [
         f"{facts.inputs:,} in = {facts.loaded:,} loaded + {facts.failed_total:,} failed: "

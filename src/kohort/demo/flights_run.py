@@ -37,8 +37,10 @@ from kohort.demo.flights_data import (
     Event,
     data_directory,
     load_year,
+    table_events,
 )
 from kohort.demo.flights_feed import Feed, Produced, Stage
+from kohort.demo.flights_outputs import Outputs, expected_hours, look_at
 from kohort.demo.flights_report import Facts
 from kohort.errors import ConfigError, KohortError
 from kohort.retry.policy import RetryPolicy
@@ -53,7 +55,9 @@ from kohort.spark import (
 )
 from kohort.spark.sessions import ensure_java
 
-FLIGHTS, WEATHER = "flights", "weather"
+FLIGHTS, WEATHER, DEPARTURES = "flights", "weather", "departures"
+REFERENCES = {"planes": "tailnum", "airports": "faa"}
+"""Topics that hold a table of the data set, and the column that is their key."""
 DEFAULT_RETRIES = "2s 2s 5s 5s 5s 10s"
 FEED_INTERVAL_S = 0.25
 
@@ -63,7 +67,7 @@ class RunSettings:
     """What a run was started with; a resumed run goes on with the same.
 
     `store` is a URL, or None for an SQLite file beside the broker; `limit` keeps the first so many
-    flights.
+    flights; `handlers` runs the example with row handlers instead of the one with DataFrames.
     """
 
     store: str | None = None
@@ -71,6 +75,7 @@ class RunSettings:
     limit: int | None = None
     master: str = "local[2]"
     started_at: float = 0.0
+    handlers: bool = False
 
 
 class FlightsRun:
@@ -112,6 +117,8 @@ class FlightsRun:
         self.say(f"broker at {self.bootstrap}, log in {self.broker.data}")
         with Admin(bootstrap_servers=self.bootstrap) as admin:
             missing = {FLIGHTS: FLIGHT_PARTITIONS, WEATHER: len(ORIGINS)}
+            if not self.settings.handlers:
+                missing |= {DEPARTURES: FLIGHT_PARTITIONS, **dict.fromkeys(REFERENCES, 1)}
             for topic in admin.list_topics():
                 missing.pop(topic.name, None)
             if missing:
@@ -144,7 +151,7 @@ class FlightsRun:
         os.environ["FLIGHTS_RETRIES"] = self.settings.retries
         os.environ["FLIGHTS_CHECKPOINT"] = str(self.directory / "checkpoint")
         os.environ["KOHORT_BOOTSTRAP_SERVERS"] = self.bootstrap
-        return load_pipeline(pipeline_file())
+        return load_pipeline(pipeline_file(handlers=self.settings.handlers))
 
     # -- the run
 
@@ -157,8 +164,8 @@ class FlightsRun:
         self.say("reading the year of flights")
         year = load_year(for_key, limit=self.settings.limit)
         weather = len(year.weather) + len(year.late)
-        expected = len(year.flights) + weather
-        self.say(f"{len(year.flights):,} flights and {weather:,} hours of weather: {expected:,}")
+        self.say(f"{len(year.flights):,} flights and {weather:,} hours of weather")
+        expected = len(year.flights) + (weather if self.settings.handlers else 0)
         latest_ms = sum(RetryPolicy.parse(self.settings.retries).delays_ms) // 4
         feed = Feed(year, self._produced(), latest_ms)
         self.broker.watch(self._broker_gone)
@@ -212,6 +219,8 @@ class FlightsRun:
                 Producer(bootstrap_servers=self.bootstrap, linger_ms=20) as producer,
                 Admin(bootstrap_servers=self.bootstrap) as admin,
             ):
+                if not self.settings.handlers:
+                    self._feed_references(producer)
                 self._feed_stages(feed, producer, admin)
                 while feed.held:
                     self._feed_late(feed, producer, admin)
@@ -219,12 +228,23 @@ class FlightsRun:
         except BaseException as error:  # it is raised again on the main thread
             self._feed_error = error
 
+    def _feed_references(self, producer: Producer) -> None:
+        """Planes and airports. A run that goes on sends them again: the latest of a key counts."""
+        for topic, key in REFERENCES.items():
+            for event in table_events(topic, key):
+                producer.send(topic, event.value, event.key, event.partition)
+        producer.flush()
+
     def _feed_stages(self, feed: Feed, producer: Producer, admin: Admin) -> None:
-        """Each month's weather, and its flights once that weather has been read."""
+        """Each month's weather, and its flights once that weather has been read.
+
+        The pipeline of DataFrames reads weather as a reference: whatever was produced before a
+        flight is there when the flight is joined.
+        """
         nothing = Stage([], [])
         _send(producer, WEATHER, (feed.stages or [nothing])[0].weather)
         for stage, following in zip(feed.stages, [*feed.stages, nothing][1:], strict=True):
-            wanted = _ends(admin, WEATHER, len(ORIGINS))
+            wanted = _ends(admin, WEATHER, len(ORIGINS)) if self.settings.handlers else {}
             while any(self._committed(admin, WEATHER).get(p, 0) < wanted[p] for p in wanted):
                 self._feed_late(feed, producer, admin)
             _send(producer, FLIGHTS, stage.flights)
@@ -259,9 +279,14 @@ class FlightsRun:
                 retries=self._retries(store),
                 loaded_over_time=self._loaded_over_time(store),
                 delay_by_carrier=_delay_by_carrier(store),
+                outputs=None if self.settings.handlers else self._outputs(store),
             )
         finally:
             store.close()
+
+    def _outputs(self, store: Store) -> Outputs:
+        wanted = expected_hours(self.settings.limit)
+        return look_at(store, self.bootstrap, DEPARTURES, FLIGHT_PARTITIONS, wanted)
 
     def _arrivals(self) -> dict[str, list[tuple[str, int]]]:
         """Records a day in event time, from the timestamps in the topics."""
@@ -302,9 +327,10 @@ class FlightsRun:
         self.broker.stop()
 
 
-def pipeline_file() -> Path:
-    """The flights pipeline: `examples/flights_pipeline.py`, which the package carries too."""
-    return Path(kohort.demo.__file__).parent / "flights_pipeline.py"
+def pipeline_file(*, handlers: bool = False) -> Path:
+    """`examples/flights_pipeline.py` or `flights_handlers.py`, which the package carries too."""
+    name = "flights_handlers.py" if handlers else "flights_pipeline.py"
+    return Path(kohort.demo.__file__).parent / name
 
 
 def _ends(admin: Admin, topic: str, partitions: int) -> dict[int, int]:

@@ -105,6 +105,10 @@ class ClusterPort:
         """The offset of the first record that is there."""
         return _plain(self.asking.beginning_offsets(_named(wanted)))
 
+    def delete_before(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Delete the records of topics of ours before these offsets."""
+        self.admin.delete_records({Partition(*at): offset for at, offset in offsets.items()})
+
     def latest(
         self, wanted: Sequence[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:

@@ -89,7 +89,7 @@ class FailedCopies:
         for record, retry in parsed:
             place = Place(record.topic, record.partition, record.offset)
             rows = states.get(retry.origin.retry_id, ())
-            backed = backs_failed(place, newest(rows))
+            backed = backs_failed(place, newest(rows), retry.redrive_count)
             if backed or inert:
                 yield FailedCopy(
                     place, retry.origin, retry, record.key, record.value, record.headers,

@@ -23,6 +23,10 @@ from kohort.retry.copies import Attempt, Copy
 from kohort.retry.headers import MAX_MESSAGE_BYTES, Origin, cut_utf8
 from kohort.retry.policy import Step
 
+IN_BATCH: Final = -1
+"""The offset of a copy that stands in the Kafka transaction of its micro-batch: wherever that has
+put it, it is there exactly when the row is."""
+
 
 class Status(StrEnum):
     """What a ledger row says of its attempt."""
@@ -157,7 +161,7 @@ def gate(attempt: Attempt, rows: Sequence[RowState]) -> Verdict:
     if last is None:
         return Verdict.INERT
     same = (last.redrive_count, last.number) == (attempt.redrive_count, attempt.number)
-    here = last.place == Place(*attempt.position)
+    here = _names(last.place, Place(*attempt.position))
     if same and here and last.status is Status.SCHEDULED:
         return Verdict.RUN
     if attempt.number == 0:  # a redriven copy in the entry topic
@@ -172,9 +176,22 @@ def owed_elsewhere(rows: Sequence[RowState]) -> bool:
     return last is not None and last.status is Status.SCHEDULED
 
 
-def backs_failed(place: Place, row: RowState | None) -> bool:
-    """Is this copy in the dead-letter topic the one that the ledger tells of?"""
-    return row is not None and row.status is Status.FAILED and row.place == place
+def backs_failed(place: Place, row: RowState | None, redrive_count: int) -> bool:
+    """Is this copy in the dead-letter topic the one that the ledger tells of?
+
+    Args:
+        redrive_count: the round that the copy belongs to.
+    """
+    if row is None or row.status is not Status.FAILED:
+        return False
+    return _names(row.place, place) and row.redrive_count == redrive_count
+
+
+def _names(row: Place | None, copy: Place) -> bool:
+    """Whether the place in a row is that of a copy."""
+    if row is None or row.offset != IN_BATCH:
+        return row == copy
+    return (row.topic, row.partition) == (copy.topic, copy.partition)
 
 
 @dataclass(frozen=True, slots=True)

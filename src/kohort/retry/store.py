@@ -159,6 +159,11 @@ class Cursor:
         self._cursor = cursor
         self._sql = sql
 
+    @property
+    def inner(self) -> Any:
+        """The database's own cursor."""
+        return self._cursor
+
     def execute(self, sql: str, params: Params = ()) -> int:
         """Run one statement; how many rows it has changed."""
         self._cursor.execute(self._sql(sql), tuple(params))
@@ -341,12 +346,27 @@ class Store(Progress):
                     self._check_left_behind(cursor, change)
                 for statement in parts:
                     cursor.executemany(self._sql(statement.sql), statement.rows)
-                if change.counts.read:
-                    at = (change.pipeline, change.fence.topic, change.fence.partition)
-                    cursor.execute(self._sql(_COUNT), (*astuple(change.counts), *at))
+                self._count(cursor, change)
         except LostRaceError as lost:
             return lost.how
         return Applied.COMMITTED
+
+    def record(self, cursor: Cursor, change: Transaction) -> None:
+        """Fence, claims, ledger rows and counts of a change, within a transaction of the caller's.
+
+        For changes whose copies stand in the Kafka transaction of their batch (`IN_BATCH`): no
+        reader can pass those before they are there. Raises LostRaceError, and the caller rolls
+        back, when another writer has moved the fence or closed a claim.
+        """
+        inner = cursor.inner
+        self._move_fence(inner, change)
+        self._close_claims(inner, change)
+        self._count(inner, change)
+
+    def _count(self, cursor: Any, change: Transaction) -> None:
+        if change.counts.read:
+            at = (change.pipeline, change.fence.topic, change.fence.partition)
+            cursor.execute(self._sql(_COUNT), (*astuple(change.counts), *at))
 
     def _written(self, parts: Sequence[Statement], write: Callable[[Sequence[Statement]], T]) -> T:
         """`write(parts)` in the order that avoids deadlocks, run again after a conflict.

@@ -35,7 +35,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from kohort.config import parse_duration_ms, plain
+from kohort.config import parse_duration_ms, parse_size_bytes, plain
 from kohort.errors import ConfigError
 from kohort.retry.handling import Decode, HandlerSpec, SetupStore, set_up
 from kohort.retry.policy import DEFAULT_RETRIES, RetryPolicy, RetryTopics
@@ -47,12 +47,23 @@ from kohort.retry.registering import (
 )
 from kohort.retry.store import Store, open_store
 from kohort.serdes.basic import Serde
+from kohort.spark.dataframes.graph import (
+    Graph,
+    Reference,
+    Source,
+    TableTarget,
+    TopicTarget,
+    identifier,
+)
+from kohort.spark.outputs.protocol import Step, ignore
+from kohort.spark.outputs.tables import APPEND, UPSERT, TableOutput
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, SparkSession
 
+    from kohort.spark.dataframes.columns import Transform
     from kohort.spark.pipeline_sink import PipelineSpec
-    from kohort.spark.progress import Progress
+    from kohort.spark.progress import Book, Progress
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 SERVERS_VARIABLE: Final = "KOHORT_BOOTSTRAP_SERVERS"
@@ -78,6 +89,8 @@ class Pipeline:
         clock_skew: how far broker and executors may differ in time; due records wait that longer.
         ledger_retention: how long the ledger remembers a record that was loaded after a retry.
             What waits or has failed is always remembered.
+        transaction_timeout: the longest that a micro-batch of DataFrames may take, at most the
+            broker's transaction.max.timeout.ms.
         client: further client configuration, in Kafka's names. Records of aborted transactions
             are not read, unless it sets `isolation.level` to `read_uncommitted`.
 
@@ -98,6 +111,7 @@ class Pipeline:
         trigger: str | int = "500ms",
         clock_skew: str | int = "1s",
         ledger_retention: str | int = "7d",
+        transaction_timeout: str | int = "5m",
         client: Mapping[str, str] | None = None,
     ) -> None:
         if not name or "/" in name:
@@ -116,11 +130,153 @@ class Pipeline:
         self.skew_ms = parse_duration_ms(clock_skew)
         self.ledger_retention_ms = parse_duration_ms(ledger_retention)
         self.client = dict(client or {})
+        self.transaction_timeout_ms = parse_duration_ms(transaction_timeout)
+        self.graph = Graph()
+        self.reached: Callable[[Step], None] = ignore
+        """Called at each step of a batch's commit, for tests that end the driver there."""
         self._handlers: dict[str, HandlerSpec] = {}
         self._setups: list[Callable[[SetupStore], None]] = []
         open_store(store)
 
-    # What a user's file says
+    # Pipelines of DataFrames
+
+    def source(
+        self,
+        topic: str,
+        *,
+        schema: Any = None,
+        format: str = "json",
+        event_time: str | None = None,
+        name: str | None = None,
+    ) -> str:
+        """Register a topic whose records become rows.
+
+        Args:
+            topic: the topic. Steps read it by the parameter `name`.
+            schema: the columns of the values: DDL, or a StructType. A value that does not fit goes
+                to the dead-letter topic as `undecodable`.
+            format: "json"; or "text" or "bytes", with the columns `key` and `value`.
+            event_time: the column of type TIMESTAMP with the time at which a record happened.
+            name: default the topic, with `_` for what a name cannot hold.
+
+        Returns the name. Raises ConfigError.
+        """
+        topic = checked_topic(topic, "pipeline.source")
+        if topic in self._handlers:
+            raise ConfigError(f"topic {topic} has a handler already")
+        made = Source(name or identifier(topic), topic, format, schema, event_time)
+        return self.graph.add_source(made)
+
+    def reference(
+        self,
+        topic: str,
+        *,
+        key: str | Iterable[str],
+        schema: Any = None,
+        format: str = "json",
+        name: str | None = None,
+        max_size: str | int = "64MiB",
+    ) -> str:
+        """Register a topic as a table: the latest row of each key, read up to its end before each
+        micro-batch that needs it.
+
+        Args:
+            topic: the topic. A null value removes the row of its record key.
+            key: the columns that name a row.
+            schema, format, name: as `source`.
+            max_size: the most bytes of values; more is an error, since the table is broadcast.
+
+        Returns the name. Raises ConfigError.
+        """
+        topic = checked_topic(topic, "pipeline.reference")
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        size = parse_size_bytes(max_size)
+        made = Reference(name or identifier(topic), topic, format, schema, keys, size)
+        return self.graph.add_reference(made)
+
+    def table(
+        self,
+        table: str,
+        *,
+        key: str | Iterable[str] = (),
+        mode: str | None = None,
+        deletes: str | None = None,
+        order: str | Iterable[str] = (),
+        output_mode: str | None = None,
+    ) -> Callable[[Function], Function]:
+        """Register a function of frames whose rows go into a table of the store, exactly once.
+
+        Its parameters name sources, references and other steps; it returns a DataFrame, or the text
+        of a SELECT over them. `key`, `mode`, `deletes` and `order` are those of `to_table`.
+
+        Args:
+            output_mode: of a step that keeps state: append, update or complete; default update with
+                a key, else append.
+        """
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        orders = (order,) if isinstance(order, str) else tuple(order)
+        TableOutput(self.store, table, keys, mode or (UPSERT if keys else APPEND), deletes, orders)
+        return self._step(TableTarget(table, keys, mode, deletes, orders), output_mode)
+
+    def topic(
+        self,
+        topic: str,
+        *,
+        key: str | Iterable[str] = (),
+        output_mode: str | None = None,
+        compression: str = "none",
+        timestamp: str | None = None,
+    ) -> Callable[[Function], Function]:
+        """Register a function of frames whose rows become records of a topic, exactly once.
+
+        Args:
+            topic: the topic; it must exist.
+            key: the columns of the record's key: one as text, several as JSON. The value is JSON of
+                all columns; without a key, a column `value` is the value (as in Spark's sink).
+            output_mode: as `table`.
+            compression: none, gzip, snappy, lz4 or zstd.
+            timestamp: a column with the records' timestamps.
+        """
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        options = {"compression": compression, "timestamp": timestamp}
+        return self._step(TopicTarget(topic, keys, options), output_mode)
+
+    def step(self, function: Function) -> Function:
+        """Register a function of frames that only other steps read."""
+        self.graph.add_step(function, None, None)
+        return function
+
+    def _step(
+        self, target: TableTarget | TopicTarget, output_mode: str | None
+    ) -> Callable[[Function], Function]:
+        def take(function: Function) -> Function:
+            self.graph.add_step(function, target, output_mode)
+            return function
+
+        return take
+
+    @staticmethod
+    def reject(condition: Column, reason: str, message: Column | str | None = None) -> Transform:
+        """For `.transform`: rows where `condition` is true go to the dead-letter topic."""
+        from kohort.spark.dataframes import columns
+
+        return columns.reject(condition, reason, message)
+
+    @staticmethod
+    def retry(condition: Column, reason: str, message: Column | str | None = None) -> Transform:
+        """For `.transform`: the inputs of rows where `condition` is true wait for another try."""
+        from kohort.spark.dataframes import columns
+
+        return columns.retry(condition, reason, message)
+
+    @staticmethod
+    def attempt() -> Column:
+        """A column: the number of the retry that a row belongs to; 0 for the first try."""
+        from kohort.spark.dataframes import columns
+
+        return columns.attempt()
+
+    # Row handlers
 
     def handler(
         self,
@@ -182,6 +338,8 @@ class Pipeline:
         topic = checked_topic(topic, "pipeline.batch_handler" if batch else "pipeline.handler")
         if topic in self._handlers:
             raise ConfigError(f"topic {topic} has a handler already")
+        if any(source.topic == topic for source in self.graph.sources.values()):
+            raise ConfigError(f"topic {topic} is a source of DataFrames already")
 
         def take(function: Function) -> Function:
             given = ["batch" if batch else "record", "store"]
@@ -213,16 +371,31 @@ class Pipeline:
     @property
     def topics(self) -> dict[str, RetryTopics]:
         """The retry topics by source topic. Raises ConfigError when there is no handler."""
-        if not self._handlers:
+        read = [*self._handlers, *(s.topic for s in self.graph.sources.values())]
+        if not read:
             raise ConfigError(
-                f"pipeline {self.name} has no handler; register one with @pipeline.handler(TOPIC)"
+                f"pipeline {self.name} reads nothing; register a source with "
+                "pipeline.source(TOPIC, ...), or a row handler with @pipeline.handler(TOPIC)"
             )
-        return {t: RetryTopics(t, self.group, self.policy) for t in self._handlers}
+        return {t: RetryTopics(t, self.group, self.policy) for t in read}
+
+    @property
+    def handler_topics(self) -> dict[str, RetryTopics]:
+        """The part of `topics` that row handlers read."""
+        return {t: names for t, names in self.topics.items() if t in self._handlers}
 
     @property
     def handlers(self) -> tuple[HandlerSpec, ...]:
         """What was registered, in order."""
         return tuple(self._handlers.values())
+
+    @property
+    def books(self) -> list[Book]:
+        """The topics whose inputs are counted, with the tables that name them."""
+        from kohort.spark.progress import Book
+
+        handled = [Book(h.topic, h.table, h.origin, h.key) for h in self.handlers]
+        return [*handled, *(Book(s.topic) for s in self.graph.sources.values())]
 
     def open_store(self) -> Store:
         """The pipeline's store, not connected yet."""
@@ -239,7 +412,7 @@ class Pipeline:
 
         return PipelineSpec(
             name=self.name, group=self.group, store_url=open_store(self.store).url,
-            client=self.client_config, topics=self.topics, partitions=dict(partitions),
+            client=self.client_config, topics=self.handler_topics, partitions=dict(partitions),
             handlers=tuple(replace(h, decode=shipped(h.topic, h.decode)) for h in self.handlers),
             skew_ms=self.skew_ms, chunk_rows=self.chunk_rows,
         )  # fmt: skip

@@ -21,7 +21,6 @@ from kohort.retry.asking import TopicView
 from kohort.retry.cluster_port import ClusterPort
 from kohort.retry.dead_letters import FailedCopies
 from kohort.retry.effects import quote
-from kohort.retry.handling import HandlerSpec
 from kohort.retry.ledger import Counts
 from kohort.retry.store import NEWEST, Store
 from kohort.spark.offsets import TopicPartition
@@ -57,7 +56,9 @@ class Progress:
         return self.done >= self.inputs and self.retrying == 0 and self.entering == 0
 
 
-def measure(pipeline: Pipeline, store: Store, port: ClusterPort) -> Progress:
+def measure(
+    pipeline: Pipeline, store: Store, port: ClusterPort, handed_on: Iterable[str] = ()
+) -> Progress:
     """The present progress. The fences are read before the ledger: what a fence has passed and
     failed is in the ledger by then, so that `drained` is never true too early.
     """
@@ -65,7 +66,8 @@ def measure(pipeline: Pipeline, store: Store, port: ClusterPort) -> Progress:
     views = port.topics()
     sources = _partitions(topics, views)
     entries = _partitions([t.entry for t in topics.values()], views)
-    ends = port.latest([*sources, *entries])
+    handed = _partitions(handed_on, views)
+    ends = port.latest([*sources, *entries, *handed])
     starts = port.earliest(sources)
     fences = {(f.topic, f.partition): f.next_offset for f in store.fences(pipeline.name)}
     counts = _counts(store, pipeline.name)
@@ -76,7 +78,7 @@ def measure(pipeline: Pipeline, store: Store, port: ClusterPort) -> Progress:
         failed=counts["failed"],
         retries=counts["retries"],
         next_offsets=fences,
-        entering=sum(max(0, ends[at] - fences.get(at, 0)) for at in entries),
+        entering=sum(max(0, ends[at] - fences.get(at, 0)) for at in (*entries, *handed)),
     )
 
 
@@ -90,6 +92,21 @@ def _counts(store: Store, name: str) -> dict[str, int]:
     )
     scheduled, retries, failed = rows[0]
     return {"scheduled": int(scheduled), "retries": int(retries), "failed": int(failed)}
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """One topic whose inputs are balanced, and the table whose rows name them, if one does.
+
+    Args:
+        origin: the table's columns with partition and offset of a row's input.
+        key: the columns by which rows replace each other.
+    """
+
+    topic: str
+    table: str | None = None
+    origin: tuple[str, str] | None = None
+    key: tuple[str, ...] = ()
 
 
 @dataclass
@@ -158,7 +175,7 @@ def reconcile(pipeline: Pipeline) -> Reconciliation:
     try:
         views = port.topics()
         found: dict[str, TopicReconciliation] = {}
-        for spec in pipeline.handlers:
+        for spec in pipeline.books:
             at = _partitions([spec.topic], views)
             starts, ends = port.earliest(at), port.latest(at)
             books = _Books(pipeline, spec, store, at)
@@ -189,7 +206,7 @@ class _Books:
     """The counts, the ledger and the table of one handler, read in one statement."""
 
     def __init__(
-        self, pipeline: Pipeline, spec: HandlerSpec, store: Store, at: list[TopicPartition]
+        self, pipeline: Pipeline, spec: Book, store: Store, at: list[TopicPartition]
     ) -> None:
         self._name, self._spec, self._store, self._at = pipeline.name, spec, store, at
         self._retry_topics = list(pipeline.topics[spec.topic].delays_ms)

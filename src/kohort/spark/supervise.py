@@ -20,7 +20,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from kohort.errors import BrokerError, ConfigError, DataLossError, ErrorCode, KohortError
@@ -29,12 +29,15 @@ from kohort.retry.ledger_view import retry_topic_states
 from kohort.retry.preparing import ensure_topics, plan_all
 from kohort.retry.store import Store
 from kohort.spark.checkpoint import CheckpointLock, begin_anew_for_other_topics
+from kohort.spark.offsets import TopicPartition
 from kohort.spark.progress import Progress, measure
 from kohort.spark.sessions import check_classic, ensure_java, register, session
+from kohort.spark.stages import PipelineStages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from kohort.spark.dataframes.graph import Stage
     from kohort.spark.pipeline import Pipeline
 
 log = logging.getLogger("kohort.spark")
@@ -76,7 +79,9 @@ class Supervisor:
         self._spark = spark
         self._master = master
         self._max_restarts = max_restarts
-        self._progress_at = 0.0
+        self._stages: PipelineStages | None = None
+        self._waiting: list[Stage] = []
+        self._passed: dict[TopicPartition, int] = {}
 
     def run(
         self,
@@ -99,9 +104,14 @@ class Supervisor:
                 pipeline.prepare_store(store)
                 check_waiting(pipeline, store)
                 ensure_topics(who, topics, port, bootstrap=pipeline.servers)
-                spark = self._spark or session(f"kohort {pipeline.name}", master=self._master)
+                spark = self._session()
                 lock.note_jvm(_jvm_pid(spark))
                 register(spark)
+                if pipeline.graph:
+                    self._stages = PipelineStages.of(
+                        pipeline, spark, lambda t, d: self._options(spark, store, t, d)
+                    )
+                    self._stages.ensure_topics(port)
                 log.info("pipeline %s reads %s", pipeline.name, ", ".join(topics))
                 return self._supervise(spark, store, port, mode, until, on_progress)
         finally:
@@ -117,7 +127,7 @@ class Supervisor:
             began = time.monotonic()
             queries: list[Any] = []
             try:
-                open_fences(self._pipeline, store, port)
+                open_fences(self._pipeline, store, port, self._handed_on)
                 queries = self._start(spark, store, port, mode)
                 last = self._watch(queries, store, port, mode, until, on_progress)
                 _stop(queries)
@@ -133,6 +143,8 @@ class Supervisor:
                     raise
             finally:
                 _stop(queries)
+                if self._stages is not None:
+                    self._stages.close()
             failures = 1 if time.monotonic() - began > STEADY_S else failures + 1
             if failures > self._max_restarts:
                 raise cause
@@ -140,12 +152,36 @@ class Supervisor:
             log.warning("restarting in %.0f s after: %s", pause, last_line(str(cause)))
             time.sleep(pause)
 
+    def _session(self) -> SparkSession:
+        """The session of this run, made when there is none."""
+        if self._spark is None:
+            self._spark = session(f"kohort {self._pipeline.name}", master=self._master)
+        return self._spark
+
     def _vacuum(self, store: Store) -> None:
         pipeline = self._pipeline
         before_ms = time.time_ns() // 1_000_000 - pipeline.ledger_retention_ms
         rows = store.vacuum(pipeline.name, before_ms)
         if rows:
             log.info("forgot %d ledger rows of records that were loaded long ago", rows)
+
+    def _purge(self, store: Store, port: ClusterPort) -> None:
+        """Delete what intermediate topics have handed on.
+
+        Spark may replay the last batch, so only what was passed an hour ago is deleted.
+        """
+        handed_on = self._handed_on
+        passed = {
+            (f.topic, f.partition): f.next_offset
+            for f in store.fences(self._pipeline.name)
+            if f.topic in handed_on
+        }
+        try:
+            if self._passed:
+                port.delete_before(self._passed)
+        except KohortError as error:
+            log.warning("intermediate topics were not shortened: %s", error)
+        self._passed = passed
 
     def _publish(self, port: ClusterPort, last: Progress) -> None:
         """Show the end in the group. It is advisory: all is loaded, and the next run shows it."""
@@ -155,9 +191,48 @@ class Supervisor:
         except KohortError as error:
             log.warning("the progress of group %s was not published: %s", group, error)
 
+    @property
+    def _handed_on(self) -> list[str]:
+        """The intermediate topics."""
+        return list(self._stages.intermediate_topics) if self._stages is not None else []
+
     # Starting
 
     def _start(self, spark: SparkSession, store: Store, port: ClusterPort, mode: str) -> list[Any]:
+        queries: list[Any] = []
+        try:
+            if self._pipeline.handlers:
+                queries += self._start_handlers(spark, store, port, mode)
+            if self._stages is not None:
+                self._waiting = list(self._stages.stages)
+                queries += self._start_stages(spark, port, mode)
+        except BaseException:  # what was started must not stay behind, whatever happened
+            _stop(queries)
+            raise
+        return queries
+
+    def _start_stages(self, spark: SparkSession, port: ClusterPort, mode: str) -> list[Any]:
+        """Start all stages; with available_now the next: it reads what those before it write."""
+        assert self._stages is not None, "asked for where there are stages"
+        count = 1 if mode == "available_now" else len(self._waiting)
+        pool: Any = spark.sparkContext.getLocalProperty(POOL)
+        queries: list[Any] = []
+        try:
+            for stage in self._waiting[:count]:
+                name = f"kohort {self._pipeline.name} {stage.name}"
+                spark.sparkContext.setLocalProperty(POOL, name)
+                queries.append(self._stages.start(stage, port, mode))
+        except BaseException:  # as above
+            _stop(queries)
+            raise
+        finally:
+            spark.sparkContext.setLocalProperty(POOL, pool)
+        del self._waiting[:count]
+        return queries
+
+    def _start_handlers(
+        self, spark: SparkSession, store: Store, port: ClusterPort, mode: str
+    ) -> list[Any]:
         from kohort.spark.pipeline_sink import sink_class
 
         pipeline = self._pipeline
@@ -165,9 +240,10 @@ class Supervisor:
         views = port.topics()
         partitions = {name: view.partitions for name, view in views.items()}
         spark.dataSource.register(sink_class(pipeline.spec(partitions), sink))
-        delays = {t: ms for names in pipeline.topics.values() for t, ms in names.delays_ms.items()}
+        read = pipeline.handler_topics
+        delays = {t: ms for names in read.values() for t, ms in names.delays_ms.items()}
         plan: list[tuple[str, dict[str, int], list[str], int]] = [
-            (SOURCE, {}, list(pipeline.topics), pipeline.trigger_ms),
+            (SOURCE, {}, list(read), pipeline.trigger_ms),
             (RETRIES, delays, list(delays), self._retry_trigger_ms(delays)),
         ]
         queries: list[Any] = []
@@ -181,6 +257,7 @@ class Supervisor:
                         "the store's fences", pipeline.name, label,
                     )  # fmt: skip
                 options = self._options(spark, store, topics, retry_delays)
+                options["rangeMarkers"] = "true"
                 reader = spark.readStream.format("kohort").options(**options).load()
                 writer = (
                     reader.writeStream.format(sink)
@@ -216,7 +293,6 @@ class Supervisor:
             "group.id": pipeline.group,
             "maxOffsetsPerTrigger": str(pipeline.max_offsets_per_trigger),
             "minPartitions": str(max(1, spark.sparkContext.defaultParallelism)),
-            "rangeMarkers": "true",
             "clockSkewMs": str(pipeline.skew_ms),
         }
         if delays:
@@ -242,13 +318,17 @@ class Supervisor:
                 if error is not None:
                     raise PipelineFailedError(explain(str(error)))
                 running = running or query.isActive
+            if not running and self._waiting:
+                queries += self._start_stages(self._session(), port, mode)
+                continue
             complete = until is None or until()
             now = time.monotonic()
             if now >= next_vacuum:
                 next_vacuum = now + VACUUM_S
                 self._vacuum(store)
+                self._purge(store, port)
             if now >= next_measure or not running:
-                progress = measure(self._pipeline, store, port)
+                progress = measure(self._pipeline, store, port, self._handed_on)
                 spent = time.monotonic() - now
                 next_measure = now + max(PROGRESS_S, PROGRESS_COST * spent)
                 if on_progress is not None:
@@ -274,14 +354,20 @@ def check_waiting(pipeline: Pipeline, store: Store) -> None:
         )
 
 
-def open_fences(pipeline: Pipeline, store: Store, port: ClusterPort) -> None:
+def open_fences(
+    pipeline: Pipeline, store: Store, port: ClusterPort, handed_on: Iterable[str] = ()
+) -> None:
     """A fence for every partition, made at the log's start where there is none.
+
+    Args:
+        handed_on: the intermediate topics.
 
     The queries then start at the fences, and a retry topic has its fence before any copy is read.
     Raises DataLossError when a topic is there no longer.
     """
     views = port.topics()
     names = [n for t, r in pipeline.topics.items() for n in (t, *r.delays_ms)]
+    names += handed_on
     gone = [n for n in names if n not in views]
     if gone:
         raise DataLossError(
@@ -328,7 +414,7 @@ def explain(text: str) -> str:
     match = _TRACEBACK.search(text)
     if match is None:
         return text
-    trace = re.split(r"\n\s*(?:at |\*\*\*|Driver stacktrace|SQLSTATE)", match[0])[0].rstrip()
+    trace = re.split(r"\n\s*(?:at |\*\*\*|=== |Driver stacktrace|SQLSTATE)", match[0])[0].rstrip()
     return f"{last_line(trace)}\n\n{trace}"
 
 

@@ -42,6 +42,7 @@ def demo() -> None:
     "--retries", default="2s 2s 5s 5s 5s 10s", show_default=True, help="The retry topics."
 )
 @click.option("--master", default="local[2]", show_default=True, help="Spark master URL.")
+@click.option("--handlers", is_flag=True, help="Row handlers instead of DataFrames.")
 @click.option("--keep-broker", is_flag=True, help="Leave the broker running afterwards.")
 def flights(
     directory: Path,
@@ -50,6 +51,7 @@ def flights(
     store: str | None,
     retries: str,
     master: str,
+    handlers: bool,
     keep_broker: bool,
 ) -> int:
     """Load a year of flights, with retries, and balance the books.
@@ -58,7 +60,9 @@ def flights(
     """
     from kohort.demo.flights_run import FlightsRun, RunSettings
 
-    settings = RunSettings(store=store, retries=retries, limit=limit, master=master)
+    settings = RunSettings(
+        store=store, retries=retries, limit=limit, master=master, handlers=handlers
+    )
     run = FlightsRun(directory, lambda text: click.echo(f"==> {text}", err=True))
     return _run(run, settings, resume, keep_broker)
 

@@ -119,6 +119,8 @@ class BatchStore:
         self.store = store
         self.query = query
         self.reached: Callable[[Step], None] = ignore
+        self.also: Callable[[Cursor], str] | None = None
+        """More that belongs into the transaction of a batch; "" when it is done, else why not."""
         self._run = secrets.token_hex(4)
         self._digest = hashlib.sha256(query.encode()).hexdigest()[:12]
         self.merges = [
@@ -284,6 +286,8 @@ class BatchStore:
                         f"DELETE FROM {table} WHERE query = ? AND batch_id <= ?",
                         (self.query, batch.batch_id - HISTORY_BATCHES),
                     )
+                if self.also is not None and (refusal := self.also(cursor)):
+                    raise _NotCommitted(refusal)
                 self.reached(Step.AFTER_MERGE)
         except _NotCommitted as reason:
             return str(reason)

@@ -68,18 +68,23 @@ class FencePolicy:
             added to a query that has run before.
         place: where the fence is kept, for messages.
         remedy: how to remove the fence, for messages.
+        restartable: the query keeps no state and begins where the store's own positions say, so a
+            new checkpoint may follow.
     """
 
     query: str
     first_batch: int
     place: str
     remedy: str
+    restartable: bool = False
 
     def decide(self, batch: Batch, fence: Fence | None) -> Verdict:
         """Run the batch or skip it. Raises DataLossError when fence and checkpoint disagree."""
         if fence is None:
             return self._begin(batch)
         if fence.checkpoint != batch.checkpoint:
+            if self.restartable and batch.batch_id == 0:
+                return Verdict.RUN
             raise self._other_checkpoint(batch, fence)
         if batch.batch_id == fence.batch_id:
             return Verdict.DONE

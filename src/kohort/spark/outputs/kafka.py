@@ -38,9 +38,16 @@ class TopicTransaction:
         self.name = name
         self._config = dict(config)
         self._transaction = SharedTransaction(name, timeout_ms, config)
-        self._topics = sorted(topics)
+        self._all = self._topics = sorted(topics)
         self.partitions: dict[str, int] = {}
         """Partition count by topic, as the present transaction goes by it."""
+
+    def narrow(self, topics: Iterable[str] | None) -> None:
+        """Write only to these of the query's topics from the next epoch on; None: to all.
+
+        Markers go to every partition that is named, so a batch names no topic in vain.
+        """
+        self._topics = self._all if topics is None else sorted(topics)
 
     def init(self) -> Identity:
         """A new epoch; whatever was open under an older one is aborted or completed."""

@@ -52,6 +52,7 @@ class BatchWork:
         transaction: the query's Kafka transaction; None without topics.
         topics: the topic outputs.
         query: the query's name.
+        computed: what outputs select is kept by the caller already.
     """
 
     frame: DataFrame
@@ -60,13 +61,14 @@ class BatchWork:
     transaction: TopicTransaction | None
     topics: Sequence[TopicPart]
     query: str
+    computed: bool = False
     _kept: bool = field(default=False, init=False)
 
     def run(self, identity: Identity | None) -> Written:
         """Stage and write everything; a later round uses the frame that the first has computed."""
         merges = self.database.merges if self.database is not None else []
         jobs = len(merges) + any(not topic.letters for topic in self.topics)
-        if jobs > 1 and not self._kept:
+        if jobs > 1 and not (self._kept or self.computed):
             self.keep()
         result = Written()
         for merge, table in zip(merges, self.tables, strict=True):

@@ -1,0 +1,1 @@
+../src/kohort/demo/flights_handlers.py

@@ -1,0 +1,142 @@
+"""What a pipeline's steps are, found out before anything is read: schemas, stages, refusals.
+
+Rules:
+- Every step is called once or twice with empty streams of the right columns; Spark's analysis of
+  what it returns tells whether it keeps state, and refuses columns that are not there.
+- A step that loses its rows' origin is refused here, by name (ADR 0023).
+"""
+
+# pyspark carries no complete types, so strict checking would only speak of it.
+# pyright: basic
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType, TimestampNTZType, TimestampType
+
+from kohort.errors import ConfigError, KohortError, UsageError
+from kohort.spark.dataframes.columns import (
+    HIDDEN,
+    ORIGIN,
+    RAW_SCHEMA,
+    passing,
+    typed,
+    visible,
+    with_origin,
+)
+from kohort.spark.dataframes.graph import Graph, Source, Stage, Step
+from kohort.spark.dataframes.plans import carried, check_narrow, is_stateful
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What is known of a graph before it runs.
+
+    Attributes:
+        stages: in the order in which rows pass them.
+        values: the schema of the values of sources and references of format json.
+        rows: by source and step, the columns that others see.
+    """
+
+    stages: list[Stage]
+    values: Mapping[str, StructType | None]
+    rows: Mapping[str, StructType]
+
+
+def analyse(spark: SparkSession, graph: Graph) -> Analysis:
+    """Call every step with empty streams. Raises ConfigError, or what the step itself raises."""
+    graph.check()
+    values = {
+        each.name: schema_of(each.name, each.schema)
+        for each in (*graph.sources.values(), *graph.references.values())
+    }
+    frames: dict[str, DataFrame] = {}
+    for source in graph.sources.values():
+        raw = _stream(spark, _of_ddl(RAW_SCHEMA))
+        frame = passing(typed(with_origin(raw, ()), source.format, values[source.name]))
+        _check_event_time(source, frame)
+        frames[source.name] = frame
+    for reference in graph.references.values():
+        schema = values[reference.name] or _text_schema(reference.format)
+        frames[reference.name] = spark.createDataFrame([], schema)
+    stateful: dict[str, bool] = {}
+    for step in graph.ordered():
+        frame = call(step, frames)
+        stateful[step.name] = is_stateful(frame)
+        if stateful[step.name]:  # its inputs come from intermediate topics
+            plain = {n: _plain(spark, frames[n]) for n in graph.rows_of(step)}
+            frame = call(step, {**frames, **plain})
+        elif any(ORIGIN in frames[n].columns for n in graph.rows_of(step)):
+            check_narrow(frame, step.name)
+            frame = passing(carried(frame, HIDDEN, step.name))
+        frames[step.name] = _plain(spark, frame) if stateful[step.name] else frame
+    rows = {name: visible(frame).schema for name, frame in frames.items()}
+    return Analysis(graph.stages(stateful), values, rows)
+
+
+def call(step: Step, frames: Mapping[str, DataFrame]) -> DataFrame:
+    """The frame that a step makes of its inputs, which are views by their names meanwhile.
+
+    Raises UsageError when it returns neither a frame nor the text of a query.
+    """
+    inputs = {name: frames[name] for name in step.inputs}
+    for name, frame in inputs.items():
+        frame.createOrReplaceTempView(name)
+    try:
+        made: Any = step.function(**inputs)
+        if isinstance(made, str):
+            made = next(iter(inputs.values())).sparkSession.sql(made)
+    except KohortError as error:
+        error.add_note(f"in step {step.name}")
+        raise
+    if not isinstance(made, DataFrame):
+        raise UsageError(
+            f"step {step.name} returned {type(made).__name__}; a step returns a DataFrame, or the "
+            "text of a SELECT over its inputs"
+        )
+    return made
+
+
+def schema_of(name: str, schema: Any) -> StructType | None:
+    """A schema as Spark has it, of DDL or a StructType. Raises ConfigError for another."""
+    if schema is None or isinstance(schema, StructType):
+        return schema
+    if isinstance(schema, str):
+        return _of_ddl(schema)
+    raise ConfigError(f"{name}: schema= is DDL ('id STRING, at TIMESTAMP') or a StructType")
+
+
+def _text_schema(form: str) -> StructType:
+    kind = "binary" if form == "bytes" else "string"
+    return _of_ddl(f"key {kind}, value {kind}")
+
+
+def _of_ddl(text: str) -> StructType:
+    made = StructType.fromDDL(text)
+    assert isinstance(made, StructType), "a list of columns is a struct"
+    return made
+
+
+def _plain(spark: SparkSession, frame: DataFrame) -> DataFrame:
+    """A stream of the same columns without a history."""
+    return _stream(spark, visible(frame).schema)
+
+
+def _stream(spark: SparkSession, schema: StructType) -> DataFrame:
+    ticks = spark.readStream.format("rate").load()
+    return ticks.select(*(F.lit(None).cast(f.dataType).alias(f.name) for f in schema.fields))
+
+
+def _check_event_time(source: Source, frame: DataFrame) -> None:
+    if source.event_time is None:
+        return
+    kinds = {f.name: f.dataType for f in frame.schema.fields}
+    if not isinstance(kinds.get(source.event_time), TimestampType | TimestampNTZType):
+        raise ConfigError(
+            f"source {source.name}: event_time={source.event_time!r} is not a column of type "
+            f"TIMESTAMP; there are {', '.join(visible(frame).columns)}"
+        )

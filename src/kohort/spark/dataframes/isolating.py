@@ -1,0 +1,133 @@
+"""Which rows make a batch fail: found by halves, given a verdict, and the others are loaded.
+
+Rules (spec 6.5):
+- An exception in a UDF, a cast that ANSI SQL refuses, or a Python worker that dies fails Spark's
+  whole job. The batch's input is then computed by halves, into nothing, until single records are
+  left that fail by themselves. Spark tries each task four times, so a record that kills its worker
+  has killed it four times.
+- What fails only together with others, and trouble that is not a record's (the broker, the
+  database, an executor that is gone), is raised as it came.
+- A broken constraint is found by a trial of every row behind a savepoint, all of it undone.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kohort.retry.classify import PROGRAM_OR_DATA
+
+MAX_CULPRITS: Final = 100
+"""Beyond so many failing records in one batch the step is taken to be wrong, not the records."""
+WORKER_KILLED: Final = "worker_killed"
+_DEAD_WORKER: Final = re.compile(r"Python worker exited unexpectedly|Python worker .*crashed")
+_NOT_A_ROWS: Final = re.compile(
+    r"kohort\.errors\.|kohort\.client\.|ExecutorLostFailure|Connection ?Refused|OutOfMemoryError"
+)
+_PYTHON: Final = re.compile(r"^(?:(?P<module>[\w.]+)\.)?(?P<name>[A-Z]\w*): ?(?P<text>.*)$")
+_CONDITION: Final = re.compile(r"\[(?P<name>[A-Z][A-Z0-9_.]+)\] (?P<text>.*)")
+_HANDLER_ERRORS: Final = "kohort.retry.classify"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Offsets [start, end) of one partition."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class RowFailure:
+    """What a record's failure is called. `permanent`: no retry can help."""
+
+    permanent: bool
+    reason: str
+    message: str
+
+
+def row_failure(text: str) -> RowFailure | None:
+    """The failure that an error of a Spark job stands for; None when it is no record's.
+
+    Args:
+        text: the error with its causes, as Spark writes it.
+    """
+    if _NOT_A_ROWS.search(text):
+        return None
+    if _DEAD_WORKER.search(text):
+        return RowFailure(True, WORKER_KILLED, "the Python worker died, at every try")
+    raised = _PYTHON.match(_raised(text))
+    if raised is not None:
+        return _of_python(raised["module"] or "", raised["name"], raised["text"])
+    found = _CONDITION.search(text)
+    if found is None or found["name"].startswith(("INTERNAL", "CANNOT_", "UNRESOLVED")):
+        return None
+    return RowFailure(True, found["name"], found["text"])
+
+
+def culprits(
+    spans: Sequence[Span], fails: Callable[[Sequence[Span]], str | None], most: int = MAX_CULPRITS
+) -> dict[Span, str] | None:
+    """The single records that fail, with their errors; None when there are more than `most`.
+
+    Args:
+        spans: the batch, which is known to fail.
+        fails: computes records into nothing; the error's text, or None when they pass.
+    """
+    found: dict[Span, str] = {}
+    left = [list(spans)]
+    while left:
+        part = left.pop()
+        error = fails(part)
+        if error is None:
+            continue
+        if sum(s.size for s in part) <= 1:
+            found[next(s for s in part if s.size)] = error
+            if len(found) > most:
+                return None
+            continue
+        left += reversed(halves(part))
+    return found
+
+
+def halves(spans: Sequence[Span]) -> tuple[list[Span], list[Span]]:
+    """The spans in two parts of about the same number of offsets."""
+    middle = sum(s.size for s in spans) // 2
+    first: list[Span] = []
+    second: list[Span] = []
+    for span in spans:
+        room = middle - sum(s.size for s in first)
+        cut = min(span.end, span.start + max(0, room))
+        if cut > span.start:
+            first.append(Span(span.topic, span.partition, span.start, cut))
+        if span.end > cut:
+            second.append(Span(span.topic, span.partition, cut, span.end))
+    return first, second
+
+
+def _raised(text: str) -> str:
+    """The last line of the last Python traceback in a text: the exception itself."""
+    _, found, trace = text.rpartition("Traceback (most recent call last):")
+    if not found:
+        return ""
+    lines = (line for line in trace.splitlines()[1:] if line and not line[0].isspace())
+    return next(lines, "")
+
+
+def _of_python(module: str, name: str, text: str) -> RowFailure:
+    if module == _HANDLER_ERRORS:
+        return RowFailure(name in {"Permanent", "Fatal"}, text or name, text)
+    kind: object = getattr(builtins, name, None)
+    if not isinstance(kind, type):
+        return RowFailure(False, name, text)
+    ours = issubclass(kind, PROGRAM_OR_DATA) and not issubclass(kind, OSError)
+    return RowFailure(ours, name, text)

@@ -1,0 +1,161 @@
+"""What Spark's analyzed plan of a step says, and hidden columns that follow a row through it.
+
+Rules:
+- A step is stateful when its plan aggregates, deduplicates or keeps state over a stream, or joins
+  two streams. Everything else that stands in `NARROW` is evaluated within a micro-batch.
+- A user's `select` need not name the hidden columns: they are added to every projection between a
+  row's source and the step's end. The meaning of the plan does not change, since only operators
+  that handle each row by itself are passed.
+- An operator through which a row cannot be followed is an error, and names the operator.
+
+Spark's classic API is needed: the plan is the JVM's.
+"""
+
+# pyspark and pyarrow carry no complete types, so strict checking would only speak of them.
+# pyright: basic
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from kohort.errors import UsageError
+
+NARROW: Final = frozenset(
+    {
+        "Project", "Filter", "SubqueryAlias", "View", "Union", "Generate", "Repartition",
+        "RepartitionByExpression", "RebalancePartitions", "ResolvedHint", "UnresolvedHint",
+        "EventTimeWatermark", "Join", "WithCTE", "CTERelationDef", "CTERelationRef",
+    }
+)  # fmt: skip
+STATEFUL: Final = frozenset(
+    {
+        "Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct",
+        "FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState", "TransformWithState",
+        "TransformWithStateInPySpark", "TransformWithStateInPandas", "Expand", "SessionWindow",
+    }
+)  # fmt: skip
+
+
+def local_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
+    """A frame of a table of the driver's.
+
+    `createDataFrame` makes its session the active one of the whole process. Within a micro-batch
+    that is the query's own, which must not outlive it in `session()`.
+    """
+    kept = SparkSession._activeSession
+    try:
+        return spark.createDataFrame(table)
+    finally:
+        SparkSession._activeSession = kept
+
+
+class LostOriginError(UsageError):
+    """A row cannot be followed from its source through an operator."""
+
+
+def is_stateful(frame: DataFrame) -> bool:
+    """Whether a streaming frame keeps state between micro-batches."""
+    return any(_keeps_state(node) for node in _nodes(_plan(frame)))
+
+
+def check_narrow(frame: DataFrame, step: str) -> None:
+    """Refuse an operator over a stream that is neither narrow nor stateful.
+
+    Raises LostOriginError, which names step and operator.
+    """
+    for node in _nodes(_plan(frame)):
+        inner = node.isStreaming() and node.children().size() > 0
+        if inner and node.nodeName() not in NARROW:
+            raise LostOriginError(_lost(step, node.nodeName()))
+
+
+def carried(frame: DataFrame, names: Sequence[str], step: str = "a step") -> DataFrame:
+    """The frame with the hidden columns of its source among its columns.
+
+    Args:
+        names: the hidden columns.
+        step: for the message.
+
+    Raises LostOriginError when they cannot be followed to the end of the plan.
+    """
+    missing = [name for name in names if name not in frame.columns]
+    if not missing:
+        return frame
+    spark = frame.sparkSession
+    jvm: Any = spark._jvm
+    plan = _with(_plan(frame), missing[0], jvm, step)
+    for name in missing[1:]:
+        plan = _with(plan, name, jvm, step)
+    made = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
+    return DataFrame(made, spark)
+
+
+def _plan(frame: DataFrame) -> Any:
+    inner: Any = frame._jdf
+    return inner.queryExecution().analyzed()
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    yield plan
+    for child in _children(plan):
+        yield from _nodes(child)
+
+
+def _children(plan: Any) -> list[Any]:
+    children = plan.children()
+    return [children.apply(i) for i in range(children.size())]
+
+
+def _keeps_state(node: Any) -> bool:
+    if not node.isStreaming():
+        return False
+    name = node.nodeName()
+    if name == "Join":
+        return all(child.isStreaming() for child in _children(node))
+    return name in STATEFUL or "WithState" in name
+
+
+def _names(plan: Any) -> list[str]:
+    output = plan.output()
+    return [output.apply(i).name() for i in range(output.size())]
+
+
+def _with(plan: Any, name: str, jvm: Any, step: str) -> Any:
+    """The plan with the column among its output."""
+    if name in _names(plan):
+        return plan
+    kind = plan.nodeName()
+    if kind not in NARROW:
+        raise LostOriginError(_lost(step, kind))
+    children = plan.children()
+    found = False
+    for i, child in enumerate(_children(plan)):
+        if any(name in _names(node) for node in _nodes(child)):
+            children = children.updated(i, _with(child, name, jvm, step))
+            found = True
+    if not found:
+        raise LostOriginError(
+            f"step {step}: the rows of its frame come from no source of the pipeline. A step is "
+            "made of the frames that it is called with"
+        )
+    if kind == "Project":
+        child = children.apply(0)
+        output = child.output()
+        at = _names(child).index(name)
+        items = plan.projectList().appended(output.apply(at))
+        return jvm.org.apache.spark.sql.catalyst.plans.logical.Project(items, child)
+    made = plan.withNewChildren(children)
+    if name not in _names(made):
+        raise LostOriginError(_lost(step, kind))
+    return made
+
+
+def _lost(step: str, kind: str) -> str:
+    return (
+        f"step {step}: {kind} does not keep which input a row comes from, so a row behind it "
+        "cannot be rejected, retried or counted. Reject and retry rows before it; put windows, "
+        "aggregations and deduplication into a step of their own, which reads this one"
+    )

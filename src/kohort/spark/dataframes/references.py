@@ -1,0 +1,173 @@
+"""References: topics as tables, latest row a key, kept by the driver and broadcast to the tasks.
+
+Shell: a consumer.
+
+Rules:
+- Before a micro-batch is computed, everything that its references' topics hold by then is read
+  (committed records only). So what was produced before an input is there when the input is.
+- A later record of a key replaces the earlier one; a null value removes it. Records without a key
+  are all kept, and the latest row of the reference's key columns wins.
+- A reference has a bound, and its breach is an error: it is held in the driver and in every task.
+- Values that do not decode are left out, and said once a refresh.
+"""
+
+# pyspark and pyarrow carry no complete types, so strict checking would only speak of them.
+# pyright: basic
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from kohort.client.common.config import ConsumerConfig
+from kohort.client.common.types import TopicPartition
+from kohort.client.consumer.consumer import Consumer
+from kohort.config import plain
+from kohort.errors import ConfigError, KafkaTimeoutError
+from kohort.retry.cluster_port import ClusterPort
+from kohort.spark.dataframes.columns import ORIGIN, VERDICT, passing, typed, visible
+from kohort.spark.dataframes.graph import Reference
+from kohort.spark.dataframes.plans import local_frame
+
+log = logging.getLogger("kohort.spark")
+POLL_S: Final = 1.0
+SILENT_POLLS: Final = 30
+_SEQUENCE: Final = "_kohort_sequence"
+Key = bytes | tuple[int, int]
+
+
+class ReferenceTable:
+    """One reference of one stage.
+
+    Args:
+        reference: what was registered.
+        schema: its columns, for format json.
+        config: the client's configuration, in Kafka's names.
+    """
+
+    def __init__(
+        self, reference: Reference, schema: StructType | None, config: Mapping[str, str]
+    ) -> None:
+        self.reference = reference
+        self._schema = schema
+        self._config = dict(config)
+        self._consumer: Consumer | None = None
+        self._rows: dict[Key, tuple[bytes | None, bytes]] = {}
+        self._bytes = 0
+        self._frame: DataFrame | None = None
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """The present table, read up to the topic's end; kept until it changes."""
+        changed = self._refresh()
+        if changed or self._frame is None:
+            self._forget()
+            self._frame = self._made(spark).persist()
+        return self._frame
+
+    def close(self) -> None:
+        """Let go of the connection and the frame."""
+        self._forget()
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+    def _forget(self) -> None:
+        if self._frame is not None:
+            self._frame.unpersist()
+            self._frame = None
+
+    # Reading
+
+    def _refresh(self) -> bool:
+        """Read to the present end; whether anything was there."""
+        consumer = self._open()
+        partitions = list(consumer.assignment())
+        ends = consumer.end_offsets(partitions)
+        changed, silent = False, 0
+        while left := [tp for tp in partitions if consumer.position(tp) < ends[tp]]:
+            page = consumer.poll(POLL_S)
+            for record in page:
+                at = (record.partition, record.offset)
+                self._take(at if record.key is None else record.key, record.key, record.value)
+            changed = changed or bool(page)
+            silent = 0 if page else silent + 1
+            if silent > SILENT_POLLS:
+                raise KafkaTimeoutError(
+                    f"reference {self.reference.name}: {left[0]} has records up to "
+                    f"{ends[left[0]]}, but none came after {consumer.position(left[0])}"
+                )
+        return changed
+
+    def _open(self) -> Consumer:
+        if self._consumer is None:
+            ours: dict[str, Any] = {
+                "enable_auto_commit": False,
+                "auto_offset_reset": "earliest",
+                "isolation_level": "read_committed",
+                "allow_auto_create_topics": False,
+            }
+            count = self._partitions()
+            rest = {k: v for k, v in self._config.items() if plain(k) not in ours}
+            consumer = Consumer(config=ConsumerConfig.from_mapping({**rest, **ours}))
+            consumer.assign([TopicPartition(self.reference.topic, p) for p in range(count)])
+            self._consumer = consumer
+        return self._consumer
+
+    def _partitions(self) -> int:
+        port = ClusterPort(self._config)
+        try:
+            return port.topics()[self.reference.topic].partitions
+        finally:
+            port.close()
+
+    def _take(self, at: Key, key: bytes | None, value: bytes | None) -> None:
+        old = self._rows.pop(at, None)
+        if old is not None:
+            self._bytes -= _size(*old)
+        if value is None:
+            return
+        self._rows[at] = (key, value)  # a dict keeps the order in which rows came
+        self._bytes += _size(key, value)
+        if self._bytes > self.reference.max_bytes:
+            raise ConfigError(
+                f"reference {self.reference.name}: topic {self.reference.topic} holds more than "
+                f"{self.reference.max_bytes >> 20} MiB of rows. A reference is held in the "
+                "driver and in every task: raise max_bytes=, or read the topic as a source and "
+                "join the two streams"
+            )
+
+    # The table
+
+    def _made(self, spark: SparkSession) -> DataFrame:
+        count = len(self._rows)
+        topic = self.reference.topic
+        raw = pa.table(
+            {
+                "key": pa.array([k for k, _ in self._rows.values()], pa.binary()),
+                "value": pa.array([v for _, v in self._rows.values()], pa.binary()),
+                _SEQUENCE: pa.array(range(count), pa.int64()),
+            }
+        )
+        rows = local_frame(spark, raw).select(F.struct("key", "value").alias(ORIGIN), _SEQUENCE)
+        decoded = typed(rows, self.reference.format, self._schema, also=(_SEQUENCE,))
+        lacking = [k for k in self.reference.key if k not in decoded.columns]
+        if lacking:
+            raise ConfigError(
+                f"reference {self.reference.name}: topic {topic} has no column "
+                f"{', '.join(lacking)}; it has {', '.join(visible(decoded).columns)}"
+            )
+        fit = passing(decoded).drop(ORIGIN, VERDICT)
+        names = [c for c in fit.columns if c != _SEQUENCE]
+        latest = fit.groupBy(*self.reference.key).agg(
+            F.max_by(F.struct(*names), _SEQUENCE).alias("row")
+        )
+        return latest.select("row.*")
+
+
+def _size(key: bytes | None, value: bytes) -> int:
+    return len(key or b"") + len(value)

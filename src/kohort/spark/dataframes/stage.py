@@ -1,0 +1,421 @@
+"""One stage's function for `foreachBatch`: compute a micro-batch, commit it as one transaction.
+
+Shell: the clock.
+
+Rules (ADR 0019, ADR 0023):
+- The database decides: its transaction holds the batch fence, the positions of every partition, the
+  rows, the ledger and the counts. Topics, retries and dead letters are one Kafka transaction.
+- A batch that the fence covers is not computed again.
+- A stage of narrow steps keeps no state: its positions in the database are its truth, and it may
+  begin with a new checkpoint. A stateful one may not.
+- The Kafka transaction names only topics that the batch writes to, and is not begun for nothing.
+"""
+
+# pyspark carries no complete types, so strict checking would only speak of it.
+# pyright: basic
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from kohort.client.producer.plan.transaction_requests import Identity
+from kohort.retry.progress import LostRaceError
+from kohort.retry.store import ConstraintError, Cursor, Transaction
+from kohort.spark.dataframes.analysing import Analysis, call
+from kohort.spark.dataframes.books import BatchRange, changes
+from kohort.spark.dataframes.columns import as_records, handed_on, visible
+from kohort.spark.dataframes.failing import COPY_SCHEMA, RetrySpec, copies
+from kohort.spark.dataframes.graph import (
+    Graph,
+    Stage,
+    Step,
+    TableTarget,
+    TopicTarget,
+    intermediate_topic,
+)
+from kohort.spark.dataframes.isolating import RowFailure
+from kohort.spark.dataframes.judging import Judgement, Place
+from kohort.spark.dataframes.narrow import NarrowBatch
+from kohort.spark.dataframes.references import ReferenceTable
+from kohort.spark.dataframes.trials import broken_records, failing_records
+from kohort.spark.outputs.database import BatchStore, SqliteBatches, open_batches
+from kohort.spark.outputs.fence import GROUP_PREFIX, Batch, FencePolicy
+from kohort.spark.outputs.kafka import TopicTransaction
+from kohort.spark.outputs.parts import TablePart, TopicPart
+from kohort.spark.outputs.protocol import (
+    Committer,
+    Outcome,
+    Written,
+    ignore,
+)
+from kohort.spark.outputs.protocol import (
+    Step as Reached,
+)
+from kohort.spark.outputs.tables import APPEND, UPSERT, TableOutput
+from kohort.spark.outputs.topics import TopicOutput
+from kohort.spark.outputs.work import BatchWork, check_context
+
+log = logging.getLogger("kohort.spark")
+QUERY_ID: Final = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True)
+class StageSetting:
+    """What a stage needs to know of its pipeline.
+
+    Args:
+        pipeline: the name under which books are kept.
+        store_url: the database.
+        client: the clients' configuration in Kafka's names.
+        spec: the retry topics.
+        read_range: the offsets of a batch, as Spark has logged them.
+        topic_ids: by topic, for positions that are opened.
+        transaction_timeout_ms: how long a batch may take.
+        reached: called at each step of a commit.
+    """
+
+    pipeline: str
+    store_url: str
+    client: Mapping[str, str]
+    spec: RetrySpec
+    read_range: Callable[[int], BatchRange]
+    topic_ids: Mapping[str, str]
+    transaction_timeout_ms: int
+    reached: Callable[[Reached], None] = ignore
+
+
+@dataclass
+class _Prepared:
+    """A batch that is computed: its outputs and its books."""
+
+    tables: dict[str, DataFrame]
+    topics: list[TopicPart]
+    changes: list[Transaction]
+    close: Callable[[], None]
+
+
+class StageFunction:
+    """The function of one stage; called with every micro-batch of its query."""
+
+    def __init__(
+        self, setting: StageSetting, graph: Graph, analysis: Analysis, stage: Stage
+    ) -> None:
+        self._setting = setting
+        self._graph = graph
+        self._analysis = analysis
+        self._stage = stage
+        self.query = f"{setting.pipeline}.{stage.name}"
+        self._references = [
+            ReferenceTable(r, analysis.values[r.name], setting.client)
+            for r in graph.references_of(stage.steps)
+        ]
+        self._database: BatchStore | None = None
+        self._transaction: TopicTransaction | None = None
+        self._known: set[tuple[str, int]] = set()
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Commit one micro-batch, or skip it when it is committed already."""
+        context = frame.sparkSession.sparkContext
+        query_id: Any = context.getLocalProperty(QUERY_ID)
+        batch = Batch(self.query, batch_id, query_id)
+        try:
+            database = self._opened(context)
+            stored = database.fence()
+            settled = stored is None or stored.ended
+            if stored is not None and settled and stored.fence.covers(batch):
+                self._skip(frame)
+                return
+            self._commit(frame, batch, database, settled)
+        except BaseException:  # the next run begins with connections of its own
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connections; another batch makes new ones."""
+        if self._database is not None:
+            self._database.store.close()
+            self._database = None
+        self.release()
+
+    def release(self) -> None:
+        """Close the connections to Kafka, from any thread, when the query has ended.
+
+        Those to the database belong to the thread of the batches, which closes them.
+        """
+        if self._transaction is not None:
+            self._transaction.close()
+            self._transaction = None
+        for table in self._references:
+            table.close()
+
+    # One batch
+
+    def _commit(
+        self, frame: DataFrame, batch: Batch, database: BatchStore, settled: bool
+    ) -> None:  # fmt: skip
+        verdicts: dict[Place, RowFailure] = {}
+        while True:
+            try:
+                self._try_once(frame, batch, database, settled, verdicts)
+                return
+            except Exception as error:  # a row's, in whatever class Spark or Python has for it
+                found = self._isolated(frame, batch, database, error, verdicts)
+                if not found:
+                    raise
+                log.warning(
+                    "%s: %d records make the batch fail and are dead letters or retries now; "
+                    "first: %s", batch, len(found), next(iter(found.values())).message,
+                )  # fmt: skip
+                verdicts |= found
+
+    def _isolated(
+        self, frame: DataFrame, batch: Batch, database: BatchStore, error: Exception,
+        known: Mapping[Place, RowFailure],
+    ) -> dict[Place, RowFailure]:  # fmt: skip
+        """The records that made a batch fail; none when it is not records that did."""
+        if self._stage.stateful is not None:
+            return {}
+        references = self._reference_frames(frame)
+        if isinstance(error, ConstraintError):
+            work = self._narrow(frame, references, database, known)
+            try:
+                work.compute()
+                return broken_records(work)
+            finally:
+                work.close()
+        span = self._setting.read_range(batch.batch_id)
+        return failing_records(
+            error, span, frame, lambda part: self._narrow(part, references, database, known)
+        )
+
+    def _try_once(
+        self, frame: DataFrame, batch: Batch, database: BatchStore, settled: bool,
+        verdicts: Mapping[Place, RowFailure],
+    ) -> None:  # fmt: skip
+        prepared = self._prepared(frame, batch, database, verdicts)
+        try:
+            transaction = self._begun(prepared.topics, settled)
+            database.also = lambda cursor: self._record(cursor, database, prepared.changes)
+            tables = [
+                TablePart(m.output, _constant(prepared.tables[m.output.name]))
+                for m in database.merges
+            ]
+            work = _Work(frame, database, tables, transaction, prepared.topics, self.query)
+            committer = Committer(self._policy(), database, transaction, self._setting.reached)
+            if committer.run(batch, work) is Outcome.SKIPPED:
+                self._skip(frame)
+            else:
+                database.sweep()
+        finally:
+            database.also = None
+            prepared.close()
+            database.batch_done()
+
+    def _skip(self, frame: DataFrame) -> None:
+        if self._stage.stateful is not None:  # Spark wants every batch's state to be written
+            frame.write.format("noop").mode("overwrite").save()
+
+    def _reference_frames(self, frame: DataFrame) -> dict[str, DataFrame]:
+        """The reference tables by name, read up to their present ends."""
+        session = frame.sparkSession
+        return {t.reference.name: F.broadcast(t.frame(session)) for t in self._references}
+
+    def _narrow(
+        self, frame: DataFrame, references: Mapping[str, DataFrame], database: BatchStore,
+        verdicts: Mapping[Place, RowFailure],
+    ) -> NarrowBatch:  # fmt: skip
+        return NarrowBatch(
+            self._graph, self._analysis, self._stage, frame, references, self._setting.spec,
+            database.store, self._setting.pipeline, verdicts,
+        )  # fmt: skip
+
+    def _prepared(
+        self, frame: DataFrame, batch: Batch, database: BatchStore,
+        verdicts: Mapping[Place, RowFailure],
+    ) -> _Prepared:  # fmt: skip
+        span = self._setting.read_range(batch.batch_id)
+        now_ms = time.time_ns() // 1_000_000
+        self._open_positions(database, span, now_ms)
+        references = self._reference_frames(frame)
+        if self._stage.stateful is not None:
+            return self._after_state(frame, references, span, now_ms)
+        work = self._narrow(frame, references, database, verdicts)
+        try:
+            work.compute()
+            books = changes(
+                self._setting.pipeline, span, now_ms, self._setting.spec, work.judgement,
+                work.retried,
+            )  # fmt: skip
+            topics = self._topic_parts({s.name: work.rows_of(s.name) for s in self._topic_steps})
+            topics += [self._hand_on(n, work.rows_of(n)) for n in self._stage.hands_on]
+            failed = work.failed_rows()
+            if failed is not None:
+                made = failed.mapInArrow(copies(self._setting.spec, now_ms), COPY_SCHEMA)
+                topics.append(self._copies(made))
+            tables = {
+                s.target.table: visible(work.rows_of(s.name))
+                for s in self._stage.targets
+                if isinstance(s.target, TableTarget)
+            }
+            return _Prepared(tables, topics, books, work.close)
+        except BaseException:  # what was kept must not stay behind, whatever happened
+            work.close()
+            raise
+
+    def _after_state(
+        self, frame: DataFrame, references: Mapping[str, DataFrame], span: BatchRange, now_ms: int
+    ) -> _Prepared:  # fmt: skip
+        first, *rest = self._stage.steps
+        kept = frame.persist()
+        frames: dict[str, DataFrame] = {first.name: kept}
+        for step in rest:
+            frames[step.name] = call(step, {**references, **frames})
+        topics = self._topic_parts(frames)
+        topics += [self._hand_on(n, frames[n]) for n in self._stage.hands_on]
+        tables = {
+            s.target.table: frames[s.name]
+            for s in self._stage.targets
+            if isinstance(s.target, TableTarget)
+        }
+        books = changes(self._setting.pipeline, span, now_ms, self._setting.spec, Judgement(), ())
+        return _Prepared(tables, topics, books, lambda: _unpersisted(kept))
+
+    def _record(self, cursor: Cursor, database: BatchStore, books: Sequence[Transaction]) -> str:
+        try:
+            for change in books:
+                database.store.record(cursor, change)
+        except LostRaceError as lost:
+            return (
+                f"a position or ledger row was changed by another driver ({lost.how}); one "
+                "pipeline of this name runs at a time"
+            )
+        return ""
+
+    # Outputs
+
+    @property
+    def _topic_steps(self) -> list[Step]:
+        return [s for s in self._stage.targets if isinstance(s.target, TopicTarget)]
+
+    def _topic_parts(self, frames: Mapping[str, DataFrame]) -> list[TopicPart]:
+        parts: list[TopicPart] = []
+        for step in self._topic_steps:
+            assert isinstance(step.target, TopicTarget), "chosen so"
+            rows = as_records(frames[step.name], step.target.key)
+            parts.append(
+                self._part(
+                    TopicOutput(
+                        step.target.topic, (), dict(self._setting.client), **step.target.options
+                    ),
+                    rows,
+                )
+            )
+        return parts
+
+    def _hand_on(self, node: str, rows: DataFrame) -> TopicPart:
+        topic = intermediate_topic(self._setting.pipeline, node)
+        output = TopicOutput(topic, (), dict(self._setting.client))
+        return self._part(output, handed_on(rows))
+
+    def _copies(self, rows: DataFrame) -> TopicPart:
+        names = self._copy_topics()
+        return self._part(TopicOutput(None, tuple(names), dict(self._setting.client)), rows)
+
+    def _copy_topics(self) -> list[str]:
+        bases = [self._graph.sources[n].topic for n in self._stage.reads]
+        topics = [self._setting.spec.topics[base] for base in bases]
+        return [name for t in topics for name in (*t.delays_ms, t.dead_letter)]
+
+    def _part(self, output: TopicOutput, rows: DataFrame) -> TopicPart:
+        return TopicPart(output, _constant(rows), self._setting.transaction_timeout_ms)
+
+    # The run
+
+    def _opened(self, context: Any) -> BatchStore:
+        if self._database is None:
+            outputs = [
+                (
+                    _table_output(self._setting.store_url, s.target),
+                    self._analysis.rows[s.name].names,
+                )
+                for s in self._stage.targets
+                if isinstance(s.target, TableTarget)
+            ]
+            database = open_batches(self._setting.store_url, self.query, outputs)
+            check_context(context, sqlite=isinstance(database, SqliteBatches), topics=True)
+            database.reached = self._setting.reached
+            database.prepare()
+            self._known = {
+                (f.topic, f.partition) for f in database.store.fences(self._setting.pipeline)
+            }
+            self._database = database
+        return self._database
+
+    def _begun(self, parts: Sequence[TopicPart], settled: bool) -> TopicTransaction | None:
+        """The Kafka transaction; None when there is nothing to write and none to settle."""
+        if not parts and settled:
+            return None
+        if self._transaction is None:
+            self._transaction = TopicTransaction(
+                GROUP_PREFIX + self.query, self._all_topics(),
+                self._setting.transaction_timeout_ms, self._setting.client,
+            )  # fmt: skip
+        named = {name for part in parts for name in part.output.names}
+        self._transaction.narrow(named if settled else None)
+        return self._transaction
+
+    def _all_topics(self) -> list[str]:
+        own = [s.target.topic for s in self._topic_steps if isinstance(s.target, TopicTarget)]
+        handed = [intermediate_topic(self._setting.pipeline, n) for n in self._stage.hands_on]
+        return [*own, *handed, *([] if self._stage.stateful else self._copy_topics())]
+
+    def _policy(self) -> FencePolicy:
+        return FencePolicy(
+            self.query, 0, f"the store of pipeline {self._setting.pipeline}",
+            f"delete the row of query {self.query!r} from kohort_batch_fence",
+            restartable=self._stage.stateful is None,
+        )  # fmt: skip
+
+    def _open_positions(self, database: BatchStore, span: BatchRange, now_ms: int) -> None:
+        """Positions of partitions that were added while the query runs."""
+        for (topic, partition), start in span.start.items():
+            if (topic, partition) not in self._known:
+                topic_id = self._setting.topic_ids.get(topic, "")
+                database.store.open_fence(
+                    self._setting.pipeline, topic, topic_id, partition, start, now_ms
+                )
+                self._known.add((topic, partition))
+
+
+class _Work:
+    """The `Work` of one batch, over frames that are computed already."""
+
+    def __init__(
+        self, frame: DataFrame, database: BatchStore, tables: Sequence[TablePart],
+        transaction: TopicTransaction | None, topics: Sequence[TopicPart], query: str,
+    ) -> None:  # fmt: skip
+        writes = transaction if topics else None
+        self._inner = BatchWork(frame, database, tables, writes, topics, query, computed=True)
+
+    def run(self, identity: Identity | None) -> Written:
+        """See `protocol.Work`."""
+        return self._inner.run(identity)
+
+
+def _unpersisted(frame: DataFrame) -> None:
+    frame.unpersist()
+
+
+def _constant(frame: DataFrame) -> Callable[[DataFrame], DataFrame]:
+    return lambda _: frame
+
+
+def _table_output(store_url: str, target: TableTarget) -> TableOutput:
+    mode = target.mode or (UPSERT if target.key else APPEND)
+    return TableOutput(store_url, target.table, target.key, mode, target.deletes, target.order)

@@ -1,0 +1,210 @@
+"""The queries of a pipeline's stages: their topics, where they start, and how they are started.
+
+Shell: files (Spark's offset log).
+
+Rules:
+- A stage is one query. It reads its sources together with their retry topics, or the intermediate
+  topics of the stages before it, and starts where the store's positions are.
+- The offsets of a batch are read from Spark's own log, which is written before the batch runs.
+- With `available_now` a stage starts when those before it have ended, so that it sees all they do.
+"""
+
+# pyspark carries no complete types, so strict checking would only speak of it.
+# pyright: basic
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from kohort.errors import KohortError, ProtocolError
+from kohort.retry.cluster_port import ClusterPort
+from kohort.retry.policy import RetryTopics
+from kohort.retry.store import Store
+from kohort.retry.topics import TopicSpec
+from kohort.spark.dataframes.analysing import Analysis, analyse, call
+from kohort.spark.dataframes.books import BatchRange
+from kohort.spark.dataframes.columns import taken_up
+from kohort.spark.dataframes.failing import RetrySpec
+from kohort.spark.dataframes.graph import Graph, Stage, intermediate_topic, mode_of
+from kohort.spark.dataframes.stage import StageFunction, StageSetting
+from kohort.spark.offsets import Position, TopicPartition
+from kohort.spark.outputs.protocol import Step
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger("kohort.spark")
+NO_OFFSET: Final = "-"
+INTERMEDIATE_CONFIGS: Final = {"cleanup.policy": "delete", "retention.ms": "-1"}
+
+
+class Owner(Protocol):
+    """What the stages ask of their `Pipeline`."""
+
+    name: str
+    graph: Graph
+    checkpoint: Path
+    trigger_ms: int
+    transaction_timeout_ms: int
+    reached: Callable[[Step], None]
+
+    @property
+    def topics(self) -> dict[str, RetryTopics]: ...
+    @property
+    def client_config(self) -> dict[str, str]: ...
+    def open_store(self) -> Store: ...
+
+
+@dataclass
+class PipelineStages:
+    """The stages of one run of a pipeline.
+
+    Args:
+        options: the source's options for topics and the delays of retry topics among them.
+    """
+
+    pipeline: Owner
+    spark: SparkSession
+    options: Callable[[list[str], Mapping[str, int]], dict[str, str]]
+    analysis: Analysis
+    functions: list[StageFunction] = field(default_factory=list[StageFunction], init=False)
+
+    @classmethod
+    def of(
+        cls, pipeline: Owner, spark: SparkSession,
+        options: Callable[[list[str], Mapping[str, int]], dict[str, str]],
+    ) -> PipelineStages:  # fmt: skip
+        """Analyse the steps. Raises ConfigError, or what a step raises."""
+        return cls(pipeline, spark, options, analyse(spark, pipeline.graph))
+
+    @property
+    def stages(self) -> list[Stage]:
+        """In the order in which rows pass them."""
+        return self.analysis.stages
+
+    @property
+    def intermediate_topics(self) -> dict[str, str]:
+        """The intermediate topics, with the source topic whose partitions they follow."""
+        found: dict[str, str] = {}
+        for stage in self.stages:
+            for node in stage.hands_on:
+                found[intermediate_topic(self.pipeline.name, node)] = self._first_topic(stage)
+        return found
+
+    def _first_topic(self, stage: Stage) -> str:
+        name = stage.reads[0]
+        if name in self.pipeline.graph.sources:
+            return self.pipeline.graph.sources[name].topic
+        before = next(s for s in self.stages if name in s.hands_on)
+        return self._first_topic(before)
+
+    def ensure_topics(self, port: ClusterPort) -> None:
+        """Create the intermediate topics that are missing."""
+        views = port.topics()
+        port.create(
+            TopicSpec(name, views[base].partitions, -1, INTERMEDIATE_CONFIGS, None)
+            for name, base in self.intermediate_topics.items()
+            if name not in views
+        )
+
+    def start(self, stage: Stage, port: ClusterPort, mode: str) -> Any:
+        """Start the query of a stage."""
+        pipeline = self.pipeline
+        topics, delays = self.topics_of(stage)
+        checkpoint = pipeline.checkpoint.absolute() / f"stage-{stage.name}"
+        frame = self._frame(stage, topics, delays)
+        function = StageFunction(
+            self._setting(checkpoint, port), pipeline.graph, self.analysis, stage
+        )
+        self.functions.append(function)
+        writer = (
+            frame.writeStream.queryName(f"{pipeline.name} {stage.name}")
+            .option("checkpointLocation", str(checkpoint))
+            .foreachBatch(function)
+        )
+        if stage.stateful is not None:
+            writer = writer.outputMode(mode_of(stage.stateful))
+        if mode == "available_now":
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{pipeline.trigger_ms} milliseconds")
+        return writer.start()
+
+    def close(self) -> None:
+        """Close the connections of stages whose queries have been stopped."""
+        while self.functions:
+            try:
+                self.functions.pop().release()
+            except KohortError as error:  # a batch that was cut off is still in a call
+                log.debug("a stage's connections were left to its last batch: %s", error)
+
+    def topics_of(self, stage: Stage) -> tuple[list[str], dict[str, int]]:
+        """What a stage reads, and the delays of the retry topics among it."""
+        pipeline = self.pipeline
+        if stage.stateful is not None:
+            return [intermediate_topic(pipeline.name, name) for name in stage.reads], {}
+        bases = [pipeline.graph.sources[name].topic for name in stage.reads]
+        delays = {t: ms for b in bases for t, ms in pipeline.topics[b].delays_ms.items()}
+        return [*bases, *delays], delays
+
+    def _frame(self, stage: Stage, topics: list[str], delays: Mapping[str, int]) -> DataFrame:
+        if stage.stateful is None:
+            return self._read(topics, delays)
+        rows = self.analysis.rows
+        frames = {
+            name: taken_up(self._read([topic], {}), rows[name])
+            for name, topic in zip(stage.reads, topics, strict=True)
+        }
+        return call(stage.stateful, frames)
+
+    def _read(self, topics: list[str], delays: Mapping[str, int]) -> DataFrame:
+        options = {**self.options(topics, delays), "includeHeaders": "true"}
+        return self.spark.readStream.format("kohort").options(**options).load()
+
+    def _setting(self, checkpoint: Path, port: ClusterPort) -> StageSetting:
+        pipeline, views = self.pipeline, port.topics()
+        spec = RetrySpec(
+            pipeline.topics,
+            {name: view.partitions for name, view in views.items()},
+            {name: view.topic_id for name, view in views.items()},
+        )
+        return StageSetting(
+            pipeline.name, pipeline.open_store().url, pipeline.client_config, spec,
+            lambda batch_id: read_range(checkpoint, batch_id),
+            {name: view.topic_id for name, view in views.items()},
+            pipeline.transaction_timeout_ms, pipeline.reached,
+        )  # fmt: skip
+
+
+def read_range(checkpoint: Path, batch_id: int) -> BatchRange:
+    """The offsets of a batch, from Spark's log of them. A partition that is new begins where the
+    plan says so.
+
+    Raises ProtocolError for a log that is not as Spark 4 writes it.
+    """
+    end = _positions(checkpoint, batch_id)
+    before = _positions(checkpoint, batch_id - 1).next if batch_id else {}
+    start: dict[TopicPartition, int] = {
+        at: before[at] if at in before else end.began.get(at, offset)
+        for at, offset in end.next.items()
+    }
+    return BatchRange(start, end.next)
+
+
+def _positions(checkpoint: Path, batch_id: int) -> Position:
+    """The ends of all sources of a query at a batch."""
+    file = checkpoint / "offsets" / str(batch_id)
+    version, _, *sources = file.read_text().splitlines()
+    if version != "v1":
+        raise ProtocolError(f"{file} is of version {version!r}; v1 is known (Spark 4.0 to 4.3)")
+    whole = Position()
+    for line in sources:
+        if line != NO_OFFSET:
+            one = Position.from_json(json.loads(line))
+            whole.next.update(one.next)
+            whole.began.update(one.began)
+    return whole

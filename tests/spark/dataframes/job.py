@@ -1,0 +1,121 @@
+"""A pipeline of DataFrames over topics of its own, for tests, and a checker of what it has done."""
+
+# pyspark carries no complete types, so strict checking would only speak of it.
+# pyright: basic
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kohort.client.consumer.consumer import Consumer
+from kohort.client.producer.producer import Producer
+from kohort.spark import Pipeline
+from kohort.testing import Cluster
+
+ORDER = "id INT, item STRING, amount INT, at TIMESTAMP"
+
+
+class Job:
+    """Orders, joined with prices: into a table, a topic, and sums by item (a stateful step)."""
+
+    def __init__(self, cluster: Cluster, topic: Callable[..., str], directory: Path) -> None:
+        self.servers = cluster.bootstrap
+        self.orders, self.prices = topic(name="orders"), topic(1, name="prices")
+        self.changes = topic(name="changes")
+        self.directory = directory
+        self.pipeline = self.made()
+
+    def made(self) -> Pipeline:
+        """The pipeline, as a new process would make it."""
+        from pyspark.sql import functions as F
+
+        p = Pipeline(
+            f"p-{self.orders}", store=f"sqlite:///{self.directory / 'db.sqlite'}",
+            retries="300ms 300ms 2s", clock_skew="0ms", bootstrap_servers=self.servers,
+            checkpoint=self.directory / "checkpoint", trigger="50ms",
+        )  # fmt: skip
+
+        @p.setup
+        def tables(store: Any) -> None:
+            store.run(
+                "CREATE TABLE IF NOT EXISTS orders (id INTEGER, item TEXT, amount INTEGER, "
+                "price INTEGER CHECK (price < 1000), attempt INTEGER)"
+            )
+            store.run("CREATE TABLE IF NOT EXISTS totals (item TEXT PRIMARY KEY, amount BIGINT)")
+
+        p.source(self.orders, name="orders", schema=ORDER, event_time="at")
+        p.reference(self.prices, name="prices", key="item", schema="item STRING, price INT")
+
+        @p.table("orders")
+        def priced(orders: Any, prices: Any) -> Any:
+            return (
+                orders.join(prices, "item", "left")
+                .transform(p.reject(F.col("amount") < 0, "negative"))
+                .transform(p.retry(F.col("price").isNull(), "missing_price"))
+                .select("id", "item", "amount", "price", p.attempt().alias("attempt"))
+            )
+
+        @p.topic(self.changes, key="item")
+        def changes(priced: Any) -> Any:
+            return "SELECT id, item, amount * price AS total FROM priced"
+
+        @p.table("totals", key="item")
+        def totals(priced: Any) -> Any:
+            return priced.groupBy("item").agg(F.sum("amount").alias("amount"))
+
+        return p
+
+    def send(self, topic: str, *rows: tuple[int, bytes | None, Any]) -> None:
+        with Producer(bootstrap_servers=self.servers) as producer:
+            for partition, key, row in rows:
+                value = row if isinstance(row, bytes) or row is None else json.dumps(row).encode()
+                producer.send(topic, value, key, partition)
+            producer.flush()
+
+    def order(self, number: int, item: str, amount: int, **more: Any) -> None:
+        row = {"id": number, "item": item, "amount": amount, "at": "2026-01-01T00:00:00Z", **more}
+        self.send(self.orders, (number % 2, item.encode(), row))
+
+    def price(self, item: str, price: int) -> None:
+        self.send(self.prices, (0, item.encode(), {"item": item, "price": price}))
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        store = self.pipeline.open_store()
+        try:
+            return store.query(sql)
+        finally:
+            store.close()
+
+    def read(self, topic: str) -> list[Any]:
+        """The values of all committed records."""
+        found: list[Any] = []
+        with Consumer(
+            bootstrap_servers=self.servers, auto_offset_reset="earliest",
+            isolation_level="read_committed",
+        ) as consumer:  # fmt: skip
+            from kohort import TopicPartition
+
+            parts = [TopicPartition(topic, p) for p in range(2)]
+            ends = consumer.end_offsets(parts)
+            consumer.assign(parts)
+            while any(consumer.position(tp) < ends[tp] for tp in parts):
+                found += [json.loads(r.value or b"null") for r in consumer.poll(1.0)]
+        return found
+
+    def check(self) -> None:
+        """Table, topic and sums agree, and every input has ended once."""
+        from kohort.spark import reconcile
+
+        rows = self.query("SELECT id, item, amount, price FROM orders ORDER BY id")
+        assert len({row[0] for row in rows}) == len(rows), "an order is loaded twice"
+        totals = [{"id": n, "item": i, "total": a * p} for n, i, a, p in rows]
+        assert sorted(self.read(self.changes), key=lambda r: r["id"]) == totals
+        sums: dict[str, int] = {}
+        for _, item, amount, _ in rows:
+            sums[item] = sums.get(item, 0) + amount
+        assert dict(self.query("SELECT item, amount FROM totals")) == sums
+        books = reconcile(self.pipeline)
+        assert books.exact, books.to_json()
+        assert books.of(self.orders).loaded == len(rows)

@@ -1,0 +1,115 @@
+"""Pipelines of DataFrames on a real Spark session, broker and database (spec 6.2 to 6.8)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.spark.dataframes.job import Job
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from kohort.spark.outputs.protocol import Step
+    from kohort.testing import Cluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def job(cluster: Cluster, topic: Callable[..., str], tmp_path: Path) -> Job:
+    return Job(cluster, topic, tmp_path)
+
+
+def test_retries_dead_letters_topics_and_sums_of_one_pipeline(
+    spark: SparkSession, job: Job
+) -> None:
+    """Each input is loaded once or failed once, and what passed after a retry is in the sums."""
+    job.price("nut", 2)
+    for number in range(10):
+        job.order(number, "nut", number)
+    job.order(20, "nut", -1)
+    job.order(21, "late", 5)
+    job.order(22, "never", 5)
+    job.send(job.orders, (0, b"x", b"\xff{"), (1, None, {"id": "no"}), (1, b"gone", None))
+    priced = False
+
+    def until() -> bool:
+        """The late price comes when its order has failed once."""
+        nonlocal priced
+        waits = "SELECT count(*) FROM kohort_ledger WHERE origin_topic = '{}' AND reason = '{}'"
+        if not priced and job.query(waits.format(job.orders, "missing_price"))[0][0]:
+            job.price("late", 9)
+            priced = True
+        return priced
+
+    last = job.pipeline.run("until_idle", spark=spark, until=until, max_restarts=0)
+    assert last.drained
+    job.check()
+    from kohort.spark import reconcile
+
+    books = reconcile(job.pipeline).of(job.orders)
+    assert (books.inputs, books.loaded, books.loaded_after_retry) == (16, 11, 1)
+    assert books.failed == {"missing_price": 1, "negative": 1, "undecodable": 3}
+    assert books.failed_copies == 5
+    assert job.query("SELECT attempt > 0 FROM orders WHERE item = 'late'") == [(1,)]
+
+
+STEPS = (
+    "after staging", "after the database's commit", "before EndTxn", "before Spark's commit log",
+)  # fmt: skip
+OTHERS = (
+    "fence read", "before staging", "fence in the Kafka transaction",
+    "after the merge, before the database's commit", "after EndTxn",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("steps", [STEPS, pytest.param(OTHERS, marks=pytest.mark.extended)])
+def test_a_driver_that_dies_at_any_step_loses_and_doubles_nothing(
+    spark: SparkSession, job: Job, steps: tuple[str, ...]
+) -> None:
+    """Kill table (spec 6.3): every step of a batch's commit, in a pipeline of two stages."""
+    job.price("nut", 2)
+    number = 0
+    for step in steps:
+        for _ in range(3):
+            job.order(number, "nut", number)
+            number += 1
+        job.order(1_000 + number, "nut", -1)
+        pipeline = job.pipeline = job.made()
+        left = [step]
+
+        def die(reached: Step, left: list[str] = left) -> None:
+            if left and reached.value == left[0]:
+                left.clear()
+                raise RuntimeError("the driver is gone")
+
+        pipeline.reached = die
+        with pytest.raises(Exception, match="the driver is gone"):
+            pipeline.run("available_now", spark=spark, max_restarts=0)
+        assert not left
+    job.pipeline = job.made()
+    job.pipeline.run("available_now", spark=spark, max_restarts=0)
+    job.check()
+    assert job.query("SELECT count(*) FROM orders") == [(number,)]
+
+
+def test_narrow_stages_do_without_their_checkpoint(spark: SparkSession, job: Job) -> None:
+    """Their positions are in the database; a stateful stage's truth includes its checkpoint."""
+    job.price("nut", 2)
+    job.order(0, "nut", 1)
+    job.pipeline.run("available_now", spark=spark, max_restarts=0)
+    shutil.rmtree(job.directory / "checkpoint" / "stage-orders")
+    job.order(1, "nut", 1)
+    job.pipeline = job.made()
+    job.pipeline.run("available_now", spark=spark, max_restarts=0)
+    job.check()
+    shutil.rmtree(job.directory / "checkpoint" / "stage-totals")
+    job.order(2, "nut", 1)
+    job.pipeline = job.made()
+    with pytest.raises(Exception, match="The state of a query is part of its checkpoint"):
+        job.pipeline.run("available_now", spark=spark, max_restarts=0)

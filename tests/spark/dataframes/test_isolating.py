@@ -1,0 +1,104 @@
+"""Which records make a batch fail (spec 6.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kohort.spark.dataframes.isolating import (
+    WORKER_KILLED,
+    RowFailure,
+    Span,
+    culprits,
+    halves,
+    row_failure,
+)
+
+UDF = """[UDF_USER_CODE.PYTHON] An exception was thrown from the Python worker.
+Traceback (most recent call last):
+  File "/jobs/league.py", line 7, in per_goal
+    return 90 / goals
+           ~~~^~~~~~
+ZeroDivisionError: division by zero
+ SQLSTATE: 39000
+JVM stacktrace:
+org.apache.spark.api.python.PythonException: [UDF_USER_CODE.PYTHON]
+\tat org.apache.spark.api.python.BasePythonRunner.handle(PythonRunner.scala:581)
+"""
+CAST = (
+    '[CAST_INVALID_INPUT] The value \'many\' of the type "STRING" cannot be cast to "INT" because '
+    "it is malformed. SQLSTATE: 22018"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "failure"),
+    [
+        (UDF, RowFailure(True, "ZeroDivisionError", "division by zero")),
+        (UDF.replace("ZeroDivisionError: division by zero", "TimeoutError: 3 s"),
+         RowFailure(False, "TimeoutError", "3 s")),
+        (UDF.replace("ZeroDivisionError: division by zero", "requests.exceptions.HTTPError: 503"),
+         RowFailure(False, "HTTPError", "503")),
+        (UDF.replace("ZeroDivisionError: division by zero",
+                     "kohort.retry.classify.Temporary: geocoder_down"),
+         RowFailure(False, "geocoder_down", "geocoder_down")),
+        ("SparkException: Python worker exited unexpectedly (crashed)",
+         RowFailure(True, WORKER_KILLED, "the Python worker died, at every try")),
+        (UDF.replace("ZeroDivisionError", "kohort.errors.ConnectionFailedError"), None),
+        ("ExecutorLostFailure (executor 1 exited)", None),
+        ("something else", None),
+    ],
+)  # fmt: skip
+def test_a_records_failure_is_told_from_other_trouble(
+    text: str, failure: RowFailure | None
+) -> None:
+    """Bugs and bad data are permanent, the network is temporary, the broker is no record's."""
+    assert row_failure(text) == failure
+
+
+def test_a_cast_that_ansi_sql_refuses_is_permanent() -> None:
+    found = row_failure(CAST)
+    assert found is not None
+    assert (found.permanent, found.reason) == (True, "CAST_INVALID_INPUT")
+
+
+@given(st.sets(st.integers(0, 99), max_size=8))
+def test_exactly_the_failing_records_are_found(bad: set[int]) -> None:
+    """Over two partitions; a record of a partition is (offset // 50, offset % 50)."""
+    tried = 0
+
+    def fails(spans: Sequence[Span]) -> str | None:
+        nonlocal tried
+        tried += 1
+        hit = [o for s in spans for o in range(s.start, s.end) if s.partition * 50 + o in bad]
+        return f"record {hit[0]}" if hit else None
+
+    found = culprits([Span("t", 0, 0, 50), Span("t", 1, 0, 50)], fails)
+    assert found is not None
+    assert {s.partition * 50 + s.start for s in found} == bad
+    assert all(s.size == 1 for s in found)
+    assert tried <= 1 + 2 * 7 * len(bad)
+
+
+def test_a_step_that_fails_for_all_records_is_not_isolated() -> None:
+    calls = 0
+
+    def fails(_spans: Sequence[Span]) -> str | None:
+        nonlocal calls
+        calls += 1
+        return "always"
+
+    assert culprits([Span("t", 0, 0, 10_000)], fails, most=5) is None
+    assert calls < 40
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=5))
+def test_halves_are_the_whole(pairs: list[tuple[int, int]]) -> None:
+    spans = [Span("t", p, low, low + size) for p, (low, size) in enumerate(pairs)]
+    first, second = halves(spans)
+    offsets = [(s.partition, o) for s in (*first, *second) for o in range(s.start, s.end)]
+    assert sorted(offsets) == [(s.partition, o) for s in spans for o in range(s.start, s.end)]
+    assert abs(sum(s.size for s in first) - sum(s.size for s in second)) <= 1
