@@ -22,11 +22,13 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(4, 1 + (os.cpu_count() or 
 export PYTHONDONTWRITEBYTECODE :=
 BESIDE := -n $(WORKERS) --dist=loadfile --no-loadscope-reorder
 
+# of fuzzing for each entry point, by `make sanitize`
+FUZZ_SECONDS ?= 20
 # what `make quick` compares with
 BASE ?= main
 
 .DEFAULT_GOAL := help
-.PHONY: console postgres power-cut help setup demo test test-all quick check bench demo-kill nightly mutants swarm soak interop spark-oldest compat compat-go wheels lowest audit workflows wire diagrams docs invariants clean
+.PHONY: sanitize console postgres power-cut help setup demo test test-all quick check bench demo-kill nightly mutants swarm soak interop spark-oldest compat compat-go wheels lowest audit workflows wire diagrams docs invariants clean
 
 help:  ## what the targets do
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -117,6 +119,9 @@ soak: setup  ## minutes of churn in groups of several makes, in both protocols (
 
 power-cut: setup  ## cut the power of a real file system under the broker (needs root, loop devices)
 	@$(PYTEST) -q -s -rs -m nightly tests/broker/log/test_power_cut.py
+
+sanitize: setup  ## compiled modules with AddressSanitizer and UBSan: tests, fuzzing (gcc; FUZZ_SECONDS=20)
+	@$(BIN)/python tools/sanitize.py --seconds $(FUZZ_SECONDS)
 
 diagrams: setup  ## draw the state diagrams again from the tables, and the figures of the concepts
 	@$(BIN)/python tools/draw_diagrams.py

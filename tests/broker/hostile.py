@@ -127,10 +127,11 @@ class HostileWorld:
         frame = b"".join(encode_request(request, version, self.frames, client))[4:]
         if self.random.random() < 0.5:
             frame, name = mutated(frame, self.random), f"{name}, damaged"
-        self._send(frame)
+        self.send(frame)
         return name
 
-    def _send(self, frame: bytes) -> None:
+    def send(self, frame: bytes) -> None:
+        """Send the bytes of one frame, on a new connection where the last one was closed."""
         if self._line.is_closed or not self._line.reading:
             if not self._line.is_closed:
                 self._line.close()
