@@ -47,6 +47,7 @@ QUIET: Final = {
 }  # fmt: skip
 """Of an app in virtual time: what it does when nothing happens is most of what it does."""
 LOOK_MS: Final = 1_000
+"""How often `run_app` asks `until`, in virtual time."""
 MAX_WAIT_MS: Final = 86_400_000
 """A wait without end that has not ended after a day never will."""
 _QUIET_TURNS: Final = 3
