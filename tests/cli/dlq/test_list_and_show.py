@@ -70,7 +70,7 @@ def test_retry_topics_by_the_ledger(bare: Run, url: str) -> None:
          "counted_by": "ledger"},
     ]  # fmt: skip
     assert bare("retry", "status", "--store", url).lines[0].split() == [
-        "RETRY_TOPIC", "DELAY", "WAITING", "DUE-NOW", "OLDEST-DUE", "NEXT-DUE", "COUNTED-BY",
+        "RETRY-TOPIC", "DELAY", "WAITING", "DUE-NOW", "OLDEST-DUE", "NEXT-DUE", "COUNTED-BY",
     ]  # fmt: skip
 
 
