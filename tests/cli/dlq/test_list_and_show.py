@@ -81,13 +81,13 @@ def test_what_waits_by_the_ledger(bare: Run, url: str) -> None:
         {"topic": "in", "partition": 0, "offset": offset, "retry": 1, "due": due,
          "reason": "customer_unknown", "error_class": "Temporary",
          "message": "customer 7 is\nnot there", "fingerprint": "fcus",
-         "first_failed": "1970-01-01T00:00:01.000Z", "waits_in": RETRIES[1]}
+         "first_failed": "1970-01-01T00:00:01.000Z", "retry_topic": RETRIES[1]}
         for offset, due in ((1, "1970-01-01T00:00:05.000Z"), (2, "2096-10-02T07:06:40.000Z"))
     ]  # fmt: skip
     ran = bare("retry", "list", "--store", url, "--limit", "2")
     assert ran.err == "3 records wait; the 2 that are due first:\n"
     assert ran.lines[0].split() == [
-        "ORIGIN", "RETRY", "DUE", "REASON", "ERROR", "FIRST-FAILED", "WAITS-IN",
+        "ORIGIN", "RETRY", "DUE", "REASON", "ERROR", "FIRST-FAILED", "RETRY-TOPIC",
     ]  # fmt: skip
     assert "Temporary: customer 7 is not there" in ran.lines[1]
 
@@ -112,7 +112,7 @@ def test_what_waits_by_topic(kohort: Run, cluster: Cluster) -> None:
     ran = kohort("retry", "list", "--topic", "src", "--group", "list", "-o", "json")
     assert [row["offset"] for row in ran.json["rows"]] == [5, 4, 3, 1]
     assert ran.json["rows"][0]["due"] == "2096-10-02T07:06:39.995Z"
-    assert ran.json["rows"][0]["waits_in"] == retry_topic
+    assert ran.json["rows"][0]["retry_topic"] == retry_topic
     ran = kohort("retry", "list", "--topic", "src", "--group", "list")
     assert ran.err == "4 records wait\n"
     assert "KeyError: 'amuont'" in ran.lines[1]
@@ -266,7 +266,7 @@ def test_search_and_show_by_topic(kohort: Run, cluster: Cluster) -> None:
         ran = kohort("dlq", "list", *here, "--search", text, "-o", "json")
         assert [row["offset"] for row in ran.json["rows"]] == offsets, text
     found = kohort("dlq", "show", "shop/0/7", *here, "-o", "json").json
-    told = [(a["attempt"], a["became"], a["message"]) for a in found["attempts"]]
+    told = [(a["attempt"], a["outcome"], a["message"]) for a in found["attempts"]]
     assert told == [
         (0, "retryable", "no route"), (1, "retryable", "no route"), (2, "exhausted", "gave up")
     ]  # fmt: skip
@@ -275,7 +275,7 @@ def test_search_and_show_by_topic(kohort: Run, cluster: Cluster) -> None:
     told = kohort("dlq", "show", "shop/0/7", *here).out
     assert "gave up" in told
     for line in (
-        "stands at: shop.g.dlt/0/0",
+        "current copy: shop.g.dlt/0/0",
         "key: null",
         r"value: needle-1\x1b[31m",
         "  mine: x",
@@ -307,5 +307,5 @@ def test_search_and_show_by_the_ledger(bare: Run, url: str) -> None:
     assert not bare("dlq", "list", *args, "--search", "%_%", "-o", "json").json["rows"]
     place = f"{first['topic']}/{first['partition']}/{first['offset']}"
     shown = bare("dlq", "show", place, *args, "-o", "json").json["attempts"]
-    assert shown[-1]["became"] == "failed"
+    assert shown[-1]["outcome"] == "failed"
     assert shown[-1]["reason"] == first["reason"]

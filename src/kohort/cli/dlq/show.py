@@ -29,7 +29,7 @@ from kohort.errors import UsageError
 if TYPE_CHECKING:
     from kohort.records import Record
 
-COLUMNS = ("attempt", "redrive", "became", "at", "waits_in", "reason", "error_class", "message")
+COLUMNS = ("attempt", "redrive", "outcome", "at", "topic", "reason", "error_class", "message")
 EXAMPLES = """\b
 Examples:
   kohort dlq show orders/3/1742 --topic orders --group billing
@@ -48,7 +48,7 @@ Examples:
 def show_failed(record: str, source: Source, output: str, client: Client) -> None:
     """One record by its first place: every attempt, and what became of it.
 
-    ATTEMPT 0 is the first try; BECAME is what stands in the ledger, or why a copy was made.
+    ATTEMPT 0 is the first try; OUTCOME is the status in the ledger, or why the copy was made.
     """
     copy: dict[str, Any] | None = None
     if isinstance(source, LedgerSource):
@@ -73,9 +73,9 @@ def _by_ledger(source: LedgerSource, record: str) -> list[dict[str, Any]]:
         {
             "attempt": row.number,
             "redrive": row.redrive_count,
-            "became": row.status.value,
+            "outcome": row.status.value,
             "at": iso_time(row.closed_ms or row.created_ms),
-            "waits_in": None if row.place is None or row.closed_ms else row.place.topic,
+            "topic": None if row.place is None or row.closed_ms else row.place.topic,
             "reason": row.reason,
             "error_class": row.error_class,
             "message": row.error_message,
@@ -117,9 +117,9 @@ def _by_topics(
             line = {
                 "attempt": retry.number if ended else max(0, retry.number - 1),
                 "redrive": retry.redrive_count,
-                "became": retry.disposition.value,
+                "outcome": retry.disposition.value,
                 "at": iso_time(retry.last_failed_at_ms),
-                "waits_in": copy.topic,
+                "topic": copy.topic,
                 "reason": retry.reason,
                 "error_class": retry.error_class,
                 "message": retry.error_message,
@@ -135,7 +135,7 @@ def _in_full(copy: Record) -> dict[str, Any]:
         "key": _text(copy.key),
         "value": _text(copy.value),
         "headers": {name: _text(value) for name, value in copy.headers},
-        "stands_at": f"{copy.topic}/{copy.partition}/{copy.offset}",
+        "copy": f"{copy.topic}/{copy.partition}/{copy.offset}",
     }
 
 
@@ -145,7 +145,7 @@ def _told(copy: dict[str, Any]) -> list[str]:
 
     headers: dict[str, str | None] = dict(copy["headers"])
     stack = headers.pop(ERROR_STACK, None) or ""
-    lines = ["", f"stands at: {copy['stands_at']}"]
+    lines = ["", f"current copy: {copy['copy']}"]
     lines += [f"{name}: {_shown(copy[name])}" for name in ("key", "value")]
     lines.append("headers:" if headers else "headers: none")
     lines += [f"  {printable(name)}: {_shown(value)}" for name, value in headers.items()]

@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from kohort.retry.ledger_view import WaitingRow
 
 COLUMNS = ("retry_topic", "delay", "waiting", "due_now", "oldest_due", "next_due", "counted_by")
-ROW_COLUMNS = ("origin", "retry", "due", "reason", "error", "first_failed", "waits_in")
+ROW_COLUMNS = ("origin", "retry", "due", "reason", "error", "first_failed", "retry_topic")
 JSON_COLUMNS = (
     "topic", "partition", "offset", "retry", "due", "reason", "error_class", "message",
-    "fingerprint", "first_failed", "waits_in",
+    "fingerprint", "first_failed", "retry_topic",
 )  # fmt: skip
 MESSAGE_COLUMNS = 60
 PAGE_RECORDS = 500
@@ -121,7 +121,7 @@ def _as_row(row: WaitingRow) -> dict[str, Any]:
     return {
         "origin": row.origin.retry_id, "retry": row.number, "due": iso_time(row.due_ms),
         "reason": row.reason, "error": error[:MESSAGE_COLUMNS] if row.error_class else None,
-        "first_failed": iso_time(row.first_failed_ms), "waits_in": row.waits_in,
+        "first_failed": iso_time(row.first_failed_ms), "retry_topic": row.waits_in,
     }  # fmt: skip
 
 
@@ -134,7 +134,7 @@ def _as_json(row: WaitingRow) -> dict[str, Any]:
         "retry": row.number, "due": iso_time(row.due_ms), "reason": row.reason,
         "error_class": row.error_class, "message": row.error_message,
         "fingerprint": row.fingerprint, "first_failed": iso_time(row.first_failed_ms),
-        "waits_in": row.waits_in,
+        "retry_topic": row.waits_in,
     }  # fmt: skip
 
 
