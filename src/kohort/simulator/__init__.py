@@ -1,4 +1,4 @@
-"""The same machines under virtual time: groups, members, consumers, and all that can go wrong.
+"""Deterministic simulation: whole groups in virtual time, with faults and checked invariants.
 
 Rules: one integer seed decides everything, and the same seed gives the same trace, byte for byte,
 whatever the process's hash seed. `docs/simulator.md` tells how to use it and write scenarios.
