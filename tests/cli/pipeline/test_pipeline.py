@@ -93,7 +93,10 @@ def test_settings_reach_the_pipeline(
 ) -> None:
     seen: list[tuple[Pipeline, str, object]] = []
 
-    def run(self: Pipeline, mode: str, *, master: str | None, on_progress: object) -> Progress:
+    def run(
+        self: Pipeline, mode: str, *, spark: object, master: str | None, on_progress: object
+    ) -> Progress:
+        assert spark is None, "only --ship makes a session before"
         seen.append((self, mode, master))
         return progress(1_000)
 

@@ -201,7 +201,7 @@ def to_delta(
     """Write each micro-batch to a Delta table, exactly once; a function for `foreachBatch`.
 
     A batch is one commit with `txnAppId` and `txnVersion`. The session needs Delta Lake's jars,
-    its extension and its catalog.
+    its extension and its catalog; the newest release, 4.4.0, is for Spark 4.2.
 
     Args:
         path: the table's directory.
