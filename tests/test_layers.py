@@ -66,7 +66,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("kohort.cli.common",),
     (
         "kohort.cli.acl", "kohort.cli.app", "kohort.cli.broker", "kohort.cli.config",
-        "kohort.cli.console", "kohort.cli.demo", "kohort.cli.dlq", "kohort.cli.doctor",
+        "kohort.cli.cluster", "kohort.cli.completion",
+        "kohort.cli.console", "kohort.cli.demo", "kohort.cli.dlq",
+        "kohort.cli.doctor",
         "kohort.cli.faults", "kohort.cli.group", "kohort.cli.pipeline", "kohort.cli.records",
         "kohort.cli.retry",
         "kohort.cli.simulate", "kohort.cli.topic", "kohort.cli.transaction", "kohort.cli.user",

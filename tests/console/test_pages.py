@@ -153,7 +153,7 @@ def test_what_is_not_there_says_so(visitor: Visitor) -> None:
 
 
 def test_offsets_are_previewed_confirmed_audited_and_undone(there: World, visitor: Visitor) -> None:
-    path = "/group/offsets?name=exporter&to=%2B3"
+    path = "/group/offsets?name=exporter&to=shift%3A%2B3"
     page = visitor.ask(path)
     form = {"form_token": page.hidden("form_token"), "name": "exporter",
             "plan": page.hidden("plan"), "confirm": "exporter"}  # fmt: skip

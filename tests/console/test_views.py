@@ -72,13 +72,13 @@ def test_contents_are_text_json_or_hex_and_bounded() -> None:
 def test_the_groups_page_filters_sorts_and_pages() -> None:
     looks = [look(0, f"g{n:04}", {AT: seen(n, 3_000)}, member("m", AT)) for n in range(2_000)]
     found = overview(snapshot(0, *looks), None, Evidence())
-    view = groups_view(found, lambda _: (), {"sort": "lag", "page": "2"}, 0)
+    view = groups_view(found.lines, lambda _: (), {"sort": "lag", "page": "2"}, 0)
     assert len(view.rows) == 50
     assert view.rows[0].group == "g0050"
     assert view.paging.total == 2_000
-    only = groups_view(found, lambda _: (), {"q": "G1999"}, 0)
+    only = groups_view(found.lines, lambda _: (), {"q": "G1999"}, 0)
     assert [row.group for row in only.rows] == ["g1999"]
-    none = groups_view(found, lambda _: (), {"health": "stuck", "page": "x"}, 0)
+    none = groups_view(found.lines, lambda _: (), {"health": "stuck", "page": "x"}, 0)
     assert not none.rows
     assert none.paging.page == 1
 

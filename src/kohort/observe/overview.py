@@ -16,6 +16,7 @@ from kohort.observe.trend import Sample, Trend, trend
 from kohort.observe.verdicts import State, Verdict, judge
 
 if TYPE_CHECKING:
+    from kohort.client.admin.types import GroupListing
     from kohort.client.common.types import TopicPartition
     from kohort.observe.open_transactions import Open
     from kohort.observe.snapshot import ClusterSnapshot, Look
@@ -265,6 +266,22 @@ def health_of(verdict: Verdict | None) -> tuple[Health, str]:
     if verdict.notes:
         return health, verdict.notes[0]
     return health, _MEANING.get(health, worst_one.state.value)
+
+
+def listed_lines(listings: Iterable[GroupListing]) -> list[GroupLine]:
+    """Lines of groups of which only the listing is known yet: no figures, no verdicts.
+
+    Args:
+        listings: as `Admin.list_groups` returns them.
+    """
+    nothing = Total(None, 1, True)
+    return [
+        GroupLine(
+            one.group_id, one.state, one.group_type, "", None, "", 0, nothing, nothing,
+            Health.WATCHING, "the first sample is being taken", trend(()),
+        )
+        for one in listings
+    ]  # fmt: skip
 
 
 def refined(

@@ -1,7 +1,8 @@
 """Where a group would go on, by a place that somebody names: `earliest`, `@-2h`, `+100`, ...
 
-Rules: an offset is a bare number, a time begins with `@`, a shift with `+` or `-`, so that none is
-taken for another; a time without a zone is UTC. A target outside the log moves to its nearer end.
+Rules: an offset is a bare number, `-N` the last N records, a time begins with `@`, a shift of the
+committed offset with `shift:`, so that none is taken for another; a time without a zone is UTC. A
+shift past an end of the log stops there; an offset outside the log is refused.
 """
 
 from __future__ import annotations
@@ -12,36 +13,41 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from kohort.config import parse_duration_ms
-from kohort.errors import ConfigError
+from kohort.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from kohort.client.common.types import TopicPartition
 
-FORMS: Final = "earliest, latest, N (an offset), +N or -N (a shift), @2026-01-31T06:00Z or @-2h"
+FORMS: Final = (
+    "earliest, latest, N (an offset), -N (the last N), shift:-N or shift:+N, @2026-01-31T06:00Z or "
+    "@-2h"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One of: the first record, the end, an offset, a shift, a time."""
+    """One of: the first record, the end, an offset, so many before the end, a shift, a time."""
 
     kind: str
     number: int = 0
     time_ms: int | None = None
 
 
-def parse_place(text: str, now_ms: int) -> Place:
-    """A place as a person writes it. Raises ConfigError."""
+def parse_place(text: str, now_ms: int, option: str = "") -> Place:
+    """A place as a person writes it, in this option. Raises ConfigError."""
     written = text.strip()
     if written in ("earliest", "latest"):
         return Place(written)
     if written.startswith("@"):
         return Place("time", time_ms=_time(written[1:], now_ms))
-    digits = written[1:] if written[:1] in "+-" else written
+    shifts = written.startswith("shift:")
+    number = written.removeprefix("shift:")
+    digits = number[1:] if number[:1] in ("-", "+" if shifts else "-") else number
     if not digits.isdecimal() or len(digits) > 18:
-        raise ConfigError(f"{text!r}: write {FORMS}")
-    if written[0] in "+-":
-        return Place("shift", int(written))
-    return Place("offset", int(written))
+        raise ConfigError(f"{option} {text!r}: write {FORMS}".lstrip())
+    if shifts:
+        return Place("shift", int(number))
+    return Place("last", int(digits)) if number.startswith("-") else Place("offset", int(digits))
 
 
 def _time(text: str, now_ms: int) -> int:
@@ -70,6 +76,9 @@ def targets(
         firsts: where logs begin.
         ends: where logs end.
         times: the first offset at or after the place's time; without one, the end is taken.
+
+    Raises:
+        UsageError: an offset that a partition does not have (any more).
     """
     found: dict[TopicPartition, int] = {}
     for tp, at in current.items():
@@ -80,8 +89,14 @@ def targets(
             "earliest": first,
             "latest": end,
             "offset": place.number,
+            "last": end - place.number,
             "shift": at + place.number,
             "time": times.get(tp, end),
         }[place.kind]
+        if place.kind == "offset" and not first <= wanted <= end:
+            raise UsageError(
+                f"offset {wanted} is not in {tp}, which holds {first} to {end} (the next to be "
+                "written)"
+            )
         found[tp] = min(max(first, wanted), end)
     return found

@@ -21,7 +21,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kohort.errors import KohortError
-from kohort.observe.overview import Evidence, GroupView, Overview, overview, refined
+from kohort.observe.overview import (
+    Evidence,
+    GroupLine,
+    GroupView,
+    Overview,
+    listed_lines,
+    overview,
+    refined,
+)
 from kohort.observe.trend import Ends, Sample
 from kohort.observe.verdicts import State
 from kohort.sampling.history import History
@@ -75,6 +83,8 @@ class Sampler:
         self._snapshots: deque[ClusterSnapshot] = deque(maxlen=SNAPSHOTS_KEPT)
         self._ends: dict[TopicPartition, Ends] = {}
         self.latest: Overview | None = None
+        self.listed: Sequence[GroupLine] = ()
+        """The groups by name, for as long as the first sample is being taken."""
         self.number = 0
         """Of samples so far."""
         self.error = ""
@@ -104,7 +114,16 @@ class Sampler:
         """Take the next sample now: something was changed."""
         self._wake.set()
 
+    def _list(self) -> None:
+        try:
+            self.listed = listed_lines(self._admin.list_groups())
+        except KohortError as error:
+            self.error = str(error)
+        with self.changed:
+            self.changed.notify_all()
+
     def _run(self) -> None:
+        self._list()
         while not self._ended.is_set():
             begun = time.monotonic()
             self.sample()

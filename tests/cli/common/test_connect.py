@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from pathlib import Path
 
@@ -90,7 +91,7 @@ def test_a_bad_file_is_refused(tmp_path: Path, name: str, content: bytes, said: 
         (("config", "show", "-X", "group.idd=g"), "did you mean 'group.id'?"),
         (("group", "list", "-X", "clinet.id=a"), "did you mean 'client.id'?"),
         (("topic", "list", "-X", "request.timeout.ms=soon"), "request_timeout_ms='soon'"),
-        (("topic", "list", "-b", "localhost"), "write host:port"),
+        (("topic", "list", "-b", "localhost:kafka"), "write host:port"),
         (("broker", "run", "-X", "num.partitons=3"), "did you mean 'num.partitions'?"),
         (("broker", "run", "--port", "99999"), "port=99999"),
         (("broker", "run", "--host", "0.0.0.0"), "--allow-open"),
@@ -174,3 +175,9 @@ def test_an_empty_bootstrap_is_refused(bare: Run) -> None:
     ran = bare("topic", "list", "-b", "")
     assert ran.code == 2
     assert "-b is empty" in ran.err
+
+
+def test_an_address_without_a_port_has_kafka_s(bare: Run) -> None:
+    for address, full in (("127.0.0.1", "127.0.0.1:9092"), ("[::1],h:1", "[::1]:9092,h:1")):
+        shown = bare("config", "show", "-b", address, "-o", "json")
+        assert full in json.dumps(shown.json).replace('", "', ",")

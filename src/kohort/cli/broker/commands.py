@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ Examples:
   kohort broker run --nodes 3 --racks a,b,c
   KOHORT_USERS="alice:secret" kohort broker run --data-dir ./data
   kohort broker run --nodes 3 --control 9690
+  kohort broker run --console 8088
   kohort broker run --port 0 -X message.max.bytes=16MiB -X auto.create.topics.enable=false
 """
 
@@ -65,6 +67,10 @@ for command in (*COMMANDS, repair):
 @click.option(
     "--control", "control_port", type=click.IntRange(0, 65_535), metavar="PORT",
     help="Take faults on this port of 127.0.0.1 (0: any free one); see kohort faults.",
+)  # fmt: skip
+@click.option(
+    "--console", "console_port", type=click.IntRange(0, 65_535), metavar="PORT",
+    help="Run the web console, too, on this port of 127.0.0.1 (0: any free one).",
 )  # fmt: skip
 @click.option("--allow-open", is_flag=True, help="Listen beyond this machine, with no password.")
 @click.option(
@@ -98,6 +104,7 @@ def run(
     durability: str | None,
     partitions: int | None,
     control_port: int | None,
+    console_port: int | None,
     allow_open: bool,
     users: tuple[str, ...],
     users_file: Path | None,
@@ -133,14 +140,38 @@ def run(
     values.setdefault("durability", "fsync" if values.get("data_dir") else "memory")
     config = BrokerConfig.from_mapping(values)
 
+    consoles = ExitStack()
+
     def ready(started: Broker) -> None:
+        if console_port is not None:
+            _start_console(consoles, started.bootstrap, console_port)
         kept = "nothing is kept" if config.durability == "memory" else f"kept in {config.data_dir}"
         click.echo(f"ready on {started.bootstrap} (durability {config.durability}, {kept})")
 
-    if control_port is None:
-        serve(config, ready=ready)
-    else:
-        _serve_controlled(config, ready, control_port)
+    if console_port is not None:
+        _console_may_run(config)
+    with consoles:
+        if control_port is None:
+            serve(config, ready=ready)
+        else:
+            _serve_controlled(config, ready, control_port)
+
+
+def _console_may_run(config: BrokerConfig) -> None:
+    """Raises ConfigError where the console would need a password of this broker."""
+    if config.security_protocol != "PLAINTEXT":
+        raise ConfigError(
+            "--console has no password for this broker; run `kohort console` beside it, with its "
+            "own user (-X sasl.username=..., or --config FILE)"
+        )
+
+
+def _start_console(consoles: ExitStack, bootstrap: str, port: int) -> None:
+    from kohort.console.web.server import ConsoleOptions, ConsoleServer
+
+    server = ConsoleServer({"bootstrap_servers": bootstrap}, ConsoleOptions(port=port))
+    consoles.enter_context(server)
+    click.echo(f"console on {server.url}", err=True)
 
 
 def _serve_controlled(

@@ -4,13 +4,15 @@ Rules: flags win over the environment, the environment over the file, the file o
 (kohort.settings). A key that the command's clients do not know is refused, with the nearest name,
 before anything is connected. A file and the environment may be shared by commands: there a key
 needs to be known by any of the clients.
+
+Shell: sockets.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kohort.config import nearest
-from kohort.errors import BrokerError, ConfigError, ErrorCode
+from kohort.errors import BrokerError, ConfigError, ConnectionFailedError, ErrorCode
 from kohort.lean import dataclass, replace
 from kohort.settings import COMMAND_LINE, Setting, choose, gather, refuse_unknown
 
@@ -28,9 +30,12 @@ if TYPE_CHECKING:
     from kohort.client.common.config import ClientConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
-DEFAULT_BOOTSTRAP = "localhost:9092"
+DEFAULT_PORT = 9092
+DEFAULT_BOOTSTRAP = f"localhost:{DEFAULT_PORT}"
 REACH_S = 5.0
 """A cluster that has not answered by then is reported as out of reach."""
+REFUSAL_S = 1.0
+"""An address that has not refused by then is left to the client."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ def client_options(function: F) -> F:
         refuse_unknown(flags, AdminConfig)
         client = Client(tuple(shared), tuple(flags))
         if bootstrap:
-            client = client.with_flags(bootstrap_servers=bootstrap)
+            client = client.with_flags(bootstrap_servers=_with_port(bootstrap))
         return function(*args, client=client, **rest)
 
     wrapped: Any = with_client
@@ -147,10 +152,39 @@ def open_admin(settings: dict[str, Any]) -> Generator[Admin]:
     from kohort.client.admin.admin import Admin
 
     with Admin(**settings) as admin:
+        _refuse_at_once(admin.config.addresses)
         with _unsaid_warnings():
             limit_s = min(REACH_S, admin.config.default_api_timeout_ms / 1000)
             admin.describe_cluster(timeout_s=limit_s)
         yield admin
+
+
+def _refuse_at_once(addresses: Sequence[tuple[str, int]]) -> None:
+    """Raise ConnectionFailedError where nobody listens at any address: waiting changes nothing."""
+    import socket  # here, because `--help` must not pay for it
+
+    for address in addresses:
+        try:
+            socket.create_connection(address, REFUSAL_S).close()
+        except ConnectionRefusedError:
+            continue
+        except OSError:  # the client tells it better
+            return
+        return
+    named = ", ".join(f"{host}:{port}" for host, port in addresses)
+    raise ConnectionFailedError(
+        f"no broker could be reached: {named} refused the connection. Is the broker running, and "
+        "is -b right? `kohort broker run` starts one on this machine"
+    )
+
+
+def _with_port(bootstrap: str) -> str:
+    """`localhost` as `localhost:9092`; an address with a port as it is."""
+    parts = [part.strip() for part in bootstrap.split(",")]
+    return ",".join(
+        part if not part or ":" in part.rpartition("]")[2] else f"{part}:{DEFAULT_PORT}"
+        for part in parts
+    )
 
 
 @contextmanager

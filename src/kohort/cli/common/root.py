@@ -61,6 +61,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "group",
         "List, describe, reset, delete groups; how far behind, why they stand or rebalanced.",
     ),
+    "cluster": (
+        "kohort.cli.cluster.commands",
+        "cluster",
+        "Brokers, racks, controller; what is offline or under-replicated.",
+    ),
     "transaction": (
         "kohort.cli.transaction.commands",
         "transaction",
@@ -109,6 +114,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "console",
         "Run the web console: groups, dead letters, retries, topics.",
     ),
+    "completion": (
+        "kohort.cli.completion.commands",
+        "completion",
+        "Print the script that makes a shell complete commands.",
+    ),
     "doctor": (
         "kohort.cli.doctor.commands",
         "doctor",
@@ -125,6 +135,28 @@ OPTIONAL = {
 EXTRAS = {
     "console": "console", "demo": "demo", "pipeline": "spark", "retry": "spark", "dlq": "spark",
 }  # fmt: skip
+
+
+HABITS = {
+    "--bootstrap-server": "write -b HOST:PORT",
+    "--bootstrap-servers": "write -b HOST:PORT",
+    "--brokers": "write -b HOST:PORT",
+    "--command-config": "write --config FILE",
+    "--consumer.config": "write --config FILE",
+    "--max-messages": "write --max N",
+    "--to-earliest": "write --to earliest",
+    "--to-latest": "write --to latest",
+    "--to-offset": "write --to N",
+    "--to-datetime": "write --to @2026-01-31T06:00Z",
+    "--by-duration": "write --to @-2h",
+    "--shift-by": "write --to shift:-5 or --to shift:+5",
+    "--topic": "the topic is an argument: kohort consume TOPIC, kohort produce TOPIC",
+    "-t": "the topic is an argument: kohort consume TOPIC, kohort produce TOPIC",
+    "--group-id": "write --group GROUP",
+}
+"""Options of other tools, and what is meant here."""
+WORDS = {"help": "--help", "version": "--version"}
+"""Commands that other tools have, and the option that does the same."""
 
 
 class CommandGroup(click.Group):
@@ -145,6 +177,9 @@ class LazyGroup(CommandGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, [WORDS.get(args[0], args[0]), *args[1:]] if args else args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
@@ -208,7 +243,7 @@ def _missing_extra(command: str, name: str) -> KohortError:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 3 a check failed, 4 partly done.",
 )
-@click.version_option(__version__, prog_name="kohort")
+@click.version_option(__version__, "-V", "--version", prog_name="kohort")
 @click.option("--debug", is_flag=True, envvar="KOHORT_DEBUG", help="Show tracebacks of errors.")
 def app(debug: bool) -> None:
     """Kafka consumer groups for Python and Spark."""
@@ -239,6 +274,11 @@ def invoke(command: click.Command, args: list[str] | None, **options: Any) -> in
     except click.Abort:
         click.echo("interrupted", err=True)
         return EXIT_INTERRUPTED
+    except click.NoSuchOption as error:
+        error.show()
+        if error.option_name in HABITS:
+            click.echo(f"Here: {HABITS[error.option_name]}.", err=True)
+        return error.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code

@@ -26,6 +26,7 @@ from kohort.cli.group.plan import plan
 from kohort.cli.group.reset import reset
 from kohort.cli.group.timeline import timeline
 from kohort.cli.group.why import why
+from kohort.config import parse_duration_ms
 from kohort.errors import KohortError
 from kohort.sampling.log_offsets import offsets, topics_there
 
@@ -149,6 +150,7 @@ Examples:
   kohort group lag billing
   kohort group lag --all -o json
   kohort group lag billing --fail-above 1000   (exit code 3 when a partition has more)
+  kohort group lag --all --total --watch       (a line for each group, the worst first)
 """
 )
 @click.argument("groups", nargs=-1, metavar="[GROUP]...")
@@ -157,12 +159,26 @@ Examples:
     "--fail-above", type=click.IntRange(min=0), metavar="N",
     help="Exit code 3 when the lag of a partition is above N, or not known.",
 )  # fmt: skip
+@click.option("--total", is_flag=True, help="A line for each group: lag in records and in time.")
+@click.option(
+    "--for", "watch", metavar="TIME",
+    help="With --total: look again so much later, for rates, trend and health.",
+)  # fmt: skip
+@click.option("--watch", "again", is_flag=True, help="With --total: again every 5 s.")
+@click.option(
+    "--sort", type=click.Choice(["severity", "lag", "age", "name"]), default="severity",
+    help="With --total: what comes first.", show_default=True,
+)  # fmt: skip
 @output_option
 @client_options
 def lag(
     groups: tuple[str, ...],
     everything: bool,
     fail_above: int | None,
+    total: bool,
+    watch: str | None,
+    again: bool,
+    sort: str,
     output: str,
     client: Client,
 ) -> int:
@@ -173,6 +189,10 @@ def lag(
     """
     if everything == bool(groups):
         raise click.UsageError("name the groups, or say --all")
+    if total:
+        return _totals(groups, fail_above, watch, again, sort, output, client)
+    if watch or again:
+        raise click.UsageError("--for and --watch need --total")
     with open_admin(settings(client)) as admin:
         names = [g.group_id for g in admin.list_groups()] if everything else list(groups)
         there, missing = known(admin, names)
@@ -184,6 +204,24 @@ def lag(
             click.echo(f"group {one.group.group_id} has no offsets and reads nothing", err=True)
     partial = told(missing)
     return _check(found, fail_above) or partial
+
+
+def _totals(
+    groups: tuple[str, ...], fail_above: int | None, watch: str | None, again: bool, sort: str,
+    output: str, client: Client,
+) -> int:  # fmt: skip
+    from kohort.cli.group.totals import show_totals
+
+    if fail_above is not None:
+        raise click.UsageError("--fail-above is about partitions; leave --total out")
+    watch_s = parse_duration_ms(watch) / 1000 if watch else 0.0
+    with open_admin(settings(client)) as admin:
+        missing = known(admin, groups)[1] if groups else []
+        show_totals(
+            admin, client.common(), groups, output, watch_s=watch_s, every_s=5.0 if again else 0.0,
+            sort=sort,
+        )  # fmt: skip
+    return told(missing)
 
 
 def _check(found: Sequence[Found], fail_above: int | None) -> int:

@@ -19,8 +19,8 @@ import click
 from kohort.cli.common.connect import Client, client_options, existing_topics, open_admin
 from kohort.cli.common.group_lookup import existing, settings, without_members
 from kohort.cli.common.output import output_option, show
-from kohort.cli.common.positions import Start, parse_start
 from kohort.errors import UsageError
+from kohort.observe.resets import Place, parse_place, targets
 
 if TYPE_CHECKING:
     from kohort.client.admin.admin import Admin
@@ -35,12 +35,13 @@ Examples:
   kohort group reset billing --to earliest                      # what it would do
   kohort group reset billing --to @-2h --topic orders --execute
   kohort group reset billing --to 42 --topic orders:0 --execute
+  kohort group reset billing --to shift:-100 --execute
 """
 )
 @click.argument("group")
 @click.option(
     "--to", "where", required=True, metavar="WHERE",
-    help="earliest, latest, N, -N (the last N), @TIME or @-2h.",
+    help="earliest, latest, N, -N (the last N), shift:-N, shift:+N, @TIME or @-2h.",
 )  # fmt: skip
 @click.option(
     "--topic", "topics", multiple=True, metavar="TOPIC[:P,...]",
@@ -57,16 +58,16 @@ def reset(
 
     AGAIN is how many records the group would read once more, SKIPPED how many never.
     """
-    start = parse_start(where, time.time_ns() // 1_000_000, "--to")
+    place = parse_place(where, time.time_ns() // 1_000_000, "--to")
     with open_admin(settings(client)) as admin:
         (described,) = existing(admin, [group])
         without_members(described, "which would commit over it")
         held = admin.list_group_offsets(group)
         chosen = _chosen(admin, topics) if topics else sorted(held)
-        targets = _targets(admin, start, chosen)
+        new = _targets(admin, place, chosen, held)
         if execute:
-            admin.alter_group_offsets(group, targets)
-    show([_row(group, tp, held, new) for tp, new in targets.items()], COLUMNS, output)
+            admin.alter_group_offsets(group, new)
+    show([_row(group, tp, held, at) for tp, at in new.items()], COLUMNS, output)
     if not execute:
         click.echo("nothing was changed; add --execute to do it", err=True)
 
@@ -90,18 +91,23 @@ def _chosen(admin: Admin, texts: Sequence[str]) -> list[TopicPartition]:
 
 
 def _targets(
-    admin: Admin, start: Start, chosen: Sequence[TopicPartition]
+    admin: Admin,
+    place: Place,
+    chosen: Sequence[TopicPartition],
+    held: Mapping[TopicPartition, OffsetAndMetadata],
 ) -> dict[TopicPartition, int]:
     firsts = admin.list_offsets(dict.fromkeys(chosen, "earliest"))
     ends = admin.list_offsets(dict.fromkeys(chosen, "latest"))
-    times: dict[TopicPartition, int | None] = {}
-    if start.time_ms is not None:
-        hits = admin.list_offsets(dict.fromkeys(chosen, start.time_ms))
-        times = {tp: hit.offset if hit.offset >= 0 else None for tp, hit in hits.items()}
-    return {
-        tp: start.offset_in(str(tp), firsts[tp].offset, ends[tp].offset, times.get(tp))
-        for tp in chosen
-    }
+    times: dict[TopicPartition, int] = {}
+    if place.time_ms is not None:
+        hits = admin.list_offsets(dict.fromkeys(chosen, place.time_ms))
+        times = {tp: hit.offset for tp, hit in hits.items() if hit.offset >= 0}
+    # A partition without a committed offset is shifted from its beginning.
+    current = {tp: held[tp].offset if tp in held else firsts[tp].offset for tp in chosen}
+    return targets(
+        place, current, {tp: at.offset for tp, at in firsts.items()},
+        {tp: at.offset for tp, at in ends.items()}, times,
+    )  # fmt: skip
 
 
 def _row(

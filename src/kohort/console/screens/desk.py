@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kohort.client.admin.admin import Admin
     from kohort.console.screens.audit import Audit
     from kohort.console.views.masks import Masks
-    from kohort.observe.overview import GroupView, Overview
+    from kohort.observe.overview import GroupLine, GroupView, Overview
     from kohort.sampling.sampler import Sampler
 
 
@@ -104,6 +104,21 @@ class Desk:
         if found is None:
             raise KohortError(self.sampler.error or "the first sample is not there yet; reload")
         return found
+
+    def lines(self) -> Sequence[GroupLine]:
+        """A line for each group; while the first sample is taken, of their listing alone.
+
+        Raises:
+            KohortError: the cluster does not answer.
+        """
+        sampler = self.sampler
+        with sampler.changed:
+            sampler.changed.wait_for(
+                lambda: bool(sampler.latest or sampler.listed or sampler.error), timeout=15
+            )
+        if sampler.latest is None and sampler.listed:
+            return sampler.listed
+        return self.overview().lines
 
     def group(self, name: str) -> GroupView:
         """One group of the last overview. Raises NotThereError."""

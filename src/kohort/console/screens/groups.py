@@ -9,7 +9,7 @@ from kohort.console.views.groups import groups_view
 
 def groups(desk: Desk, asked: Asked) -> Screen:
     """All groups, the worst first."""
-    found = desk.overview()
+    found = desk.lines()
     series = desk.sampler.history.series
 
     view = groups_view(

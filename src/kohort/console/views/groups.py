@@ -22,7 +22,7 @@ from kohort.console.views.figures import (
     spark,
     whole,
 )
-from kohort.observe.overview import GroupLine, Health, Overview
+from kohort.observe.overview import GroupLine, Health
 from kohort.observe.trend import Direction, Sample
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class GroupsView:
 
 
 def groups_view(
-    found: Overview,
+    found: Sequence[GroupLine],
     samples: Callable[[str], Sequence[Sample]],
     query: Mapping[str, str],
     now_ms: int,
@@ -103,7 +103,7 @@ def groups_view(
     """The groups page for a query.
 
     Args:
-        found: the last overview.
+        found: a line for each group, the worst first.
         samples: tells the history of a group.
         query: `q` (part of a name), `health`, `sort`, `page`.
         now_ms: milliseconds since 1970.
@@ -116,7 +116,7 @@ def groups_view(
     sort = sort if sort in SORTS else "severity"
     lines = [
         line
-        for line in found.lines
+        for line in found
         if q.lower() in line.group.lower() and (not health or line.health == health)
     ]
     if sort != "severity":
@@ -128,13 +128,13 @@ def groups_view(
     )
 
 
-def _tiles(found: Overview) -> list[Tile]:
-    healths = Counter(line.health for line in found.lines)
-    lag = sum(line.lag.value or 0 for line in found.lines)
+def _tiles(found: Sequence[GroupLine]) -> list[Tile]:
+    healths = Counter(line.health for line in found)
+    lag = sum(line.lag.value or 0 for line in found)
     stuck, behind = healths[Health.STUCK], healths[Health.BEHIND]
     fine = healths[Health.READ] + healths[Health.MOVING]
     return [
-        Tile("groups", count(len(found.lines)), "", ""),
+        Tile("groups", count(len(found)), "", ""),
         Tile("stuck", count(stuck), "bad" if stuck else "", "stuck"),
         Tile("falling behind", count(behind), "warn" if behind else "", "falling behind"),
         Tile("moving or caught up", count(fine), "good" if fine else "", ""),

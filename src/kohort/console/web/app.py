@@ -159,7 +159,7 @@ class ConsoleApp:
             "sampled_ms": sampled,
             "sampled": clock(sampled),
             "sampled_ago": duration(None if sampled is None else at_ms - sampled),
-            "stale": sampled is not None and at_ms - sampled > 60_000,
+            "stale": sampled is not None and at_ms - sampled > 60_000 + 3_000 * sampler.interval_s,
             "interval": duration(sampler.interval_s * 1000),
             "troubles": troubles,
         }

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import uvicorn
 
@@ -26,6 +26,8 @@ from kohort.console.web.app import ConsoleApp
 from kohort.console.web.security import Guard
 from kohort.errors import ConfigError
 from kohort.sampling.sampler import INTERVAL_S, Sampler
+
+BACKLOG: Final = 128
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,7 @@ def _bound(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
+        listening.listen(BACKLOG)
     except OSError as error:
         listening.close()
         raise ConfigError(

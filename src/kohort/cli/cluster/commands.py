@@ -1,0 +1,103 @@
+"""`kohort cluster`: brokers, racks, controller, and what is offline or under-replicated."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kohort.cli.common.connect import Client, client_options, open_admin
+from kohort.cli.common.output import as_table, output_option, show
+from kohort.cli.common.root import EXIT_CHECK_FAILED, CommandGroup
+from kohort.errors import KohortError
+
+if TYPE_CHECKING:
+    from kohort.client.admin.admin import Admin
+    from kohort.observe.cluster import ClusterHealth
+
+COLUMNS = (
+    "broker", "address", "rack", "controller", "leads", "replicas", "out_of_sync", "stored_bytes",
+    "trouble",
+)  # fmt: skip
+NAMED = 10
+"""Partitions that are named in text; JSON has all."""
+
+
+@click.group(cls=CommandGroup)
+def cluster() -> None:
+    """Brokers, racks, controller; what is offline or under-replicated."""
+
+
+@cluster.command(
+    epilog="""\b
+Examples:
+  kohort cluster describe
+  kohort cluster describe --check      # exit code 3 when anything is offline or not in sync
+  kohort cluster describe -o json
+"""
+)
+@click.option("--check", is_flag=True, help="Exit code 3 when something is not as it should be.")
+@output_option
+@client_options
+def describe(check: bool, output: str, client: Client) -> int:
+    """Every broker with what it leads and stores, and the partitions that are in trouble.
+
+    A dash is a number that nobody knows: the broker does not answer, or this user may not ask.
+    """
+    from kohort.client.common.config import AdminConfig
+    from kohort.observe.cluster import cluster_health
+
+    with open_admin(client.for_role(AdminConfig)) as admin:
+        names = [t.name for t in admin.list_topics(include_internal=True)]
+        health = cluster_health(admin.describe_cluster(), admin.describe_topics(names).values())
+        rows = _rows(health, _stored(admin))
+    if output == "json":
+        whole = {k: v for k, v in asdict(health).items() if k != "brokers"}
+        click.echo(json.dumps({"schema": 1, **whole, "brokers": rows}, indent=2))
+    elif output == "table":
+        click.echo(_text(health, rows))
+    else:
+        show(rows, COLUMNS, output)
+    return EXIT_CHECK_FAILED if check and not health.healthy else 0
+
+
+def _stored(admin: Admin) -> dict[int, int]:
+    """Bytes on the disks of each broker that answers."""
+    try:
+        dirs = admin.describe_log_dirs()
+    except KohortError:  # a broker is away, or this user may not ask
+        return {}
+    return {
+        node: sum(r.size_bytes for d in some for r in d.replicas.values())
+        for node, some in dirs.items()
+    }
+
+
+def _rows(health: ClusterHealth, stored: dict[int, int]) -> list[dict[str, Any]]:
+    return [
+        {
+            "broker": one.node, "address": one.address, "rack": one.rack,
+            "controller": one.controller, "leads": one.leads, "replicas": one.replicas,
+            "out_of_sync": one.out_of_sync, "stored_bytes": stored.get(one.node),
+            "trouble": one.trouble or None,
+        }
+        for one in health.brokers
+    ]  # fmt: skip
+
+
+def _text(health: ClusterHealth, rows: list[dict[str, Any]]) -> str:
+    lines = [
+        f"cluster {health.cluster_id or '-'}, controller "
+        f"{health.controller if health.controller >= 0 else '-'}, topics {health.topics:,}, "
+        f"partitions {health.partitions:,} ({len(health.offline):,} offline, "
+        f"{len(health.under_replicated):,} under-replicated)",
+        "",
+        as_table(rows, COLUMNS),
+    ]
+    for what, names in (("offline", health.offline), ("under-replicated", health.under_replicated)):
+        if names:
+            more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+            lines += ["", f"{what}: {', '.join(names[:NAMED])}{more}"]
+    return "\n".join(lines)

@@ -1,0 +1,115 @@
+"""`kohort group lag --total`: a line for each group, the worst first, from the console's own query.
+
+Rules: the figures are `kohort.observe.overview`'s, which the console shows, too. One look tells lag
+in records and in time; with --for, or from the second round of --watch on, also rates and health.
+
+Shell: the clock.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from kohort.cli.common.output import show
+from kohort.config import format_elapsed
+
+if TYPE_CHECKING:
+    from kohort.client.admin.admin import Admin
+    from kohort.observe.lag import Total
+    from kohort.observe.overview import GroupLine
+
+COLUMNS: Final = (
+    "group", "state", "members", "partitions", "lag", "oldest_unread", "written_per_s",
+    "done_per_s", "trend", "health",
+)  # fmt: skip
+ONE_LOOK: Final = COLUMNS[:6]
+CLEAR: Final = "\x1b[H\x1b[2J"
+SORTS: Final[dict[str, Callable[[GroupLine], Any]]] = {
+    "severity": lambda line: line.severity,
+    "lag": lambda line: -(line.lag.value or 0),
+    "age": lambda line: -(line.time_lag.value or 0),
+    "name": lambda line: line.group,
+}
+
+
+def show_totals(
+    admin: Admin,
+    settings: dict[str, Any],
+    names: Collection[str],
+    output: str,
+    *,
+    watch_s: float = 0.0,
+    every_s: float = 0.0,
+    sort: str = "severity",
+) -> None:
+    """Print a line for each group.
+
+    Args:
+        admin: of the cluster.
+        settings: of the consumer that reads the times of records.
+        names: of the groups; empty for all.
+        output: the form.
+        watch_s: look again so much later, for rates; 0 looks once.
+        every_s: print again and again, so far apart, until interrupted; 0 prints once.
+        sort: one of `SORTS`.
+    """
+    from kohort.sampling.sampler import Sampler
+
+    sampler = Sampler(admin, settings)
+    rates = bool(watch_s)
+    try:
+        while True:
+            found = sampler.sample()
+            if watch_s:
+                time.sleep(watch_s)
+                found, watch_s = sampler.sample(), 0.0
+            lines = [one for one in found.lines if not names or one.group in names] if found else []
+            if every_s and sys.stdout.isatty():
+                click.echo(CLEAR, nl=False)
+            _print(sorted(lines, key=SORTS[sort]), output, rates=rates)
+            if sampler.error:
+                click.echo(f"error: {sampler.error}", err=True)
+            for trouble in found.snapshot.troubles if found else ():
+                click.echo(f"warning: {trouble}", err=True)
+            if not every_s:
+                return
+            rates = True
+            time.sleep(every_s)
+    finally:
+        sampler.close()
+
+
+def _print(lines: Sequence[GroupLine], output: str, *, rates: bool) -> None:
+    table = output == "table"
+    show([_row(line, table) for line in lines], COLUMNS if rates else ONE_LOOK, output)
+
+
+def _row(line: GroupLine, table: bool) -> dict[str, Any]:
+    found = line.trend
+    return {
+        "group": line.group, "state": line.state or None, "members": line.members,
+        "partitions": line.partitions, "lag": _figure(line.lag, table),
+        "oldest_unread": _age(line.time_lag, table),
+        "written_per_s": None if found.written_per_s is None else round(found.written_per_s, 1),
+        "done_per_s": None if found.done_per_s is None else round(found.done_per_s, 1),
+        "trend": found.direction.value if found.per_s is not None else None,
+        "health": line.health.value,
+    }  # fmt: skip
+
+
+def _figure(figure: Total, table: bool) -> Any:
+    if figure.value is None or not (table and figure.at_least):
+        return figure.value
+    return f">={figure.value}"
+
+
+def _age(figure: Total, table: bool) -> Any:
+    """Milliseconds; for people as `4m12s`."""
+    if figure.value is None or not table:
+        return figure.value
+    return f"{'>=' if figure.at_least else ''}{format_elapsed(figure.value)}"

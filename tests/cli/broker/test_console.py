@@ -1,0 +1,36 @@
+"""`kohort broker run --console`: a broker and its console in one process (spec 8.4)."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+
+from tests.patience import PATIENCE_S
+
+RUN = (sys.executable, "-m", "kohort", "broker", "run", "--port", "0", "--console", "0")
+
+
+def test_a_broker_with_its_console() -> None:
+    with subprocess.Popen(RUN, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        assert run.stderr is not None
+        try:
+            ready = run.stdout.readline()
+            assert ready.startswith("ready on 127.0.0.1:")
+            url = next(line for line in run.stderr if line.startswith("console on")).split()[2]
+            with urllib.request.urlopen(f"{url}cluster?format=json", timeout=PATIENCE_S) as answer:
+                assert len(json.load(answer)["brokers"]) == 1
+        finally:
+            run.send_signal(signal.SIGTERM)
+        assert run.wait(PATIENCE_S) == 0
+
+
+def test_a_broker_with_passwords_has_none_for_its_console() -> None:
+    done = subprocess.run(
+        [*RUN, "--user", "alice:secret"], capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert done.returncode == 2
+    assert "kohort console" in done.stderr

@@ -1,0 +1,40 @@
+"""`kohort cluster describe`: brokers that run and brokers that are away (spec 8.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from kohort import Admin, NewTopic
+from kohort.cli.common.root import EXIT_CHECK_FAILED
+from tests.cli.conftest import Run
+from tests.clusters import Cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(nodes=3) as running:
+        with Admin(bootstrap_servers=running.bootstrap) as admin:
+            admin.create_topics([NewTopic("safe", 3, 3), NewTopic("single", 3, 1)])
+        yield running
+
+
+def test_a_healthy_cluster_and_one_without_a_broker(kohort: Run, cluster: Cluster) -> None:
+    whole = kohort("cluster", "describe", "--check")
+    assert whole.code == 0
+    assert "3 partitions" not in whole.out
+    assert "(0 offline, 0 under-replicated)" in whole.lines[0]
+    assert [line.split()[0] for line in whole.lines[3:6]] == ["1", "2", "3"]
+
+    cluster.kill_node(3)
+    while (part := kohort("cluster", "describe", "--check", "-o", "json")).code == 0:
+        pass  # the others have not noticed yet
+    assert part.code == EXIT_CHECK_FAILED
+    found = part.json
+    away = next(one for one in found["brokers"] if one["broker"] == 3)
+    assert "does not run" in away["trouble"]
+    assert {"safe-0", "safe-1", "safe-2"} <= set(found["under_replicated"])
+    assert len([name for name in found["offline"] if name.startswith("single")]) == 1
+    assert kohort("cluster", "describe").code == 0
+    cluster.restart_node(3)
