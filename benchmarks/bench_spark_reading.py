@@ -14,7 +14,7 @@ workers). Parts, each by its name, all without one:
 
 Jars come from Maven Central; without them the peer's column is left out.
 
-    python -m benchmarks.bench_spark_reading json avro
+    ROWS=300000 python -m benchmarks.bench_spark_reading json avro
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from kohort.testing import Cluster
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROWS, PARTITIONS = 1_000_000, 8
+ROWS, PARTITIONS = int(os.environ.get("ROWS", "1000000")), 8
 WARM_UPS, RUNS = 1, 3
 SMALL_ROWS, SMALL_BATCHES = 10, 25
 TICKS = os.sysconf("SC_CLK_TCK")

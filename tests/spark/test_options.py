@@ -126,13 +126,3 @@ def test_a_batch_read_ignores_the_limits_of_triggers(caplog: pytest.LogCaptureFi
             parse_source({**BASE, "startingOffsets": starting}, streaming=False)
     with pytest.raises(ConfigError, match="-1 is latest"):
         parse_source({**BASE, "endingOffsets": '{"t": {"0": -2}}'}, streaming=False)
-
-
-def test_options_of_a_table_are_taken_from_behind_its_prefix() -> None:
-    """`SELECT` from a table of SQL hands them over so alone, with what else a table has."""
-    table = {f"option.{name.lower()}": value for name, value in BASE.items()}
-    beside = {"option.serialization.format": "1", "provider": "kohort"}
-    found = parse_source({**table, **beside, "option.batchrows": "5"}, streaming=False)
-    assert (found.topics, found.batch_rows) == (("t",), 5)
-    named = parse_source({**table, "option.batchrows": "5", "batchrows": "7"}, streaming=False)
-    assert named.batch_rows == 7, "a name of its own wins"

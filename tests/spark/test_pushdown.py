@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +14,11 @@ from kohort.errors import ConfigError
 from kohort.spark.offsets import Range
 from kohort.spark.options import parse_source
 from kohort.spark.pushdown import Seeks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from kohort.testing import Cluster
 
 SPANS = [Range("a", 0, 0, 10), Range("a", 1, 5, 20), Range("b", 0, 0, 3)]
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
@@ -88,3 +93,37 @@ def test_a_stream_pushes_nothing() -> None:
             {"kafka.bootstrap.servers": "b:1", "subscribe": "t", "pushFilters": "true"},
             streaming=True,
         )
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_a_view_of_sql_seeks_by_its_predicates(
+    spark: SparkSession, cluster: Cluster, topic: Callable[..., str], produce: Callable[..., None]
+) -> None:
+    """`CREATE TEMPORARY VIEW ... USING kohort`: Spark leaves the predicates to the source."""
+    name = topic(2)
+    produce(name, *((n % 2, None, b"%d" % n) for n in range(20)))
+    setting = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(setting, "true")
+    try:
+        reader = spark.read.format("kohort").options(
+            **{"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": name}, pushFilters="true"
+        )
+        read = reader.load().where("partition = 0 AND offset < 2")
+        assert sorted(bytes(r.value) for r in read.collect()) == [b"0", b"2"]
+        spark.sql(f"""
+            CREATE TEMPORARY VIEW {name} USING kohort OPTIONS (
+                'kafka.bootstrap.servers' '{cluster.bootstrap}', 'subscribe' '{name}',
+                'pushFilters' 'true')
+        """)
+        frame = spark.sql(
+            f"SELECT CAST(value AS STRING) AS v FROM {name} WHERE partition = 1 AND offset >= 7"
+        )
+        assert sorted(r.v for r in frame.collect()) == ["15", "17", "19"]
+        plan = frame._jdf.queryExecution().executedPlan().toString()
+        assert "Filter (" not in plan, plan
+        later = spark.sql(f"SELECT * FROM {name} WHERE timestamp >= '2999-01-01'")
+        assert later.count() == 0
+    finally:
+        spark.sql(f"DROP VIEW IF EXISTS {name}")
+        spark.conf.unset(setting)

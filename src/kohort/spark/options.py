@@ -68,7 +68,7 @@ _SPARKS_OWN: Final = frozenset(
 )  # fmt: skip
 """What Spark 4.3 hands over with the user's options, in lower case. Spark itself acts on them."""
 _OF_A_TABLE: Final = "option."
-"""A table's options come twice when it is made, by their names and behind this; later only so."""
+"""A table's options come twice when it is made: by their names, and behind this."""
 _BY_LOWER = {name.lower(): name for name in KNOWN}
 _NO_EFFECT = {name.lower() for name in NO_EFFECT}
 _ALIASES = {"bootstrap.servers": "kafka.bootstrap.servers", "kafka.group.id": "group.id"}
@@ -269,7 +269,7 @@ def _sorted_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, s
     """Our options by their proper names, and what goes to the client."""
     found: dict[str, str] = {}
     client: dict[str, str] = {}
-    for given, value in _with_those_of_a_table(options).items():
+    for given, value in options.items():
         key = _ALIASES.get(given.lower(), given.lower())
         name = _BY_LOWER.get(key)
         if name == "kafka.bootstrap.servers":
@@ -288,17 +288,6 @@ def _sorted_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, s
     if "bootstrap.servers" not in client:
         raise ConfigError("option kafka.bootstrap.servers is missing; for example localhost:9092")
     return found, client
-
-
-def _with_those_of_a_table(options: Mapping[str, str]) -> dict[str, str]:
-    """The options, and of a table those that are there behind the prefix alone."""
-    prefixed = {
-        bare: value
-        for given, value in options.items()
-        if (bare := given.removeprefix(_OF_A_TABLE)) != given
-        and (_ALIASES.get(bare, bare) in _BY_LOWER or bare.startswith("kafka."))
-    }
-    return prefixed | dict(options)
 
 
 def _only_one_subscription(found: Mapping[str, str]) -> None:
