@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DAY_S: Final = 86_400
+"""How long `run_app` runs an app at most, unless told otherwise."""
 QUIET: Final = {
     "fetch_max_wait_ms": 25_000, "heartbeat_interval_ms": 300_000, "session_timeout_ms": 1_200_000,
     "max_poll_interval_ms": 1_200_000,
