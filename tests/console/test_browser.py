@@ -1,5 +1,5 @@
 """The console in a real Chromium: no violation of axe-core, nothing too wide, no complaint of the
-browser, at two sizes and in two themes; live updates, keys, hostile records (spec 8.6).
+browser, at two sizes and in two themes; live updates, keys, hostile records (spec 8.2).
 
 `make console` runs all of them and says why they are skipped where there is no Chromium.
 """

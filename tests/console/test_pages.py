@@ -1,4 +1,4 @@
-"""The console over HTTP, without a browser: pages, JSON, who may, actions (spec 8.1, 8.4, 8.5)."""
+"""The console over HTTP, without a browser: pages, JSON, who may, actions (spec 8.1, 8.2)."""
 
 from __future__ import annotations
 

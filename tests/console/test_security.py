@@ -1,4 +1,4 @@
-"""Who may use the console (spec 8.5): loopback without a login, everything else with one."""
+"""Who may use the console (spec 8.2): loopback without a login, everything else with one."""
 
 from __future__ import annotations
 
