@@ -96,6 +96,15 @@ class CheckpointLock:
         os.pwrite(self._fd, raw, 0)
 
 
+def topics_of(checkpoint: Path) -> list[str] | None:
+    """The topics that a query's checkpoint was made for; None without a checkpoint."""
+    try:
+        found: Any = json.loads(checkpoint.with_suffix(".topics").read_bytes())
+    except (FileNotFoundError, ValueError):
+        return None
+    return cast(list[str], found) if checkpoint.exists() and isinstance(found, list) else None
+
+
 def begin_anew_for_other_topics(checkpoint: Path, topics: Iterable[str]) -> bool:
     """Remove the checkpoint of a query that read other topics; True when there was one.
 

@@ -23,12 +23,20 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from kohort.errors import BrokerError, ConfigError, DataLossError, ErrorCode, KohortError
+from kohort.errors import (
+    BrokerError,
+    ConfigError,
+    DataLossError,
+    ErrorCode,
+    KohortError,
+    StorageError,
+)
 from kohort.retry.cluster_port import ClusterPort
 from kohort.retry.ledger_view import retry_topic_states
 from kohort.retry.preparing import ensure_topics, plan_all
 from kohort.retry.store import Store
-from kohort.spark.checkpoint import CheckpointLock, begin_anew_for_other_topics
+from kohort.spark.checkpoint import CheckpointLock, begin_anew_for_other_topics, topics_of
+from kohort.spark.evolution import Stored
 from kohort.spark.offsets import TopicPartition
 from kohort.spark.progress import Progress, measure
 from kohort.spark.sessions import check_classic, ensure_java, register, session
@@ -352,6 +360,30 @@ def check_waiting(pipeline: Pipeline, store: Store) -> None:
             "Nothing was started. Put back what was changed, run with the mode until_idle until "
             "none of them waits, then change it"
         )
+
+
+def stored_state(pipeline: Pipeline, store: Store, port: ClusterPort) -> Stored:
+    """What the store, the cluster and the checkpoint hold of a pipeline; nothing is changed."""
+    views = port.topics()
+    try:
+        states = retry_topic_states(store, pipeline.name, (), time.time_ns() // 1_000_000)
+    except StorageError:  # it has never run
+        return Stored((), {}, views)
+    fences = store.fences(pipeline.name)
+    there = [
+        (f.topic, f.partition)
+        for f in fences
+        if f.topic in pipeline.topics
+        and f.topic in views
+        and f.partition < views[f.topic].partitions
+    ]
+    return Stored(
+        fences,
+        {s.topic: s.waiting for s in states if s.waiting},
+        views,
+        port.earliest(there) if there else {},
+        {label: topics_of(pipeline.checkpoint / label) for label in (SOURCE, RETRIES)},
+    )
 
 
 def open_fences(

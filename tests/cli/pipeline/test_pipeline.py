@@ -12,7 +12,7 @@ import pytest
 from kohort.cli.pipeline.commands import Lines, line_of
 from kohort.errors import KohortError
 from kohort.retry.headers import Origin
-from kohort.retry.ledger import FenceMove, LedgerRow, Status
+from kohort.retry.ledger import FenceMove, LedgerRow, Place, Status
 from kohort.retry.store import Transaction, open_store
 from kohort.spark import Pipeline, Progress
 from tests.cli.conftest import Run
@@ -179,3 +179,49 @@ def test_vacuum_says_what_would_go_and_does_it_when_asked(bare: Run, tmp_path: P
     assert (ran.code, ran.out) == (0, "forgot 1 record loaded over 1h ago\n")
     ran = bare("pipeline", "vacuum", str(file))
     assert ran.out.startswith("would forget 0 records")
+
+
+def test_diff_says_what_the_next_run_would_do(kohort: Run, tmp_path: Path) -> None:
+    """Spec 6.10: a changed file is compared with what is stored; nothing is changed."""
+    kohort("topic", "create", "fares", "--if-not-exists")
+    file = loader(tmp_path, "fares", "5m 1h")
+    fresh = kohort("pipeline", "diff", str(file), "--check")
+    assert fresh.code == 0
+    assert "fares: a new handler; is read from the beginning of its" in fresh.out
+    assert "fares.loader.retry.1h: a new retry topic of fares; is created" in fresh.out
+    assert not (tmp_path / "sales.db").exists()
+
+    store = open_store(f"sqlite:///{tmp_path / 'sales.db'}")
+    store.prepare()
+    for topic in ("fares", "old", "old.loader.retry.5m"):
+        store.open_fence("loader", topic, "", 0, 0, 0)
+    row = LedgerRow(
+        Origin("old", 0, 0, 0),
+        0,
+        1,
+        Status.SCHEDULED,
+        Place("old.loader.retry.5m", 0, 3),
+        due_ms=1,
+        key_hash="",
+        disposition="retryable",
+        reason="r",
+        error_class="E",
+        error_message="",
+        fingerprint="",
+        created_ms=1,
+        closed_ms=None,
+        delay_ms=1,
+    )
+    store.apply(Transaction("loader", FenceMove("old", 0, 0, 1), 1, rows=[row]))
+    store.close()
+    changed = kohort("pipeline", "diff", str(file), "--check")
+    assert changed.code == 3
+    first, *rest = changed.out.splitlines()
+    assert first.startswith(
+        "refused: old.loader.retry.5m: is not read any more, and 1 records wait"
+    )
+    assert any(line.startswith("old: is not read any more; its fence is kept") for line in rest)
+    assert "fares: a new handler" not in changed.out
+    as_json = kohort("pipeline", "diff", str(file), "-o", "json")
+    assert as_json.code == 0
+    assert '"refused": true' in as_json.out

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,12 @@ SHIP = click.option(
     "--ship", is_flag=True,
     help="Send kohort and its packages along, to executors that have Python alone.",
 )  # fmt: skip
+DIFF_EXAMPLES = """\b
+Examples:
+  kohort pipeline diff loader.py
+  kohort pipeline diff loader.py --check -o json
+"""
+DIFF_COLUMNS = ("topic", "what", "effect", "refused")
 FILE = click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 
 
@@ -212,6 +219,40 @@ def vacuum(file: Path, older_than: str | None, execute: bool, client: Client) ->
     click.echo(f"{'forgot' if execute else 'would forget'} {records}")
     if not execute:
         click.echo("nothing was changed; add --execute to do it", err=True)
+
+
+@pipeline.command(epilog=DIFF_EXAMPLES)
+@FILE
+@click.option("--check", is_flag=True, help="Exit code 3 when the next run would be refused.")
+@output_option
+@client_options
+def diff(file: Path, check: bool, output: str, client: Client) -> int:
+    """What the next run of FILE would do otherwise than the last one. Nothing is changed.
+
+    The file is compared with the store's fences and ledger, the topics and the checkpoint: handlers
+    and retries that came or went, topics that were recreated, grew or lost records.
+    """
+    from kohort.retry.cluster_port import ClusterPort
+    from kohort.spark.evolution import changes
+    from kohort.spark.supervise import stored_state
+
+    found = load(file, client)
+    reach(found)
+    store, port = found.open_store(), ClusterPort(found.client_config)
+    try:
+        rows = [asdict(c) for c in changes(found.topics, stored_state(found, store, port))]
+    finally:
+        port.close()
+        store.close()
+    if output == "table":
+        for row in rows:
+            mark = "refused: " if row["refused"] else ""
+            click.echo(f"{mark}{row['topic']}: {row['what']}; {row['effect']}")
+        if not rows:
+            click.echo("nothing has changed: the next run goes on where the last one ended")
+    else:
+        show(rows, DIFF_COLUMNS, output)
+    return EXIT_CHECK_FAILED if check and any(row["refused"] for row in rows) else 0
 
 
 def load(file: Path, client: Client) -> Pipeline:
