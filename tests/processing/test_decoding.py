@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Iterator
 
@@ -139,3 +140,23 @@ def test_the_pipeline_tries_again_too() -> None:
 def test_processes_cannot_share_a_registry(app, topic) -> None:
     with pytest.raises(ConfigError, match="decode in the handler"):
         app().handler(topic, workers="processes", decode=Serde(bytes, bytes))(print)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b'{"a": [1, 2.5, null, "x"]}', b"123456789012345678901234567890", b"18446744073709551616",
+        b"1e400", b'"\\ud800"', b'{"a": 1, "a": 2}', b"\xef\xbb\xbf{}", b"-0", b"-0.0", b" [1] ",
+        "\"ü\"".encode("utf-16"),
+    ],
+)  # fmt: skip
+def test_json_is_what_the_standard_library_makes_of_it(value: bytes) -> None:
+    """Whatever decodes it faster: no integer becomes a float, nothing else is refused."""
+    expected = json.loads(value)
+    (found,) = decode_all("json", [value])
+    assert repr(found) == repr(expected)
+    for bad in (b"", b"[1", b"[01]", b'"\xff"'):
+        (undecodable,) = decode_all("json", [bad])
+        with pytest.raises(ValueError, match=r".") as caught:
+            json.loads(bad)
+        assert undecodable.failure.message == str(caught.value)

@@ -51,6 +51,8 @@ def order(record, store):
         CRASH.unlink()
         os.kill(os.getpid(), signal.SIGKILL)
     item = record.data["item"]
+    if item == "killer":
+        os._exit(3)
     if item == "forbidden":
         raise Permanent("forbidden_item")
     if store.one("SELECT 1 FROM prices WHERE item = ?", [item]) is None:
@@ -108,7 +110,7 @@ def test_each_input_is_loaded_once_or_failed_once(spark: SparkSession, job: Job)
 
     job.price("nut", "bolt")
     job.order("nut", "forbidden", "late", "never", "bolt")
-    job.order("nut", "nut", partition=1)
+    job.order("nut", "killer", "nut", partition=1)
     job.order("nut", amount=-1, partition=1)
     job.produce(job.orders, (1, b"k", b"\xff{not json", [("trace", b"1")]))
     failed_once = "SELECT count(*) FROM kohort_ledger WHERE origin_offset = 2"
@@ -124,16 +126,17 @@ def test_each_input_is_loaded_once_or_failed_once(spark: SparkSession, job: Job)
         "until_idle", spark=spark, until=until, on_progress=lambda p: seen.append(p.done)
     )
     assert last.drained
-    assert seen[-1] == last.inputs == 12
+    assert seen[-1] == last.inputs == 13
     books = reconcile(job.pipeline)
     orders = books.of(job.orders)
     assert orders.failed == {
-        "constraint_violated": 1, "forbidden_item": 1, "missing_price": 1, "undecodable": 1
+        "constraint_violated": 1, "forbidden_item": 1, "missing_price": 1, "undecodable": 1,
+        "worker_killed": 1,
     }  # fmt: skip
-    assert (orders.inputs, orders.loaded) == (9, 5)
+    assert (orders.inputs, orders.loaded) == (10, 5)
     assert orders.loaded_after_retry >= 1
     assert (orders.duplicates, orders.both, orders.missing, orders.retrying) == (0, 0, 0, 0)
-    assert orders.failed_copies == 4
+    assert orders.failed_copies == 5
     assert books.exact
     assert job.query("SELECT count(*) FROM orders WHERE item = 'late' AND attempt > 0") == [(1,)]
     store = job.pipeline.open_store()

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, NamedTuple
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple, TypeGuard
 
 from kohort.errors import UsageError
 
@@ -60,52 +60,64 @@ class Execute(NamedTuple):
 Effect = Insert | Upsert | Execute
 
 
-@dataclass(slots=True)
+@dataclass
 class Statement:
     """One SQL text and the parameter rows to run it with, in order.
 
     Args:
         table: the table of an insert or upsert; "" for any other statement.
         key: the columns of an upsert's key.
-        places: where the key's values stand in each row.
+        columns, kind: the columns of an insert or upsert, and which of them it is.
     """
 
     sql: str
     rows: list[Params] = field(default_factory=list[Params])
     table: str = ""
     key: tuple[str, ...] = ()
-    places: tuple[int, ...] = ()
+    columns: tuple[str, ...] = ()
+    kind: type[Effect] | None = field(default=None, compare=False)
+
+    @cached_property
+    def _places(self) -> tuple[int, ...]:
+        return tuple(self.columns.index(column) for column in self.key)
 
     def key_of(self, row: Params) -> tuple[Any, ...]:
         """The key's values in one row."""
-        return tuple(row[place] for place in self.places)
+        return tuple(row[place] for place in self._places)
 
 
 def statements(effects: Iterable[Effect]) -> list[Statement]:
     """The effects as statements; neighbours with the same SQL become one."""
     found: list[Statement] = []
-    last: str | None = None
-    rows: list[Params] = []
+    last: Statement | None = None
     for effect in effects:
+        if last is not None and _is_alike(effect, last):  # nearly always: no text is made
+            last.rows.append(tuple(effect.row.values()))
+            continue
         sql, params = effect.statement()
-        if sql != last:
-            statement = _blank(effect, sql)
-            rows = statement.rows
-            found.append(statement)
-            last = sql
-        rows.append(params)
+        if last is None or last.sql != sql:
+            last = _blank(effect, sql)
+            found.append(last)
+        last.rows.append(params)
     return found
+
+
+def _is_alike(effect: Effect, last: Statement) -> TypeGuard[Insert | Upsert]:
+    """Whether an effect writes the same columns of the same table, in the same way."""
+    return (
+        effect.__class__ is last.kind
+        and effect[0] == last.table
+        and tuple(effect[1]) == last.columns
+        and (last.kind is Insert or effect[-1] == last.key)
+    )
 
 
 def _blank(effect: Effect, sql: str) -> Statement:
     """A statement without rows for effects like this one."""
     if isinstance(effect, Execute):
         return Statement(sql)
-    if isinstance(effect, Insert):
-        return Statement(sql, table=effect.table)
-    columns = tuple(effect.row)
-    places = tuple(columns.index(column) for column in effect.key)
-    return Statement(sql, table=effect.table, key=effect.key, places=places)
+    key = effect.key if isinstance(effect, Upsert) else ()
+    return Statement(sql, [], effect.table, key, tuple(effect.row), type(effect))
 
 
 def in_lock_order(
@@ -148,7 +160,7 @@ def _by_key(
             if following is not None and following[0] == key and following[1].sql == part.sql:
                 continue
             if not ordered or ordered[-1].sql != part.sql:
-                ordered.append(Statement(part.sql, [], part.table, part.key, part.places))
+                ordered.append(Statement(part.sql, [], part.table, part.key, part.columns))
             ordered[-1].rows.append(row)
     return ordered
 

@@ -25,13 +25,14 @@ from pyspark.sql.types import StructType
 from kohort.errors import KohortError, ProtocolError
 from kohort.retry.cluster_port import ClusterPort, WallClock
 from kohort.retry.fenced import Loader, RangeLoad, Report, SourceRange
-from kohort.retry.handling import Handlers, HandlerSpec
+from kohort.retry.handling import HandlerSpec
 from kohort.retry.policy import RetryTopics
 from kohort.retry.store import Store, open_store
 from kohort.spark import arrow
 from kohort.spark.offsets import Range, TopicPartition
 from kohort.spark.publisher import CopyPublisher
 from kohort.spark.worker import forget, keep, settle_down
+from kohort.spark.worker.breadcrumbs import GuardedHandlers
 
 log = logging.getLogger("kohort.spark")
 
@@ -92,9 +93,10 @@ class PipelineWriter(DataSourceStreamArrowWriter):
 
     def _load(self, iterator: Iterator[pa.RecordBatch], store: Store) -> list[Report]:
         spec = self._spec
+        handlers = GuardedHandlers(spec.name, spec.handlers)
         loader = Loader(
             spec.name, spec.topics, store, CopyPublisher(spec.client, spec.partitions),
-            Handlers(spec.handlers), WallClock(), spec.skew_ms,
+            handlers, WallClock(), spec.skew_ms,
             {h.topic: (h.table, h.origin) for h in spec.handlers if h.table and h.origin},
         )  # fmt: skip
         loads: dict[TopicPartition, RangeLoad] = {}
@@ -110,7 +112,9 @@ class PipelineWriter(DataSourceStreamArrowWriter):
                 for low in range(0, len(run), spec.chunk_rows):
                     rows = run.slice(low, spec.chunk_rows)
                     load.load(arrow.records(topic, partition, rows))
-        return [load.finish() for load in loads.values()]
+        reports = [load.finish() for load in loads.values()]
+        handlers.close()
+        return reports
 
     def _source_range(self, span: Range) -> SourceRange:
         base, delay_ms = self._spec.source_of(span.topic)

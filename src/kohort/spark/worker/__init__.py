@@ -19,6 +19,8 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 log = logging.getLogger("kohort.spark")
+YOUNG_OBJECTS: Final = 50_000
+"""So many objects are made between two collections: rows by the thousand are no cycles."""
 MAX_VALUES: Final = 100
 """How many values a process keeps at most; then it begins anew."""
 _frozen_pid = 0
@@ -28,11 +30,12 @@ _kept_pid = 0
 
 
 def settle_down() -> None:
-    """Freeze the heap of this process, the first time it is called."""
+    """Freeze the heap of this process, and collect seldom, the first time it is called."""
     global _frozen_pid
     if _frozen_pid != os.getpid():
         gc.collect()
         gc.freeze()
+        gc.set_threshold(YOUNG_OBJECTS)
         _frozen_pid = os.getpid()
 
 
