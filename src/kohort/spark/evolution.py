@@ -53,11 +53,20 @@ class Stored:
     )
 
 
-def changes(topics: Mapping[str, RetryTopics], stored: Stored) -> list[Change]:
-    """Every difference between a pipeline's topics and what is stored, refusals first."""
+def changes(
+    topics: Mapping[str, RetryTopics],
+    stored: Stored,
+    handled: Mapping[str, RetryTopics] | None = None,
+) -> list[Change]:
+    """Every difference between a pipeline's topics and what is stored, refusals first.
+
+    Args:
+        handled: the part of `topics` that row handlers read, and that the checkpoints of their two
+            queries were made for; all of them by default.
+    """
     found = [
         *_sources(topics, stored), *_retry_topics(topics, stored), *_gone(topics, stored),
-        *_checkpoint(topics, stored),
+        *_checkpoint(topics if handled is None else handled, stored),
     ]  # fmt: skip
     return sorted(found, key=lambda change: not change.refused)
 

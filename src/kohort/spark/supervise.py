@@ -369,7 +369,8 @@ def stored_state(pipeline: Pipeline, store: Store, port: ClusterPort) -> Stored:
         states = retry_topic_states(store, pipeline.name, (), time.time_ns() // 1_000_000)
     except StorageError:  # it has never run
         return Stored((), {}, views)
-    fences = store.fences(pipeline.name)
+    handed_on = re.compile(r"kohort\..*\.intermediate")  # they come and go with the stages
+    fences = [f for f in store.fences(pipeline.name) if not handed_on.fullmatch(f.topic)]
     there = [
         (f.topic, f.partition)
         for f in fences

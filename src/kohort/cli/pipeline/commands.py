@@ -240,7 +240,10 @@ def diff(file: Path, check: bool, output: str, client: Client) -> int:
     reach(found)
     store, port = found.open_store(), ClusterPort(found.client_config)
     try:
-        rows = [asdict(c) for c in changes(found.topics, stored_state(found, store, port))]
+        rows = [
+            asdict(c)
+            for c in changes(found.topics, stored_state(found, store, port), found.handler_topics)
+        ]
     finally:
         port.close()
         store.close()
