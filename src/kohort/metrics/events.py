@@ -180,13 +180,13 @@ class Events:
     def __init__(self) -> None:
         self._told: dict[type, tuple[Callable[[Any], object], ...]] = {}
 
-    def subscribe(self, kind: type[E], told: Callable[[E], object]) -> Callable[[], None]:
-        """Have `told` called with each event of this kind; what is returned ends that."""
-        self._told[kind] = (*self._told.get(kind, ()), told)
+    def subscribe(self, kind: type[E], listener: Callable[[E], object]) -> Callable[[], None]:
+        """Have `listener` called with each event of this kind; what is returned ends that."""
+        self._told[kind] = (*self._told.get(kind, ()), listener)
 
         def end() -> None:
             # `==`: a bound method is made anew each time it is named.
-            self._told[kind] = tuple(t for t in self._told.get(kind, ()) if t != told)
+            self._told[kind] = tuple(t for t in self._told.get(kind, ()) if t != listener)
 
         return end
 
@@ -196,9 +196,9 @@ class Events:
 
     def emit(self, event: object) -> None:
         """Tell the subscribers of this kind of event."""
-        for told in self._told.get(type(event), ()):
+        for listener in self._told.get(type(event), ()):
             try:
-                told(event)
+                listener(event)
             except Exception:  # a subscriber's fault, whatever it is, stays with the subscriber
                 import logging  # costs start-up time, and is hardly ever needed here
 

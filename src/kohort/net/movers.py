@@ -50,13 +50,13 @@ class Movers:
         self._mover_of = {cpu: n for n, part in enumerate(self._parts) for cpu in part}
         self._threads: list[threading.Thread] = []
 
-    def send(self, stream: socket.socket, pieces: Sequence[Buffer], told: Told) -> None:
-        """Send what the kernel takes of `pieces`; `told` hears the bytes, or the error."""
+    def send(self, stream: socket.socket, pieces: Sequence[Buffer], on_sent: Told) -> None:
+        """Send what the kernel takes of `pieces`; `on_sent` hears the bytes, or the error."""
         if not self._threads:
             self._begin()
         near = _heard_from(stream)
         mover = self._mover_of.get(near, near % len(self._queues))
-        self._queues[mover].put((stream, pieces, told))
+        self._queues[mover].put((stream, pieces, on_sent))
 
     def stop(self) -> None:
         """Make the calls that wait, then end; what came of them has been posted on return."""
@@ -78,13 +78,13 @@ class Movers:
             with suppress(OSError):  # taken from the process since: it may run anywhere else
                 os.sched_setaffinity(0, part)  # 0: this thread
         while (call := queue.get()) is not None:
-            stream, pieces, told = call
+            stream, pieces, on_sent = call
             try:
                 result: int | OSError = stream.sendmsg(pieces)
             except OSError as error:
                 result = error
-            self._post(told, result)
-            del call, stream, pieces, told, result  # the memory is free when it has been sent
+            self._post(on_sent, result)
+            del call, stream, pieces, on_sent, result  # the memory is free when it has been sent
 
 
 def _heard_from(stream: socket.socket) -> int:

@@ -273,15 +273,15 @@ class Chunk:
     ) -> None:
         """Gives records out until `full`, told the bytes that were read, or the chunk's end."""
         self._enter()
-        given = read = 0
+        emitted = read = 0
         try:
             while not full(read) and self._open():
                 got, size = self._next_item(give)
-                given += got
+                emitted += got
                 read += size
             self._settle()
         except CorruptRecordError:
-            if not given:
+            if not emitted:
                 raise
         finally:
             self._busy = False

@@ -46,10 +46,10 @@ def _begun(admin: Admin, partitions: Iterable[TopicPartition]) -> dict[_Place, P
     found: dict[_Place, ProducerDescription] = {}
     for tp in sorted(partitions):
         try:
-            told = admin.describe_producers([tp])[tp]
+            producers = admin.describe_producers([tp])[tp]
         except (BrokerError, ConnectionFailedError, KafkaTimeoutError):
             continue
-        for p in told:
+        for p in producers:
             if p.transaction_start_offset >= 0:
                 found[_Place(tp, p.transaction_start_offset, p.producer_id)] = p
     return found

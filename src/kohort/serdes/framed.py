@@ -99,7 +99,7 @@ _READERS_MAX: Final = 1_000
 
 def missing(library: str, error: ImportError) -> KohortError:
     """The error for an extra that is not installed."""
-    told = KohortError(f"this format needs {library}; install it with: "
+    failure = KohortError(f"this format needs {library}; install it with: "
                        "pip install 'kohort[registry]'")  # fmt: skip
-    told.__cause__ = error
-    return told
+    failure.__cause__ = error
+    return failure

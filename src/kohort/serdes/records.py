@@ -164,6 +164,6 @@ def _decode(serde: Serde[Any], record: Record, part: Part) -> Any:
     except KohortError as error:
         return Undecodable(raw, error)
     except Exception as error:  # the function is the user's, and may raise anything
-        told = DeserializationError(f"{type(error).__name__}: {error}")
-        told.__cause__ = error
-        return Undecodable(raw, told)
+        failure = DeserializationError(f"{type(error).__name__}: {error}")
+        failure.__cause__ = error
+        return Undecodable(raw, failure)

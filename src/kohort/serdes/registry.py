@@ -204,12 +204,12 @@ class SchemaRegistry:
                     return _parsed(base + path, response.read(_ANSWER_BYTES_MAX + 1))
             except urllib.error.HTTPError as error:
                 with error:
-                    said = _said(error)
+                    message = _said(error)
                 if error.code < _SERVER_FAULT:
                     raise SchemaRegistryError(
-                        f"the schema registry {base} refused {path}: {said}{_cure(error.code)}"
+                        f"the schema registry {base} refused {path}: {message}{_cure(error.code)}"
                     ) from None
-                failed.append(f"{base}: {said}")
+                failed.append(f"{base}: {message}")
             except OSError as error:  # URLError is one
                 failed.append(f"{base}: {getattr(error, 'reason', error)}")
         raise ConnectionFailedError(f"no schema registry answers: {'; '.join(failed)}")
@@ -265,8 +265,8 @@ def _parsed(url: str, data: bytes) -> dict[str, Any]:
 
 def _said(error: urllib.error.HTTPError) -> str:
     try:
-        said = json.loads(error.read(_ANSWER_BYTES_MAX))
-        return f"{said['message']} ({said['error_code']})"
+        body = json.loads(error.read(_ANSWER_BYTES_MAX))
+        return f"{body['message']} ({body['error_code']})"
     except (ValueError, TypeError, KeyError, OSError, RecursionError):
         return f"{error.code} {error.reason}"
 

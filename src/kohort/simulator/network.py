@@ -259,8 +259,8 @@ class Network:
         channel.client_open = False
         self._channels.pop(channel.number, None)
         run = channel.loop.machine.run
-        told = connection.handler.closed
-        self.schedule.at(self.schedule.now_ms, run, told, (connection, error))
+        on_closed = connection.handler.closed
+        self.schedule.at(self.schedule.now_ms, run, on_closed, (connection, error))
         at_ms = max(channel.up_ms, self.schedule.now_ms + self._latency())
         blocked = self._blocked_until(channel.client, channel.node.number)
         self.schedule.at(max(at_ms, blocked or 0), self._node_learns, channel)

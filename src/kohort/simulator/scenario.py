@@ -77,9 +77,9 @@ def _scenario(raw: dict[str, Any]) -> Scenario:
     consumers: list[ConsumerPlan] = []
     for each in raw.get("consumers", ()):
         _known(each, _CONSUMER, "[[consumers]]")
-        given = _frozen(each)
-        given.setdefault("topics", tuple(sorted(world.get("topics", {"orders": 2}))))
-        consumers.append(ConsumerPlan(**given))
+        arguments = _frozen(each)
+        arguments.setdefault("topics", tuple(sorted(world.get("topics", {"orders": 2}))))
+        consumers.append(ConsumerPlan(**arguments))
     steps, expect = tuple(raw.get("steps", ())), tuple(raw.get("expect", ()))
     for step in steps:
         parse_step(step)
@@ -118,16 +118,16 @@ def _variant(text: str) -> dict[str, str]:
     return found
 
 
-def _frozen(given: Mapping[str, Any]) -> dict[str, Any]:
+def _frozen(values: Mapping[str, Any]) -> dict[str, Any]:
     """Lists as tuples, as plans have them."""
     return {
         key: tuple(cast("list[Any]", value)) if isinstance(value, list) else value
-        for key, value in given.items()
+        for key, value in values.items()
     }
 
 
-def _known(given: Mapping[str, Any], known: Collection[str], where: str) -> None:
-    for key in given:
+def _known(names: Mapping[str, Any], known: Collection[str], where: str) -> None:
+    for key in names:
         if key not in known:
             near = nearest(key, known)
             hint = f"; did you mean {near!r}?" if near else ""
@@ -190,9 +190,9 @@ def written(plan: Plan, about: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _differing(given: Any, default: Any) -> Iterator[str]:
-    for each in dataclasses.fields(given):
-        value = getattr(given, each.name)
+def _differing(actual: Any, default: Any) -> Iterator[str]:
+    for each in dataclasses.fields(actual):
+        value = getattr(actual, each.name)
         if value != getattr(default, each.name):
             yield f"{each.name} = {_value(value)}"
 

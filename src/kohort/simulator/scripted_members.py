@@ -79,11 +79,11 @@ class Hand(Channel):
             self.member_id, self.generation = "", -1
         plan = self.world.plan
         topics = sorted(plan.topics)
-        said = ConsumerProtocolSubscription(topics=topics, generation_id=since)
-        said.owned_partitions = [
+        subscription = ConsumerProtocolSubscription(topics=topics, generation_id=since)
+        subscription.owned_partitions = [
             OwnedPartition(topic=tp.topic, partitions=[tp.partition]) for tp in owned
         ]
-        metadata = encode_versioned(said, 2)
+        metadata = encode_versioned(subscription, 2)
         names = plan.consumers[0].assignor.split(",") if plan.consumers else ["range"]
         self._send(
             JoinGroupRequest(

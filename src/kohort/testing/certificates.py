@@ -51,7 +51,7 @@ class Certificates:
     def client(self, user: str | None = None) -> dict[str, str]:
         """Settings of a client that believes our brokers, with a certificate of its own for
         `user`."""
-        given = {"security_protocol": "SSL", "ssl_ca_location": self.ca_file}
+        settings = {"security_protocol": "SSL", "ssl_ca_location": self.ca_file}
         if user is not None:
-            given["ssl_certificate_location"] = self.issue(f"{user}.test", common_name=user)
-        return given
+            settings["ssl_certificate_location"] = self.issue(f"{user}.test", common_name=user)
+        return settings

@@ -168,8 +168,8 @@ class ClusterFaults:
     def _add(self, then: Then, api: Apis, where: Where, **values: Any) -> SetFault:
         names = [] if api is None else [api] if isinstance(api, str) else list(api)
         apis = tuple(api_name(name) for name in names)
-        told: dict[str, Any] = {**values, **where}
-        fault = Fault(then, apis, **told)
+        fields: dict[str, Any] = {**values, **where}
+        fault = Fault(then, apis, **fields)
         return SetFault(self._ask(lambda: self._gate.faults.add(fault)), self)
 
     def remove(self, number: int) -> None:

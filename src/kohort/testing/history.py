@@ -255,12 +255,12 @@ class History:
     def told(self) -> Sequence[Told]:
         """All acts in the order of their times."""
         with self._changed:
-            return sorted(self._told, key=lambda told: told.time_ms)
+            return sorted(self._told, key=lambda act: act.time_ms)
 
     def check(self, *, complete: bool = False) -> Report:
         """What is wrong so far. `complete`: what is still unread now will never be read."""
-        told = self.told
-        return Report(tuple(Replay(**self._options).run(told, complete=complete)), len(told))
+        acts = self.told
+        return Report(tuple(Replay(**self._options).run(acts, complete=complete)), len(acts))
 
     def verify(self, *, complete: bool = False) -> None:
         """Raise an AssertionError that tells every violation, if there is any."""

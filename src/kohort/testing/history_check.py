@@ -154,9 +154,9 @@ class Replay:
         self._last_ms = 0
         self.violations: list[Violation] = []
 
-    def run(self, told: Sequence[Told], *, complete: bool) -> list[Violation]:
+    def run(self, acts: Sequence[Told], *, complete: bool) -> list[Violation]:
         """All violations. `complete`: the group has had time to read everything."""
-        for one in told:
+        for one in acts:
             if one.act is Act.SENT:
                 place = self._place(one)
                 place.sent.add(one.first, one.last + 1)
@@ -164,124 +164,124 @@ class Replay:
                     place.values[one.first] = one.value
             elif one.act is Act.ASSIGNED:
                 self._grouped.add(one.member)
-        for one in told:
+        for one in acts:
             self._last_ms = one.time_ms
             self._take(one)
         for (topic, partition), place in self._places.items():
             self._ended(topic, partition, place, complete)
         return self.violations
 
-    def _place(self, told: Told) -> Place:
-        return self._places.setdefault((told.topic, told.partition), Place())
+    def _place(self, act: Told) -> Place:
+        return self._places.setdefault((act.topic, act.partition), Place())
 
-    def _take(self, told: Told) -> None:
-        if told.act is Act.DIED:
+    def _take(self, act: Told) -> None:
+        if act.act is Act.DIED:
             for place in self._places.values():
-                place.spans.pop(told.member, None)
-        elif told.act is Act.ASSIGNED:
-            self._assigned(told, self._place(told))
-        elif told.act in (Act.REVOKED, Act.LOST):
-            self._given_up(told, self._place(told))
-        elif told.act is Act.READ:
-            self._read(told, self._place(told))
-        elif told.act is Act.COMMITTED:
-            self._committed(told, self._place(told))
-        elif told.act is Act.MOVED:
-            self._moved(told, self._place(told))
+                place.spans.pop(act.member, None)
+        elif act.act is Act.ASSIGNED:
+            self._assigned(act, self._place(act))
+        elif act.act in (Act.REVOKED, Act.LOST):
+            self._given_up(act, self._place(act))
+        elif act.act is Act.READ:
+            self._read(act, self._place(act))
+        elif act.act is Act.COMMITTED:
+            self._committed(act, self._place(act))
+        elif act.act is Act.MOVED:
+            self._moved(act, self._place(act))
 
     def _complain(
-        self, kind: Kind, told: Told, what: str, spans: Iterable[Range] = (), *others: str
+        self, kind: Kind, act: Told, what: str, spans: Iterable[Range] = (), *others: str
     ) -> None:
-        members = (told.member, *others) if told.member else others
+        members = (act.member, *others) if act.member else others
         for first, stop in spans or [(-1, -1)]:
             if len(self.violations) >= MAX_VIOLATIONS:
                 return
             known = stop > first
             self.violations.append(
                 Violation(
-                    kind, told.topic, told.partition, members, first if known else None,
-                    stop - 1 if known else None, told.time_ms, what,
+                    kind, act.topic, act.partition, members, first if known else None,
+                    stop - 1 if known else None, act.time_ms, what,
                 )
             )  # fmt: skip
 
     # -- ownership
 
-    def _assigned(self, told: Told, place: Place) -> None:
+    def _assigned(self, act: Told, place: Place) -> None:
         for member, span in place.spans.items():
-            if member != told.member and span.owned:
-                span.rivals.setdefault(told.member, told.time_ms)
-        place.spans[told.member] = Span(told.time_ms, start=place.committed)
+            if member != act.member and span.owned:
+                span.rivals.setdefault(act.member, act.time_ms)
+        place.spans[act.member] = Span(act.time_ms, start=place.committed)
 
-    def _given_up(self, told: Told, place: Place) -> None:
-        span = place.spans.pop(told.member, None)
-        if span is None or told.act is Act.LOST or self._zombies:
+    def _given_up(self, act: Told, place: Place) -> None:
+        span = place.spans.pop(act.member, None)
+        if span is None or act.act is Act.LOST or self._zombies:
             return
         for rival, since_ms in span.rivals.items():
-            if since_ms < told.time_ms:
+            if since_ms < act.time_ms:
                 self._complain(
                     Kind.TWO_OWNERS,
-                    told,
-                    f"{told.member} gave it up {told.time_ms - since_ms} ms after {rival} had it",
+                    act,
+                    f"{act.member} gave it up {act.time_ms - since_ms} ms after {rival} had it",
                     (),
                     rival,
                 )
 
-    def _span(self, told: Told, place: Place, doing: str) -> Span:
+    def _span(self, act: Told, place: Place, doing: str) -> Span:
         """The present ownership; complains where there is none."""
-        span = place.spans.get(told.member)
+        span = place.spans.get(act.member)
         if span is None:
-            owned = told.member in self._grouped
+            owned = act.member in self._grouped
             if owned:
                 owners = [member for member, other in place.spans.items() if other.owned]
                 owner = f", it was {owners[0]}'s" if owners else ""
                 self._complain(
-                    Kind.TWO_OWNERS, told, f"{told.member} {doing} what it did not own{owner}",
-                    [(told.first, told.first + 1)], *owners,
+                    Kind.TWO_OWNERS, act, f"{act.member} {doing} what it did not own{owner}",
+                    [(act.first, act.first + 1)], *owners,
                 )  # fmt: skip
-            span = place.spans[told.member] = Span(told.time_ms, owned=False, start=place.committed)
+            span = place.spans[act.member] = Span(act.time_ms, owned=False, start=place.committed)
         return span
 
-    def _moved(self, told: Told, place: Place) -> None:
-        span = place.spans.get(told.member)
+    def _moved(self, act: Told, place: Place) -> None:
+        span = place.spans.get(act.member)
         if span is not None:
-            place.spans[told.member] = Span(span.since_ms, span.owned, None, told.first)
-            place.spans[told.member].rivals = span.rivals
-        if not told.member:
-            place.committed = told.first
+            place.spans[act.member] = Span(span.since_ms, span.owned, None, act.first)
+            place.spans[act.member].rivals = span.rivals
+        if not act.member:
+            place.committed = act.first
 
     # -- reading
 
-    def _read(self, told: Told, place: Place) -> None:
-        span = self._span(told, place, "read")
-        first, stop = told.first, told.last + 1
-        self._same_value(told, place)
+    def _read(self, act: Told, place: Place) -> None:
+        span = self._span(act, place, "read")
+        first, stop = act.first, act.last + 1
+        self._same_value(act, place)
         if self._exactly_once:
             again = list(place.read.within(first, stop))
             if again:
                 self._complain(
-                    Kind.DUPLICATE, told, f"{told.member} read what had been read before", again
+                    Kind.DUPLICATE, act, f"{act.member} read what had been read before", again
                 )
         if span.position is None:
-            self._first_read(told, place, span)
+            self._first_read(act, place, span)
         elif first < span.position:
-            self._read_back(told, span)
+            self._read_back(act, span)
         else:
             gaps = list(place.existing(span.position, first))
-            self._skipped(told, place, gaps, f"{told.member} went from {span.position} to {first}")
+            self._skipped(act, place, gaps, f"{act.member} went from {span.position} to {first}")
         span.position = max(span.position or 0, stop)
         span.read.add(first, stop)
         place.read.add(first, stop)
 
-    def _same_value(self, told: Told, place: Place) -> None:
-        sent = place.values.get(told.first)
-        if told.value is not None and sent is not None and sent != told.value:
+    def _same_value(self, act: Told, place: Place) -> None:
+        sent = place.values.get(act.first)
+        if act.value is not None and sent is not None and sent != act.value:
             self._complain(
-                Kind.LOST, told, f"{sent!r} was acknowledged, {told.member} read {told.value!r}",
-                [(told.first, told.first + 1)],
+                Kind.LOST, act, f"{sent!r} was acknowledged, {act.member} read {act.value!r}",
+                [(act.first, act.first + 1)],
             )  # fmt: skip
 
-    def _first_read(self, told: Told, place: Place, span: Span) -> None:
-        first, stop = told.first, told.last + 1
+    def _first_read(self, act: Told, place: Place, span: Span) -> None:
+        first, stop = act.first, act.last + 1
         start = span.start
         if start is None and not self._from_start:
             return
@@ -290,44 +290,44 @@ class Replay:
             f"the group had committed {start}" if start is not None else "nothing was committed"
         )
         self._skipped(
-            told, place, place.unread(begin, first), f"{told.member} began at {first}, {told_of}"
+            act, place, place.unread(begin, first), f"{act.member} began at {first}, {told_of}"
         )
         again = [] if self._exactly_once else list(place.read.within(first, min(stop, begin)))
         if again:
             self._complain(
-                Kind.DUPLICATE, told, f"{told.member} read it again though {told_of}", again
+                Kind.DUPLICATE, act, f"{act.member} read it again though {told_of}", again
             )
 
-    def _skipped(self, told: Told, place: Place, gaps: Sequence[Range], what: str) -> None:
+    def _skipped(self, act: Told, place: Place, gaps: Sequence[Range], what: str) -> None:
         fresh = [gap for start, stop in gaps for gap in place.complained.missing(start, stop)]
         for start, stop in fresh:
             place.complained.add(start, stop)
         if fresh:
-            self._complain(Kind.SKIPPED, told, what, fresh)
+            self._complain(Kind.SKIPPED, act, what, fresh)
 
-    def _read_back(self, told: Told, span: Span) -> None:
+    def _read_back(self, act: Told, span: Span) -> None:
         assert span.position is not None
-        first, stop = told.first, min(told.last + 1, span.position)
+        first, stop = act.first, min(act.last + 1, span.position)
         again = list(span.read.within(first, stop))
         if again and not self._exactly_once:
             self._complain(
-                Kind.DUPLICATE, told, f"{told.member} read it twice in one ownership", again
+                Kind.DUPLICATE, act, f"{act.member} read it twice in one ownership", again
             )
         earlier = list(span.read.missing(first, stop))
         if earlier:
-            what = f"{told.member} had read up to {span.position - 1} before"
-            self._complain(Kind.OUT_OF_ORDER, told, what, earlier)
+            what = f"{act.member} had read up to {span.position - 1} before"
+            self._complain(Kind.OUT_OF_ORDER, act, what, earlier)
 
     # -- committing
 
-    def _committed(self, told: Told, place: Place) -> None:
-        offset = told.first
-        span = self._span(told, place, "committed")
+    def _committed(self, act: Told, place: Place) -> None:
+        offset = act.first
+        span = self._span(act, place, "committed")
         for rival, since_ms in span.rivals.items():
-            if since_ms < told.time_ms:
+            if since_ms < act.time_ms:
                 self._complain(
-                    Kind.TWO_OWNERS, told,
-                    f"{told.member} committed {told.time_ms - since_ms} ms after {rival} had it",
+                    Kind.TWO_OWNERS, act,
+                    f"{act.member} committed {act.time_ms - since_ms} ms after {rival} had it",
                     [(offset, offset + 1)], rival,
                 )  # fmt: skip
                 break
@@ -337,13 +337,13 @@ class Replay:
         beyond = list(place.existing(position, offset))
         if beyond:
             self._complain(
-                Kind.COMMIT_BEYOND_POSITION, told,
-                f"{told.member} committed {offset}, its position was {position}", beyond,
+                Kind.COMMIT_BEYOND_POSITION, act,
+                f"{act.member} committed {offset}, its position was {position}", beyond,
             )  # fmt: skip
         if place.committed is not None and offset < place.committed:
             self._complain(
-                Kind.COMMIT_WENT_BACK, told,
-                f"{told.member} committed {offset} after {place.committed} had been",
+                Kind.COMMIT_WENT_BACK, act,
+                f"{act.member} committed {offset} after {place.committed} had been",
                 [(offset, place.committed)],
             )  # fmt: skip
         place.committed = offset

@@ -50,16 +50,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     shape = _marked(metafunc.definition)
     shape.pop("partitions", None)
     if shape:
-        told = "-".join(f"{key}={value}" for key, value in sorted(shape.items()))
-        metafunc.parametrize("kafka_cluster", [shape], indirect=True, ids=[told], scope="session")
+        label = "-".join(f"{key}={value}" for key, value in sorted(shape.items()))
+        metafunc.parametrize("kafka_cluster", [shape], indirect=True, ids=[label], scope="session")
 
 
 def _marked(node: Any) -> dict[str, Any]:
     """What the markers say, the closest first."""
-    said: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for mark in node.iter_markers("kafka"):
-        said = {**mark.kwargs, **said}
-    return said
+        settings = {**mark.kwargs, **settings}
+    return settings
 
 
 @pytest.fixture(scope="session")

@@ -33,7 +33,7 @@ def fixed_configs(node: NodeServices) -> list[Fixed]:
     every_message = Durability(config.durability) is Durability.FSYNC
     retention_ms = int(configs.topic_default("retention.ms"))
     roll_ms = int(configs.topic_default("segment.ms"))
-    given = (
+    values = (
         ("advertised.listeners", Kind.LIST, f"{protocol}://{node.host}:{node.port}"),
         ("authorizer.class.name", Kind.STRING, "kohort.Authorizer" if config.acls else ""),
         ("broker.id", Kind.INT, str(node.node_id)),
@@ -64,6 +64,6 @@ def fixed_configs(node: NodeServices) -> list[Fixed]:
         ("transaction.two.phase.commit.enable", Kind.BOOLEAN, "false"),
     )
     return [
-        *(Fixed(*each, True) for each in given),
+        *(Fixed(*each, True) for each in values),
         *(Fixed(*each, False) for each in always),
     ]

@@ -25,7 +25,7 @@ _FENCED_FROM = 2
 def handle(node: NodeServices, request: AddOffsetsToTxnRequest, call: Call) -> None:
     """Add the group's partition."""
 
-    def told(codes: dict[tuple[str, int], ErrorCode]) -> None:
+    def reply(codes: dict[tuple[str, int], ErrorCode]) -> None:
         code = next(iter(codes.values()))
         known = code_known(code, call.api_version, _FENCED_FROM)
         call.answer(AddOffsetsToTxnResponse(error_code=known))
@@ -43,7 +43,7 @@ def handle(node: NodeServices, request: AddOffsetsToTxnRequest, call: Call) -> N
             request.transactional_id,
             (request.producer_id, request.producer_epoch),
             [(OFFSETS_TOPIC, index)],
-            told,
+            reply,
             adds=True,
             kip_890=False,
         )

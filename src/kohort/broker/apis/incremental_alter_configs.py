@@ -80,11 +80,11 @@ def _changed(
             new[name] = wanted.value
         elif wanted.config_operation in (_APPEND, _SUBTRACT) and _is_list(settings, name):
             present = _parts(new[name] if name in new else _in_force(node, resource, name))
-            given = _parts(wanted.value)
+            requested = _parts(wanted.value)
             if wanted.config_operation == _APPEND:
-                present += [v for v in given if v not in present]
+                present += [v for v in requested if v not in present]
             else:
-                present = [v for v in present if v not in given]
+                present = [v for v in present if v not in requested]
             new[name] = ",".join(present)
         else:
             kind = "unknown" if name not in settings else "not a list"

@@ -54,7 +54,7 @@ def handle(node: NodeServices, request: TxnOffsetCommitRequest, call: Call) -> N
         _commit(node, request, call, host)
         return
 
-    def told(codes: dict[tuple[str, int], ErrorCode]) -> None:
+    def reply(codes: dict[tuple[str, int], ErrorCode]) -> None:
         code = next(iter(codes.values()))
         if code:
             _refuse(request, call, _shown(code, call.api_version))
@@ -65,7 +65,7 @@ def handle(node: NodeServices, request: TxnOffsetCommitRequest, call: Call) -> N
     where = [(OFFSETS_TOPIC, host.partition.index)]
     node.transactions.admit(
         PartitionVerification(
-            request.transactional_id, producer, where, told, adds=adds, kip_890=adds
+            request.transactional_id, producer, where, reply, adds=adds, kip_890=adds
         )
     )
 

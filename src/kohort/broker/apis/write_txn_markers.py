@@ -49,11 +49,11 @@ class _Writing:
         answer = WritableTxnMarkerResult(producer_id=asked.producer_id)
         self._response.markers.append(answer)
         for topic in asked.topics:
-            told = WritableTxnMarkerTopicResult(name=topic.name)
-            answer.topics.append(told)
+            topic_result = WritableTxnMarkerTopicResult(name=topic.name)
+            answer.topics.append(topic_result)
             for index in topic.partition_indexes:
                 result = WritableTxnMarkerPartitionResult(partition_index=index)
-                told.partitions.append(result)
+                topic_result.partitions.append(result)
                 self._missing += 1
                 done = partial(self._done, result)
                 try:
@@ -65,9 +65,11 @@ class _Writing:
                 except BrokerError as error:
                     done(error)
 
-    def _done(self, told: WritableTxnMarkerPartitionResult, result: Appended | BrokerError) -> None:
+    def _done(
+        self, partition_result: WritableTxnMarkerPartitionResult, result: Appended | BrokerError
+    ) -> None:
         if isinstance(result, BrokerError):
-            told.error_code = result.code
+            partition_result.error_code = result.code
         self.one_less()
 
     def one_less(self) -> None:

@@ -78,8 +78,8 @@ def cluster(
     def screen(asking: Asking, _: Any) -> Message | None:
         if asking.cluster(operation):
             return None
-        told = asking.call.api_version >= told_from
-        return response(error_code=REFUSED) if told else response()
+        has_operations = asking.call.api_version >= told_from
+        return response(error_code=REFUSED) if has_operations else response()
 
     return screen
 

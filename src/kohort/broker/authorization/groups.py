@@ -264,12 +264,12 @@ def describe_groups(asking: Asking, request: DescribeGroupsRequest) -> Message |
 
 def _hide_moves(asking: Asking, group: DescribedGroup) -> None:
     """Leave out of the timeline what happened to topics that may not be described."""
-    told = timeline.from_tags(group.unknown_tags)
-    if told is None:
+    rebalances = timeline.from_tags(group.unknown_tags)
+    if rebalances is None:
         return
     shown = [
         replace(one, moves=tuple(m for m in one.moves if asking.topic(_O.DESCRIBE, m.topic)))
-        for one in told
+        for one in rebalances
     ]
     group.unknown_tags = [timeline.as_tag(shown)]
 

@@ -94,8 +94,8 @@ class Control:
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if method == "POST" and kind != "application/json":
             raise Refused(_BAD, "send JSON, with the header content-type: application/json")
-        given = headers.get("authorization", "").removeprefix("Bearer ")
-        if self.token and not hmac.compare_digest(given.encode(), self.token.encode()):
+        token = headers.get("authorization", "").removeprefix("Bearer ")
+        if self.token and not hmac.compare_digest(token.encode(), self.token.encode()):
             raise Refused(_NO_TOKEN, "send the token as the header authorization: Bearer TOKEN")
 
     def answer(self, asked: Asked) -> dict[str, Any]:

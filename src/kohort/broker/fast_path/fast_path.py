@@ -215,7 +215,7 @@ def permits(authorizer: Authorizer, node: FastPathNode, asked: Entry | Asked) ->
     )
 
 
-def said_in_full(asked: Asked, said: int | list[int]) -> Message:
+def said_in_full(asked: Asked, answer: int | list[int]) -> Message:
     """The message that an answer of the fast path stands for."""
     from kohort.group.coordinator.handlers.error_responses import committed
     from kohort.wire import decode_request
@@ -227,11 +227,11 @@ def said_in_full(asked: Asked, said: int | list[int]) -> Message:
 
     request = decode_request(bytes(asked.frame)).message
     if isinstance(request, OffsetCommitRequest):
-        assert isinstance(said, list)
-        return committed(request, said)
-    assert isinstance(said, int)
+        assert isinstance(answer, list)
+        return committed(request, answer)
+    assert isinstance(answer, int)
     if request.API_KEY == HeartbeatResponse.API_KEY:
-        return HeartbeatResponse(error_code=said)
+        return HeartbeatResponse(error_code=answer)
     return ConsumerGroupHeartbeatResponse(
-        member_id=asked.member_id, member_epoch=asked.epoch, heartbeat_interval_ms=said
+        member_id=asked.member_id, member_epoch=asked.epoch, heartbeat_interval_ms=answer
     )

@@ -40,13 +40,13 @@ class Notices:
             self._waiting += 1
         try:
             while True:
-                told = self._told
+                seen = self._told
                 found = look()
                 left_s = deadline - time.monotonic()
                 if found is not None or left_s <= 0:
                     return found
                 with self._condition:
-                    if self._told == told:
+                    if self._told == seen:
                         self._condition.wait(min(left_s, _LOOK_S))
         finally:
             with self._condition:

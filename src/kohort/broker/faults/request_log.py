@@ -55,11 +55,11 @@ class LoggedRequest:
 
     def as_json(self) -> dict[str, Any]:
         """All of it, errors by name."""
-        told: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
-        told["groups"] = list(self.groups)
-        told["partitions"] = [list(partition) for partition in self.partitions]
-        told["errors"] = [name_of_error(code) for code in self.errors]
-        return told
+        fields: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        fields["groups"] = list(self.groups)
+        fields["partitions"] = [list(partition) for partition in self.partitions]
+        fields["errors"] = [name_of_error(code) for code in self.errors]
+        return fields
 
     def __str__(self) -> str:
         outcome = "no answer yet" if self.answered_ms is None else "answered"

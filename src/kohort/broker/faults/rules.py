@@ -118,14 +118,14 @@ class Fault:
 
     def as_json(self) -> dict[str, Any]:
         """What it says, without what it leaves open."""
-        told: dict[str, Any] = {}
+        shown: dict[str, Any] = {}
         for entry in fields(self):
             value: Any = getattr(self, entry.name)
             if value != entry.default and entry.name not in ("errors", "answer"):
-                told[entry.name] = list(self.api) if entry.name == "api" else value
+                shown[entry.name] = list(self.api) if entry.name == "api" else value
         if self.errors:
-            told["errors"] = [ErrorCode(code).name for code in self.errors]
-        return told | {"then": self.then.value}
+            shown["errors"] = [ErrorCode(code).name for code in self.errors]
+        return shown | {"then": self.then.value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,27 +263,27 @@ class Faults:
         return Decision(delay_ms, chosen, chosen_code)
 
 
-def api_name(given: str | int) -> str:
+def api_name(api: str | int) -> str:
     """Kafka's name of an API, given by name in any case, or by key. Raises UsageError."""
-    key = given if isinstance(given, int) else _KEYS.get(given.lower())
+    key = api if isinstance(api, int) else _KEYS.get(api.lower())
     name = None if key is None else API_NAMES.get(key)
     if name is None:
-        near = nearest(str(given).lower(), _KEYS)
+        near = nearest(str(api).lower(), _KEYS)
         hint = f"; did you mean {API_NAMES[_KEYS[near]]!r}?" if near else ""
-        raise UsageError(f"there is no API {given!r}{hint}")
+        raise UsageError(f"there is no API {api!r}{hint}")
     return name
 
 
-def error_code(given: str | int) -> int:
+def error_code(error: str | int) -> int:
     """Kafka's code of an error, given by name in any case, or by code. Raises UsageError."""
-    if isinstance(given, int):
-        if given in ErrorCode.__members__.values():
-            return int(given)
-    elif given.upper() in ErrorCode.__members__:
-        return int(ErrorCode[given.upper()])
-    near = nearest(str(given).upper(), ErrorCode.__members__)
+    if isinstance(error, int):
+        if error in ErrorCode.__members__.values():
+            return int(error)
+    elif error.upper() in ErrorCode.__members__:
+        return int(ErrorCode[error.upper()])
+    near = nearest(str(error).upper(), ErrorCode.__members__)
     hint = f"; did you mean {near!r}?" if near else ""
-    raise UsageError(f"there is no error {given!r}{hint}")
+    raise UsageError(f"there is no error {error!r}{hint}")
 
 
 def _listed(value: object) -> list[Any]:

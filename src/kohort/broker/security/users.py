@@ -72,13 +72,13 @@ class Users:
         found = (credentials or {}).get(mechanism)
         return Held(found or decoy, found is not None)
 
-    def ensure(self, given: Sequence[str]) -> None:
+    def ensure(self, entries: Sequence[str]) -> None:
         """Let the users of a configuration (`name:password`) exist with these passwords.
 
         Raises ConfigError for a name or password that clients would write differently, OSError.
         """
         changed = dict(self._users)
-        for entry in given:
+        for entry in entries:
             name, _, password = entry.partition(":")
             require_prepared(name, "a user's name")
             require_prepared(password, f"the password of user {name!r}")

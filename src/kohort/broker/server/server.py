@@ -89,9 +89,9 @@ class LoopEnv:
         """
 
         def again(error: OSError | None) -> None:
-            self.flush(MemoryFile(""), told)
+            self.flush(MemoryFile(""), on_flush)
 
-        def told(error: OSError | None) -> None:
+        def on_flush(error: OSError | None) -> None:
             fn(*args)
 
         self.call_soon(self.flush, MemoryFile(""), again)

@@ -108,19 +108,19 @@ class Fetching:
     def select(self, answers: Iterable[tuple[FetchPart, PartitionData]]) -> list[_Told]:
         """What of the answers is sent."""
         if self.session is None:
-            told = list(answers)
+            selected = list(answers)
             if self.wants_session:
-                for part, data in told:
+                for part, data in selected:
                     part.tell(data)
-            return told
-        told = [(part, data) for part, data in answers if part.tell(data)]
+            return selected
+        selected = [(part, data) for part, data in answers if part.tell(data)]
         parts = self.parts
-        for part, data in told:
+        for part, data in selected:
             if _has_records(data):
                 key = _key(part.topic, part.topic_id, part.request.partition, self.by_id)
                 if parts.pop(key, None) is not None:
                     parts[key] = part
-        return told
+        return selected
 
 
 _Told = tuple[FetchPart, "PartitionData"]

@@ -72,15 +72,15 @@ def fill(
     if not taking:
         return {}
     height, extra = divmod(spent + units, taking)
-    given = {member: height - loads[member] for member in order[:taking]}
+    shares = {member: height - loads[member] for member in order[:taking]}
     for member in sorted(order[:taking])[:extra] if extra else ():
-        given[member] += 1
-    return given
+        shares[member] += 1
+    return shares
 
 
 def _fill_by_weight(loads: Mapping[int, int], units: int, weights: Sequence[int]) -> dict[int, int]:
     """The same by weight: the next unit goes where (2 load + 1) / weight is lowest."""
-    given = dict.fromkeys(loads, 0)
+    shares = dict.fromkeys(loads, 0)
     active, rest = dict(loads), units
     while active:
         # All but about two units a member in one step; whoever is higher already is left out.
@@ -90,20 +90,20 @@ def _fill_by_weight(loads: Mapping[int, int], units: int, weights: Sequence[int]
         above = [member for member, load in active.items() if load > each * weights[member]]
         if not above:
             for member, load in active.items():
-                given[member] = int(each * weights[member]) - load
+                shares[member] = int(each * weights[member]) - load
             break
         for member in above:
             del active[member]
-    rest -= sum(given.values())
-    heap = [((2 * (loads[m] + given[m]) + 1) / weights[m], m) for m in loads]
+    rest -= sum(shares.values())
+    heap = [((2 * (loads[m] + shares[m]) + 1) / weights[m], m) for m in loads]
     heapq.heapify(heap)
     for _ in range(rest if heap else 0):
         member = heap[0][1]
-        given[member] += 1
+        shares[member] += 1
         heapq.heapreplace(
-            heap, ((2 * (loads[member] + given[member]) + 1) / weights[member], member)
+            heap, ((2 * (loads[member] + shares[member]) + 1) / weights[member], member)
         )
-    return given
+    return shares
 
 
 def _components(bundles: Sequence[Bundle], members: int) -> list[list[Bundle]]:

@@ -212,7 +212,7 @@ def _check(plan: Plan, group: GroupView) -> None:
 
 def _complain(plan: Plan, group: GroupView, topics: Iterable[str]) -> None:
     """Raise for the first rule that is broken."""
-    given: dict[str, list[Sequence[int]]] = {}
+    assigned: dict[str, list[Sequence[int]]] = {}
     for member_id, parts in plan.assignments.items():
         for topic, numbers in parts.items():
             if not len(numbers):
@@ -221,21 +221,21 @@ def _complain(plan: Plan, group: GroupView, topics: Iterable[str]) -> None:
                 raise _BrokenRuleError(f"{member_id!r} gets {topic!r} and does not subscribe to it")
             if topic not in group.topics:
                 raise _BrokenRuleError(f"{member_id!r} gets partitions of {topic!r}: no such topic")
-            given.setdefault(topic, []).append(numbers)
+            assigned.setdefault(topic, []).append(numbers)
     for topic in topics:
-        _check_topic(plan, topic, group.topics[topic].partitions, given.get(topic, []))
+        _check_topic(plan, topic, group.topics[topic].partitions, assigned.get(topic, []))
 
 
-def _check_topic(plan: Plan, topic: str, size: int, given: Sequence[Sequence[int]]) -> None:
+def _check_topic(plan: Plan, topic: str, size: int, assigned: Sequence[Sequence[int]]) -> None:
     """Each of 0 to `size` once."""
-    together = set[int]().union(*given)
-    total = sum(map(len, given))
+    together = set[int]().union(*assigned)
+    total = sum(map(len, assigned))
     if strange := sorted(together.difference(range(size))):
         who = next(m for m, parts in plan.assignments.items() if strange[0] in parts.get(topic, ()))
         what = f"{who!r} gets {topic!r} partition {strange[0]}; it has partitions 0..{size - 1}"
         raise _BrokenRuleError(what)
     if total > len(together):
-        twice = next(n for n in sorted(together) if sum(list(g).count(n) for g in given) > 1)
+        twice = next(n for n in sorted(together) if sum(list(g).count(n) for g in assigned) > 1)
         owners = [m for m, parts in plan.assignments.items() if twice in parts.get(topic, ())]
         raise _BrokenRuleError(
             f"{topic!r} partition {twice} is given twice, to {', '.join(owners)}"

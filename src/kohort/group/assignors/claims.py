@@ -77,6 +77,8 @@ class Ownership:
                     elif row[at] != who and since[at] == claim.generation:
                         row[at] = DISPUTED
 
-    def may_have(self, who: int, given: Mapping[str, Sequence[int]]) -> Mapping[str, Sequence[int]]:
-        """Those of `given` that nobody else owns now: unclaimed, or undisputedly its own."""
-        return held(self.row, self.spans, who, given)
+    def may_have(
+        self, who: int, assigned: Mapping[str, Sequence[int]]
+    ) -> Mapping[str, Sequence[int]]:
+        """Those of `assigned` that nobody else owns now: unclaimed, or undisputedly its own."""
+        return held(self.row, self.spans, who, assigned)

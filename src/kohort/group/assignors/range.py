@@ -115,9 +115,9 @@ class _Topic:
 
     def give(self, member_id: str, numbers: Sequence[int]) -> None:
         """Hand `numbers` to the member and count it among those that got one more."""
-        given = self.given[member_id]
-        given.extend(numbers)
-        if len(given) > self.each:
+        assigned = self.given[member_id]
+        assigned.extend(numbers)
+        if len(assigned) > self.each:
             self.extra -= 1
         for number in numbers:
             del self.free[number]

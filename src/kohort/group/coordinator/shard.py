@@ -223,11 +223,11 @@ class GroupShard:
         return consumer_heartbeat.unchanged(self._ws, group_id, member_id, epoch, client, now_ms)
 
     def commit(
-        self, said: offsets.Committing, now_ms: int, records: list[GroupRecord]
+        self, request: offsets.Committing, now_ms: int, records: list[GroupRecord]
     ) -> list[int] | None:
         """The code of each offset of an OffsetCommit, and in `records` what is to be appended, as
         by `handle`; None: only that can say."""
-        return None if self._state else offsets.store(self._ws, said, now_ms, records)
+        return None if self._state else offsets.store(self._ws, request, now_ms, records)
 
     def _turned_away(self, request: Message, context: RequestContext) -> Message:
         code = self._state

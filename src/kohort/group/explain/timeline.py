@@ -142,11 +142,11 @@ def tell_all(entries: Sequence[Entry]) -> list[Rebalance]:
     It has others to serve meanwhile: what moved is worked out for so many partitions, beginning
     with the newest rebalance, and of the others a client works it out of the log (`merged`).
     """
-    room, told = COORDINATOR_MAX, list[Rebalance]()
+    room, rebalances = COORDINATOR_MAX, list[Rebalance]()
     for entry in reversed(entries):
         room -= sum(_size(view) for view in (entry.before, entry.after) if view is not None)
-        told.append(tell(entry) if room >= 0 else _in_short(entry))
-    return told[::-1]
+        rebalances.append(tell(entry) if room >= 0 else _in_short(entry))
+    return rebalances[::-1]
 
 
 def _size(view: View) -> int:
@@ -162,11 +162,11 @@ def _in_short(entry: Entry) -> Rebalance:
     """Told by what it remembers itself; who was in it, not what moved."""
     views = {"before": entry.before, "after": entry.after}
     known, now = ((view.members if view is not None else {}) for view in views.values())
-    told = tell(replace(entry, before=None, after=None))
+    rebalance = tell(replace(entry, before=None, after=None))
     if entry.after is None:
-        return told
+        return rebalance
     return replace(
-        told,
+        rebalance,
         outcome=_outcome(entry),
         members=len(now),
         came=tuple(m for m in now if m not in known)[:NAMES_MAX],
@@ -186,7 +186,7 @@ def tell(entry: Entry, inferred: Sequence[str] | None = None) -> Rebalance:
         for member_id in changed
         if member_id not in named
     ]
-    told = Rebalance(
+    rebalance = Rebalance(
         group=entry.group_id,
         protocol=entry.protocol,
         generation=entry.generation,
@@ -202,7 +202,7 @@ def tell(entry: Entry, inferred: Sequence[str] | None = None) -> Rebalance:
         inferred=tuple(inferred or ()),
         names=_names(entry),
     )
-    return told if after is None else _with_moves(told, before, after)
+    return rebalance if after is None else _with_moves(rebalance, before, after)
 
 
 def _renamed(before: _Scene | None, after: _Scene | None) -> _Scene | None:
@@ -255,13 +255,13 @@ def _names(entry: Entry) -> dict[str, str]:
 # What moved
 
 
-def _with_moves(told: Rebalance, before: _Scene | None, after: _Scene) -> Rebalance:
+def _with_moves(rebalance: Rebalance, before: _Scene | None, after: _Scene) -> Rebalance:
     had = before.has if before is not None else {}
     known = before.members if before is not None else {}
     topics = _topics(had, after.has)
     group = GroupView(after.members, topics)
     found = moves_of(group, had, after.has)
-    given = {topic for parts in after.has.values() for topic in parts}
+    assigned = {topic for parts in after.has.values() for topic in parts}
     total = sum(topic.partitions for topic in topics.values())
     budgets = _budgets(group, had) if total <= WEIGHED_MAX and after.members else None
     moves: list[ToldMove] = []
@@ -276,13 +276,13 @@ def _with_moves(told: Rebalance, before: _Scene | None, after: _Scene) -> Rebala
         elif budgets[move.source] > 0:
             budgets[move.source] -= 1
             needed = "balance"
-        elif move.topic not in given:
+        elif move.topic not in assigned:
             needed = "topic gone"
         moves.append(ToldMove(move.topic, move.partition, move.source, move.target, needed))
     needless = sum(move.needed == "" for move in moves)
     weighed = all(move.needed is not None for move in moves)
     return replace(
-        told,
+        rebalance,
         members=len(after.members),
         came=tuple(m for m in after.members if m not in known)[:NAMES_MAX],
         went=tuple(m for m in known if m not in after.members)[:NAMES_MAX],
@@ -354,25 +354,25 @@ def merged(exact: Iterable[Rebalance], inferred: Iterable[Rebalance]) -> list[Re
     """
     inferred = list(inferred)
     read = {(one.protocol, one.generation): one for one in inferred if MOVES not in one.inferred}
-    told = [_filled(one, read.get((one.protocol, one.generation))) for one in exact]
-    known = {(one.protocol, one.generation) for one in told}
-    first_ms = min((one.began_ms for one in told if one.began_ms is not None), default=None)
+    rebalances = [_filled(one, read.get((one.protocol, one.generation))) for one in exact]
+    known = {(one.protocol, one.generation) for one in rebalances}
+    first_ms = min((one.began_ms for one in rebalances if one.began_ms is not None), default=None)
     older = [
         one
         for one in inferred
         if (one.protocol, one.generation) not in known
         and (first_ms is None or (one.settled_ms or one.joined_ms or 0) <= first_ms)
     ]
-    return older + told
+    return older + rebalances
 
 
-def _filled(told: Rebalance, read: Rebalance | None) -> Rebalance:
+def _filled(rebalance: Rebalance, read: Rebalance | None) -> Rebalance:
     """With what moved, out of the log, where the coordinator has not worked it out."""
-    if read is None or told.moved is not None or read.moved is None:
-        return told
-    names = {**read.names, **told.names}
+    if read is None or rebalance.moved is not None or read.moved is None:
+        return rebalance
+    names = {**read.names, **rebalance.names}
     return replace(
-        told, partitions=read.partitions, moved=read.moved, needed=read.needed,
+        rebalance, partitions=read.partitions, moved=read.moved, needed=read.needed,
         not_needed=read.not_needed, moves=read.moves, names=names,
     )  # fmt: skip
 

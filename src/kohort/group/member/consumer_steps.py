@@ -309,8 +309,8 @@ class ConsumerMemberCore(MemberBase[State, Event]):
             refused = UnsupportedVersionError(answer.error_message or "it gave no reason")
             self._fail(unsupported_protocol(self.config, refused, pattern=bool(self._pattern)))
         else:
-            said = answer.error_message or ""
-            self._fail(fatal_error(code, call.value, self.config, [], said))
+            broker_message = answer.error_message or ""
+            self._fail(fatal_error(code, call.value, self.config, [], broker_message))
 
     def _misread(self, call: Call, error: ProtocolError) -> None:
         """An answer makes no sense: it may have been damaged on its way, so ask in full again."""

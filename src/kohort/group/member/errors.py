@@ -57,11 +57,11 @@ _OTHER = "the broker gave no reason that can be acted on; see its log"
 
 
 def fatal_error(
-    code: int, doing: str, config: MemberConfig, assignors: list[str], said: str = ""
+    code: int, doing: str, config: MemberConfig, assignors: list[str], broker_message: str = ""
 ) -> GroupError:
     """The error to raise when `doing` was answered with `code`: what, to whom, why, what to do.
 
-    `said` is the broker's own text, where it sent one.
+    `broker_message` is the broker's own text, where it sent one.
     """
     fenced = code == ErrorCode.FENCED_INSTANCE_ID
     hint = _FENCED if fenced else _HINTS.get(code, _OTHER)
@@ -72,8 +72,8 @@ def fatal_error(
         remote=config.group_remote_assignor,
     )
     kind = FencedError if fenced else GroupError
-    told = f". The broker says: {said}" if said else ""
-    return kind(code, f"{doing} in group {config.group_id!r} was refused: {text}{told}")
+    detail = f". The broker says: {broker_message}" if broker_message else ""
+    return kind(code, f"{doing} in group {config.group_id!r} was refused: {text}{detail}")
 
 
 def unsupported_protocol(

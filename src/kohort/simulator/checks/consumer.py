@@ -90,13 +90,17 @@ def c4_commits_what_was_dealt_with(who: str, tp: TopicPartition, offset: int, mo
 
 
 def c6_exact_difference(
-    who: str, what: str, told: set[TopicPartition], have: set[TopicPartition]
+    who: str, what: str, reported: set[TopicPartition], have: set[TopicPartition]
 ) -> None:
     """C6: what is added was not held, what is given up was."""
     if what == "assigned":
-        demand(not told & have, "C6", f"{who} is assigned {sorted(told & have)}, which it has")
+        demand(
+            not reported & have, "C6", f"{who} is assigned {sorted(reported & have)}, which it has"
+        )
     else:
-        demand(told <= have, "C6", f"{who} gives up {sorted(told - have)}, which it has not")
+        demand(
+            reported <= have, "C6", f"{who} gives up {sorted(reported - have)}, which it has not"
+        )
 
 
 def c8_confirmed(who: str, event: OffsetReset, log: TopicLog) -> None:

@@ -28,11 +28,13 @@ def f1_begins_anew(who: str, epoch: int) -> None:
     demand(epoch <= 0, "F1", f"{who} goes on in epoch {epoch} of a fetch session that was refused")
 
 
-def f1_only_what_was_asked_for(who: str, told: list[TopicPartition], wanted: Wanted) -> None:
+def f1_only_what_was_asked_for(who: str, answered: list[TopicPartition], wanted: Wanted) -> None:
     """F1: only requested partitions, each once."""
-    strange = [tp for tp in told if tp not in wanted]
+    strange = [tp for tp in answered if tp not in wanted]
     demand(not strange, "F1", f"{who} is told of {strange} by a fetch that does not hold them")
-    demand(len(set(told)) == len(told), "F1", f"{who} is told twice of a partition: {told}")
+    demand(
+        len(set(answered)) == len(answered), "F1", f"{who} is told twice of a partition: {answered}"
+    )
 
 
 def f1_nothing_is_left_out(who: str, unread: list[TopicPartition]) -> None:
@@ -80,13 +82,13 @@ class FetchChecks:
             self._refused.add(number)
             return
         self._refused.discard(number)
-        told = [
+        answered = [
             (self._tp(topic.topic, topic.topic_id, part.partition_index), part)
             for topic in response.responses
             for part in topic.partitions
         ]
-        f1_only_what_was_asked_for(who, [tp for tp, _ in told], wanted)
-        if not any(part.records or part.error_code for _, part in told):
+        f1_only_what_was_asked_for(who, [tp for tp, _ in answered], wanted)
+        if not any(part.records or part.error_code for _, part in answered):
             unread = [tp for tp, offset in wanted.items() if self._has_more(node, tp, offset)]
             f1_nothing_is_left_out(who, unread)
         if response.session_id:

@@ -173,8 +173,8 @@ class LifeChecks:
         """What applications have dealt with and is not committed, though nobody told them so."""
         found: list[tuple[str, TopicPartition, int | None, int]] = []
         for app in self._world.live():
-            told = app.plan.commit == "sync" and not app.commit_failed
-            if app.plan.commit != "auto" and not told:
+            must_commit = app.plan.commit == "sync" and not app.commit_failed
+            if app.plan.commit != "auto" and not must_commit:
                 continue
             for tp, handed in self._dealt_with.get(app.incarnation, ()):
                 past = self._offsets.history.get((app.plan.group, tp))

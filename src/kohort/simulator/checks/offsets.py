@@ -29,12 +29,12 @@ class Commit(NamedTuple):
     written_ms: int
 
 
-def o2_told_is_kept(key: Key, told: Commit, found: Any) -> None:
+def o2_told_is_kept(key: Key, acknowledged: Commit, found: Any) -> None:
     """O2: what was answered without an error is there after every load."""
     demand(
-        found is not None and found.record_offset >= told.record_offset,
+        found is not None and found.record_offset >= acknowledged.record_offset,
         "O2",
-        f"group {key[0]}: the commit of {told.offset} in {key[1]} was confirmed and is gone",
+        f"group {key[0]}: the commit of {acknowledged.offset} in {key[1]} was confirmed and lost",
     )
 
 
@@ -158,13 +158,13 @@ class OffsetChecks:
     def loaded(self, host: ShardHost) -> None:
         """O2 after a load."""
         assert host.shard is not None, "it has just been loaded"
-        for key, told in self._told.items():
+        for key, acknowledged in self._told.items():
             group_id, tp = key
             if self._world.cluster.partition_of(group_id) == host.log.partition:
                 if self.history[key][-1].offset is None:
                     continue  # its time was over (O4)
                 found = host.shard.durable.offsets.get(group_id, {}).get((tp.topic, tp.partition))
-                o2_told_is_kept(key, told, found)
+                o2_told_is_kept(key, acknowledged, found)
 
     def answered(self, host: ShardHost, asked: Asked, response: Message) -> None:
         """O7 on confirmed commits."""

@@ -81,16 +81,16 @@ def g14_classic_plan_is_level(group_id: str, stored: StoredGroup) -> None:
     gets: dict[str, dict[str, list[int]]] = {}
     held: set[tuple[str, int]] = set()
     for member in stored.members.values():
-        said = decode_versioned(ConsumerProtocolSubscription, member.subscription)[1]
-        reads.append(said.topics)
+        subscription = decode_versioned(ConsumerProtocolSubscription, member.subscription)[1]
+        reads.append(subscription.topics)
         if stored.protocol == COOPERATIVE:
-            held.update((o.topic, n) for o in said.owned_partitions for n in o.partitions)
+            held.update((o.topic, n) for o in subscription.owned_partitions for n in o.partitions)
         gets[member.member_id] = {}
         if member.assignment:
             plan = decode_versioned(ConsumerProtocolAssignment, member.assignment)[1]
             gets[member.member_id] = {a.topic: a.partitions for a in plan.assigned_partitions}
-    given = {(t, n) for parts in gets.values() for t, numbers in parts.items() for n in numbers}
-    if held <= given:
+    assigned = {(t, n) for parts in gets.values() for t, numbers in parts.items() for n in numbers}
+    if held <= assigned:
         name = f"group {group_id}, generation {stored.generation}"
         g14_plan_is_level(name, stored.protocol, reads, gets)
 
@@ -105,11 +105,11 @@ def g14_owner_gives_up_first(group_id: str, stored: StoredGroup) -> None:
         return
     claims: dict[tuple[str, int], list[tuple[int, str]]] = {}
     for member in stored.members.values():
-        said = decode_versioned(ConsumerProtocolSubscription, member.subscription)[1]
-        for owned in said.owned_partitions:
+        subscription = decode_versioned(ConsumerProtocolSubscription, member.subscription)[1]
+        for owned in subscription.owned_partitions:
             for number in owned.partitions:
                 found = claims.setdefault((owned.topic, number), [])
-                found.append((said.generation_id, member.member_id))
+                found.append((subscription.generation_id, member.member_id))
     for member in stored.members.values():
         if not member.assignment:
             continue

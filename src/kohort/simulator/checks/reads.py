@@ -32,13 +32,13 @@ class Stands(NamedTuple):
 
 
 def o1_reads_what_was_committed(
-    group_id: str, tp: TopicPartition, committed: int, told: int
+    group_id: str, tp: TopicPartition, committed: int, answered: int
 ) -> None:
     """O1: who asks is told the last commit, its own too."""
     demand(
-        told == committed,
+        answered == committed,
         "O1",
-        f"group {group_id}: {told} is told for {tp}, which is committed at {committed}",
+        f"group {group_id}: {answered} is told for {tp}, which is committed at {committed}",
     )
 
 

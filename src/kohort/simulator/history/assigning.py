@@ -134,27 +134,27 @@ class Assigner:
         self._topics = dict(topics)
         return self._changed()
 
-    def heard(self, member: str, said: Said, now_ms: int) -> list[Tell | Save]:
+    def heard(self, member: str, message: Said, now_ms: int) -> list[Tell | Save]:
         """A consumer said something."""
-        word = said.word
+        word = message.word
         if word is Word.REGISTER:
-            return self._register(member, said, now_ms)
+            return self._register(member, message, now_ms)
         if word is Word.LEAVE:
-            told: list[Tell | Save] = [Tell(member, Said(Word.LEFT))]
+            effects: list[Tell | Save] = [Tell(member, Said(Word.LEFT))]
             if member in self.members:
                 self._remove(member)
-                told += self._changed()
-            return told
+                effects += self._changed()
+            return effects
         if member not in self.members:
             return [Tell(member, Said(Word.UNKNOWN))] if word is Word.HEARTBEAT else []
         self.members[member] = now_ms
         if word is Word.HEARTBEAT:
-            right = said.generation == self.generation or self.phase is not Phase.STABLE
+            right = message.generation == self.generation or self.phase is not Phase.STABLE
             return [Tell(member, Said(Word.ALIVE if right else Word.OLD))]
         if word is Word.STOPPED and self.phase is Phase.STOPPING:
             self._readers.discard(member)
             self._waits.discard(member)
-        elif word is Word.STARTED and said.generation == self.generation:
+        elif word is Word.STARTED and message.generation == self.generation:
             self._waits.discard(member)
         return self._go_on()
 
@@ -172,17 +172,17 @@ class Assigner:
             {topic: TopicView(size) for topic, size in self._topics.items()},
         )
         plan = RangeAssignor().assign(view).assignments
-        told: list[Tell | Save] = [
+        effects: list[Tell | Save] = [
             Tell(m, Said(Word.START, self.generation, plan.get(m, {}))) for m in ready
         ]
-        return told + self._go_on()
+        return effects + self._go_on()
 
     # -- steps -------------------------------------------------------------------------------------
 
-    def _register(self, member: str, said: Said, now_ms: int) -> list[Tell | Save]:
+    def _register(self, member: str, message: Said, now_ms: int) -> list[Tell | Save]:
         self.members[member] = now_ms
         self._missing.pop(member, None)
-        if said.reading:
+        if message.reading:
             self._readers.add(member)
         else:
             self._readers.discard(member)
@@ -200,12 +200,12 @@ class Assigner:
             return self._stop()
         # Until the plan is made nothing has been decided that the change could come too late for.
         self._again = self._again or self.phase in {Phase.SAVING, Phase.STARTING}
-        told: list[Tell | Save] = []
+        effects: list[Tell | Save] = []
         if self.phase is Phase.STOPPING:
             late = sorted(self._readers - self._waits)
             self._waits.update(late)
-            told += [Tell(member, Said(Word.STOP, self.generation)) for member in late]
-        return told + self._go_on()
+            effects += [Tell(member, Said(Word.STOP, self.generation)) for member in late]
+        return effects + self._go_on()
 
     def _go_on(self) -> list[Tell | Save]:
         if self.phase is Phase.GATHERING and not self._missing:
@@ -225,10 +225,10 @@ class Assigner:
     def _stop(self) -> list[Tell | Save]:
         self.phase, self._again = Phase.STOPPING, False
         self._waits = set(self._readers)
-        told: list[Tell | Save] = [
+        effects: list[Tell | Save] = [
             Tell(member, Said(Word.STOP, self.generation)) for member in sorted(self._waits)
         ]
-        return told + self._go_on()
+        return effects + self._go_on()
 
 
 class Doing(enum.Enum):
@@ -326,9 +326,9 @@ class Follower:
             return [Said(Word.HEARTBEAT, self.generation)]
         return []
 
-    def told(self, said: Said, now_ms: int) -> list[Said | Read | Do]:
+    def told(self, message: Said, now_ms: int) -> list[Said | Read | Do]:
         """The coordinator said something."""
-        word = said.word
+        word = message.word
         if self.doing is Doing.CLOSING:
             if word is Word.LEFT:
                 self.doing = Doing.LEFT
@@ -347,9 +347,9 @@ class Follower:
             stopping, self._stopping = self._stopping is not None, self._stopping or Word.STOPPED
             return [] if stopping else [Do.STOP]
         elif word is Word.START:
-            self.generation, self.reading = said.generation, bool(said.parts)
+            self.generation, self.reading = message.generation, bool(message.parts)
             self._stopping = None
-            return [Read(said.parts or {}), Said(Word.STARTED, said.generation)]
+            return [Read(message.parts or {}), Said(Word.STARTED, message.generation)]
         return []
 
     def stopped(self) -> list[Said | Read | Do]:

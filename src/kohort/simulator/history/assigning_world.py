@@ -191,18 +191,18 @@ class AssigningWorld(World):
 
     # -- messages ----------------------------------------------------------------------------------
 
-    def _say(self, client: Client, said: Said) -> None:
-        kind = KEEP_ALIVE if said.word is Word.HEARTBEAT else said.word.value
-        self.ledger.traffic.add(kind, 1, said.size(client.machine.name))
+    def _say(self, client: Client, message: Said) -> None:
+        kind = KEEP_ALIVE if message.word is Word.HEARTBEAT else message.word.value
+        self.ledger.traffic.add(kind, 1, message.size(client.machine.name))
         node = client.node
         if node is not None and node.alive and not client.link.cut:
             at_ms = self.network.up(client.link)
-            self.schedule.at(at_ms, self._arrive, node, client, client.connection, said)
+            self.schedule.at(at_ms, self._arrive, node, client, client.connection, message)
 
-    def _arrive(self, node: Node, client: Client, connection: int, said: Said) -> None:
+    def _arrive(self, node: Node, client: Client, connection: int, message: Said) -> None:
         if node.alive and client.connection == connection:
             now = self.schedule.now_ms
-            self._carry_out(node, node.assigner.heard(client.machine.name, said, now))
+            self._carry_out(node, node.assigner.heard(client.machine.name, message, now))
 
     def _tell(self, node: Node, tell: Tell, leave_ms: int) -> None:
         client = self._clients[tell.member]
@@ -214,9 +214,9 @@ class AssigningWorld(World):
             at_ms = self.network.down(client.link, leave_ms)
             self.schedule.at(at_ms, self._told, client, client.connection, tell.said)
 
-    def _told(self, client: Client, connection: int, said: Said) -> None:
+    def _told(self, client: Client, connection: int, message: Said) -> None:
         if client.alive and client.connection == connection and not client.link.cut:
-            self._do(client, client.machine.told(said, self.schedule.now_ms))
+            self._do(client, client.machine.told(message, self.schedule.now_ms))
 
     def _find(self, client: Client) -> None:
         self.ledger.traffic.add("FindCoordinator", 2, FIND_BYTES)

@@ -144,12 +144,12 @@ def compare(
 def run_one(design: Design, plan: Plan, progress: Progress | None = None) -> Run:
     """One design under one plan."""
 
-    def told(now_ms: int, end_ms: int) -> None:
+    def on_progress(now_ms: int, end_ms: int) -> None:
         if progress is not None:
             progress(design.name, plan.size, now_ms, end_ms)
 
     world = design.make(plan)
-    events = world.run(told)
+    events = world.run(on_progress)
     return Run(
         design.name,
         plan.size,

@@ -190,8 +190,8 @@ class Watcher:
             lost = set(failed)
             self._asked = tuple(path for path in self._asked if path not in lost)
             self.state = State.UNDOING
-            told: list[Effect] = [Failed(len(failed))]
-            return told + (self._ask(Delete(self._asked)) if self._asked else self._undone())
+            effects: list[Effect] = [Failed(len(failed))]
+            return effects + (self._ask(Delete(self._asked)) if self._asked else self._undone())
         self._claimed, self._reading = self._asked, bool(self._asked)
         self.state = State.OWNING
         return [Read(self._mine), *self._next()]

@@ -130,11 +130,13 @@ def _commit_refusal(request: OffsetCommitRequest, code: int) -> OffsetCommitResp
 
 def committed(request: OffsetCommitRequest, codes: Sequence[int]) -> OffsetCommitResponse:
     """The answer to a commit with a code for each of its partitions, in their order."""
-    told = iter(codes)
+    results = iter(codes)
     topics: list[OffsetCommitResponseTopic] = []
     for t in request.topics:
         partitions = [
-            OffsetCommitResponsePartition(partition_index=p.partition_index, error_code=next(told))
+            OffsetCommitResponsePartition(
+                partition_index=p.partition_index, error_code=next(results)
+            )
             for p in t.partitions
         ]
         topics.append(

@@ -124,10 +124,14 @@ def commit(
 
 
 def store(
-    ws: Workspace, said: Committing, now_ms: int, records: list[GroupRecord], retention_ms: int = -1
+    ws: Workspace,
+    commit: Committing,
+    now_ms: int,
+    records: list[GroupRecord],
+    retention_ms: int = -1,
 ) -> list[int]:
     """Record what a commit has, unless it is refused; the code of each offset, in their order."""
-    group_id, member_id, generation = said.group_id, said.member_id, said.epoch
+    group_id, member_id, generation = commit.group_id, commit.member_id, commit.epoch
     group, consumer = ws.groups.get(group_id), ws.durable.consumer_groups.get(group_id)
     member = None if group is None else group.members.get(member_id)
     if consumer is not None:
@@ -136,15 +140,15 @@ def store(
             consumer,
             generation,
             member_id,
-            said.instance_id,
-            ((topic, partition) for topic, partition, *_ in said.offsets),
-            api_version=said.api_version,
+            commit.instance_id,
+            ((topic, partition) for topic, partition, *_ in commit.offsets),
+            api_version=commit.api_version,
         )
     elif (
         member is not None
         and group is not None
         and group.state is GroupState.STABLE
-        and said.instance_id is None
+        and commit.instance_id is None
         and generation == ws.generation(group)
     ):
         code = ErrorCode.NONE  # the usual commit; `_fault_of_commit` would say the same
@@ -154,18 +158,18 @@ def store(
             group,
             generation,
             member_id,
-            said.instance_id,
+            commit.instance_id,
             rows=_COMMIT_ROWS,
-            not_found=said.api_version >= GROUP_ID_NOT_FOUND_FROM,
+            not_found=commit.api_version >= GROUP_ID_NOT_FOUND_FROM,
         )
     if group is None and not code and not _has_group(ws, group_id):
         code = ErrorCode.POLICY_VIOLATION
     if code:
-        return [int(code)] * len(said.offsets)
+        return [int(code)] * len(commit.offsets)
     wall_ms, max_metadata = now_ms + ws.wall_offset_ms, ws.config.offset_metadata_max_bytes
     expire_ms = min(wall_ms + retention_ms, INT64_MAX) if retention_ms >= 0 else NO_EXPIRY
     codes: list[int] = []
-    for offset in said.offsets:  # mostly one: a comprehension would cost a call more
+    for offset in commit.offsets:  # mostly one: a comprehension would cost a call more
         codes.append(_store(records, group_id, offset, wall_ms, expire_ms, max_metadata))
     if member is not None:
         ws.timers.arm(member.timer_key, now_ms + member.session_timeout_ms)

@@ -230,8 +230,8 @@ def decode_offset_value(data: bytes, record_offset: int) -> StoredOffset:
     if len(data) == _BARE_VALUE.size:
         version, offset, leader_epoch, size, time = _BARE_VALUE.unpack(data)
         if version == 3 and size == 0:
-            said = (offset, leader_epoch, "", time, NO_EXPIRY, record_offset)
-            stored: StoredOffset = quick(StoredOffset, said)
+            fields = (offset, leader_epoch, "", time, NO_EXPIRY, record_offset)
+            stored: StoredOffset = quick(StoredOffset, fields)
             return stored
     return _decode_usual_value(data, record_offset) or _decode_value(data, record_offset)
 
