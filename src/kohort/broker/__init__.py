@@ -1,4 +1,4 @@
-"""The embedded broker: Kafka's protocol over a durable log, in your process or one of its own.
+"""The embedded broker: Kafka's protocol over a durable log, in your process or in one of its own.
 
 `log` < `base` < `security` < `state` < `authorization` < `fast_path` < `coordinator` < `apis` <
 `node` < `faults` < `server` < `control`; each imports only what stands left of it.

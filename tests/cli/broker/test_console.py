@@ -1,4 +1,4 @@
-"""`kohort broker run --console`: a broker and its console in one process (spec 8.4)."""
+"""`kohort broker run --console`: a broker and its console in one process (spec 8.2)."""
 
 from __future__ import annotations
 
