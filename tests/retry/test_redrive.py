@@ -83,7 +83,7 @@ class Failures:
     def there(self, target: str) -> list:
         """What whoever reads committed records finds in a target."""
         name = self.topics.entry
-        if target.startswith("retry_topic"):
+        if target.startswith("retry:"):
             name = self.topics.retry_topic(self.topics.policy.delays_ms[0])
         pages = pages_to_end(self._reads_committed(), [TopicPartition(name, n) for n in range(3)])
         return [record for page in pages for record in page]

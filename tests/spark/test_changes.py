@@ -269,7 +269,7 @@ def test_retries_do_not_queue_behind_source_batches(
     pipeline.run("until_idle", spark=spark)
     store = pipeline.open_store()
     assert store.query("SELECT attempt, pool FROM pools ORDER BY attempt") == [
-        (0, "kohort pooled source"), (1, "kohort pooled retry topics")
+        (0, "kohort pooled source"), (1, "kohort pooled retry_topics")
     ]  # fmt: skip
     store.close()
     assert spark.conf.get("spark.scheduler.mode") == "FAIR"

@@ -213,7 +213,7 @@ def test_what_can_never_work_is_refused_at_once() -> None:
     with pytest.raises(ConfigError, match="duration"):
         Pipeline("p", store="sqlite:///x.db", retries="5 minutes")
     pipeline = Pipeline("p", store="sqlite:///x.db")
-    with pytest.raises(ConfigError, match="no handler"):
+    with pytest.raises(ConfigError, match="reads nothing"):
         _ = pipeline.topics
     with pytest.raises(ConfigError, match="one of continuous"):
         pipeline.run("forever")

@@ -7,8 +7,8 @@ from collections import Counter, defaultdict
 
 import pytest
 
+from kohort.client.common import completion
 from kohort.errors import ConfigError
-from kohort.processing import app as shell
 from kohort.processing.app import App
 from kohort.processing.engine.engine import Engine
 from kohort.processing.engine.key_holds import Scanned, Waiting
@@ -226,7 +226,7 @@ def test_an_app_reads_its_retry_topics_at_a_start(topic, produce, app, start, mo
     Ten minutes pass when all of them wait, and not before, however slow the machine is."""
     seen: list[tuple[int, int]] = []
     passed_ms = 0
-    monkeypatch.setattr(shell, "wall_ms", lambda: wall_ms() + passed_ms)
+    monkeypatch.setattr(completion, "wall_ms", lambda: wall_ms() + passed_ms)
 
     def make_app(fails: bool) -> App:
         made = app(retries="10m", client={"heartbeat_interval_ms": 50})
@@ -248,7 +248,7 @@ def test_an_app_reads_its_retry_topics_at_a_start(topic, produce, app, start, mo
     wait(lambda: second.app.counts().get("held") == 3)
     assert not seen
     passed_ms = 10 * 60_000
-    second.app._runner.now_ms = shell.wall_ms
+    second.app._runner.now_ms = completion.wall_ms
     wait(
         lambda: second.app.metrics() and len(seen) == 6
     )  # whoever looks has the retry topics asked anew

@@ -81,7 +81,7 @@ def test_retries_and_failures_are_counted_by_what_they_were(topic, produce, app,
     # The owner hears of each in one of its next turns, and of the copies when they are stored.
     wait_for(lambda: values(program, "retry_success_total"), "no retry has succeeded")
     wait_for(lambda: sum(values(program, "retry_published_total").values()) == 2, "two copies")
-    wait_for(lambda: values(program, "failed_total") == {(): 1}, "one has failed")
+    wait_for(lambda: values(program, "dead_lettered_total") == {(): 1}, "one has failed")
     counted = values(program, "retry_published_total")
     assert counted[("retry_topic", "dlt"), ("disposition", "fatal")] == 1
     assert {tags[0][1] for tags in counted} == {"dlt", format_duration(program.policy.delays_ms[0])}
@@ -90,7 +90,7 @@ def test_retries_and_failures_are_counted_by_what_they_were(topic, produce, app,
     assert values(program, "records_failures_total") == {(): 2}
     assert set(values(program, "circuit_state").values()) == {0}
     text = generate_latest(registry).decode()
-    assert f'kohort_failed_total{{group="{program.group}",topic="{topic}"}} 1.0' in text
+    assert f'kohort_dead_lettered_total{{group="{program.group}",topic="{topic}"}} 1.0' in text
 
 
 def test_what_waits_in_a_retry_topic_is_seen_before_it_is_due(

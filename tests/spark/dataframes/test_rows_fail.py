@@ -38,7 +38,7 @@ def made(cluster: Cluster, topic: Callable[..., str], tmp_path: Path) -> tuple[P
     p.source(name, name="rows", format="text")
 
     @F.udf("double")
-    def part(number: int) -> float:
+    def part(number):  # with hints Spark would look for a vectorised function, and warn
         if number == 13:
             import os
 

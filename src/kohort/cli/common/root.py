@@ -117,7 +117,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "completion": (
         "kohort.cli.completion.commands",
         "completion",
-        "Print the script that makes a shell complete commands.",
+        "Print the script that makes a shell complete commands and options.",
     ),
     "doctor": (
         "kohort.cli.doctor.commands",

@@ -67,7 +67,7 @@ def console(
     masks: tuple[str, ...], stores: tuple[str, ...], history: Path | None, keep: str, every: str,
     control: str | None, client: Client,
 ) -> None:  # fmt: skip
-    """Run the web console until it is interrupted: groups, dead letters, retries, topics.
+    """Run the web console: groups, dead letters, retries, topics.
 
     Prints one line on standard output when it is ready: `console on http://HOST:PORT/`.
     """

@@ -48,8 +48,10 @@ Examples:
 @click.option("--work-ms", type=click.IntRange(1), help="Virtual time under faults.")
 @click.option("--nodes", type=click.IntRange(1, 5), help="Nodes of the broker.")
 @click.option("--partitions", type=click.IntRange(1, 16), help="Partitions of each topic.")
-@click.option("--protocol", type=click.Choice(["classic", "consumer", "mixed"]))
-@click.option("--durability", type=click.Choice(["fsync", "os"]))
+@click.option(
+    "--protocol", type=click.Choice(["classic", "consumer", "mixed"]), help="Of the consumers."
+)
+@click.option("--durability", type=click.Choice(["fsync", "os"]), help="Of the broker's log.")
 @click.option("--shrink/--no-shrink", default=True, help="Look for the smallest plan that fails.")
 @click.option("--keep-going", is_flag=True, help="Go on after a failure and count them.")
 @click.option("--story", is_flag=True, help="Print the story of a run that held, too.")
