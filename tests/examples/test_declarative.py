@@ -17,9 +17,10 @@ from tests.pages import ROOT
 from tests.patience import PATIENCE_S
 
 READ = """
+import sys
 from kohort.spark import session
 spark = session(master="local[1]")
-rows = spark.read.parquet("spark-warehouse/departures_by_origin").collect()
+rows = spark.read.parquet(sys.argv[1]).collect()
 print("SEEN", sorted((row.origin, row["count"]) for row in rows))
 """
 
@@ -56,7 +57,7 @@ def test_declarative_pipeline(tmp_path: Path) -> None:
         )  # fmt: skip
         assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
     read = subprocess.run(
-        [sys.executable, "-c", READ], cwd=tmp_path / "project", capture_output=True, text=True,
+        [sys.executable, "-c", READ, next(tmp_path.rglob("departures_by_origin"))], cwd=tmp_path, capture_output=True, text=True,
         timeout=PATIENCE_S,
     )  # fmt: skip
     assert "SEEN [('JFK', 2), ('LGA', 1)]" in read.stdout, read.stderr[-3000:] + run.stdout[-2000:]

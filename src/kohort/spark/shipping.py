@@ -59,7 +59,7 @@ def pack(directory: Path | None = None) -> Path:
         return archive
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = archive.with_suffix(".part")
-    with tarfile.open(draft, "w:gz", compresslevel=1) as tar:
+    with tarfile.open(draft, "w:gz", compresslevel=1, dereference=True) as tar:
         for name, file in [*own, *_files(n for n in names if n != "kohort")]:
             tar.add(file, name, recursive=False)
     draft.replace(archive)
