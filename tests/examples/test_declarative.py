@@ -57,7 +57,10 @@ def test_declarative_pipeline(tmp_path: Path) -> None:
         )  # fmt: skip
         assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
     read = subprocess.run(
-        [sys.executable, "-c", READ, next(tmp_path.rglob("departures_by_origin"))], cwd=tmp_path, capture_output=True, text=True,
+        [sys.executable, "-c", READ, next(tmp_path.rglob("departures_by_origin"))],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
         timeout=PATIENCE_S,
-    )  # fmt: skip
+    )
     assert "SEEN [('JFK', 2), ('LGA', 1)]" in read.stdout, read.stderr[-3000:] + run.stdout[-2000:]
