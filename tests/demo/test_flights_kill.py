@@ -28,7 +28,7 @@ RETRIES = "1s 1s 2s 2s 2s 4s"
     [
         pytest.param(0, False, marks=pytest.mark.nightly),
         (1, False),
-        pytest.param(4, False, marks=pytest.mark.extended),
+        pytest.param(4, False, marks=pytest.mark.nightly),
         pytest.param(1, True, marks=pytest.mark.extended),
     ],
 )
