@@ -11,8 +11,8 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ import click
 
 from kohort.cli.common.root import EXIT_CHECK_FAILED, CommandGroup
 from kohort.cli.simulate.compare import compare
+from kohort.cli.simulate.seeds import Tally, outcomes
 from kohort.cli.simulate.system import system
 
 if TYPE_CHECKING:
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from kohort.simulator.world import Outcome
 
 DEFAULT_SEEDS = 200
-_PROGRESS_S = 2.0
-_AHEAD = 8
-"""Seeds given to each process beyond the one it works at."""
 
 RUN = """\b
 Examples:
@@ -100,7 +98,7 @@ def run(
 
     What fails is told with the command that replays it, then made as short as it can be.
     """
-    from kohort.simulator.running import Options
+    from kohort.simulator.running import Options, run_seed
 
     options = Options(protocol, members, None if faults is None else _names(faults))
     options.plan(first)  # wrong names are refused before anything runs
@@ -111,8 +109,8 @@ def run(
     else:
         numbers = range(first, first + (DEFAULT_SEEDS if seeds is None else seeds))
     until_s = None if minutes is None else time.monotonic() + 60 * minutes
-    tally = _Tally()
-    for outcome in _outcomes(numbers, options, jobs, until_s):
+    tally = Tally()
+    for outcome in outcomes(numbers, partial(run_seed, options=options), jobs, until_s):
         tally.count(outcome)
         if outcome.failed:
             click.echo(f"failed; again with: {options.command(outcome.plan.seed)}")
@@ -158,35 +156,6 @@ def _names(faults: str) -> tuple[str, ...]:
     return () if faults == "none" else tuple(name for name in faults.split(",") if name)
 
 
-def _outcomes(
-    numbers: Iterable[int], options: Options, jobs: int, until_s: float | None
-) -> Iterator[Outcome]:
-    """The outcomes of seeds in their order, from this process or from several."""
-    from kohort.simulator.running import run_seed
-
-    in_time = itertools.takewhile(
-        lambda _: until_s is None or time.monotonic() < until_s, iter(numbers)
-    )
-    if jobs == 1:
-        for number in in_time:
-            yield run_seed(number, options)
-        return
-    from concurrent.futures import Future, ProcessPoolExecutor
-
-    with ProcessPoolExecutor(jobs) as pool:
-        under_way: deque[Future[Outcome]] = deque()
-        try:
-            for number in in_time:
-                under_way.append(pool.submit(run_seed, number, options))
-                if len(under_way) >= jobs * _AHEAD:
-                    yield under_way.popleft().result()
-            while under_way:
-                yield under_way.popleft().result()
-        finally:
-            for future in under_way:
-                future.cancel()
-
-
 def _report(outcome: Outcome, *, shrink: bool, save: Path | None) -> None:
     from kohort.simulator.report import as_scenario, told
     from kohort.simulator.running import shortest
@@ -210,31 +179,3 @@ def _tell(options: Options, outcome: Outcome) -> None:
 
     for line in told(run_plan(options.plan(outcome.plan.seed))):
         click.echo(line)
-
-
-class _Tally:
-    """Counts, and says from time to time how far it is."""
-
-    def __init__(self) -> None:
-        self._began_s = self._shown_s = time.monotonic()
-        self.seeds = self.failed = self.events = 0
-
-    def count(self, outcome: Outcome) -> None:
-        """One more."""
-        self.seeds += 1
-        self.failed += outcome.failed
-        self.events += outcome.events
-        if time.monotonic() - self._shown_s >= _PROGRESS_S:
-            self._shown_s = time.monotonic()
-            click.echo(self._line(), err=True)
-
-    def close(self) -> None:
-        """The last word."""
-        click.echo(self._line(), err=True)
-
-    def _line(self) -> str:
-        seconds = max(1e-6, time.monotonic() - self._began_s)
-        return (
-            f"{self.seeds} seeds, {self.failed} failed; {self.seeds / seconds:.1f} seeds/s, "
-            f"{self.events / seconds:,.0f} events/s"
-        )

@@ -8,21 +8,20 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from kohort.cli.common.root import EXIT_CHECK_FAILED
+from kohort.cli.simulate.seeds import Tally, outcomes
 
 if TYPE_CHECKING:
-    from kohort.simulator.system.running import Overrides
     from kohort.simulator.system.world import Outcome
 
 DEFAULT_SEEDS = 100
-_PROGRESS_S = 5.0
-_AHEAD = 4
 _STORY_LINES = 60
 EXAMPLES = """\b
 Examples:
@@ -94,14 +93,16 @@ def system(
         durability=durability,
     )
     if seed is not None:
-        outcomes: Iterable[Outcome] = [run_seed(seed, overrides)]
+        results: Iterable[Outcome] = [run_seed(seed, overrides)]
     else:
         count = DEFAULT_SEEDS if seeds is None else seeds
         numbers = range(first, first + count) if minutes is None else itertools.count(first)
         until_s = None if minutes is None else time.monotonic() + 60 * minutes
-        outcomes = _outcomes(numbers, overrides, jobs, until_s)
-    tally, reached = _Tally(), Counter[str]()
-    for outcome in outcomes:
+        quiet = partial(logging.disable, logging.CRITICAL)
+        run_one = partial(run_seed, overrides=overrides)
+        results = outcomes(numbers, run_one, jobs, until_s, quiet)
+    tally, reached = Tally(), Counter[str]()
+    for outcome in results:
         tally.count(outcome)
         reached.update(outcome.reached)
         if outcome.failed:
@@ -141,35 +142,6 @@ def _faults(text: str) -> tuple[str, ...]:
     return chosen
 
 
-def _outcomes(
-    numbers: Iterable[int], overrides: Overrides, jobs: int, until_s: float | None
-) -> Iterator[Outcome]:
-    """Outcomes in the order of the seeds, from this process or from several."""
-    from kohort.simulator.system.running import run_seed
-
-    in_time = itertools.takewhile(
-        lambda _: until_s is None or time.monotonic() < until_s, iter(numbers)
-    )
-    if jobs == 1:
-        for number in in_time:
-            yield run_seed(number, overrides)
-        return
-    from concurrent.futures import Future, ProcessPoolExecutor
-
-    with ProcessPoolExecutor(jobs, initializer=logging.disable, initargs=(logging.CRITICAL,)) as p:
-        under_way: deque[Future[Outcome]] = deque()
-        try:
-            for number in in_time:
-                under_way.append(p.submit(run_seed, number, overrides))
-                if len(under_way) >= jobs * _AHEAD:
-                    yield under_way.popleft().result()
-            while under_way:
-                yield under_way.popleft().result()
-        finally:
-            for future in under_way:
-                future.cancel()
-
-
 def _report(outcome: Outcome, *, shrink: bool) -> None:
     from kohort.simulator.system.running import smallest
 
@@ -189,31 +161,3 @@ def _tell(plan: object) -> None:
     assert isinstance(plan, SystemPlan), "plans come from overrides"
     for line in run(plan).story:
         click.echo(line)
-
-
-class _Tally:
-    """Counts, and prints progress from time to time."""
-
-    def __init__(self) -> None:
-        self._began_s = self._shown_s = time.monotonic()
-        self.seeds = self.failed = self.events = 0
-
-    def count(self, outcome: Outcome) -> None:
-        """One more."""
-        self.seeds += 1
-        self.failed += outcome.failed
-        self.events += outcome.events
-        if time.monotonic() - self._shown_s >= _PROGRESS_S:
-            self._shown_s = time.monotonic()
-            click.echo(self._line(), err=True)
-
-    def close(self) -> None:
-        """Print the totals."""
-        click.echo(self._line(), err=True)
-
-    def _line(self) -> str:
-        seconds = max(1e-6, time.monotonic() - self._began_s)
-        return (
-            f"{self.seeds} seeds, {self.failed} failed; {self.seeds / seconds:.1f} seeds/s, "
-            f"{self.events / seconds:,.0f} events/s"
-        )

@@ -184,8 +184,8 @@ def _commits(history: History, final: Final) -> None:
         if now < offset:
             raise Violation(
                 "SY8",
-                f"group {group} was told that {_place(partition, offset)} is committed; now it "
-                f"is {now}",
+                f"the commit of {_place(partition, offset)} by group {group} was acknowledged; now "
+                f"it is {now}",
             )
         if partition.topic in {INPUT, LEDGER}:
             missed = [

@@ -28,8 +28,8 @@ class Sent:
         partition: where it was sent.
         value: unique in the world.
         transaction: index in `History.transactions`; None outside of transactions.
-        fate: whether the producer was told that it is stored.
-        offset: the offset that it was told.
+        fate: whether its storage was acknowledged.
+        offset: the acknowledged offset; -1 without one.
     """
 
     producer: str

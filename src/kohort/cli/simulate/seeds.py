@@ -1,0 +1,97 @@
+"""Many seeds: run them in one process or several, and count what became of them.
+
+Shell: the clock, processes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol, TypeVar
+
+import click
+
+_PROGRESS_S = 2.0
+_AHEAD = 8
+"""Seeds given to each process beyond the one it works at."""
+
+
+class Counted(Protocol):
+    """What a tally needs of an outcome."""
+
+    @property
+    def failed(self) -> bool: ...
+
+    @property
+    def events(self) -> int: ...
+
+
+T = TypeVar("T")
+
+
+def outcomes(
+    numbers: Iterable[int],
+    run: Callable[[int], T],
+    jobs: int,
+    until_s: float | None,
+    prepare: Callable[[], object] = int,
+) -> Iterator[T]:
+    """The outcomes of seeds in their order.
+
+    Args:
+        numbers: the seeds.
+        run: runs one seed; it is pickled when there are several processes.
+        jobs: how many processes.
+        until_s: on the monotonic clock, when to begin no more seeds; None for never.
+        prepare: called first in each further process.
+    """
+    in_time = itertools.takewhile(
+        lambda _: until_s is None or time.monotonic() < until_s, iter(numbers)
+    )
+    if jobs == 1:
+        yield from map(run, in_time)
+        return
+    from concurrent.futures import Future, ProcessPoolExecutor
+
+    with ProcessPoolExecutor(jobs, initializer=prepare) as pool:
+        under_way: deque[Future[T]] = deque()
+        try:
+            for number in in_time:
+                under_way.append(pool.submit(run, number))
+                if len(under_way) >= jobs * _AHEAD:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        finally:
+            for future in under_way:
+                future.cancel()
+
+
+class Tally:
+    """Counts seeds and failures, and prints progress from time to time."""
+
+    def __init__(self) -> None:
+        self._began_s = self._shown_s = time.monotonic()
+        self.seeds = self.failed = self.events = 0
+
+    def count(self, outcome: Counted) -> None:
+        """One more."""
+        self.seeds += 1
+        self.failed += outcome.failed
+        self.events += outcome.events
+        if time.monotonic() - self._shown_s >= _PROGRESS_S:
+            self._shown_s = time.monotonic()
+            click.echo(self._line(), err=True)
+
+    def close(self) -> None:
+        """Print the totals."""
+        click.echo(self._line(), err=True)
+
+    def _line(self) -> str:
+        seconds = max(1e-6, time.monotonic() - self._began_s)
+        return (
+            f"{self.seeds} seeds, {self.failed} failed; {self.seeds / seconds:.1f} seeds/s, "
+            f"{self.events / seconds:,.0f} events/s"
+        )
