@@ -93,10 +93,16 @@ def targets(
             "shift": at + place.number,
             "time": times.get(tp, end),
         }[place.kind]
-        if place.kind == "offset" and not first <= wanted <= end:
-            raise UsageError(
-                f"offset {wanted} is not in {tp}, which holds {first} to {end} (the next to be "
-                "written)"
-            )
+        if place.kind == "offset":
+            place_exactly(tp, wanted, first, end)
         found[tp] = min(max(first, wanted), end)
     return found
+
+
+def place_exactly(tp: TopicPartition, offset: int, first: int, end: int) -> int:
+    """The offset. Raises UsageError for one that the partition does not have (any more)."""
+    if not first <= offset <= end:
+        raise UsageError(
+            f"offset {offset} is not in {tp}, which holds {first} to {end} (the next to be written)"
+        )
+    return offset

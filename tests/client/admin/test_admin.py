@@ -194,6 +194,24 @@ def test_a_group_shows_its_members_and_refuses_changes_while_it_has_some(admin, 
     consumer.close()
 
 
+def test_a_static_member_is_removed_by_its_instance_id(admin, cluster, topic):
+    """KIP-345: its partitions are free at once; an unknown one is named."""
+    group = f"static-{topic}"
+    with Consumer(
+        bootstrap_servers=cluster.bootstrap, group_id=group, group_instance_id="i-1"
+    ) as consumer:
+        consumer.subscribe([topic])
+        while not consumer.assignment():
+            consumer.poll(0.05)
+        with pytest.raises(GroupError, match="UNKNOWN_MEMBER_ID.*'i-2'"):
+            admin.remove_group_members(group, ["i-2"])
+        assert [m.group_instance_id for m in admin.describe_groups([group])[group].members] == [
+            "i-1"
+        ]
+        admin.remove_group_members(group, ["i-1"], reason="its machine is gone")
+        assert admin.describe_groups([group])[group].members == ()
+
+
 def test_the_cluster_is_described(admin, cluster):
     described = admin.describe_cluster()
     (node,) = described.nodes

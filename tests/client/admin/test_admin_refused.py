@@ -81,6 +81,9 @@ CALLS = {
     "delete_group_offsets": Call(
         "OffsetDelete", MOVED, lambda a, **t: a.delete_group_offsets("g", [TP], **t)
     ),
+    "remove_group_members": Call(
+        "LeaveGroup", "", lambda a, **t: a.remove_group_members("g", ["i"], **t)
+    ),
     "reset_group_offsets": Call(
         "OffsetCommit", MOVED, lambda a, **t: a.reset_group_offsets("g", "latest", [TP], **t)
     ),

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from kohort.config import nearest
-from kohort.errors import BrokerError, ConfigError, ConnectionFailedError, ErrorCode
+from kohort.errors import BrokerError, ConfigError, ConnectionFailedError, ErrorCode, UsageError
 from kohort.lean import dataclass, replace
 from kohort.settings import COMMAND_LINE, Setting, choose, gather, refuse_unknown
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kohort.client.admin.admin import Admin
     from kohort.client.admin.types import TopicDescription
     from kohort.client.common.config import ClientConfig
+    from kohort.client.common.types import TopicPartition
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_PORT = 9092
@@ -218,6 +219,24 @@ def existing_topics(admin: Admin, names: Iterable[str]) -> dict[str, TopicDescri
                 f"`kohort topic list` shows those there are; `kohort topic create {name}` makes it",
             )
     return admin.describe_topics(wanted) if wanted else {}
+
+
+def named_partitions(admin: Admin, texts: Iterable[str]) -> list[TopicPartition]:
+    """The partitions of `orders` or `orders:0,2`. Raises BrokerError, UsageError."""
+    from kohort.client.common.types import TopicPartition
+
+    pairs = [(name, numbers) for name, _, numbers in (text.partition(":") for text in texts)]
+    topics = existing_topics(admin, [name for name, _ in pairs])
+    chosen: set[TopicPartition] = set()
+    for name, numbers in pairs:
+        count = len(topics[name].partitions)
+        for number in numbers.split(",") if numbers else map(str, range(count)):
+            if not number.isdecimal() or int(number) >= count:
+                raise UsageError(
+                    f"topic {name} has no partition {number!r}; it has {count}: 0 to {count - 1}"
+                )
+            chosen.add(TopicPartition(name, int(number)))
+    return sorted(chosen)
 
 
 def _or_hidden(admin: Admin) -> str:

@@ -22,6 +22,8 @@ from kohort.cli.common.group_lookup import known, settings, told
 from kohort.cli.common.output import as_table, output_option, show
 from kohort.cli.common.root import EXIT_CHECK_FAILED, EXIT_PARTIAL, CommandGroup
 from kohort.cli.group.delete import delete
+from kohort.cli.group.members import remove_member
+from kohort.cli.group.offsets import delete_offsets
 from kohort.cli.group.plan import plan
 from kohort.cli.group.reset import reset
 from kohort.cli.group.timeline import timeline
@@ -368,6 +370,8 @@ def _coordinator(described: GroupDescription) -> str:
 
 
 group.add_command(delete)
+group.add_command(delete_offsets)
+group.add_command(remove_member)
 group.add_command(plan)
 group.add_command(reset)
 group.add_command(timeline)

@@ -3,24 +3,27 @@
 Rules:
 - It only says what it would do, until `--execute`.
 - Only a group without members can be set: a member would commit over it.
-- Places are written as for `kohort consume --offset`.
+- Places are written as for `kohort consume --offset`; also the offsets of another group, or of a
+  file, which `--export` and `--undo-file` write.
 
-Shell: the clock, for `@-2h`.
+Shell: the clock, for `@-2h`; files.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from kohort.cli.common.connect import Client, client_options, existing_topics, open_admin
+from kohort.cli.common.connect import Client, client_options, named_partitions, open_admin
 from kohort.cli.common.group_lookup import existing, settings, without_members
 from kohort.cli.common.output import output_option, show
+from kohort.cli.group.offset_files import read_offsets, write_offsets
 from kohort.errors import UsageError
-from kohort.observe.resets import Place, parse_place, targets
+from kohort.observe.resets import Place, parse_place, place_exactly, targets
 
 if TYPE_CHECKING:
     from kohort.client.admin.admin import Admin
@@ -35,36 +38,49 @@ Examples:
   kohort group reset billing --to earliest                      # what it would do
   kohort group reset billing --to @-2h --topic orders --execute
   kohort group reset billing --to 42 --topic orders:0 --execute
-  kohort group reset billing --to shift:-100 --execute
+  kohort group reset billing --to shift:-100 --undo-file before.csv --execute
+  kohort group reset billing --to file:before.csv --execute
 """
 )
 @click.argument("group")
 @click.option(
     "--to", "where", required=True, metavar="WHERE",
-    help="earliest, latest, N, -N (the last N), shift:-N, shift:+N, @TIME or @-2h.",
+    help="earliest, latest, N, -N (the last N), shift:-N, shift:+N, @TIME, @-2h, group:OTHER or "
+    "file:PLAN.csv.",
 )  # fmt: skip
 @click.option(
     "--topic", "topics", multiple=True, metavar="TOPIC[:P,...]",
     help="Only this topic, or these partitions of it; may be given again.  "
     "[default: all with a committed offset]",
 )  # fmt: skip
+@click.option(
+    "--export", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Write the new offsets as TOPIC,PARTITION,OFFSET lines.",
+)  # fmt: skip
+@click.option(
+    "--undo-file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="Write the present offsets first, in the same form.",
+)  # fmt: skip
 @click.option("--execute", is_flag=True, help="Do it; without this nothing is changed.")
 @output_option
 @client_options
 def reset(
-    group: str, where: str, topics: tuple[str, ...], execute: bool, output: str, client: Client
-) -> None:
+    group: str, where: str, topics: tuple[str, ...], export: Path | None, undo_file: Path | None,
+    execute: bool, output: str, client: Client,
+) -> None:  # fmt: skip
     """Set where a group without members goes on reading.
 
     AGAIN is how many records the group would read once more, SKIPPED how many never.
     """
-    place = parse_place(where, time.time_ns() // 1_000_000, "--to")
     with open_admin(settings(client)) as admin:
         (described,) = existing(admin, [group])
         without_members(described, "which would commit over it")
         held = admin.list_group_offsets(group)
-        chosen = _chosen(admin, topics) if topics else sorted(held)
-        new = _targets(admin, place, chosen, held)
+        new = _new_offsets(admin, where, topics, held)
+        if undo_file:
+            write_offsets(undo_file, {tp: held[tp].offset for tp in new if tp in held})
+        if export:
+            write_offsets(export, new)
         if execute:
             admin.alter_group_offsets(group, new)
     show([_row(group, tp, held, at) for tp, at in new.items()], COLUMNS, output)
@@ -72,22 +88,30 @@ def reset(
         click.echo("nothing was changed; add --execute to do it", err=True)
 
 
-def _chosen(admin: Admin, texts: Sequence[str]) -> list[TopicPartition]:
-    """The partitions of `orders` or `orders:0,2`. Raises BrokerError, UsageError."""
-    from kohort.client.common.types import TopicPartition
-
-    wanted = [(name, numbers) for name, _, numbers in (text.partition(":") for text in texts)]
-    found = existing_topics(admin, [name for name, _ in wanted])
-    chosen: set[TopicPartition] = set()
-    for name, numbers in wanted:
-        count = len(found[name].partitions)
-        for number in numbers.split(",") if numbers else map(str, range(count)):
-            if not number.isdecimal() or int(number) >= count:
-                raise UsageError(
-                    f"topic {name} has no partition {number!r}; it has {count}: 0 to {count - 1}"
-                )
-            chosen.add(TopicPartition(name, int(number)))
-    return sorted(chosen)
+def _new_offsets(
+    admin: Admin,
+    where: str,
+    topics: Sequence[str],
+    held: Mapping[TopicPartition, OffsetAndMetadata],
+) -> dict[TopicPartition, int]:
+    """Where each partition goes on. Raises ConfigError, UsageError, BrokerError, GroupError."""
+    kind, _, name = where.strip().partition(":")
+    if kind not in ("file", "group"):
+        place = parse_place(where, time.time_ns() // 1_000_000, "--to")
+        chosen = named_partitions(admin, topics) if topics else sorted(held)
+        return _targets(admin, place, chosen, held)
+    if kind == "file":
+        exact = read_offsets(Path(name))
+    else:
+        existing(admin, [name])
+        exact = {tp: at.offset for tp, at in admin.list_group_offsets(name).items()}
+    there = named_partitions(admin, topics or sorted({tp.topic for tp in exact}))
+    if not topics and (gone := sorted(set(exact) - set(there))):
+        raise UsageError(f"there is no partition {gone[0]}, which {where} has an offset of")
+    chosen = [tp for tp in there if tp in exact]
+    firsts = admin.list_offsets(dict.fromkeys(chosen, "earliest"))
+    ends = admin.list_offsets(dict.fromkeys(chosen, "latest"))
+    return {tp: place_exactly(tp, exact[tp], firsts[tp].offset, ends[tp].offset) for tp in chosen}
 
 
 def _targets(

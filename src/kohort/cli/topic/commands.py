@@ -16,6 +16,7 @@ import click
 from kohort.cli.common.connect import Client, client_options, existing_topics, open_admin
 from kohort.cli.common.output import as_table, output_option, show
 from kohort.cli.common.root import CommandGroup
+from kohort.cli.topic.records import delete_records
 from kohort.config import nearest
 from kohort.errors import BrokerError, ConfigError, ErrorCode, UsageError
 from kohort.sampling.log_offsets import offsets
@@ -249,6 +250,9 @@ def grow(name: str, partitions: int, execute: bool, client: Client) -> None:
     click.echo(f"{'grown' if execute else 'would grow'} {name}: {now} to {partitions} partitions")
     if not execute:
         click.echo("nothing was changed; add --execute to do it", err=True)
+
+
+topic.add_command(delete_records)
 
 
 # -- configurations

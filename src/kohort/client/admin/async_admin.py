@@ -98,6 +98,7 @@ class AsyncAdmin:
     list_group_offsets = _awaited(Admin.list_group_offsets)
     alter_group_offsets = _awaited(Admin.alter_group_offsets)
     delete_group_offsets = _awaited(Admin.delete_group_offsets)
+    remove_group_members = _awaited(Admin.remove_group_members)
     reset_group_offsets = _awaited(Admin.reset_group_offsets)
 
     # -- the cluster

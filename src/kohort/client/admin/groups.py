@@ -21,6 +21,8 @@ from kohort.wire.messages.delete_groups_request import DeleteGroupsRequest
 from kohort.wire.messages.delete_groups_response import DeleteGroupsResponse
 from kohort.wire.messages.describe_groups_request import DescribeGroupsRequest
 from kohort.wire.messages.describe_groups_response import DescribeGroupsResponse
+from kohort.wire.messages.leave_group_request import LeaveGroupRequest, MemberIdentity
+from kohort.wire.messages.leave_group_response import LeaveGroupResponse
 from kohort.wire.messages.list_groups_request import ListGroupsRequest
 from kohort.wire.messages.list_groups_response import ListGroupsResponse
 from kohort.wire.messages.offset_commit_request import (
@@ -47,6 +49,7 @@ _TAGS_FROM = 5  # DescribeGroups: tagged fields (KIP-482)
 _GROUPS_FROM = 8  # OffsetFetch: several groups a request (KIP-709)
 _NAMES_UNTIL = 9  # OffsetFetch and OffsetCommit: topics by id from version 10 on (KIP-848)
 _STATES_FROM = 4  # ListGroups: states (KIP-518)
+_REASON_FROM = 5  # LeaveGroup: why (KIP-800)
 
 
 class AdminGroups(AdminCalls):
@@ -305,6 +308,54 @@ class AdminGroups(AdminCalls):
             OffsetDeleteResponse,
             group_id,
             request,
+            self._deadline(timeout_s),
+            check,
+            mutates=True,
+        )
+
+    def remove_group_members(
+        self,
+        group_id: str,
+        instance_ids: Iterable[str],
+        *,
+        reason: str = "removed by an administrator",
+        timeout_s: float | None = None,
+    ) -> None:
+        """Remove static members (KIP-345), so that their partitions move at once.
+
+        A member that still runs is fenced, and does not come back by itself.
+
+        Args:
+            group_id: of the group.
+            instance_ids: `group.instance.id` of each member to remove.
+            reason: the coordinator logs it (KIP-800).
+            timeout_s: the longest wait; `default.api.timeout.ms` by default.
+
+        Raises:
+            GroupError: a member is not in the group (UNKNOWN_MEMBER_ID).
+        """
+        given.name(group_id, "remove_group_members(): the group")
+        chosen = given.names(instance_ids, "remove_group_members")
+
+        def build(version: int) -> Message:
+            why = reason if version >= _REASON_FROM else None
+            return LeaveGroupRequest(
+                group_id=group_id,
+                members=[MemberIdentity(group_instance_id=one, reason=why) for one in chosen],
+            )
+
+        def check(answer: LeaveGroupResponse) -> None:
+            _check(answer.error_code, f"removing members of group {group_id!r}")
+            raise_failed(
+                f"removing members of group {group_id!r}:",
+                {m.group_instance_id or m.member_id: (m.error_code, None) for m in answer.members},
+                GroupError,
+            )
+
+        self._on_coordinator(
+            LeaveGroupResponse,
+            group_id,
+            Versioned(LeaveGroupRequest, build),
             self._deadline(timeout_s),
             check,
             mutates=True,
