@@ -203,7 +203,7 @@ def test_a_static_member_is_removed_by_its_instance_id(admin, cluster, topic):
         consumer.subscribe([topic])
         while not consumer.assignment():
             consumer.poll(0.05)
-        with pytest.raises(GroupError, match="UNKNOWN_MEMBER_ID.*'i-2'"):
+        with pytest.raises(GroupError, match=r"UNKNOWN_MEMBER_ID.*'i-2'"):
             admin.remove_group_members(group, ["i-2"])
         assert [m.group_instance_id for m in admin.describe_groups([group])[group].members] == [
             "i-1"
