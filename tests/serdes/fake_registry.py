@@ -21,15 +21,18 @@ class Registry:
         self.authorization: list[str | None] = []
         self.fail_with: int | None = None
         self.url = ""
+        self.serialized: dict[str, str] = {}
+        """Descriptors in base64 by the source of a Protobuf schema."""
 
     def answer(self, method: str, path: str, body: Any) -> tuple[int, dict[str, Any]]:
         self.asked.append(f"{method} {path}")
         if self.fail_with is not None:
             return self.fail_with, {"error_code": self.fail_with * 100, "message": "no"}
+        path, _, query = path.partition("?")
         if match := re.fullmatch(r"/schemas/ids/(\d+)", path):
             at = int(match[1]) - 1
             if at < len(self.schemas):
-                return 200, self.schemas[at]
+                return 200, self.in_form(self.schemas[at], query)
             return 404, {"error_code": 40403, "message": "Schema not found"}
         if match := re.fullmatch(r"/subjects/([^/]+)/versions", path):
             return 200, {"id": self.add(match[1], body)}
@@ -38,7 +41,9 @@ class Registry:
             version = len(held) if match[2] == "latest" else int(match[2])
             if not 0 < version <= len(held):
                 return 404, {"error_code": 40402, "message": "Version not found"}
-            return 200, {**self.schemas[held[version - 1] - 1], "version": version}
+            schema_id = held[version - 1]
+            found = self.in_form(self.schemas[schema_id - 1], query)
+            return 200, {**found, "version": version, "id": schema_id}
         if match := re.fullmatch(r"/subjects/([^/]+)", path):
             held = self.subjects.get(match[1], [])
             for version, schema_id in enumerate(held, 1):
@@ -46,6 +51,11 @@ class Registry:
                     return 200, {"id": schema_id, "version": version}
             return 404, {"error_code": 40403, "message": "Schema not found"}
         return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
+
+    def in_form(self, schema: dict[str, Any], query: str) -> dict[str, Any]:
+        """A schema as it was registered, or its descriptor where that is asked for."""
+        serialized = self.serialized.get(schema["schema"]) if query == "format=serialized" else None
+        return {**schema, "schema": serialized} if serialized else schema
 
     def add(self, subject: str, schema: dict[str, Any]) -> int:
         if schema not in self.schemas:

@@ -19,6 +19,7 @@ With a schema registry (`pip install 'kohort[registry]'`):
     orders = Serdes(key=StringSerde(), value=AvroSerde(registry, schema))
 """
 
+from kohort.serdes.any_kind import RegistrySerde
 from kohort.serdes.avro import AvroSerde
 from kohort.serdes.basic import (
     BytesSerde,
@@ -43,6 +44,7 @@ __all__ = [
     "LongSerde",
     "ProtobufSerde",
     "Reference",
+    "RegistrySerde",
     "Schema",
     "SchemaRegistry",
     "Serde",

@@ -27,6 +27,11 @@ def by_topic(topic: str, part: Part) -> str:
     return f"{topic}-{part}"
 
 
+def framed(schema_id: int, payload: bytes) -> bytes:
+    """A payload behind its schema's id."""
+    return _HEADER.pack(_MAGIC, schema_id) + payload
+
+
 class Framed(Serde[T]):
     """A registry format. Derived classes say how payloads are written and read.
 
@@ -48,7 +53,7 @@ class Framed(Serde[T]):
         subject = self._subject(topic, part)
         schema = self._schema_for(subject, value)
         ask = self.registry.register if self._register else self.registry.look_up
-        return _HEADER.pack(_MAGIC, ask(subject, schema)) + self._write(value)
+        return framed(ask(subject, schema), self._write(value))
 
     def deserialize(self, topic: str, data: bytes, part: Part = "value") -> T:
         """The value. Raises DeserializationError; ConnectionFailedError may go away by itself."""
@@ -60,7 +65,7 @@ class Framed(Serde[T]):
         schema_id = int(_HEADER.unpack_from(data)[1])
         reader = self._readers.get(schema_id)
         if reader is None:
-            reader = self._reader(self.registry.by_id(schema_id))
+            reader = self._reader(self._look_up(schema_id))
             if len(self._readers) >= _READERS_MAX:
                 self._readers.clear()
             self._readers[schema_id] = reader
@@ -78,6 +83,10 @@ class Framed(Serde[T]):
         if len(data) < _HEADER.size or data[0] != _MAGIC:
             return False
         return int(_HEADER.unpack_from(data)[1]) not in self._readers
+
+    def _look_up(self, schema_id: int) -> Schema:
+        """The schema that a value was written with."""
+        return self.registry.by_id(schema_id)
 
     def _schema_for(self, subject: str, value: T) -> Schema:
         """The schema that a value is written with."""

@@ -47,7 +47,7 @@ class ProtobufSerde(Framed[M], Generic[M]):
         descriptor: Any = self._message.DESCRIPTOR
         self._file = descriptor.file
         self._indexes = _indexes_of(descriptor)
-        self._head = _pack_indexes(self._indexes)
+        self._head = pack_indexes(self._indexes)
         self._schemas: dict[str, Schema] = {}
 
     def _schema_for(self, subject: str, value: M) -> Schema:
@@ -80,7 +80,7 @@ class ProtobufSerde(Framed[M], Generic[M]):
         return schema
 
     def _read(self, reader: Any, payload: memoryview) -> M:
-        indexes, at = _unpack_indexes(payload)
+        indexes, at = unpack_indexes(payload)
         if indexes != self._indexes:
             raise DeserializationError(
                 f"it is message {list(indexes)} of its file, and {self._message.__name__} is "
@@ -106,7 +106,8 @@ def _indexes_of(descriptor: Any) -> tuple[int, ...]:
     return tuple(way)
 
 
-def _pack_indexes(indexes: tuple[int, ...]) -> bytes:
+def pack_indexes(indexes: tuple[int, ...]) -> bytes:
+    """What says before a payload which message of its file it is."""
     if indexes == (0,):
         return b"\0"
     return b"".join(_varint(number) for number in (len(indexes), *indexes))
@@ -120,7 +121,8 @@ def _varint(number: int) -> bytes:
     return bytes([*out, zigzag])
 
 
-def _unpack_indexes(data: memoryview) -> tuple[tuple[int, ...], int]:
+def unpack_indexes(data: memoryview) -> tuple[tuple[int, ...], int]:
+    """Which message of its file a payload is, and where its bytes begin."""
     count, at = _read_varint(data, 0)
     if not 0 <= count <= _INDEXES_MAX:
         raise DeserializationError(f"{count} message indexes cannot be")

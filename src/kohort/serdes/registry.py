@@ -97,14 +97,24 @@ class SchemaRegistry:
             )
         return _registry, (self._url, self._token, self._timeout_s, self._max)
 
-    def by_id(self, schema_id: int) -> Schema:
-        """The schema of an id. Raises SchemaRegistryError when there is none."""
-        return self._kept(("id", schema_id), lambda: self._schema(f"/schemas/ids/{schema_id}"))
+    def by_id(self, schema_id: int, *, serialized: bool = False) -> Schema:
+        """The schema of an id. Raises SchemaRegistryError when there is none.
 
-    def by_version(self, subject: str, version: int) -> Schema:
-        """The schema of a subject's version, for references."""
-        path = f"/subjects/{_quoted(subject)}/versions/{version}"
-        return self._kept(("version", subject, version), lambda: self._schema(path))
+        Args:
+            schema_id: the id in front of a value.
+            serialized: a Protobuf schema as its descriptor in base64, instead of its source.
+        """
+        path = f"/schemas/ids/{schema_id}{_SERIALIZED if serialized else ''}"
+        return self._kept(("id", path), lambda: self._schema(path))
+
+    def by_version(self, subject: str, version: int, *, serialized: bool = False) -> Schema:
+        """The schema of a subject's version, for references; `serialized` as in `by_id`."""
+        path = f"/subjects/{_quoted(subject)}/versions/{version}{_SERIALIZED if serialized else ''}"
+        return self._kept(("version", path), lambda: self._schema(path))
+
+    def latest_id(self, subject: str) -> int:
+        """The id of the newest schema of a subject; asked for anew at every call."""
+        return int(self._call(f"/subjects/{_quoted(subject)}/versions/latest")["id"])
 
     def latest(self, subject: str) -> Schema:
         """The newest schema of a subject; asked for anew at every call."""
@@ -291,3 +301,4 @@ def resolved(registry: SchemaRegistry, schema: Schema, depth: int = 0) -> Sequen
 
 
 _DEPTH_MAX: Final = 32
+_SERIALIZED: Final = "?format=serialized"

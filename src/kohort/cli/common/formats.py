@@ -26,9 +26,27 @@ FORMS: Final = ("jsonl", "value", "key-value", "full")
 READ_FIELDS: Final = frozenset(
     {"key", "key_base64", "value", "value_base64", "headers", "partition", "timestamp"}
 )
-PASSED_OVER: Final = frozenset({"topic", "offset", "timestamp_type"})
+PASSED_OVER: Final = frozenset({"topic", "offset", "timestamp_type", "key_error", "value_error"})
 NULL: Final = b"null"
 MAX_PARTITION: Final = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A key or value that was decoded: what it means, as JSON has it."""
+
+    value: Any
+
+    @property
+    def text(self) -> str:
+        """Its JSON; what JSON cannot hold (bytes, decimals, times) as text."""
+        return json.dumps(self.value, ensure_ascii=False, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes | bytearray):
+        return base64.b64encode(value).decode()
+    return str(value)
 
 
 class Printed(Protocol):
@@ -43,9 +61,9 @@ class Printed(Protocol):
     @property
     def timestamp(self) -> int: ...
     @property
-    def key(self) -> bytes | None: ...
+    def key(self) -> bytes | Parsed | None: ...
     @property
-    def value(self) -> bytes | None: ...
+    def value(self) -> bytes | Parsed | None: ...
     @property
     def headers(self) -> Sequence[Header]: ...
 
@@ -91,7 +109,9 @@ def as_json(record: Printed) -> str:
         _put(header, "value", value)
         headers.append(header)
     fields["headers"] = headers
-    return json.dumps(fields, ensure_ascii=False, separators=(", ", ": "))
+    for part, error in getattr(record, "errors", ()):
+        fields[f"{part}_error"] = error
+    return json.dumps(fields, ensure_ascii=False, separators=(", ", ": "), default=_plain)
 
 
 def as_full(record: Printed) -> str:
@@ -174,13 +194,22 @@ def merged(record: Outgoing, headers: Iterable[Header], partition: int | None) -
     )  # fmt: skip
 
 
-def _raw(data: bytes | None) -> bytes:
+def as_text(data: bytes | Parsed) -> str:
+    """Text of a key, value or header; bytes that are no text as escapes."""
+    return (
+        data.text if isinstance(data, Parsed) else bytes(data).decode("utf-8", "backslashreplace")
+    )
+
+
+def _raw(data: bytes | Parsed | None) -> bytes:
+    if isinstance(data, Parsed):
+        return data.text.encode()
     return NULL if data is None else bytes(data)
 
 
-def _put(fields: dict[str, Any], name: str, data: bytes | None) -> None:
-    if data is None:
-        fields[name] = None
+def _put(fields: dict[str, Any], name: str, data: bytes | Parsed | None) -> None:
+    if data is None or isinstance(data, Parsed):
+        fields[name] = None if data is None else data.value
         return
     try:
         fields[name] = bytes(data).decode()
@@ -188,10 +217,10 @@ def _put(fields: dict[str, Any], name: str, data: bytes | None) -> None:
         fields[f"{name}_base64"] = base64.b64encode(data).decode()
 
 
-def _shown(data: bytes | None) -> str:
+def _shown(data: bytes | Parsed | None) -> str:
     if data is None:
         return "null"
-    text = bytes(data).decode("utf-8", "backslashreplace")
+    text = as_text(data)
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 

@@ -22,14 +22,19 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from kohort.cli.common.connect import Client, client_options, existing_topics, open_admin
+from kohort.cli.common.progress import Progress, progress
 from kohort.cli.common.root import EXIT_PARTIAL
 from kohort.errors import ConfigError, UsageError, WakeupError
 from kohort.signals import handled
 
 if TYPE_CHECKING:
+    from kohort.cli.common.formats import Form
     from kohort.cli.common.positions import Start
+    from kohort.cli.records.decoding import Accepts, Decoder
     from kohort.client.common.types import TopicPartition
     from kohort.client.consumer.consumer import Consumer
+    from kohort.records import Record
+    from kohort.serdes.basic import Part
 
 POLL_S = 1.0
 EXAMPLES = """\b
@@ -38,6 +43,8 @@ Examples:
   kohort consume orders --group billing --from-beginning --format value
   kohort consume orders --partition 2 --offset -10 --until-end
   kohort consume orders --offset @2026-01-31T06:00Z --until-end | jq .value
+  kohort consume orders --offset @-1h --match-key '^ada$' --match-header source=web
+  kohort consume orders --registry http://localhost:8081 --match-value '"amount": 0'
 """
 
 
@@ -60,6 +67,27 @@ class Reading:
     assigned: bool = False
     committed: bool = True
     log: Callable[[str], None] = field(default=lambda text: click.echo(text, err=True))
+
+
+@dataclass
+class Writer:
+    """Writes records as lines: decoded first, then chosen, then in their form."""
+
+    out: IO[bytes]
+    form: Form
+    decode: Decoder | None
+    accepts: Accepts | None
+    progress: Progress
+
+    def write(self, records: Sequence[Record]) -> int:
+        """How many of the records were written."""
+        self.progress.add(len(records))
+        some = records if self.decode is None else list(map(self.decode, records))
+        if self.accepts is not None:
+            some = list(filter(self.accepts, some))
+        self.out.write(b"".join(map(self.form, some)))
+        self.out.flush()
+        return len(some)
 
 
 @click.command(epilog=EXAMPLES)
@@ -93,6 +121,20 @@ class Reading:
     default="jsonl", show_default=True, help="How a record is written.",
 )  # fmt: skip
 @click.option("--key-separator", default="\t", metavar="TEXT", help="For key-value. [default: tab]")
+@click.option("--match-key", metavar="REGEX", help="Only records whose key has this in it.")
+@click.option("--match-value", metavar="REGEX", help="Only records whose value has this in it.")
+@click.option(
+    "--match-header", "match_headers", multiple=True, metavar="NAME[=REGEX]",
+    help="Only records with this header; may be given again.",
+)  # fmt: skip
+@click.option(
+    "--registry", metavar="URL", envvar="KOHORT_SCHEMA_REGISTRY", show_envvar=True,
+    help="Decode Avro, JSON Schema and Protobuf by this schema registry.",
+)  # fmt: skip
+@click.option(
+    "--decode", "parts", type=click.Choice(["value", "key"]), multiple=True,
+    help="With --registry: what is decoded; may be given again. [default: value]",
+)  # fmt: skip
 @client_options
 def consume(
     topics: tuple[str, ...],
@@ -106,14 +148,21 @@ def consume(
     timeout: str | None,
     form: str,
     key_separator: str,
+    match_key: str | None,
+    match_value: str | None,
+    match_headers: tuple[str, ...],
+    registry: str | None,
+    parts: tuple[Part, ...],
     client: Client,
 ) -> int:
     """Read records, alone or in a group, until interrupted or a bound is reached.
 
     Alone it begins at the end and commits nothing. Exit code 4 when --timeout came before --max.
+    In a group, records that do not match are committed like the others.
     """
     from kohort.cli.common.formats import form_of, separator_of
     from kohort.cli.common.positions import parse_start
+    from kohort.cli.records.decoding import acceptance, decoder
     from kohort.client.common.config import ConsumerConfig
     from kohort.client.consumer.consumer import Consumer
     from kohort.config import parse_duration_ms
@@ -132,9 +181,13 @@ def consume(
     start = parse_start(offset or ("earliest" if from_beginning else "latest"), _now_ms())
     silence_s = None if timeout is None else parse_duration_ms(timeout) / 1000
     chosen = _settings(client, ConsumerConfig, group, start)
+    accepts = acceptance(match_key, match_value, match_headers)
+    writer = Writer(
+        sys.stdout.buffer, form_of(form, separator_of(key_separator)), decoder(registry, parts),
+        accepts, progress(sys.stdout.isatty()),
+    )  # fmt: skip
     found = _partitions(client, topics, partitions)
     reading, bounds = Reading(), Bounds(most, None, silence_s)
-    out = sys.stdout.buffer
     with Consumer(**chosen) as consumer, signals(consumer, reading):
         with suppress(WakeupError):  # a signal: what was written is committed by closing
             if until_end:
@@ -144,7 +197,7 @@ def consume(
             else:
                 _place(consumer, found, start, bounds)
                 reading.assigned = True
-            _read(consumer, bounds, reading, form_of(form, separator_of(key_separator)), out)
+            _read(consumer, bounds, reading, writer)
         reading.committed = consumer.close().committed
     return _exit_code(reading, bounds, group)
 
@@ -220,13 +273,14 @@ def _listener(consumer: Consumer, bounds: Bounds, reading: Reading) -> Any:
     return Limits()
 
 
-def _read(
-    consumer: Consumer,
-    bounds: Bounds,
-    reading: Reading,
-    form: Callable[[Any], bytes],
-    out: IO[bytes],
-) -> None:
+def _read(consumer: Consumer, bounds: Bounds, reading: Reading, writer: Writer) -> None:
+    try:
+        _read_until(consumer, bounds, reading, writer)
+    finally:
+        writer.progress.end()
+
+
+def _read_until(consumer: Consumer, bounds: Bounds, reading: Reading, writer: Writer) -> None:
     quiet_since = time.monotonic()
     while bounds.most is None or reading.count < bounds.most:
         if bounds.ends is not None and reading.assigned and _at_end(consumer, bounds.ends):
@@ -241,12 +295,10 @@ def _read(
         most = consumer.config.max_poll_records
         records = consumer.poll(wait_s, max_records=most if left is None else min(most, left))
         if not records:
-            if _has_left(out):
+            if _has_left(writer.out):
                 raise BrokenPipeError
             continue
-        out.write(b"".join(map(form, records)))
-        out.flush()
-        reading.count += len(records)
+        reading.count += writer.write(records)
         quiet_since = time.monotonic()
 
 

@@ -10,15 +10,18 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from kohort.cli.common.connect import Client, client_options, open_admin
+from kohort.cli.common.progress import Progress, progress
 from kohort.errors import BrokerError, ConfigError, ErrorCode, KohortError
 
 if TYPE_CHECKING:
     from kohort.cli.common.formats import Outgoing
+    from kohort.serdes.basic import Part
 
 JSON_OVERHEAD = 8
 """A record in JSON may be so many times longer than its bytes: base64, escapes, field names."""
@@ -28,6 +31,7 @@ Examples:
   echo 'hello' | kohort produce greetings
   kohort produce orders orders.txt --key-separator : --compression zstd
   kohort consume orders --from-beginning --until-end | kohort produce copy --jsonl
+  echo '{"amount": 5}' | kohort produce orders --registry http://localhost:8081
 """
 
 
@@ -51,6 +55,14 @@ class BadLine(KohortError):
 )
 @click.option("--jsonl", is_flag=True, help="Each line is a record in JSON, as consume prints it.")
 @click.option(
+    "--registry", metavar="URL",
+    help="Encode JSON values by the newest schema of TOPIC-value in this schema registry.",
+)  # fmt: skip
+@click.option(
+    "--encode", "parts", type=click.Choice(["value", "key"]), multiple=True,
+    help="With --registry: what is encoded; may be given again. [default: value]",
+)  # fmt: skip
+@click.option(
     "-z",
     "--compression",
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
@@ -66,6 +78,8 @@ def produce(
     partition: int | None,
     headers: tuple[str, ...],
     jsonl: bool,
+    registry: str | None,
+    parts: tuple[Part, ...],
     compression: str | None,
     client: Client,
 ) -> None:
@@ -74,6 +88,7 @@ def produce(
     How many were stored is said on standard error when the input has ended.
     """
     from kohort.cli.common.formats import merged, parse_header, read_json, read_line, separator_of
+    from kohort.cli.records.decoding import encoder
     from kohort.client.common.config import ProducerConfig
 
     if jsonl and (key_separator or null is not None):
@@ -89,26 +104,21 @@ def produce(
     separator = None if key_separator is None else separator_of(key_separator)
     none = None if null is None else null.encode()
     fixed = None if key is None else key.encode()
+    encode = encoder(registry, parts, topic)
 
     def read(line: bytes) -> Outgoing:
-        record = merged(
-            read_json(line) if jsonl else read_line(line, separator, none), ours, partition
-        )
-        return record if fixed is None else _keyed(record, fixed)
+        record = read_json(line) if jsonl else read_line(line, separator, none)
+        if fixed is not None:
+            record = replace(record, key=fixed)
+        return merged(record if encode is None else encode(record), ours, partition)
 
     most = config.max_request_size * (JSON_OVERHEAD if jsonl else 1)
     new = _is_new(client, topic)
-    stored = _send(settings, topic, _records(file, most, read))
+    stored = _send(settings, topic, _records(file, most, read), progress(file.isatty()))
     made = (
         f" (the broker made the topic: `kohort topic describe {topic}`)" if new and stored else ""
     )
     click.echo(f"{_count(stored)} stored in {topic}{made}", err=True)
-
-
-def _keyed(record: Outgoing, key: bytes) -> Outgoing:
-    from dataclasses import replace
-
-    return replace(record, key=key)
 
 
 def _is_new(client: Client, topic: str) -> bool:
@@ -136,7 +146,9 @@ def _records(
             raise BadLine(f"line {number}: {error}") from None
 
 
-def _send(settings: dict[str, Any], topic: str, records: Iterator[tuple[int, Outgoing]]) -> int:
+def _send(
+    settings: dict[str, Any], topic: str, records: Iterator[tuple[int, Outgoing]], line: Progress
+) -> int:
     """How many were stored. Raises KohortError that says so when not all were."""
     from kohort.client.producer.producer import Producer
     from kohort.errors import DeliveryFailedError
@@ -144,10 +156,11 @@ def _send(settings: dict[str, Any], topic: str, records: Iterator[tuple[int, Out
     sent, at = 0, 0
     producer = Producer(**settings)
     try:
-        for line, r in records:
-            at = line
+        for number, r in records:
+            at = number
             producer.send(topic, r.value, r.key, r.partition, r.timestamp_ms, r.headers)
             sent += 1
+            line.add(1)
         producer.close()
     except DeliveryFailedError as error:
         raise KohortError(
@@ -158,6 +171,8 @@ def _send(settings: dict[str, Any], topic: str, records: Iterator[tuple[int, Out
     except BaseException:  # interrupted: what was read is stored, and said, before we go
         click.echo(f"{_count(sent - _lost(producer))} stored in {topic}", err=True)
         raise
+    finally:
+        line.end()
     return sent
 
 

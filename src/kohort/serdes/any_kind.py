@@ -1,0 +1,184 @@
+"""Values of every kind that a schema registry has, as JSON types, for tools that know no class.
+
+Rules:
+- Read by the kind of the schema that a value was written with; written with the newest schema of
+  the subject.
+- Protobuf schemas come as file descriptors: a registry that holds their source is asked for the
+  serialized form.
+"""
+
+# fastavro, jsonschema and protobuf carry no complete types.
+# pyright: basic
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from kohort.errors import DeserializationError, UsageError
+from kohort.serdes.avro import AvroSerde
+from kohort.serdes.basic import Part
+from kohort.serdes.framed import Framed, Subject, by_topic, framed, missing
+from kohort.serdes.json_schema import JsonSchemaSerde
+from kohort.serdes.protobuf import pack_indexes, unpack_indexes
+from kohort.serdes.registry import Schema, SchemaRegistry
+
+PROTOBUF = "PROTOBUF"
+
+
+class _Writer(NamedTuple):
+    schema_id: int
+    write: Callable[[Any], bytes]
+
+
+class RegistrySerde(Framed[Any]):
+    """Values of any kind (Avro, JSON Schema, Protobuf) as dictionaries, lists, numbers and text.
+
+    Args:
+        registry: where schemas are looked up.
+        subject: the subject of (topic, part).
+    """
+
+    def __init__(self, registry: SchemaRegistry, *, subject: Subject = by_topic) -> None:
+        super().__init__(registry, register=False, subject=subject)
+        self._writers: dict[str, _Writer] = {}
+
+    def serialize(self, topic: str, value: Any, part: Part = "value") -> bytes:
+        """The framed bytes, by the newest schema of the subject when it was first used."""
+        subject = self._subject(topic, part)
+        writer = self._writers.get(subject)
+        if writer is None:
+            schema_id = self.registry.latest_id(subject)
+            writer = _Writer(schema_id, self._write_of(self._look_up(schema_id)))
+            self._writers[subject] = writer
+        return framed(writer.schema_id, writer.write(value))
+
+    def _look_up(self, schema_id: int) -> Schema:
+        schema = self.registry.by_id(schema_id)
+        if schema.kind == PROTOBUF and _descriptor(schema) is None:
+            return self.registry.by_id(schema_id, serialized=True)
+        return schema
+
+    def _write_of(self, schema: Schema) -> Callable[[Any], bytes]:
+        if schema.kind == "JSON":
+            return JsonSchemaSerde(self.registry, schema)._write
+        if schema.kind != PROTOBUF:
+            return AvroSerde(self.registry, schema)._write
+        json_format, pool = _protobuf()
+        message_class = _message_class(self.registry, schema, (0,), pool)
+
+        def write(value: Any) -> bytes:
+            try:
+                message = json_format.ParseDict(value, message_class())
+            except json_format.ParseError as error:
+                raise UsageError(f"the value does not fit its Protobuf schema: {error}") from error
+            return pack_indexes((0,)) + message.SerializeToString()
+
+        return write
+
+    def _reader(self, schema: Schema) -> Callable[[memoryview], Any]:
+        if schema.kind == PROTOBUF:
+            return self._protobuf_reader(schema)
+        reads: Framed[Any] = (
+            JsonSchemaSerde(self.registry, validate=False)
+            if schema.kind == "JSON"
+            else AvroSerde(self.registry)
+        )
+        reader = reads._reader(schema)
+        return lambda payload: reads._read(reader, payload)
+
+    def _protobuf_reader(self, schema: Schema) -> Callable[[memoryview], Any]:
+        json_format, pool = _protobuf()
+        classes: dict[tuple[int, ...], Any] = {}
+
+        def read(payload: memoryview) -> Any:
+            indexes, at = unpack_indexes(payload)
+            if indexes not in classes:
+                classes[indexes] = _message_class(self.registry, schema, indexes, pool)
+            message = classes[indexes]()
+            message.ParseFromString(bytes(payload[at:]))
+            return json_format.MessageToDict(message, preserving_proto_field_name=True)
+
+        return read
+
+    def _read(self, reader: Callable[[memoryview], Any], payload: memoryview) -> Any:
+        return reader(payload)
+
+
+def _protobuf() -> tuple[Any, Any]:
+    """Protobuf's JSON form, and a pool of descriptors of its own for each schema."""
+    try:
+        from google.protobuf import descriptor_pool, json_format
+    except ImportError as error:
+        raise missing("protobuf", error) from error
+    return json_format, descriptor_pool.DescriptorPool()
+
+
+def _descriptor(schema: Schema) -> Any | None:
+    """The file that a schema's text holds as a descriptor in base64; None for source text."""
+    from google.protobuf import descriptor_pb2
+    from google.protobuf.message import DecodeError
+
+    try:
+        return descriptor_pb2.FileDescriptorProto.FromString(
+            base64.b64decode(schema.text, validate=True)
+        )
+    except (binascii.Error, ValueError, DecodeError):
+        return None
+
+
+def _message_class(
+    registry: SchemaRegistry, schema: Schema, indexes: tuple[int, ...], pool: Any
+) -> Any:
+    """The class of one message of a schema's file. Raises DeserializationError."""
+    from google.protobuf import message_factory
+
+    found = _add(registry, schema, "", pool, 0)
+    messages = list(found.message_types_by_name.values())
+    for depth, index in enumerate(indexes):
+        if index >= len(messages):
+            raise DeserializationError(f"its file has no message {list(indexes[: depth + 1])}")
+        if depth + 1 < len(indexes):
+            messages = list(messages[index].nested_types)
+    return message_factory.GetMessageClass(messages[indexes[-1]])
+
+
+def _add(registry: SchemaRegistry, schema: Schema, name: str, pool: Any, depth: int) -> Any:
+    """Add a file to a pool, what it imports first; the file as the pool knows it."""
+    if depth > _DEPTH_MAX:
+        raise DeserializationError(f"imports are nested deeper than {_DEPTH_MAX}")
+    file = _descriptor(schema)
+    if file is None:
+        raise DeserializationError("its registry gives the source of a Protobuf schema only")
+    for imported in file.dependency:
+        if imported.startswith("google/protobuf/"):
+            _add_well_known(imported, pool)
+    for reference in schema.references:
+        below = registry.by_version(reference.subject, reference.version)
+        if _descriptor(below) is None:
+            below = registry.by_version(reference.subject, reference.version, serialized=True)
+        _add(registry, below, reference.name, pool, depth + 1)
+    file.name = name or file.name or "schema.proto"
+    try:
+        return pool.FindFileByName(file.name)
+    except KeyError:
+        pool.Add(file)
+        return pool.FindFileByName(file.name)
+
+
+def _add_well_known(name: str, pool: Any) -> None:
+    """Google's own files, which no registry holds."""
+    import importlib
+
+    from google.protobuf import descriptor_pb2
+
+    module = importlib.import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
+    file = descriptor_pb2.FileDescriptorProto()
+    module.DESCRIPTOR.CopyToProto(file)
+    for imported in file.dependency:
+        _add_well_known(imported, pool)
+    pool.Add(file)
+
+
+_DEPTH_MAX = 32
