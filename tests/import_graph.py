@@ -13,13 +13,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SRC = ROOT / "src"
 GENERATED = SRC / "kohort" / "wire" / "messages"
+GENERATED_MODULES = "kohort.wire.messages"
+"""The generated messages import one another and three lowest modules of `kohort.wire`."""
 Graph = dict[str, set[str]]
 
 
 @cache
 def modules() -> dict[str, Path]:
-    """Every hand-written module by its dotted name."""
-    paths = sorted((SRC / "kohort").rglob("*.py"))
+    """Every hand-written module by its dotted name, compiled ones by their `.pyi`."""
+    root = SRC / "kohort"
+    paths = sorted([*root.rglob("*.py"), *(p.with_suffix(".pyi") for p in root.rglob("*.pyx"))])
     return {_name(p): p for p in paths if GENERATED not in p.parents and not p.is_symlink()}
 
 
@@ -56,6 +59,8 @@ def _targets(tree: ast.Module) -> Iterable[str]:
 
 
 def _resolved(name: str) -> str:
+    if name.startswith(GENERATED_MODULES):
+        return ""
     while name and name not in modules():
         name = name.rpartition(".")[0]
     return name

@@ -18,7 +18,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from kohort.retry.store import StoreBusyError, open_store
+from kohort.retry.store import StoreBusyError
+from kohort.retry.stores import open_store
 
 PATIENCE_S = 60.0
 _numbers = count()

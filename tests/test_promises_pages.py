@@ -18,9 +18,9 @@ from types import ModuleType
 import pytest
 
 from kohort.simulator.invariants import BUGS, PROMISES, SECTIONS
-from kohort.simulator.report import told
+from kohort.simulator.runs.report import story_of
+from kohort.simulator.runs.simulation import Outcome
 from kohort.simulator.scenario import examples
-from kohort.simulator.world import Outcome
 from tests.pages import ROOT, tool
 
 SPEC_PAGE = ROOT / "docs" / "spec.md"
@@ -120,7 +120,7 @@ def test_every_check_names_a_promise() -> None:
 def test_the_simulator_explains_what_was_broken(code: str) -> None:
     """`kohort simulate` prints the promise behind the code."""
     broken = Outcome(examples()[0].plan, code, "seen", "", 1, 1, [], 0, 0)
-    assert f"BROKEN {code} ({PROMISES[code]}): seen" in list(told(broken))[-1]
+    assert f"BROKEN {code} ({PROMISES[code]}): seen" in list(story_of(broken))[-1]
 
 
 def test_every_number_of_the_spec_that_is_cited_is_there() -> None:

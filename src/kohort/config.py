@@ -15,11 +15,12 @@ import os
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
 from kohort.errors import ConfigError
 from kohort.lean import dataclass, fields, replace
+from kohort.setting_keys import is_secret, nearest, plain
 
 _DURATION_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -28,15 +29,6 @@ _SIZE_UNITS = {
     "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,
 }  # fmt: skip
 _SIZE = re.compile(r"(\d+)\s*([a-z]*)")
-_SECRET = (
-    "password",
-    "secret",
-    "token",
-    "jaas_config",
-    "private_key",
-    "keystore_key",
-    "sasl_users",
-)
 _SIZES = ("batch_size", "buffer_memory", "max_request_size", "sasl_server_max_receive_size")
 """Settings in bytes whose names (Kafka's) do not say so."""
 _TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
@@ -83,24 +75,6 @@ def parse_size_bytes(text: str | int) -> int:
     if match is None or match[2] not in _SIZE_UNITS:
         raise ConfigError(f"{text!r} is not a size; write for example 512, 64KiB, 16MiB, 1GB")
     return int(match[1]) * _SIZE_UNITS[match[2]]
-
-
-def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """The known name most like `name`, or None when nothing is near."""
-    import difflib  # only errors need it
-
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
-    return found[0] if found else None
-
-
-def plain(key: str) -> str:
-    """A key as configurations are written in Python: `group.id` -> `group_id`."""
-    return key.replace(".", "_").replace("-", "_")
-
-
-def is_secret(name: str) -> bool:
-    """True for a key whose value must not be shown."""
-    return name.endswith(_SECRET)
 
 
 @dataclass(frozen=True)
@@ -161,7 +135,7 @@ class Config:
         Later ones win; kohort.settings says what is looked for where. `environ` is the process's
         environment by default. Raises ConfigError for a key that no role knows, wherever it stands.
         """
-        from kohort import settings  # it imports this module
+        from kohort import settings  # most processes read no files
 
         around = os.environ if environ is None else environ
         found = settings.gather(None if file is None else os.fspath(file), around, cls)

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
-from kohort.config import Config, is_secret, nearest, plain
 from kohort.errors import ConfigError
+from kohort.setting_keys import is_secret, nearest, plain
 
 COMMAND_LINE: Final = "command line"
 DEFAULT: Final = "default"
@@ -46,6 +46,26 @@ class Setting(NamedTuple):
     def name(self) -> str:
         """The key as a configuration's field is called."""
         return plain(self.key)
+
+
+class Role(Protocol):
+    """A class of configuration, as `ConsumerConfig`."""
+
+    def role(self) -> str:
+        """`consumer`, `producer`, ..."""
+        ...
+
+    def field_names(self) -> list[str]:
+        """The names of its settings."""
+        ...
+
+    def relatives(self) -> Sequence[Role]:
+        """The classes that may share a file with it; the first is their common base."""
+        ...
+
+    def unknown(self, key: str, origin: str = "") -> ConfigError:
+        """The error for a key that this role does not have."""
+        ...
 
 
 def shown(name: str, value: Any) -> Any:
@@ -226,7 +246,7 @@ def environment_settings(environ: Mapping[str, str], known: Iterable[str]) -> li
 def gather(
     file: Path | str | None,
     environ: Mapping[str, str],
-    role: type[Config],
+    role: Role,
     directory: Path | None = None,
 ) -> list[Setting]:
     """All settings but the caller's own, weakest first; keys that no relative of `role` knows are
@@ -245,7 +265,7 @@ def gather(
     return settings + environment_settings(environ, names)
 
 
-def refuse_unknown(settings: Iterable[Setting], role: type[Config]) -> None:
+def refuse_unknown(settings: Iterable[Setting], role: Role) -> None:
     """Raise ConfigError for a key that neither `role` nor any relative of it knows."""
     relatives = role.relatives()
     names = {name for each in relatives for name in each.field_names()}
@@ -255,7 +275,7 @@ def refuse_unknown(settings: Iterable[Setting], role: type[Config]) -> None:
 
 
 def choose(
-    role: type[Config], settings: Iterable[Setting], *, strict: Iterable[Setting] = ()
+    role: Role, settings: Iterable[Setting], *, strict: Iterable[Setting] = ()
 ) -> dict[str, Setting]:
     """What holds for a role, by field. Keys of other roles are skipped, in `strict` refused."""
     known = set(role.field_names())

@@ -23,16 +23,17 @@ from kohort.errors import (
     KohortError,
     RecordTooLargeError,
 )
-from kohort.processing.engine.dispatcher import Item
 from kohort.processing.engine.engine import Done, Outcome
 from kohort.processing.engine.exactly_once_engine import Batch, ExactEngine
-from kohort.processing.engine.outbox import Output
+from kohort.processing.engine.output import Output
+from kohort.processing.engine.partition_state import Item
 from kohort.processing.runtime.kafka_transactor import KafkaTransactor
 from kohort.processing.runtime.runner import Start
 from kohort.processing.runtime.store_transactor import StoreTransactor
 from kohort.processing.runtime.transactor import Transactor
 from kohort.retry.effects import Execute, Insert, statements
-from kohort.retry.store import Store, open_store
+from kohort.retry.store import Store
+from kohort.retry.stores import open_store
 from tests.processing.world import SKEW_MS, TP, World
 
 OUT = "out"

@@ -19,10 +19,10 @@ from kohort.errors import (
     UsageError,
 )
 from kohort.processing.engine.circuit_breaker import CircuitConfig
-from kohort.processing.engine.dispatcher import Item, Order
+from kohort.processing.engine.dispatcher import Order
 from kohort.processing.engine.engine import Engine
 from kohort.processing.engine.key_holds import Scanned
-from kohort.processing.engine.partition_state import OnFailure
+from kohort.processing.engine.partition_state import Item, OnFailure
 from kohort.processing.engine.state import Limits
 from kohort.processing.engine.tracker import PartitionTracker
 from kohort.processing.runtime import retry_topic_poller as gatekeeper

@@ -18,7 +18,7 @@ from kohort.errors import KafkaTimeoutError
 from kohort.processing.app import App, Ended
 from kohort.processing.engine.engine import Done, Engine
 from kohort.processing.engine.exactly_once_engine import ExactEngine, Verdict
-from kohort.processing.engine.outbox import Output
+from kohort.processing.engine.output import Output
 from kohort.processing.runtime.exactly_once_runner import ExactRunner
 from kohort.processing.runtime.publishing import Published
 from kohort.processing.runtime.runner import Runner

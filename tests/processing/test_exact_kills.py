@@ -16,7 +16,7 @@ import pytest
 
 from kohort import Producer
 from kohort.retry.policy import RetryPolicy, RetryTopics
-from kohort.retry.store import open_store
+from kohort.retry.stores import open_store
 from tests.clusters import APACHE, Cluster
 from tests.e2e.broker_process import ROOT
 from tests.processing.exact_program import OUT, TOPIC

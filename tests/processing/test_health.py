@@ -18,7 +18,7 @@ from kohort.processing.app import App
 from kohort.processing.engine.circuit_breaker import CircuitConfig
 from kohort.processing.engine.engine import Done, Engine
 from kohort.processing.engine.health import PAUSED, Reading, examine, reading
-from kohort.processing.engine.outbox import Output
+from kohort.processing.engine.output import Output
 from kohort.processing.engine.partition_state import OnFailure
 from kohort.processing.runtime import runner
 from kohort.retry.classify import stated

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from kohort.errors import KohortError
-from kohort.processing.engine.dispatcher import Item, Order
+from kohort.processing.engine.dispatcher import Order
 from kohort.processing.engine.engine import NOT_BEGUN, Done, Engine, Outcome
 from kohort.processing.engine.key_holds import Scanned, waiting_in
-from kohort.processing.engine.partition_state import OnFailure, Route
+from kohort.processing.engine.partition_state import Item, OnFailure, Route
 from kohort.processing.engine.state import Limits
 from kohort.records import Record
 from kohort.retry.classify import Classifier

@@ -13,7 +13,8 @@ from kohort.retry.dead_letters import FailedCopies
 from kohort.retry.effects import Insert, statements
 from kohort.retry.headers import Origin, RetryHeaders
 from kohort.retry.policy import RetryPolicy, RetryTopics
-from kohort.retry.store import ROW_COLUMNS, Store, open_store
+from kohort.retry.store import ROW_COLUMNS, Store
+from kohort.retry.stores import open_store
 from kohort.spark import progress
 
 TOPICS = RetryTopics("sales", "loader", RetryPolicy.parse("1s"))

@@ -14,14 +14,8 @@ from kohort.retry.headers import Origin
 from kohort.retry.ledger import FenceMove, LedgerRow, Place, Status
 from kohort.retry.postgres import translate_marks
 from kohort.retry.progress import NOWHERE, Advance, Advanced, ProgressMove
-from kohort.retry.store import (
-    Applied,
-    ConstraintError,
-    Store,
-    StoreBusyError,
-    Transaction,
-    open_store,
-)
+from kohort.retry.store import Applied, ConstraintError, Store, StoreBusyError, Transaction
+from kohort.retry.stores import open_store
 from tests.postgres import PATIENCE_S, PostgresServer
 from tests.retry.test_fenced import handle
 from tests.retry.world import World

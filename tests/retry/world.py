@@ -13,7 +13,8 @@ from kohort.retry.fenced import Loader, RawRecord, Report, SourceRange
 from kohort.retry.handling import Handlers, HandlerSpec
 from kohort.retry.ledger import Place
 from kohort.retry.policy import RetryPolicy, RetryTopics
-from kohort.retry.store import Applied, Store, Transaction, open_store
+from kohort.retry.store import Applied, Store, Transaction
+from kohort.retry.stores import open_store
 
 SCHEMA = (
     "CREATE TABLE IF NOT EXISTS loaded (id TEXT NOT NULL, attempt INTEGER NOT NULL, "

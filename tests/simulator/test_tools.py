@@ -9,8 +9,8 @@ import pytest
 from kohort.cli.common.root import app, invoke
 from kohort.errors import ConfigError
 from kohort.simulator.plan import ConsumerPlan, Plan
-from kohort.simulator.report import as_scenario, told
-from kohort.simulator.running import Options, run, shortest
+from kohort.simulator.runs.report import as_scenario, story_of
+from kohort.simulator.runs.running import Options, run, shortest
 from kohort.simulator.scenario import load, parse
 from kohort.simulator.script import parse_step
 
@@ -38,7 +38,7 @@ def test_a_failing_plan_shrinks_to_what_matters() -> None:
     assert small.code == "STORY"
     assert len(small.plan.steps) < len(FAILS.steps)
     assert "cut a" not in " ".join(small.plan.steps)
-    assert any("BROKEN STORY" in line for line in told(small))
+    assert any("BROKEN STORY" in line for line in story_of(small))
 
 
 def test_a_plan_written_as_a_scenario_is_the_same_run() -> None:

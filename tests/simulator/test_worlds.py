@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 import kohort
-from kohort.simulator.report import told
-from kohort.simulator.running import Options, run, run_scenario, run_seed
+from kohort.simulator.runs.report import story_of
+from kohort.simulator.runs.running import Options, run, run_scenario, run_seed
+from kohort.simulator.runs.simulation import Simulation
 from kohort.simulator.scenario import Scenario, examples, parse
-from kohort.simulator.world import World
 
 SRC = Path(kohort.__file__).parent.parent
 QUICK, EXTENDED, NIGHTLY, CHUNK = 20, 250, 10_000, 10
 SAME = range(0, 60, 7)
 DIGESTS = """
-from kohort.simulator.running import Options, run
+from kohort.simulator.runs.running import Options, run
 print(*(run(Options().plan(seed)).digest for seed in range(%d, %d, %d)))
 """
 
@@ -27,7 +27,7 @@ print(*(run(Options().plan(seed)).digest for seed in range(%d, %d, %d)))
 def hold(seeds: range) -> None:
     for seed in seeds:
         outcome = run_seed(seed, Options())
-        assert not outcome.failed, f"{Options().command(seed)}\n" + "\n".join(told(outcome))
+        assert not outcome.failed, f"{Options().command(seed)}\n" + "\n".join(story_of(outcome))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_many_seeds_hold(first: int) -> None:
 def test_scenarios_hold(scenario: Scenario) -> None:
     """The bug corpus and the crash points of spec 2.12, in all variants."""
     for outcome in run_scenario(scenario):
-        assert not outcome.failed, "\n".join(told(outcome))
+        assert not outcome.failed, "\n".join(story_of(outcome))
 
 
 def test_a_seed_decides_everything() -> None:
@@ -159,8 +159,8 @@ name = "a"
 def test_steps_that_nobody_carries_out_end_where_they_stand() -> None:
     """A close that is given up (its process is gone, its task was dropped) waits no more."""
     for plan in parse(CRASH_IN_CLOSE, "here").plans(1):
-        world = World(plan)
-        outcome = world.run()
-        assert not outcome.failed, "\n".join(told(outcome))
-        for steps in reversed(world.apps["a"].driver.stack):
+        simulation = Simulation(plan)
+        outcome = simulation.run()
+        assert not outcome.failed, "\n".join(story_of(outcome))
+        for steps in reversed(simulation.world.apps["a"].driver.stack):
             steps.close()

@@ -44,7 +44,8 @@ from kohort.demo.flights_outputs import Outputs, expected_hours, look_at
 from kohort.demo.flights_report import Facts
 from kohort.errors import ConfigError, KohortError
 from kohort.retry.policy import RetryPolicy
-from kohort.retry.store import Store, open_store
+from kohort.retry.store import Store
+from kohort.retry.stores import open_store
 from kohort.spark import (
     Pipeline,
     Progress,

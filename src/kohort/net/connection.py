@@ -29,16 +29,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from kohort.errors import ConnectionFailedError, KohortError, ProtocolError
 from kohort.net.poller import READ, WRITE
+from kohort.net.ports import LoopPort, TimerPort
+from kohort.net.resolver import Address
 from kohort.records.implementation import allocate
-
-if TYPE_CHECKING:
-    from kohort.net.listener import Listener
-    from kohort.net.loop import Loop, Timer
-    from kohort.net.resolver import Address
 
 Buffer = bytes | bytearray | memoryview
 
@@ -88,6 +85,47 @@ class Transport(Protocol):
     def close(self) -> None: ...
 
 
+class Acceptor(Protocol):
+    """The listener of an accepted connection, as the connection sees it."""
+
+    def connection_ended(self, connection: Connection) -> None:
+        """The connection is closed."""
+        ...
+
+    def frame_began(self, connection: Connection, size: int) -> None:
+        """A large frame begins."""
+        ...
+
+    def frame_ended(self, connection: Connection) -> None:
+        """It is whole, or never will be."""
+        ...
+
+
+class ClientTls(Protocol):
+    """Makes the connections of a client that encrypts."""
+
+    def connection(
+        self, loop: LoopPort, handler: ConnectionHandler, peer: str, max_frame_bytes: int
+    ) -> Connection:
+        """A connection that is not open yet."""
+        ...
+
+
+class ServerTls(Protocol):
+    """Makes the connections of a listener that encrypts."""
+
+    def connection(
+        self,
+        loop: LoopPort,
+        handler: ConnectionHandler,
+        peer: str,
+        max_frame_bytes: int,
+        listener: Acceptor,
+    ) -> Connection:
+        """A connection that was accepted."""
+        ...
+
+
 class Connection:
     """A framed stream on a loop. Made by `Loop.connect` and by a `Listener`."""
 
@@ -100,11 +138,11 @@ class Connection:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: LoopPort,
         handler: ConnectionHandler,
         peer: str,
         max_frame_bytes: int,
-        listener: Listener | None = None,
+        listener: Acceptor | None = None,
     ) -> None:
         self._loop = loop
         self._listener = listener
@@ -134,8 +172,8 @@ class Connection:
         self._low = 1  # bytes that make the stream readable
         self._rest: memoryview | None = None  # read, not yet parsed, because reading is paused
         self._addresses: list[Address] = []
-        self._deadline: Timer | None = None
-        self._idle_timer: Timer | None = None
+        self._deadline: TimerPort | None = None
+        self._idle_timer: TimerPort | None = None
 
     @property
     def peer_subject(self) -> str | None:

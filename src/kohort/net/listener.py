@@ -15,15 +15,12 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kohort.errors import ConfigError, ConnectionFailedError, KohortError, ProtocolError
-from kohort.net.connection import Connection, ConnectionHandler
+from kohort.net.connection import Connection, ConnectionHandler, ServerTls
 from kohort.net.poller import READ
-
-if TYPE_CHECKING:
-    from kohort.net.loop import Loop
-    from kohort.net.tls import TlsServer
+from kohort.net.ports import LoopPort
 
 _ACCEPTS_A_TURN: Final = 64
 _PAUSE_MS: Final = 100
@@ -47,7 +44,7 @@ class Listener:
 
     def __init__(
         self,
-        loop: Loop,
+        loop: LoopPort,
         host: str,
         port: int,
         accept: Callable[[Connection], ConnectionHandler],
@@ -55,7 +52,7 @@ class Listener:
         max_connections: int,
         max_unfinished_bytes: int,
         backlog: int,
-        tls: TlsServer | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         self._loop = loop
         self._tls = tls

@@ -22,17 +22,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kohort.errors import ClosedError, ForkedError, UsageError
-from kohort.net.connection import Connection, ConnectionHandler
+from kohort.net.connection import ClientTls, Connection, ConnectionHandler, ServerTls
 from kohort.net.listener import Listener
 from kohort.net.movers import Movers
 from kohort.net.poller import READ, Poller, new_poller
+from kohort.net.ports import Closable, Flushable
 from kohort.net.resolver import Resolver
-
-if TYPE_CHECKING:
-    from kohort.net.tls import TlsClient, TlsServer
 
 _TIMERS_CANCELLED_MAX: Final = 512
 _CONNECT_TIMEOUT_MS: Final = 10_000
@@ -113,8 +111,8 @@ class Loop:
         self._timers_cancelled = 0
         self._calls: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._last: list[Callable[[], object]] = []
-        self._to_flush: list[Connection] = []
-        self._closables: dict[int, Connection | Listener] = {}
+        self._to_flush: list[Flushable] = []
+        self._closables: dict[int, Closable] = {}
         self._closable_count = 0
         self._asleep = False
         self._stopping = False
@@ -188,7 +186,7 @@ class Loop:
         *,
         max_frame_bytes: int,
         timeout_ms: int = _CONNECT_TIMEOUT_MS,
-        tls: TlsClient | None = None,
+        tls: ClientTls | None = None,
     ) -> Connection:
         """Begin to connect; the handler hears `connected`, or `closed` with ConnectionFailedError.
 
@@ -216,7 +214,7 @@ class Loop:
         max_connections: int = 1_000,
         max_unfinished_bytes: int = 512 << 20,
         backlog: int = 512,
-        tls: TlsServer | None = None,
+        tls: ServerTls | None = None,
     ) -> Listener:
         """Listen at once on `host:port` (0: any free port, see `Listener.port`).
 
@@ -241,7 +239,7 @@ class Loop:
         del self._watched[fd]
         self._poller.unregister(fd)
 
-    def adopt(self, closable: Connection | Listener) -> int:
+    def adopt(self, closable: Closable) -> int:
         """Remember what must be closed when the loop ends; gives it its id."""
         self._closable_count += 1
         self._closables[self._closable_count] = closable
@@ -250,7 +248,7 @@ class Loop:
     def disown(self, ident: int) -> None:
         self._closables.pop(ident, None)
 
-    def flush_soon(self, connection: Connection) -> None:
+    def flush_soon(self, connection: Flushable) -> None:
         self._to_flush.append(connection)
 
     def report(self, what: str, error: BaseException) -> None:

@@ -19,16 +19,13 @@ import socket
 import ssl
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kohort.errors import AuthenticationError, ConfigError, KohortError
 from kohort.lean import dataclass, field
-from kohort.net.connection import Buffer, Connection, ConnectionHandler
+from kohort.net.connection import Acceptor, Buffer, Connection, ConnectionHandler
 from kohort.net.poller import READ, WRITE
-
-if TYPE_CHECKING:
-    from kohort.net.listener import Listener
-    from kohort.net.loop import Loop
+from kohort.net.ports import LoopPort
 
 PROTOCOLS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 CLIENT_AUTH: Final = {
@@ -140,7 +137,7 @@ class TlsClient:
     host: str
 
     def connection(
-        self, loop: Loop, handler: ConnectionHandler, peer: str, max_frame_bytes: int
+        self, loop: LoopPort, handler: ConnectionHandler, peer: str, max_frame_bytes: int
     ) -> Connection:
         """A connection that is not open yet."""
         return TlsConnection(self, None, loop, handler, peer, max_frame_bytes)
@@ -156,11 +153,11 @@ class TlsServer:
 
     def connection(
         self,
-        loop: Loop,
+        loop: LoopPort,
         handler: ConnectionHandler,
         peer: str,
         max_frame_bytes: int,
-        listener: Listener,
+        listener: Acceptor,
     ) -> Connection:
         """A connection that was accepted."""
         return TlsConnection(self, listener, loop, handler, peer, max_frame_bytes)
@@ -368,8 +365,8 @@ class TlsConnection(Connection):
     def __init__(
         self,
         side: TlsClient | TlsServer,
-        listener: Listener | None,
-        loop: Loop,
+        listener: Acceptor | None,
+        loop: LoopPort,
         handler: ConnectionHandler,
         peer: str,
         max_frame_bytes: int,

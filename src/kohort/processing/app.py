@@ -79,7 +79,7 @@ from kohort.retry.registering import (
     classifier_of,
     waits,
 )
-from kohort.retry.store import open_store
+from kohort.retry.stores import open_store
 from kohort.retry.topics import TopicState
 from kohort.signals import handled
 

@@ -3,11 +3,7 @@
  *
  * The crc32 instruction has a latency of three cycles and a throughput of one, so three lanes run
  * side by side over neighbouring blocks; their sums are joined by moving the first ones over as
- * many zero bytes as the later blocks have (a linear map of GF(2), kept as four tables of 256).
- *
- * Where the processor multiplies polynomials four at a time (AVX-512, VPCLMULQDQ), long runs are
- * folded: 256 bytes are a polynomial that is moved over the next 256 and added to them, modulo the
- * CRC's own, so that what is left at last is one block with the CRC of the whole. */
+ * many zero bytes as the later blocks have (a linear map of GF(2), kept as four tables of 256). */
 #ifndef KOHORT_CRC32C_H
 #define KOHORT_CRC32C_H
 
@@ -125,62 +121,6 @@ KH_TARGET static uint32_t kh_crc_hardware(uint32_t crc, const uint8_t *p, size_t
 }
 #endif
 
-#if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 8)
-#include <immintrin.h>
-#define KH_WIDE "avx512-vpclmulqdq"
-#define KH_FOLD 256        /* bytes in one step */
-#define KH_FOLD_FROM 1024  /* shorter runs are not worth its end */
-#define KH_WIDE_TARGET __attribute__((target("avx512f,vpclmulqdq," KH_SSE)))
-
-static uint64_t kh_fold_by[2];
-
-/* x^`power` modulo the polynomial, reflected, as a carry-less product of reflected numbers needs
- * it: such a product stands one bit too low. */
-static uint64_t kh_power(unsigned power) {
-    uint32_t x = 0x80000000u;
-    while (power--)
-        x = (x >> 1) ^ (KH_POLYNOMIAL & (0u - (x & 1)));
-    return (uint64_t)x << 1;
-}
-
-static int kh_detect_wide(void) {
-    /* The first eight bytes of sixteen are the higher half of their polynomial. */
-    kh_fold_by[0] = kh_power(8 * KH_FOLD + 32);
-    kh_fold_by[1] = kh_power(8 * KH_FOLD - 32);
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq");
-}
-
-KH_WIDE_TARGET static inline __m512i kh_fold(__m512i sum, __m512i by, const uint8_t *next) {
-    __m512i high = _mm512_clmulepi64_epi128(sum, by, 0x00);
-    __m512i low = _mm512_clmulepi64_epi128(sum, by, 0x11);
-    /* 0x96 is the xor of all three. */
-    return _mm512_ternarylogic_epi64(high, low, _mm512_loadu_si512(next), 0x96);
-}
-
-KH_WIDE_TARGET static uint32_t kh_crc_wide(uint32_t crc, const uint8_t *p, size_t size) {
-    if (size < KH_FOLD_FROM)
-        return kh_crc_hardware(crc, p, size);
-    uint8_t rest[KH_FOLD];
-    __m512i by = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)kh_fold_by));
-    __m512i a = _mm512_xor_si512(
-        _mm512_loadu_si512(p), _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)crc)));
-    __m512i b = _mm512_loadu_si512(p + 64);
-    __m512i c = _mm512_loadu_si512(p + 128);
-    __m512i d = _mm512_loadu_si512(p + 192);
-    for (p += KH_FOLD, size -= KH_FOLD; size >= KH_FOLD; p += KH_FOLD, size -= KH_FOLD) {
-        a = kh_fold(a, by, p);
-        b = kh_fold(b, by, p + 64);
-        c = kh_fold(c, by, p + 128);
-        d = kh_fold(d, by, p + 192);
-    }
-    _mm512_storeu_si512(rest, a);
-    _mm512_storeu_si512(rest + 64, b);
-    _mm512_storeu_si512(rest + 128, c);
-    _mm512_storeu_si512(rest + 192, d);
-    return kh_crc_hardware(kh_crc_hardware(0, rest, KH_FOLD), p, size);
-}
-#endif
-
 static uint32_t (*kh_crc_step)(uint32_t, const uint8_t *, size_t) = kh_crc_tables;
 
 static uint32_t kh_doublings[64]; /* x^(2^n) modulo the polynomial; x^0 is the highest bit */
@@ -216,12 +156,6 @@ static const char *kh_crc_init(void) {
 #ifdef KH_HARDWARE
     if (kh_detect()) {
         kh_crc_step = kh_crc_hardware;
-#ifdef KH_WIDE
-        if (kh_detect_wide()) {
-            kh_crc_step = kh_crc_wide;
-            return KH_WIDE;
-        }
-#endif
         return KH_HARDWARE;
     }
 #endif
@@ -247,16 +181,6 @@ static __attribute__((unused)) uint32_t kh_crc_moved(uint32_t raw, size_t size) 
 
 static uint32_t kh_crc32c_portable(uint32_t crc, const uint8_t *p, size_t size) {
     return ~kh_crc_tables(~crc, p, size);
-}
-
-/* By the instruction alone where there is one. */
-static __attribute__((unused)) uint32_t kh_crc32c_lanes(
-    uint32_t crc, const uint8_t *p, size_t size) {
-#ifdef KH_HARDWARE
-    if (kh_crc_step != kh_crc_tables)
-        return ~kh_crc_hardware(~crc, p, size);
-#endif
-    return kh_crc32c_portable(crc, p, size);
 }
 
 #endif

@@ -9,8 +9,8 @@ Rules:
   None of them can stand in a reference cycle, so they are kept from the garbage collector's lists.
 - The interpreter's lock is let go only for work longer than taking it back may cost.
 
-`_decode.pxi` holds the way in, `_encode.pxi`, `_from_columns.pxi` and `_lz4.pxi` the way out,
-`_lend.pxi` that to Arrow.
+`_decode.pxi` holds the way in, `_encode.pxi` and `_from_columns.pxi` the way out, `_lend.pxi` that
+to Arrow.
 """
 
 cimport cython
@@ -47,7 +47,6 @@ cdef extern from "_crc32c.h":
     uint32_t kh_crc_on(uint32_t raw, const uint8_t *data, size_t size) nogil
     uint32_t kh_crc_moved(uint32_t raw, size_t size) nogil
     uint32_t kh_crc32c_portable(uint32_t crc, const uint8_t *data, size_t size) nogil
-    uint32_t kh_crc32c_lanes(uint32_t crc, const uint8_t *data, size_t size) nogil
 
 cdef extern from "_record.h":
     ctypedef struct Cursor "kh_cursor":
@@ -296,28 +295,17 @@ cdef inline uint8_t *put_varint(uint8_t *p, uint64_t raw) noexcept nogil:
 
 # CRC ---------------------------------------------------------------------------------------------
 
-cdef enum:
-    BEST = 0
-    PORTABLE = 1
-    LANES = 2
-
-
 def crc32c(data, uint32_t crc=0):
     """CRC-32C of `data`, going on from `crc`."""
-    return crc_of(data, crc, BEST)
+    return crc_of(data, crc, False)
 
 
 def crc32c_portable(data, uint32_t crc=0):
     """The same by tables, as on processors without the instruction."""
-    return crc_of(data, crc, PORTABLE)
+    return crc_of(data, crc, True)
 
 
-def crc32c_lanes(data, uint32_t crc=0):
-    """The same by the instruction alone, as on processors without wide multiplication."""
-    return crc_of(data, crc, LANES)
-
-
-cdef object crc_of(object data, uint32_t crc, int path):
+cdef object crc_of(object data, uint32_t crc, bint portable):
     cdef Py_buffer view
     cdef const uint8_t *start
     cdef size_t size
@@ -325,10 +313,8 @@ cdef object crc_of(object data, uint32_t crc, int path):
     start = <const uint8_t *> view.buf
     size = <size_t> view.len
     try:
-        if path == PORTABLE:
+        if portable:
             crc = kh_crc32c_portable(crc, start, size)
-        elif path == LANES:
-            crc = kh_crc32c_lanes(crc, start, size)
         elif size >= UNLOCK_BYTES:
             with nogil:
                 crc = kh_crc32c(crc, start, size)
@@ -343,4 +329,3 @@ include "_decode.pxi"
 include "_encode.pxi"
 include "_from_columns.pxi"
 include "_lend.pxi"
-include "_lz4.pxi"

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 from kohort.errors import ConfigError, CorruptRecordError, DecompressionLimitError
 from kohort.records.layout import Readable
+from kohort.records.lz4_blocks import lz4_blocks
 
 Allocate = Callable[[int], bytearray | memoryview]
 
@@ -63,7 +64,6 @@ _XERIAL_BLOCK_BYTES = 32 * 1024
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _LZ4_HEADER = _LZ4_MAGIC + b"\x60\x40\x82"  # independent blocks of 64 KB, no checksums of their own
 _LZ4_BLOCK_BYTES = 64 * 1024
-_LZ4_STORED = 0x80000000
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_BLOCK_BYTES = 128 * 1024
 _UINT32_BE = Struct(">I")
@@ -215,29 +215,9 @@ def _decompress_gzip(data: Readable, limit: int) -> bytes:
 
 def _compress_lz4(data: memoryview, out: memoryview) -> int:
     """A standard frame of blocks that are compressed to their place; the batch has the CRC."""
-    from kohort.records.implementation import lz4_blocks as pack  # which imports this module
-
     start = len(_LZ4_HEADER)
     out[:start] = _LZ4_HEADER
-    return start + pack(data, out[start:])
-
-
-def lz4_blocks(data: Readable, out: memoryview) -> int:
-    """The blocks of an lz4 frame by the library; how many bytes of `out` they take."""
-    pack = _cramjam().lz4.compress_block_into
-    data, at = memoryview(data), 0
-    for start in range(0, len(data), _LZ4_BLOCK_BYTES):
-        block = data[start : start + _LZ4_BLOCK_BYTES]
-        size: int = pack(block, out[at + 4 :], store_size=False)
-        if size < len(block):
-            _UINT32_LE.pack_into(out, at, size)
-        else:
-            size = len(block)
-            _UINT32_LE.pack_into(out, at, _LZ4_STORED | size)
-            out[at + 4 : at + 4 + size] = block
-        at += 4 + size
-    _UINT32_LE.pack_into(out, at, 0)
-    return at + 4
+    return start + lz4_blocks(data, out[start:])
 
 
 # snappy -----------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from kohort.config import nearest
 from kohort.errors import BrokerError, ErrorCode
 from kohort.retry.asking import TopicPartition, TopicView
 from kohort.retry.policy import RetryTopics
@@ -26,6 +25,7 @@ from kohort.retry.topics import (
     other_retry_topics,
     plan_topics,
 )
+from kohort.setting_keys import nearest
 
 
 class TopicPort(Protocol):

@@ -23,9 +23,8 @@ from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field
 from enum import StrEnum
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
 
-from kohort.errors import ConfigError, KohortError, StorageError
+from kohort.errors import KohortError, StorageError
 from kohort.retry.effects import Params, Statement
 from kohort.retry.headers import Origin
 from kohort.retry.ledger import (
@@ -629,25 +628,6 @@ class Store(Progress):
         if self._pid != os.getpid():  # forked: the parent's connections are not ours to touch
             self._writer = self._reader = None
             self._pid = os.getpid()
-
-
-def open_store(url: str) -> Store:
-    """The store of a URL: `sqlite:///file.db`, `sqlite:////absolute.db`, `postgresql://…`.
-
-    Nothing is connected yet. Raises ConfigError for another kind of URL.
-    """
-    scheme = urlsplit(url).scheme
-    if scheme == "sqlite":
-        from kohort.retry.sqlite import SqliteStore
-
-        return SqliteStore(url)
-    if scheme in {"postgresql", "postgres"}:
-        from kohort.retry.postgres import PostgresStore
-
-        return PostgresStore(url)
-    raise ConfigError(
-        f"{url!r} is not a store; write sqlite:///FILE.db or postgresql://USER@HOST/DATABASE"
-    )
 
 
 def _from_row(row: LedgerRow) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from kohort.client.cluster.waiting import Call, Steps, Wait
 from kohort.client.common.config import ConsumerConfig
@@ -34,14 +34,14 @@ from kohort.errors import (
     WakeupError,
 )
 from kohort.records import Record
+from kohort.simulator.cluster import SimCluster
+from kohort.simulator.event_log import Journal
 from kohort.simulator.loop import SimLoop, SimThread
 from kohort.simulator.machine import Clock, Machine
+from kohort.simulator.network import Network
 from kohort.simulator.node import PORT, host_name
-from kohort.simulator.plan import ConsumerPlan
-from kohort.simulator.schedule import Handle
-
-if TYPE_CHECKING:
-    from kohort.simulator.world import World
+from kohort.simulator.plan import ConsumerPlan, Settings
+from kohort.simulator.schedule import Handle, Schedule
 
 SERVER_ASSIGNORS = ("uniform", "range")
 MAY_FAIL = (KafkaTimeoutError, ConnectionFailedError, CommitFailedError, BrokerError)
@@ -186,10 +186,46 @@ class _Listener(RebalanceListener):
         self._app.world.checks.assigned(self._app, partitions)
 
 
+class ApplicationHooks(Protocol):
+    """What hears of an application's events: the checks. See `Checks` for each."""
+
+    def comes_back(self, app: Application) -> None: ...
+    def polls(self, app: Application) -> None: ...
+    def polled(self, app: Application, records: Sequence[Record], took_ms: int) -> None: ...
+    def commits(self, app: Application) -> None: ...
+    def assigned(self, app: Application, partitions: Sequence[TopicPartition]) -> None: ...
+    def revoked(
+        self, app: Application, partitions: Sequence[TopicPartition], *, lost: bool
+    ) -> None: ...
+    def sought(self, app: Application, tp: TopicPartition, offset: int) -> None: ...
+    def paused(self, app: Application, tp: TopicPartition, paused: bool) -> None: ...
+    def woken(self, app: Application) -> None: ...
+    def closed(self, app: Application, took_ms: int) -> None: ...
+    def gone(self, app: Application) -> None: ...
+
+
+class ApplicationWorld(Protocol):
+    """The world, as far as an application uses it."""
+
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def schedule(self) -> Schedule: ...
+    @property
+    def journal(self) -> Journal: ...
+    @property
+    def network(self) -> Network: ...
+    @property
+    def cluster(self) -> SimCluster: ...
+    @property
+    def checks(self) -> ApplicationHooks: ...
+    def refused(self, app: Application) -> None: ...
+
+
 class Application:
     """One consumer's process: machine, consumer, and what its code does."""
 
-    def __init__(self, world: World, plan: ConsumerPlan, incarnation: int) -> None:
+    def __init__(self, world: ApplicationWorld, plan: ConsumerPlan, incarnation: int) -> None:
         self.world = world
         self.plan = plan
         self.name = plan.name

@@ -9,13 +9,16 @@ Rules:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from kohort.errors import ErrorCode
 from kohort.group.coordinator.state.routing import coordinator_partition
 from kohort.simulator.hosting import ShardHost
 from kohort.simulator.logs import GroupLog, TopicLog
 from kohort.simulator.node import PORT, SimNode, host_name
+from kohort.simulator.plan import Settings
+from kohort.simulator.reading import ReadingNode
+from kohort.simulator.schedule import Schedule
 from kohort.wire.messages.metadata_request import MetadataRequest
 from kohort.wire.messages.metadata_response import (
     MetadataResponse,
@@ -24,16 +27,23 @@ from kohort.wire.messages.metadata_response import (
     MetadataResponseTopic,
 )
 
-if TYPE_CHECKING:
-    from kohort.simulator.world import World
-
 NOBODY = -1
+
+
+class ClusterWorld(Protocol):
+    """The world, as far as the cluster uses it."""
+
+    @property
+    def schedule(self) -> Schedule: ...
+    @property
+    def settings(self) -> Settings: ...
+    def topics_changed(self) -> None: ...
 
 
 class SimCluster:
     """Nodes, logs, and leaders."""
 
-    def __init__(self, world: World, group_partitions: int) -> None:
+    def __init__(self, world: ClusterWorld, group_partitions: int) -> None:
         self.world = world
         self.chance = world.schedule.split("cluster")
         self.nodes: dict[int, SimNode] = {}
@@ -140,7 +150,7 @@ class SimCluster:
         self._told[key] = max(self._told.get(key, 0), epoch)
         self.progressed(log)
 
-    def leads(self, node: SimNode, log: TopicLog) -> bool:
+    def leads(self, node: ReadingNode, log: TopicLog) -> bool:
         """Whether a node answers for a partition: it leads, and knows that it does."""
         known = self._told.get((node.number, log.name), 0)
         return log.leader == node.number and known >= log.epoch

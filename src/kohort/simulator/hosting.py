@@ -14,42 +14,82 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Protocol
 
 from kohort.errors import BrokerError, ErrorCode
 from kohort.group.coordinator.handlers.error_responses import refusal_of
 from kohort.group.coordinator.shard import GroupShard
 from kohort.group.coordinator.state.effects import Effects, Reply, RequestContext
 from kohort.group.coordinator.state.topics_image import TopicsImage
+from kohort.simulator.event_log import Journal
 from kohort.simulator.logs import GroupLog
-from kohort.simulator.machine import WALL_MS
-from kohort.simulator.network import Channel
-from kohort.simulator.schedule import Handle
-from kohort.simulator.views import group_ids, look_at
+from kohort.simulator.machine import WALL_MS, Machine
+from kohort.simulator.network import Asked
+from kohort.simulator.plan import Settings
+from kohort.simulator.schedule import Handle, Random
+from kohort.simulator.views import GroupLook, group_ids, look_at
 from kohort.wire import Message
-
-if TYPE_CHECKING:
-    from kohort.simulator.node import SimNode
 
 _RELOAD_MS = 1_000
 
 
-class Asked(NamedTuple):
-    """What a request's answer needs; the token of a shard's replies."""
+class HostHooks(Protocol):
+    """What hears of a shard's events: the checks."""
 
+    def loaded(self, host: ShardHost) -> None:
+        """A shard has replayed its log."""
+        ...
+
+    def arrived(self, host: ShardHost, asked: Asked) -> None:
+        """A request reached a shard that answers."""
+        ...
+
+    def appended(self, host: ShardHost, first: int) -> None:
+        """Records from `first` on are in the log and were replayed."""
+        ...
+
+    def answered(self, host: ShardHost, asked: Asked, response: Message) -> None:
+        """A shard's answer leaves the node."""
+        ...
+
+    def ticked(self, host: ShardHost, before: dict[str, GroupLook]) -> None:
+        """A shard's timers have fired."""
+        ...
+
+
+class HostWorld(Protocol):
+    """The world, as far as a shard's host uses it."""
+
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def journal(self) -> Journal: ...
+    @property
+    def loading_held(self) -> bool: ...
+    @property
+    def slow_disk_ms(self) -> int: ...
+    @property
+    def checks(self) -> HostHooks: ...
+    def new_id(self) -> str: ...
+    def topics_image(self) -> TopicsImage: ...
+
+
+class HostNode(Protocol):
+    """The node of a shard's host."""
+
+    machine: Machine
     number: int
-    channel: Channel
-    api_version: int
-    correlation_id: int
-    request: Message
-    silent: bool
-    """Nobody hears the answer (a repeated request)."""
+    chance: Random
+
+    @property
+    def world(self) -> HostWorld: ...
+    def answer(self, asked: Asked, response: Message) -> None: ...
 
 
 class ShardHost:
     """One shard on one node."""
 
-    def __init__(self, node: SimNode, log: GroupLog) -> None:
+    def __init__(self, node: HostNode, log: GroupLog) -> None:
         self.node = node
         self.log = log
         self.epoch = -1

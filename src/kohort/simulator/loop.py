@@ -9,7 +9,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kohort.client.cluster.network_thread import NetworkThread
 from kohort.net import Connection, ConnectionHandler, Loop, Timer
@@ -17,8 +17,17 @@ from kohort.simulator.machine import WALL_MS, Machine
 from kohort.simulator.schedule import Handle
 
 if TYPE_CHECKING:
-    from kohort.net.tls import TlsClient
-    from kohort.simulator.network import Network
+    from kohort.net.connection import ClientTls
+
+
+class NetworkPort(Protocol):
+    """Where a loop connects."""
+
+    def connect(
+        self, loop: SimLoop, host: str, handler: ConnectionHandler, timeout_ms: int
+    ) -> Connection:
+        """A client's connection to a node, by its host name."""
+        ...
 
 
 class SimTimer(Timer):
@@ -54,7 +63,7 @@ class SimTimer(Timer):
 class SimLoop(Loop):
     """The loop of one simulated process. Base attributes that touch the machine are not made."""
 
-    def __init__(self, machine: Machine, network: Network) -> None:
+    def __init__(self, machine: Machine, network: NetworkPort) -> None:
         self.machine = machine
         self.network = network
         self.now_ms = machine.now_ms
@@ -91,7 +100,7 @@ class SimLoop(Loop):
         *,
         max_frame_bytes: int,
         timeout_ms: int = 10_000,
-        tls: TlsClient | None = None,
+        tls: ClientTls | None = None,
     ) -> Connection:
         """Begin to connect to a simulated node."""
         del port, max_frame_bytes, tls

@@ -15,7 +15,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import NamedTuple, Protocol
 
 from kohort.errors import ConnectionFailedError, KohortError
 from kohort.net import Connection, ConnectionHandler
@@ -24,10 +24,6 @@ from kohort.simulator.loop import SimLoop
 from kohort.simulator.machine import Machine
 from kohort.simulator.schedule import Random, Schedule
 from kohort.wire import API_NAMES, Message
-
-if TYPE_CHECKING:
-    from kohort.simulator.hosting import Asked
-    from kohort.simulator.node import SimNode
 
 Bytes = bytes | bytearray | memoryview
 REQUEST, ANSWER = "request", "answer"
@@ -47,10 +43,41 @@ class FrameRule:
     spent: bool = False
 
 
+class NodeEnd(Protocol):
+    """A node, as the network sees it."""
+
+    machine: Machine
+    number: int
+
+    def accepted(self, channel: Channel) -> None:
+        """A client has connected."""
+        ...
+
+    def received(self, channel: Channel, frame: bytes, again: bool) -> None:
+        """A request arrived."""
+        ...
+
+    def disconnected(self, channel: Channel) -> None:
+        """A client's connection is gone."""
+        ...
+
+
+class Asked(NamedTuple):
+    """What a request's answer needs; the token of a shard's replies."""
+
+    number: int
+    channel: Channel
+    api_version: int
+    correlation_id: int
+    request: Message
+    silent: bool
+    """Nobody hears the answer (a repeated request)."""
+
+
 class Channel:
     """A connection as the network sees it: two ends, each open until it knows better."""
 
-    def __init__(self, number: int, loop: SimLoop, node: SimNode) -> None:
+    def __init__(self, number: int, loop: SimLoop, node: NodeEnd) -> None:
         self.number = number
         self.loop = loop
         self.node = node
@@ -103,7 +130,7 @@ class Network:
         self.journal = journal
         self.chance: Random = schedule.split("network")
         self.latency_ms: tuple[int, int] = (1, 5)
-        self.nodes: dict[int, SimNode] = {}
+        self.nodes: dict[int, NodeEnd] = {}
         self.rules: list[FrameRule] = []
         self.blocks: dict[tuple[str, int], int] = {}
         """(client, node) to the end of the block between them."""

@@ -11,8 +11,9 @@ Rules:
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from kohort.broker.state.fetch_sessions import FetchSessions
 from kohort.errors import ErrorCode
@@ -20,10 +21,20 @@ from kohort.group.coordinator.handlers.error_responses import refusal_of
 from kohort.group.coordinator.shard import REQUESTS
 from kohort.group.coordinator.state.effects import RequestContext
 from kohort.group.coordinator.state.routing import coordinator_partition
-from kohort.simulator.hosting import Asked, ShardHost
+from kohort.simulator.hosting import HostHooks, HostWorld, ShardHost
+from kohort.simulator.logs import GroupLog
 from kohort.simulator.machine import Clock, Machine
-from kohort.simulator.network import Channel
-from kohort.simulator.reading import FetchWait, fetch, list_offsets, offsets_for_epochs
+from kohort.simulator.network import Asked, Channel, Network
+from kohort.simulator.reading import (
+    FetchWait,
+    ReadingHooks,
+    ReadingWorld,
+    TopicLogs,
+    fetch,
+    list_offsets,
+    offsets_for_epochs,
+)
+from kohort.simulator.schedule import Schedule
 from kohort.wire import Message, decode_request, encode_response
 from kohort.wire.messages.api_versions_request import ApiVersionsRequest
 from kohort.wire.messages.api_versions_response import ApiVersion, ApiVersionsResponse
@@ -32,12 +43,10 @@ from kohort.wire.messages.find_coordinator_request import FindCoordinatorRequest
 from kohort.wire.messages.find_coordinator_response import Coordinator, FindCoordinatorResponse
 from kohort.wire.messages.list_offsets_request import ListOffsetsRequest
 from kohort.wire.messages.metadata_request import MetadataRequest
+from kohort.wire.messages.metadata_response import MetadataResponse
 from kohort.wire.messages.offset_commit_request import OffsetCommitRequest
 from kohort.wire.messages.offset_fetch_request import OffsetFetchRequest
 from kohort.wire.messages.offset_for_leader_epoch_request import OffsetForLeaderEpochRequest
-
-if TYPE_CHECKING:
-    from kohort.simulator.world import World
 
 PORT = 9092
 MAX_SESSION_ID = (1 << 31) - 1
@@ -64,10 +73,38 @@ class _Conversation:
         self.closed = False
 
 
+class NodeHooks(HostHooks, ReadingHooks, Protocol):
+    """What hears of a node's events: the checks."""
+
+
+class ClusterView(TopicLogs, Protocol):
+    """The cluster, as far as a node uses it."""
+
+    @property
+    def group_logs(self) -> list[GroupLog]: ...
+    def metadata(self, request: MetadataRequest) -> MetadataResponse: ...
+    def known_group_leader(self, asked: SimNode, partition: int) -> int | None: ...
+
+
+class NodeWorld(HostWorld, ReadingWorld, Protocol):
+    """The world, as far as a node uses it."""
+
+    @property
+    def schedule(self) -> Schedule: ...
+    @property
+    def network(self) -> Network: ...
+    @property
+    def numbers(self) -> Iterator[int]: ...
+    @property
+    def cluster(self) -> ClusterView: ...
+    @property
+    def checks(self) -> NodeHooks: ...
+
+
 class SimNode:
     """One node; it may die and come back with the same number."""
 
-    def __init__(self, world: World, number: int, clock: Clock) -> None:
+    def __init__(self, world: NodeWorld, number: int, clock: Clock) -> None:
         self.world = world
         self.number = number
         self.chance = world.schedule.split(f"node {number}")

@@ -10,12 +10,15 @@ Rules:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from kohort.broker.state.fetch_sessions import Fetching, FetchPart
+from kohort.broker.state.fetch_sessions import Fetching, FetchPart, FetchSessions
 from kohort.errors import BrokerError, ErrorCode
 from kohort.simulator.logs import TopicLog
+from kohort.simulator.machine import Machine
+from kohort.simulator.network import Asked
 from kohort.simulator.schedule import Handle
+from kohort.wire import Message
 from kohort.wire.messages.fetch_request import FetchPartition, FetchRequest
 from kohort.wire.messages.fetch_response import (
     FetchableTopicResponse,
@@ -38,15 +41,63 @@ from kohort.wire.messages.offset_for_leader_epoch_response import (
     OffsetForLeaderTopicResult,
 )
 
-if TYPE_CHECKING:
-    from kohort.simulator.hosting import Asked
-    from kohort.simulator.node import SimNode
-
 LATEST, EARLIEST = -1, -2
 _BY_ID_FROM = 13
 
 
-def located(node: SimNode, topic: str | None, partition: int, epoch: int) -> TopicLog:
+class FetchHooks(Protocol):
+    """What hears of fetches: the checks."""
+
+    def asked(self, asked: Asked, request: FetchRequest) -> None:
+        """A fetch arrived."""
+        ...
+
+    def answered(self, node: ReadingNode, asked: Asked, response: FetchResponse) -> None:
+        """A fetch is answered."""
+        ...
+
+
+class ReadingHooks(Protocol):
+    """The checks, as far as reading uses them."""
+
+    @property
+    def fetches(self) -> FetchHooks: ...
+
+
+class TopicLogs(Protocol):
+    """The cluster, as far as reading uses it."""
+
+    @property
+    def names(self) -> dict[bytes, str]: ...
+    @property
+    def ids(self) -> dict[str, bytes]: ...
+    def topic_log(self, topic: str | None, partition: int) -> TopicLog | None: ...
+    def leads(self, node: ReadingNode, log: TopicLog) -> bool: ...
+
+
+class ReadingWorld(Protocol):
+    """The world, as far as reading uses it."""
+
+    @property
+    def cluster(self) -> TopicLogs: ...
+    @property
+    def checks(self) -> ReadingHooks: ...
+
+
+class ReadingNode(Protocol):
+    """A node that is asked for records."""
+
+    machine: Machine
+    number: int
+    sessions: FetchSessions
+    waits: dict[str, list[FetchWait]]
+
+    @property
+    def world(self) -> ReadingWorld: ...
+    def answer(self, asked: Asked, response: Message) -> None: ...
+
+
+def located(node: ReadingNode, topic: str | None, partition: int, epoch: int) -> TopicLog:
     """The partition, if this node leads it as far as it and the asker know. Raises BrokerError."""
     cluster = node.world.cluster
     log = cluster.topic_log(topic, partition)
@@ -61,7 +112,7 @@ def located(node: SimNode, topic: str | None, partition: int, epoch: int) -> Top
     return log
 
 
-def fetch(node: SimNode, asked: Asked, request: FetchRequest) -> None:
+def fetch(node: ReadingNode, asked: Asked, request: FetchRequest) -> None:
     """Answer a fetch, or let it wait."""
     by_id = asked.api_version >= _BY_ID_FROM
     node.world.checks.fetches.asked(asked, request)
@@ -72,7 +123,7 @@ def fetch(node: SimNode, asked: Asked, request: FetchRequest) -> None:
         _answer(node, asked, FetchResponse(error_code=fetching))
 
 
-def _answer(node: SimNode, asked: Asked, response: FetchResponse) -> None:
+def _answer(node: ReadingNode, asked: Asked, response: FetchResponse) -> None:
     node.world.checks.fetches.answered(node, asked, response)
     node.answer(asked, response)
 
@@ -81,7 +132,7 @@ class FetchWait:
     """One fetch, until it is answered."""
 
     def __init__(
-        self, node: SimNode, asked: Asked, request: FetchRequest, fetching: Fetching
+        self, node: ReadingNode, asked: Asked, request: FetchRequest, fetching: Fetching
     ) -> None:
         self._node = node
         self._asked = asked
@@ -184,7 +235,7 @@ class FetchWait:
         return data
 
 
-def list_offsets(node: SimNode, request: ListOffsetsRequest) -> ListOffsetsResponse:
+def list_offsets(node: ReadingNode, request: ListOffsetsRequest) -> ListOffsetsResponse:
     """The ends of partitions."""
 
     def answer(topic: str, part: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
@@ -209,7 +260,7 @@ def list_offsets(node: SimNode, request: ListOffsetsRequest) -> ListOffsetsRespo
 
 
 def offsets_for_epochs(
-    node: SimNode, request: OffsetForLeaderEpochRequest
+    node: ReadingNode, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
     """Where leader epochs ended."""
 

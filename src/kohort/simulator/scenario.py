@@ -19,8 +19,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, cast
 
-from kohort.config import nearest
 from kohort.errors import ConfigError
+from kohort.setting_keys import nearest
 from kohort.simulator.conditions import EXPECTATIONS
 from kohort.simulator.plan import ConsumerPlan, Plan, Settings
 from kohort.simulator.script import parse_step

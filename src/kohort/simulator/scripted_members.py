@@ -9,14 +9,18 @@ Rules:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from zlib import crc32
 
 from kohort.errors import ErrorCode
 from kohort.group.coordinator.state.effects import RequestContext
-from kohort.simulator.hosting import Asked
+from kohort.simulator.cluster import SimCluster
+from kohort.simulator.event_log import Journal
 from kohort.simulator.machine import Clock, Machine
-from kohort.simulator.network import Channel
+from kohort.simulator.network import Asked, Channel
+from kohort.simulator.plan import Plan, Settings
+from kohort.simulator.schedule import Schedule
+from kohort.simulator.views import GroupLook
 from kohort.wire import Message, decode, encode, encode_versioned
 from kohort.wire.messages.consumer_group_heartbeat_request import ConsumerGroupHeartbeatRequest
 from kohort.wire.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
@@ -46,17 +50,36 @@ from kohort.wire.messages.txn_offset_commit_response import TxnOffsetCommitRespo
 
 if TYPE_CHECKING:
     from kohort.client.common.types import TopicPartition
-    from kohort.simulator.world import World
 
 _COMMIT_BY_NAME = 9
 _LEAVES = -1
 """The member epoch that says so (KIP-848)."""
 
 
+class MemberWorld(Protocol):
+    """The world, as far as a scripted member uses it."""
+
+    @property
+    def group(self) -> str: ...
+    @property
+    def plan(self) -> Plan: ...
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def schedule(self) -> Schedule: ...
+    @property
+    def journal(self) -> Journal: ...
+    @property
+    def cluster(self) -> SimCluster: ...
+    @property
+    def healed_ms(self) -> int | None: ...
+    def look(self) -> GroupLook | None: ...
+
+
 class Hand(Channel):
     """One such member."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: MemberWorld, name: str) -> None:
         self.world = world
         self.client = name
         self.number = -1

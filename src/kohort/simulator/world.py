@@ -1,31 +1,25 @@
-"""A simulated world: one plan, carried out until it is over, checked after every event.
+"""A simulated world: everything in one run, and who takes part.
 
-Rules:
-- Everything random comes from the plan's seed; equal plans give equal journals, byte for byte.
-- After the last step the world is mended (`heal`) and left in peace; then liveness is judged.
-- The first broken invariant ends the run. So does an error that comes out of the real code.
+`Simulation` runs it; `checks` hears of every event. Everything random comes from the plan's seed.
 """
 
 from __future__ import annotations
 
 import itertools
-import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Protocol
 
 from kohort.client.common.types import TopicPartition
 from kohort.group.coordinator.state.topics_image import TopicImage, TopicsImage
-from kohort.simulator.caller import Application
-from kohort.simulator.checks import Checks, Violation
+from kohort.simulator.caller import Application, ApplicationHooks
 from kohort.simulator.cluster import NOBODY, SimCluster
-from kohort.simulator.conditions import EXPECTATIONS
-from kohort.simulator.event_log import Journal, Line
+from kohort.simulator.event_log import Journal
+from kohort.simulator.logs import GroupLog
 from kohort.simulator.machine import Clock
 from kohort.simulator.network import Network
-from kohort.simulator.node import SimNode
+from kohort.simulator.node import NodeHooks, SimNode
 from kohort.simulator.plan import Plan
 from kohort.simulator.schedule import Schedule
-from kohort.simulator.script import Script
 from kohort.simulator.scripted_members import Hand
 from kohort.simulator.views import GroupLook, look_at
 
@@ -33,42 +27,28 @@ if TYPE_CHECKING:
     from kohort.group.coordinator.state.classic_records import StoredGroup
 
 RESTART_MS = 500
-MAX_EVENTS = 600_000
-"""A small world that has not come to its end by then runs in circles."""
 
 
-class Outcome(NamedTuple):
-    """What became of a run."""
+class WorldHooks(NodeHooks, ApplicationHooks, Protocol):
+    """What hears of the world's events: the checks. See `Checks` for each."""
 
-    plan: Plan
-    code: str | None
-    """The broken invariant; None when all held."""
-    what: str
-    digest: str
-    events: int
-    at_ms: int
-    story: list[Line]
-    read: int
-    """Records that consumers were handed."""
-    generations: int
-
-    @property
-    def failed(self) -> bool:
-        """Whether something was broken."""
-        return self.code is not None
+    def lost(self, log: GroupLog) -> None: ...
+    def happens(self, text: str) -> None: ...
+    def healed(self) -> None: ...
+    def unowned(self) -> list[str]: ...
 
 
 class World:
     """Everything in one run."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, checks_of: Callable[[World], WorldHooks]) -> None:
         self.plan = plan
         self.settings = plan.settings
         self.schedule = Schedule(plan.seed)
         self.chance = self.schedule.split("world")
         self.journal = Journal(self.schedule)
         self.network = Network(self.schedule, self.journal)
-        self.checks = Checks(self)
+        self.checks = checks_of(self)
         self.group = plan.consumers[0].group if plan.consumers else "g"
         self.apps: dict[str, Application] = {}
         self.all_apps: list[Application] = []
@@ -81,7 +61,6 @@ class World:
         self._ids = 0
         self.cluster = SimCluster(self, plan.group_partitions)
         self._build()
-        self.script = Script(self, plan.steps)
 
     def _build(self) -> None:
         for number in range(1, self.plan.nodes + 1):
@@ -96,99 +75,6 @@ class World:
         for partition in range(len(self.cluster.group_logs)):
             self.cluster.elect(partition, partition % self.plan.nodes + 1, at_once=True)
         self.last_leader = list(self.cluster.group_leaders)
-
-    # -- running ---------------------------------------------------------------------------------
-
-    def run(self) -> Outcome:
-        """Until the end, or until something is broken."""
-        try:
-            self._until(lambda: self.script.over)
-            if self.script.missed is not None:
-                raise Violation("STORY", f"this never came: {self.script.missed}")
-            self.heal()
-            self._in_peace()
-            self._expected()
-        except Violation as violation:
-            return self._outcome(violation.code, str(violation))
-        except Exception as error:  # whatever the real code raises in its loop is a finding
-            lines = traceback.format_exception(error)
-            self.journal.tell(f"{type(error).__name__}: {error}")
-            return self._outcome("CRASH", "".join(lines))
-        return self._outcome(None, "")
-
-    def _until(self, over: Callable[[], bool]) -> None:
-        while not over():
-            if not self.schedule.step():
-                return
-            self._after_event()
-
-    def _after_event(self) -> None:
-        self.checks.after_event()
-        if not self.script.over:
-            self.script.look()
-        if self.schedule.events > MAX_EVENTS:
-            raise Violation("GL4", f"{MAX_EVENTS} events and no end: it runs in circles")
-
-    def _run_until(self, when_ms: int) -> None:
-        while (due := self.schedule.next_ms) is not None and due <= when_ms:
-            self.schedule.step()
-            self._after_event()
-        self.schedule.run_until(when_ms)
-
-    def _in_peace(self) -> None:
-        """Liveness: settled within the bound, then what is new is read by everybody."""
-        bound_ms = self.plan.peace_ms or self.checks.liveness.bound_ms()
-        begin_ms = self.schedule.now_ms
-        while not self.is_settled() and self.schedule.now_ms < begin_ms + bound_ms:
-            self._run_until(self.schedule.now_ms + 500)
-        self.checks.liveness.settled()
-        # Who is still at its slow work has not come to read yet; that is no promise broken.
-        busy_ms = max([app.busy_until_ms for app in self.live()], default=0)
-        self._run_until(max(busy_ms, self.schedule.now_ms))
-        for log in self.cluster.all_logs():
-            log.append(1, self.schedule.now_ms)
-            self.cluster.progressed(log)
-        self._until_read()
-        self.checks.liveness.everything_read()
-        self._run_until(self.schedule.now_ms + 2 * self.settings.heartbeat_ms)
-        self._grace()
-        self.checks.at_the_end()
-
-    def _grace(self) -> None:
-        """Until everything is committed and the dead are gone, or until they must be."""
-        lives = self.checks.lives
-        lives.rest()
-        end_ms = self.schedule.now_ms + lives.grace_ms()
-        while self.schedule.now_ms < end_ms and (lives.uncommitted() or lives.strangers()):
-            self._run_until(self.schedule.now_ms + 500)
-            if lives.moved_on():  # it was thrown out before, and hears of it only now
-                self._until_read()
-                lives.rest()
-                end_ms = self.schedule.now_ms + lives.grace_ms()
-
-    def _until_read(self) -> None:
-        """Until every record was handed out, or none was for as long as one may take."""
-        read, since_ms = -1, self.schedule.now_ms
-        while not self.checks.liveness.all_read():
-            now_ms, so_far = self.schedule.now_ms, sum(app.read for app in self.all_apps)
-            if so_far > read:
-                read, since_ms = so_far, now_ms
-            if now_ms > since_ms + self.checks.liveness.read_bound_ms():
-                return
-            self._run_until(now_ms + 500)
-
-    def _expected(self) -> None:
-        for text in self.plan.expect:
-            sentence = EXPECTATIONS.parse(text)
-            if not sentence.call(self, *sentence.args):
-                raise Violation("STORY", f"expected at the end: {text}")
-
-    def _outcome(self, code: str | None, what: str) -> Outcome:
-        read = sum(app.read for app in self.all_apps)
-        return Outcome(
-            self.plan, code, what, self.journal.digest, self.schedule.events,
-            self.schedule.now_ms, self.journal.story, read, self.generation(),
-        )  # fmt: skip
 
     def heal(self) -> None:
         """Everything works again: what is held goes on, what is dead comes back (not consumers)."""
@@ -345,4 +231,4 @@ class World:
                 return False
             if member.generation != self.generation():
                 return False
-        return not self.checks.liveness.unowned()
+        return not self.checks.unowned()

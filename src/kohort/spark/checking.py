@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from kohort.config import format_duration
-from kohort.retry.store import open_store
+from kohort.retry.stores import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,8 +20,9 @@ from typing import Any, Final, cast
 
 from kohort.client.common.config import ClientConfig, ConsumerConfig, ProducerConfig, known_to
 from kohort.client.common.security_config import in_our_words
-from kohort.config import nearest, parse_duration_ms, plain
+from kohort.config import parse_duration_ms
 from kohort.errors import ConfigError
+from kohort.setting_keys import nearest, plain
 from kohort.spark.connector import (
     BATCHES_ONLY,
     JAVAS_OWN,

@@ -35,7 +35,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from kohort.config import parse_duration_ms, parse_size_bytes, plain
+from kohort.config import parse_duration_ms, parse_size_bytes
 from kohort.errors import ConfigError
 from kohort.retry.handling import Decode, HandlerSpec, SetupStore, set_up
 from kohort.retry.policy import DEFAULT_RETRIES, RetryPolicy, RetryTopics
@@ -45,8 +45,10 @@ from kohort.retry.registering import (
     checked_topic,
     classifier_of,
 )
-from kohort.retry.store import Store, open_store
+from kohort.retry.store import Store
+from kohort.retry.stores import open_store
 from kohort.serdes.basic import Serde
+from kohort.setting_keys import plain
 from kohort.spark.dataframes.graph import (
     Graph,
     Reference,

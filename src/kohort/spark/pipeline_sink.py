@@ -27,7 +27,8 @@ from kohort.retry.cluster_port import ClusterPort, WallClock
 from kohort.retry.fenced import Loader, RangeLoad, Report, SourceRange
 from kohort.retry.handling import HandlerSpec
 from kohort.retry.policy import RetryTopics
-from kohort.retry.store import Store, open_store
+from kohort.retry.store import Store
+from kohort.retry.stores import open_store
 from kohort.spark import arrow
 from kohort.spark.offsets import Range, TopicPartition
 from kohort.spark.publisher import CopyPublisher

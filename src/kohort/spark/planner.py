@@ -22,12 +22,12 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
-from kohort.config import nearest
 from kohort.errors import BrokerError, ConfigError, DataLossError, KafkaTimeoutError
 from kohort.observe.spark_query import RUNS, QueryNote
 from kohort.retry.asking import OffsetPort, TopicView, ask
 from kohort.retry.due_schedule import DueSchedule
 from kohort.retry.policy import retry_topics_among
+from kohort.setting_keys import nearest
 from kohort.spark.admission import Pace, aligned, limited, within_bytes
 from kohort.spark.offsets import (
     Position,

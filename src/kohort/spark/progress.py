@@ -12,9 +12,9 @@ Rules (spec 6.3, README point 6):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from kohort.config import format_duration
 from kohort.retry.asking import TopicView
@@ -22,11 +22,34 @@ from kohort.retry.cluster_port import ClusterPort
 from kohort.retry.dead_letters import FailedCopies
 from kohort.retry.effects import quote
 from kohort.retry.ledger import Counts
+from kohort.retry.policy import RetryTopics
 from kohort.retry.store import NEWEST, Store
 from kohort.spark.offsets import TopicPartition
 
-if TYPE_CHECKING:
-    from kohort.spark.pipeline import Pipeline
+
+class Accountable(Protocol):
+    """A pipeline, as far as its progress and its books need it."""
+
+    name: str
+
+    @property
+    def topics(self) -> Mapping[str, RetryTopics]:
+        """The retry topics by source topic."""
+        ...
+
+    @property
+    def client_config(self) -> Mapping[str, str]:
+        """The configuration of its clients."""
+        ...
+
+    @property
+    def books(self) -> Sequence[Book]:
+        """The topics whose inputs are counted."""
+        ...
+
+    def open_store(self) -> Store:
+        """Its store, not connected yet."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -57,7 +80,7 @@ class Progress:
 
 
 def measure(
-    pipeline: Pipeline, store: Store, port: ClusterPort, handed_on: Iterable[str] = ()
+    pipeline: Accountable, store: Store, port: ClusterPort, handed_on: Iterable[str] = ()
 ) -> Progress:
     """The present progress. The fences are read before the ledger: what a fence has passed and
     failed is in the ledger by then, so that `drained` is never true too early.
@@ -169,7 +192,7 @@ class Reconciliation:
         return {"exact": self.exact, "topics": {n: asdict(t) for n, t in self.topics.items()}}
 
 
-def reconcile(pipeline: Pipeline) -> Reconciliation:
+def reconcile(pipeline: Accountable) -> Reconciliation:
     """Count what became of every input, by the store's tables, its ledger, and the topics."""
     store, port = pipeline.open_store(), ClusterPort(pipeline.client_config)
     try:
@@ -188,7 +211,7 @@ def reconcile(pipeline: Pipeline) -> Reconciliation:
 
 
 def retries_over_time(
-    pipeline: Pipeline, store: Store, *, bucket_ms: int = 1_000
+    pipeline: Accountable, store: Store, *, bucket_ms: int = 1_000
 ) -> dict[str, list[tuple[int, int]]]:
     """By delay (`5m`): (time in ms, retries scheduled then) in time order, from the ledger."""
     rows = store.query(
@@ -206,7 +229,7 @@ class _Books:
     """The counts, the ledger and the table of one handler, read in one statement."""
 
     def __init__(
-        self, pipeline: Pipeline, spec: Book, store: Store, at: list[TopicPartition]
+        self, pipeline: Accountable, spec: Book, store: Store, at: list[TopicPartition]
     ) -> None:
         self._name, self._spec, self._store, self._at = pipeline.name, spec, store, at
         self._retry_topics = list(pipeline.topics[spec.topic].delays_ms)
@@ -352,7 +375,7 @@ def _in_state(
 
 
 def _backed(
-    pipeline: Pipeline, topic: str, store: Store, views: Mapping[str, TopicView],
+    pipeline: Accountable, topic: str, store: Store, views: Mapping[str, TopicView],
     starts: Mapping[TopicPartition, int],
 ) -> int:  # fmt: skip
     names = pipeline.topics[topic]

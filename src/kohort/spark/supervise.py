@@ -20,8 +20,8 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kohort.errors import (
     BrokerError,
@@ -33,20 +33,21 @@ from kohort.errors import (
 )
 from kohort.retry.cluster_port import ClusterPort
 from kohort.retry.ledger_view import retry_topic_states
+from kohort.retry.policy import RetryTopics
 from kohort.retry.preparing import ensure_topics, plan_all
 from kohort.retry.store import Store
 from kohort.spark.checkpoint import CheckpointLock, begin_anew_for_other_topics, topics_of
 from kohort.spark.evolution import Stored
 from kohort.spark.offsets import TopicPartition
-from kohort.spark.progress import Progress, measure
+from kohort.spark.progress import Accountable, Progress, measure
 from kohort.spark.sessions import check_classic, ensure_java, register, session
-from kohort.spark.stages import PipelineStages
+from kohort.spark.stages import Owner, PipelineStages
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from kohort.spark.dataframes.graph import Stage
-    from kohort.spark.pipeline import Pipeline
+    from kohort.spark.pipeline_sink import PipelineSpec
 
 log = logging.getLogger("kohort.spark")
 WATCH_S: Final = 0.2
@@ -73,6 +74,28 @@ _NEVER_PASSES = re.compile(
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):.*", re.DOTALL)
 
 
+class Runnable(Owner, Accountable, Protocol):
+    """A pipeline, as far as running it needs it."""
+
+    group: str
+    max_offsets_per_trigger: int
+    skew_ms: int
+    ledger_retention_ms: int
+
+    @property
+    def topics(self) -> dict[str, RetryTopics]: ...
+    @property
+    def client_config(self) -> dict[str, str]: ...
+    @property
+    def servers(self) -> str: ...
+    @property
+    def handler_topics(self) -> dict[str, RetryTopics]: ...
+    @property
+    def handlers(self) -> Sequence[object]: ...
+    def prepare_store(self, store: Store) -> None: ...
+    def spec(self, partitions: Mapping[str, int]) -> PipelineSpec: ...
+
+
 class PipelineFailedError(KohortError):
     """A query of a pipeline ended with an error; the message holds the cause's own traceback."""
 
@@ -81,7 +104,7 @@ class Supervisor:
     """One run of one pipeline."""
 
     def __init__(
-        self, pipeline: Pipeline, spark: SparkSession | None, master: str | None, max_restarts: int
+        self, pipeline: Runnable, spark: SparkSession | None, master: str | None, max_restarts: int
     ) -> None:
         self._pipeline = pipeline
         self._spark = spark
@@ -347,7 +370,7 @@ class Supervisor:
             time.sleep(WATCH_S)
 
 
-def check_waiting(pipeline: Pipeline, store: Store) -> None:
+def check_waiting(pipeline: Runnable, store: Store) -> None:
     """Raise ConfigError where a failed record waits in a topic that nothing reads any more."""
     retry_topics = {n for r in pipeline.topics.values() for n in r.delays_ms}
     states = retry_topic_states(store, pipeline.name, (), time.time_ns() // 1_000_000)
@@ -362,7 +385,7 @@ def check_waiting(pipeline: Pipeline, store: Store) -> None:
         )
 
 
-def stored_state(pipeline: Pipeline, store: Store, port: ClusterPort) -> Stored:
+def stored_state(pipeline: Runnable, store: Store, port: ClusterPort) -> Stored:
     """What the store, the cluster and the checkpoint hold of a pipeline; nothing is changed."""
     views = port.topics()
     try:
@@ -388,7 +411,7 @@ def stored_state(pipeline: Pipeline, store: Store, port: ClusterPort) -> Stored:
 
 
 def open_fences(
-    pipeline: Pipeline, store: Store, port: ClusterPort, handed_on: Iterable[str] = ()
+    pipeline: Runnable, store: Store, port: ClusterPort, handed_on: Iterable[str] = ()
 ) -> None:
     """A fence for every partition, made at the log's start where there is none.
 

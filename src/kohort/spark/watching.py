@@ -31,12 +31,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from kohort.config import plain
 from kohort.errors import KohortError
 from kohort.metrics.registry import Family, Sample
 from kohort.observe.spark_query import FAILED, RUNS, STOPPED, QueryNote
 from kohort.retry.cluster_port import ClusterPort
 from kohort.sampling.unread import oldest_unread
+from kohort.setting_keys import plain
 from kohort.spark.health import QueryHealth, after, unread
 
 if TYPE_CHECKING:

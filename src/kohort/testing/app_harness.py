@@ -26,12 +26,12 @@ from kohort.client.common.types import GroupMetadata
 from kohort.config import parse_duration_ms
 from kohort.errors import KohortError, UsageError
 from kohort.processing.app import App
-from kohort.processing.engine.dispatcher import Item
 from kohort.processing.engine.engine import NOT_BEGUN, Engine, Outcome
 from kohort.processing.engine.exactly_once_engine import ExactEngine, Verdict
 from kohort.processing.engine.failures import FailedAttempt
 from kohort.processing.engine.key_holds import Scanned, waiting_in
 from kohort.processing.engine.outbox import Publication
+from kohort.processing.engine.partition_state import Item
 from kohort.processing.engine.snapshot import decode
 from kohort.processing.runtime.runner import Start
 from kohort.processing.runtime.store_transactor import StoreTransactor
@@ -42,7 +42,7 @@ from kohort.records import Record
 from kohort.retry.classify import Failure
 from kohort.retry.handling import set_up
 from kohort.retry.headers import Header, RetryHeaders, parse
-from kohort.retry.store import open_store
+from kohort.retry.stores import open_store
 from kohort.testing.journey import Attempt, as_svg, as_text
 from kohort.testing.memory_topics import MemoryProducer, MemoryTopics, TopicPartition
 

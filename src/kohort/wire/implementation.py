@@ -1,19 +1,17 @@
 """Which codecs are in use: the compiled machine, or the generated Python that specifies it.
 
-`KOHORT_PURE=1` in the environment asks for the latter, as in `kohort.records`; a build that did not
-compile it falls back to it. `CODECS` names the one in use.
+`kohort.compiled` chooses; `CODECS` names the one in use.
 """
 
 from __future__ import annotations
 
-import os
-from importlib.util import find_spec
+from kohort.compiled import implementation, is_compiled
 
-if os.environ.get("KOHORT_PURE") != "1" and find_spec("kohort.wire._compiled") is not None:
+if is_compiled("kohort.wire._compiled"):
     from kohort.wire import _compiled as machine
 else:
     machine = None
 
-CODECS = "python" if machine is None else "cython"
+CODECS = implementation("kohort.wire._compiled")
 
 __all__ = ["CODECS", "machine"]

@@ -13,7 +13,8 @@ from kohort.processing.engine.snapshot import Snapshot, encode
 from kohort.retry.classify import Disposition
 from kohort.retry.headers import Origin, RetryHeaders
 from kohort.retry.ledger import FenceMove, LedgerRow, Place, Status
-from kohort.retry.store import Applied, Transaction, open_store
+from kohort.retry.store import Applied, Transaction
+from kohort.retry.stores import open_store
 from tests.cli.conftest import Run
 from tests.clusters import Cluster
 

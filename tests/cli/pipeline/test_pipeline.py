@@ -13,7 +13,8 @@ from kohort.cli.pipeline.commands import Lines, line_of
 from kohort.errors import KohortError
 from kohort.retry.headers import Origin
 from kohort.retry.ledger import FenceMove, LedgerRow, Place, Status
-from kohort.retry.store import Transaction, open_store
+from kohort.retry.store import Transaction
+from kohort.retry.stores import open_store
 from kohort.spark import Pipeline, Progress
 from tests.cli.conftest import Run
 

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from kohort.simulator.plan import ConsumerPlan, Plan, Settings
-from kohort.simulator.world import World
+from kohort.simulator.runs.simulation import Simulation
 
 STEPS = (
     "start a",
@@ -39,6 +39,6 @@ def test_none_is_sent_behind_a_join(caplog: pytest.LogCaptureFixture, seed: int)
         settings=settings,
     )  # fmt: skip
     with caplog.at_level(logging.WARNING):
-        outcome = World(plan).run()
+        outcome = Simulation(plan).run()
     assert outcome.code is None, outcome.what
     assert "automatic commit failed" not in caplog.text

@@ -12,7 +12,8 @@ from kohort import Producer
 from kohort.errors import BrokerError, ErrorCode, KafkaTimeoutError
 from kohort.processing.app import App
 from kohort.processing.engine.engine import Done, Engine
-from kohort.processing.engine.outbox import Output, Publication
+from kohort.processing.engine.outbox import Publication
+from kohort.processing.engine.output import Output
 from kohort.processing.runtime.publishing import BLOCKED_S, Sends
 from kohort.retry import headers as h
 from tests.clusters import Cluster

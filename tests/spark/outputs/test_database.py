@@ -16,7 +16,8 @@ from kohort.client.common.types import TopicPartition
 from kohort.client.producer.plan.transaction_requests import Identity
 from kohort.client.shared.transaction import EncodedBatch
 from kohort.errors import ConfigError
-from kohort.retry.store import ConstraintError, open_store
+from kohort.retry.store import ConstraintError
+from kohort.retry.stores import open_store
 from kohort.spark.outputs.database import BatchStore, open_batches, stage_file
 from kohort.spark.outputs.fence import Batch, Fence
 from kohort.spark.outputs.protocol import Attempt, Stored, Written

@@ -20,7 +20,7 @@ import pytest
 
 from kohort import Consumer
 from kohort.client.common.types import TopicPartition
-from kohort.retry.store import open_store
+from kohort.retry.stores import open_store
 from kohort.spark.outputs.protocol import Step
 from tests.java import skip_without
 

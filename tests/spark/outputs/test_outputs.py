@@ -16,7 +16,8 @@ from kohort.client.common.types import TopicPartition
 from kohort.client.producer.plan.partitioner import for_key
 from kohort.errors import ConfigError, UsageError
 from kohort.records import Record
-from kohort.retry.store import Store, open_store
+from kohort.retry.store import Store
+from kohort.retry.stores import open_store
 from kohort.spark import (
     BatchFunction,
     OutputRecord,

@@ -16,7 +16,8 @@ from kohort.retry.classify import Disposition, Failure
 from kohort.retry.copies import Attempt
 from kohort.retry.handling import Batch, HandlerSpec, Outcome
 from kohort.retry.headers import Origin
-from kohort.retry.store import Store, open_store
+from kohort.retry.store import Store
+from kohort.retry.stores import open_store
 from kohort.spark.worker.breadcrumbs import GuardedHandlers
 
 # Python 3.12 and later warn of forks beside threads; the tests fork on purpose.

@@ -21,10 +21,10 @@ from kohort.broker.log.topic_config import ALL_SETTINGS, Kind, default_of
 from kohort.broker.state.dynamic_broker_config import ALL_BROKERS, DYNAMIC_DEFAULT, SETTABLE
 from kohort.broker.state.group_config import FIELDS
 from kohort.broker.state.topics import Topic
-from kohort.config import is_secret
 from kohort.errors import BrokerError, ErrorCode
 from kohort.group.assignors import Assignor
 from kohort.lean import fields
+from kohort.setting_keys import is_secret
 from kohort.wire.messages.describe_configs_request import (
     DescribeConfigsRequest,
     DescribeConfigsResource,

@@ -16,14 +16,13 @@ Rules:
 
 from __future__ import annotations
 
-import os
 from functools import partial
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Protocol
 
 from kohort.acl import Operation, Resource
 from kohort.broker.log.log import Appended
 from kohort.broker.state.partition import Partition
+from kohort.compiled import implementation, is_compiled
 from kohort.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -33,18 +32,14 @@ if TYPE_CHECKING:
     from kohort.broker.state.topics import Topics
     from kohort.wire import Message
 
-_compiled: Final = (
-    os.environ.get("KOHORT_PURE") != "1"
-    and find_spec("kohort.broker.fast_path._fast_path") is not None
-)
-if _compiled or TYPE_CHECKING:
+if TYPE_CHECKING or is_compiled("kohort.broker.fast_path._fast_path"):
     from kohort.broker.fast_path._fast_path import Gathered, Run, take
 else:
     take = Gathered = None
 
 __all__ = ["FAST_PATH", "FastPath", "Gathered", "permits", "said_in_full", "take"]
 
-FAST_PATH = "cython" if _compiled else "python"
+FAST_PATH = implementation("kohort.broker.fast_path._fast_path")
 _BYTES_MAX: Final = 1 << 20
 _PRODUCE: Final = 0
 _OFFSET_COMMIT: Final = 8

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, cast
 
-from kohort.config import nearest
 from kohort.errors import ErrorCode, UsageError
 from kohort.lean import dataclass, field, fields
+from kohort.setting_keys import nearest
 from kohort.wire import API_NAMES, Message
 
 MAX_FAULTS: Final = 1_000

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import IntEnum
 
-from kohort.config import nearest
 from kohort.errors import ConfigError
 from kohort.lean import dataclass
+from kohort.setting_keys import nearest
 
 INT64_MAX = (1 << 63) - 1
 

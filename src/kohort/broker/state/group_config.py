@@ -14,9 +14,9 @@ from typing import Final
 from kohort.broker.base.config import BrokerConfig
 from kohort.broker.log.directory import DataDirectory
 from kohort.broker.log.files import disk_refusal
-from kohort.config import nearest
 from kohort.errors import BrokerError, ErrorCode
 from kohort.group.coordinator.state.config import GroupTimeouts
+from kohort.setting_keys import nearest
 
 FIELDS: Final = {
     "consumer.session.timeout.ms": "session_timeout",

@@ -26,8 +26,8 @@ import click
 from kohort.cli.common.connect import Client, client_options, open_admin
 from kohort.cli.common.output import output_option, printable, show
 from kohort.cli.common.root import EXIT_CHECK_FAILED, EXIT_PARTIAL, OPTIONAL, CommandGroup
-from kohort.config import nearest
 from kohort.errors import ConfigError, KohortError
+from kohort.setting_keys import nearest
 
 if TYPE_CHECKING:
     from kohort.processing.app import App

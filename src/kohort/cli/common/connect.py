@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kohort.config import nearest
 from kohort.errors import BrokerError, ConfigError, ConnectionFailedError, ErrorCode, UsageError
 from kohort.lean import dataclass, replace
+from kohort.setting_keys import nearest
 from kohort.settings import COMMAND_LINE, Setting, choose, gather, refuse_unknown
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, cast
 
-from kohort.config import nearest
 from kohort.errors import ConfigError
+from kohort.setting_keys import nearest
 
 Header = tuple[str, bytes | None]
 FORMS: Final = ("jsonl", "value", "key-value", "full")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kohort.cli.common.root import EXIT_PARTIAL
-from kohort.config import nearest
 from kohort.errors import ErrorCode, GroupError
+from kohort.setting_keys import nearest
 
 if TYPE_CHECKING:
     from kohort.cli.common.connect import Client

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kohort.config import nearest, parse_duration_ms
+from kohort.config import parse_duration_ms
 from kohort.errors import ConfigError
+from kohort.setting_keys import nearest
 
 if TYPE_CHECKING:
     from kohort.retry.policy import RetryTopics
@@ -114,7 +115,7 @@ def of_pipeline(file: Path) -> LedgerSource:
 def of_store(url: str, name: str | None) -> LedgerSource:
     """The ledger of one pipeline in a store. Raises ConfigError when it is not there."""
     from kohort.retry.ledger_view import pipelines, without_password
-    from kohort.retry.store import open_store
+    from kohort.retry.stores import open_store
 
     store = open_store(url)
     names = pipelines(store)

@@ -217,7 +217,7 @@ class LazyGroup(CommandGroup):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            from kohort.config import nearest
+            from kohort.setting_keys import nearest
 
             near = nearest(args[0], COMMANDS)
             hint = f" Did you mean {near!r}?" if near else ""

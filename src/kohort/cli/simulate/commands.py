@@ -24,8 +24,8 @@ from kohort.cli.simulate.seeds import Tally, outcomes
 from kohort.cli.simulate.system import system
 
 if TYPE_CHECKING:
-    from kohort.simulator.running import Options
-    from kohort.simulator.world import Outcome
+    from kohort.simulator.runs.running import Options
+    from kohort.simulator.runs.simulation import Outcome
 
 DEFAULT_SEEDS = 200
 
@@ -98,7 +98,7 @@ def run(
 
     What fails is told with the command that replays it, then made as short as it can be.
     """
-    from kohort.simulator.running import Options, run_seed
+    from kohort.simulator.runs.running import Options, run_seed
 
     options = Options(protocol, members, None if faults is None else _names(faults))
     options.plan(first)  # wrong names are refused before anything runs
@@ -129,7 +129,7 @@ def run(
 @click.option("--story", is_flag=True, help="Tell the story of runs that held, too.")
 def scenario(name: str, first: int, story: bool) -> int:
     """Run a scenario: one of `kohort simulate examples`, or a .toml file."""
-    from kohort.simulator.running import run_scenario
+    from kohort.simulator.runs.running import run_scenario
     from kohort.simulator.scenario import load
 
     found = load(name)
@@ -157,13 +157,13 @@ def _names(faults: str) -> tuple[str, ...]:
 
 
 def _report(outcome: Outcome, *, shrink: bool, save: Path | None) -> None:
-    from kohort.simulator.report import as_scenario, told
-    from kohort.simulator.running import shortest
+    from kohort.simulator.runs.report import as_scenario, story_of
+    from kohort.simulator.runs.running import shortest
 
     if shrink and outcome.failed:
         outcome = shortest(outcome)
         click.echo(f"the shortest story found, {len(outcome.plan.steps)} steps:")
-    for line in told(outcome):
+    for line in story_of(outcome):
         click.echo(line)
     if shrink:
         click.echo("as a scenario:\n")
@@ -174,8 +174,8 @@ def _report(outcome: Outcome, *, shrink: bool, save: Path | None) -> None:
 
 
 def _tell(options: Options, outcome: Outcome) -> None:
-    from kohort.simulator.report import told
-    from kohort.simulator.running import run as run_plan
+    from kohort.simulator.runs.report import story_of
+    from kohort.simulator.runs.running import run as run_plan
 
-    for line in told(run_plan(options.plan(outcome.plan.seed))):
+    for line in story_of(run_plan(options.plan(outcome.plan.seed))):
         click.echo(line)

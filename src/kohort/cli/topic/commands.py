@@ -17,9 +17,9 @@ from kohort.cli.common.connect import Client, client_options, existing_topics, o
 from kohort.cli.common.output import as_table, output_option, show
 from kohort.cli.common.root import CommandGroup
 from kohort.cli.topic.records import delete_records
-from kohort.config import nearest
 from kohort.errors import BrokerError, ConfigError, ErrorCode, UsageError
 from kohort.sampling.log_offsets import offsets
+from kohort.setting_keys import nearest
 
 if TYPE_CHECKING:
     from kohort.client.admin.admin import Admin

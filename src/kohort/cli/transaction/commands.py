@@ -20,10 +20,11 @@ from kohort.cli.common.connect import Client, client_options, existing_topics, o
 from kohort.cli.common.group_lookup import settings
 from kohort.cli.common.output import output_option, show
 from kohort.cli.common.root import CommandGroup
-from kohort.config import nearest, parse_duration_ms
+from kohort.config import parse_duration_ms
 from kohort.errors import BrokerError, ErrorCode, UsageError
 from kohort.observe.open_transactions import HANGING, OPEN, Open
 from kohort.sampling.open_transactions import open_in
+from kohort.setting_keys import nearest
 
 if TYPE_CHECKING:
     from kohort.client.admin.admin import Admin

@@ -18,8 +18,8 @@ import click
 from kohort.cli.common.connect import Client, client_options, open_admin
 from kohort.cli.common.output import output_option, show
 from kohort.cli.common.root import CommandGroup
-from kohort.config import nearest
 from kohort.errors import BrokerError, ConfigError, ErrorCode
+from kohort.setting_keys import nearest
 
 if TYPE_CHECKING:
     from kohort.client.admin.admin import Admin

@@ -21,8 +21,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from kohort.config import plain
 from kohort.errors import ConfigError
+from kohort.setting_keys import plain
 from kohort.settings import read_settings
 from kohort.signals import handled
 

@@ -14,9 +14,10 @@ from typing import Any, Final, Self
 
 from kohort.client.common.offset_reset import ResetPolicy
 from kohort.client.common.security_config import SecurityConfig, in_our_words
-from kohort.config import Config, is_secret, plain
+from kohort.config import Config
 from kohort.errors import ConfigError
 from kohort.lean import dataclass, fields
+from kohort.setting_keys import is_secret, plain
 
 INT32_MAX: Final = 2**31 - 1
 _ADDRESS = re.compile(r"\[([0-9a-fA-F:.]+)\]:(\d+)|([^:\s\[\]]+):(\d+)")

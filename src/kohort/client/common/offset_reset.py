@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from kohort.config import nearest, parse_duration_ms
+from kohort.config import parse_duration_ms
 from kohort.errors import ConfigError
+from kohort.setting_keys import nearest
 
 LATEST = -1
 EARLIEST = -2

@@ -15,10 +15,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from kohort.config import is_secret, plain
 from kohort.errors import ConfigError
 from kohort.lean import dataclass
 from kohort.sasl import MECHANISMS, OAUTHBEARER
+from kohort.setting_keys import is_secret, plain
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _SPELT_OTHERWISE: Final = {

@@ -122,7 +122,7 @@ class Desk:
 
     def group(self, name: str) -> GroupView:
         """One group of the last overview. Raises NotThereError."""
-        from kohort.config import nearest
+        from kohort.setting_keys import nearest
 
         found = self.overview()
         if name in found.groups:

@@ -20,7 +20,7 @@ def topics(desk: Desk, asked: Asked) -> Screen:
 
 def topic(desk: Desk, asked: Asked) -> Screen:
     """One topic: partitions, readers, settings."""
-    from kohort.config import nearest
+    from kohort.setting_keys import nearest
 
     name, snapshot = asked.needed("name"), desk.overview().snapshot
     if name not in snapshot.topics:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import Final
 
-from kohort.config import nearest
 from kohort.errors import ConfigError
 from kohort.group.assignors.base import (
     Assignor,
@@ -30,6 +29,7 @@ from kohort.group.assignors.roundrobin import RoundRobinAssignor
 from kohort.group.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from kohort.group.assignors.uniform import UniformAssignor
 from kohort.group.assignors.weighted import WeightedAssignor
+from kohort.setting_keys import nearest
 
 BUILT_IN: Final[dict[str, Callable[[], Assignor]]] = {
     "range": RangeAssignor,

@@ -1,20 +1,13 @@
 """Which of the two sets of loops is in use: the compiled one, or its specification in Python.
 
-`KOHORT_PURE=1` in the environment asks for the latter, as in `kohort.records`; a build that did not
-compile it falls back to it. `LOOPS` names the one in use.
+`kohort.compiled` chooses; `LOOPS` names the one in use.
 """
 
 from __future__ import annotations
 
-import os
-from importlib.util import find_spec
+from kohort.compiled import implementation, is_compiled
 
-if os.environ.get("KOHORT_PURE") == "1":
-    _compiled = False
-else:
-    _compiled = find_spec("kohort.group.assignors._loops") is not None
-
-if _compiled:
+if is_compiled("kohort.group.assignors._loops"):
     from kohort.group.assignors._loops import (
         PartitionReader,
         PartitionWriter,
@@ -37,7 +30,7 @@ else:
         tally,
     )
 
-LOOPS = "cython" if _compiled else "python"
+LOOPS = implementation("kohort.group.assignors._loops")
 
 __all__ = [
     "LOOPS",

@@ -15,12 +15,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Container, Hashable, Iterable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import Any
 
 from kohort.processing.engine.items_choice import Item, enter_lanes, leave_lanes
-
-if TYPE_CHECKING:
-    from kohort.processing.engine.partition_state import Partition
 
 
 class Order(StrEnum):
@@ -37,10 +34,10 @@ class Dispatcher:
     __slots__ = ("_in_flight", "_lanes", "_ready", "waiting")
 
     def __init__(self) -> None:
-        self._ready: deque[Item] = deque()
+        self._ready: deque[Item[Any]] = deque()
         # A lane is here while one of its records is ready, in flight or waiting for a retry.
         # Its followers are made a deque only when there are any: most lanes never have one.
-        self._lanes: dict[Hashable, deque[Item] | None] = {}
+        self._lanes: dict[Hashable, deque[Item[Any]] | None] = {}
         self._in_flight = 0
         self.waiting = 0
         """Records behind another one of their lane."""
@@ -64,11 +61,11 @@ class Dispatcher:
 
     # -- in and out ------------------------------------------------------------------------------
 
-    def add(self, items: Iterable[Item]) -> None:
+    def add(self, items: Iterable[Item[Any]]) -> None:
         """Records that were read, in log order within each lane."""
         self.waiting += enter_lanes(self._lanes, items, self._ready)
 
-    def take(self, most: int) -> list[Item]:
+    def take(self, most: int) -> list[Item[Any]]:
         """Up to `most` records for one worker; records of one lane stand in order."""
         ready = self._ready
         if len(ready) >= most:
@@ -81,7 +78,7 @@ class Dispatcher:
         self._in_flight += len(items)
         return items
 
-    def _take_followers(self, items: list[Item], most: int) -> None:
+    def _take_followers(self, items: list[Item[Any]], most: int) -> None:
         for lane in [item.lane for item in items if item.lane is not None]:
             followers = self._lanes[lane]
             while followers and len(items) < most:
@@ -90,7 +87,7 @@ class Dispatcher:
             if len(items) >= most:
                 return
 
-    def put_back(self, items: Sequence[Item]) -> None:
+    def put_back(self, items: Sequence[Item[Any]]) -> None:
         """A worker did not begin these: they go to the head of their lanes, which are still its."""
         for item in reversed(items):
             if item.lane is None:
@@ -102,7 +99,7 @@ class Dispatcher:
             followers.appendleft(item)
             self.waiting += 1
 
-    def finished(self, items: Sequence[Item], kept: Container[Hashable] = ()) -> None:
+    def finished(self, items: Sequence[Item[Any]], kept: Container[Hashable] = ()) -> None:
         """A worker holds none of these any more; their lanes go on, but for the `kept` ones."""
         self._in_flight -= len(items)
         self.waiting -= leave_lanes(self._lanes, items, kept, self._ready)
@@ -118,13 +115,13 @@ class Dispatcher:
         else:
             del self._lanes[lane]
 
-    def ready_now(self, item: Item) -> None:
+    def ready_now(self, item: Item[Any]) -> None:
         """A record that kept its lane while it waited may be tried now, before all others."""
         self._ready.appendleft(item)
 
-    def withdraw(self, gone: Partition) -> list[Item]:
+    def withdraw(self, gone: object) -> list[Item[Any]]:
         """Take out what was not begun of one partition, in log order."""
-        taken: list[Item] = []
+        taken: list[Item[Any]] = []
         for lane, followers in self._lanes.items():
             if followers:
                 taken += [item for item in followers if item.partition is gone]

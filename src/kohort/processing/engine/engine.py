@@ -19,15 +19,16 @@ from typing import Final, NamedTuple
 
 from kohort.config import format_duration
 from kohort.processing.engine.circuit_breaker import CircuitState
-from kohort.processing.engine.dispatcher import Item, Order
+from kohort.processing.engine.dispatcher import Order
 from kohort.processing.engine.items_choice import (
     by_key,
     in_one_lane,
     of_one_partition,
     offsets_and_size,
 )
-from kohort.processing.engine.outbox import Output, Publication
-from kohort.processing.engine.partition_state import OnFailure, Partition
+from kohort.processing.engine.outbox import Publication
+from kohort.processing.engine.output import Output
+from kohort.processing.engine.partition_state import Item, OnFailure, Partition
 from kohort.processing.engine.state import EngineCore, TopicPartition, output_refused
 from kohort.processing.engine.tracker import PartitionTracker
 from kohort.records import Record
@@ -188,7 +189,7 @@ class Engine(EngineCore):
         waiting = [
             what
             for _, _, what in self._due
-            if isinstance(what, Item) and what.partition is partition
+            if not isinstance(what, Publication) and what.partition is partition
         ]
         stopped, partition.stopped_item = partition.stopped_item, None
         if stopped is not None:

@@ -18,10 +18,9 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from kohort.errors import BrokerError, ErrorCode, KohortError
-from kohort.processing.engine.dispatcher import Item
 from kohort.processing.engine.engine import Engine
 from kohort.processing.engine.outbox import Publication
-from kohort.processing.engine.partition_state import OnFailure, Partition
+from kohort.processing.engine.partition_state import Item, OnFailure, Partition
 from kohort.processing.engine.state import TopicPartition, output_refused
 from kohort.processing.engine.tracker import Commit
 from kohort.retry.classify import Failure

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Container, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kohort.retry.registering import refuse_returned
 
 if TYPE_CHECKING:
-    from kohort.processing.engine.outbox import Output
-    from kohort.processing.engine.partition_state import Partition
+    from kohort.processing.engine.output import Output
     from kohort.records import Record
     from kohort.retry.copies import Attempt
     from kohort.retry.handling import Lookup
 
 
-class Item:
+P = TypeVar("P")
+"""What a record was read from: the engine's `Partition`, or its stand-in in a worker's process."""
+
+
+class Item(Generic[P]):
     """One record on its way through the workers."""
 
     __slots__ = ("attempt", "lane", "offset", "partition", "record", "settled", "tries")
@@ -29,7 +32,7 @@ class Item:
     def __init__(
         self,
         record: Record,
-        partition: Partition,
+        partition: P,
         lane: Hashable | None,
         attempt: Attempt | None = None,
     ) -> None:
@@ -54,14 +57,12 @@ def offsets_and_size(records: Sequence[Record]) -> tuple[list[int], int]:
     return [record.offset for record in records], sum([record.size for record in records])
 
 
-def in_one_lane(
-    records: Sequence[Record], partition: Partition, lane: Hashable | None
-) -> list[Item]:
+def in_one_lane(records: Sequence[Record], partition: P, lane: Hashable | None) -> list[Item[P]]:
     """An item for each record, all of one lane (None: of none)."""
     return [Item(record, partition, lane) for record in records]
 
 
-def by_key(records: Sequence[Record], partition: Partition, topic: str) -> list[Item]:
+def by_key(records: Sequence[Record], partition: P, topic: str) -> list[Item[P]]:
     """An item for each record; its lane is (topic, key), or none for a null key."""
     return [
         Item(record, partition, None if (key := record.key) is None else (topic, key))
@@ -69,12 +70,12 @@ def by_key(records: Sequence[Record], partition: Partition, topic: str) -> list[
     ]
 
 
-def offsets_of(items: Sequence[Item]) -> tuple[list[int], int]:
+def offsets_of(items: Sequence[Item[Any]]) -> tuple[list[int], int]:
     """Every item's offset, and how many bytes their records are together."""
     return [item.offset for item in items], sum([item.record.size for item in items])
 
 
-def of_one_partition(items: Sequence[Item]) -> bool:
+def of_one_partition(items: Sequence[Item[Any]]) -> bool:
     """Whether all of them were read from the same partition."""
     first = items[0].partition
     return all(item.partition is first for item in items)
@@ -87,11 +88,11 @@ def take_done(unfinished: set[int], offsets: Iterable[int]) -> tuple[int, int]:
     return len(news), max(news, default=-1)
 
 
-Lanes = dict[Hashable, deque[Item] | None]
+Lanes = dict[Hashable, deque[Item[Any]] | None]
 """The followers of a lane's first record; None while there never was one."""
 
 
-def enter_lanes(lanes: Lanes, items: Iterable[Item], ready: deque[Item]) -> int:
+def enter_lanes(lanes: Lanes, items: Iterable[Item[Any]], ready: deque[Item[Any]]) -> int:
     """Put records behind those of their lane, or among the ready ones; how many have to wait."""
     waiting = 0
     for item in items:
@@ -111,7 +112,7 @@ def enter_lanes(lanes: Lanes, items: Iterable[Item], ready: deque[Item]) -> int:
 
 
 def leave_lanes(
-    lanes: Lanes, items: Iterable[Item], kept: Container[Hashable], ready: deque[Item]
+    lanes: Lanes, items: Iterable[Item[Any]], kept: Container[Hashable], ready: deque[Item[Any]]
 ) -> int:
     """The lanes of these go on, once each, but for the `kept` ones; how many need wait no more."""
     begun = 0
@@ -149,7 +150,7 @@ View = TypeVar("View", bound=Shown)
 
 
 def run_plain(
-    items: Sequence[Item],
+    items: Sequence[Item[Any]],
     start: int,
     function: Callable[[Any], object],
     view: type[View],

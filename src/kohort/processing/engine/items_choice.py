@@ -1,19 +1,13 @@
-"""Which items are in use: the compiled ones, or their specification in Python (`KOHORT_PURE=1`)."""
+"""Which items are in use: the compiled ones, or their specification in Python.
+
+`kohort.compiled` chooses.
+"""
 
 from __future__ import annotations
 
-from importlib import import_module
+from kohort.compiled import is_compiled
 
-from kohort.records import KERNEL
-
-_compiled = KERNEL == "cython"
-if _compiled:
-    try:
-        import_module("kohort.processing.engine._items")
-    except ModuleNotFoundError:
-        _compiled = False
-
-if _compiled:
+if is_compiled("kohort.processing.engine._items"):
     from kohort.processing.engine._items import (
         Item,
         Shown,

@@ -9,29 +9,18 @@ Rules (A2):
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
-from kohort.processing.engine.dispatcher import Item
+from kohort.processing.engine.output import Output
+from kohort.processing.engine.partition_state import Item
 from kohort.retry.classify import Failure
 from kohort.retry.copies import Copy, ladder
 from kohort.retry.effects import Effect
-from kohort.retry.headers import Header
 from kohort.retry.ledger import Place
 from kohort.retry.policy import Step
 
 FIRST_PAUSE_MS: Final = 500
 LONGEST_PAUSE_MS: Final = 30_000
-
-
-class Output(NamedTuple):
-    """One record to be produced. `partition` None leaves it to the key."""
-
-    topic: str
-    value: bytes | None
-    key: bytes | None = None
-    partition: int | None = None
-    headers: Sequence[Header] = ()
-    timestamp_ms: int | None = None
 
 
 class Publication:

@@ -11,13 +11,20 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING, TypeAlias
 
 from kohort.config import format_elapsed
+from kohort.processing.engine import items_choice
 from kohort.processing.engine.circuit_breaker import Circuit, CircuitConfig, CircuitState
-from kohort.processing.engine.dispatcher import Dispatcher, Item, Order
+from kohort.processing.engine.dispatcher import Dispatcher, Order
 from kohort.processing.engine.in_place_retries import Blocking
 from kohort.processing.engine.tracker import PartitionTracker
 from kohort.retry.policy import RetryTopics
+
+if TYPE_CHECKING:
+    Item: TypeAlias = items_choice.Item["Partition"]
+else:
+    Item = items_choice.Item  # the compiled class has no type parameters
 
 
 class OnFailure(StrEnum):

@@ -18,12 +18,12 @@ from kohort.config import format_duration
 from kohort.errors import ConfigError
 from kohort.processing.engine.circuit_breaker import CircuitState
 from kohort.processing.engine.counters import DEAD_LETTER, Tally
-from kohort.processing.engine.dispatcher import Dispatcher, Item
+from kohort.processing.engine.dispatcher import Dispatcher
 from kohort.processing.engine.failures import FailedAttempt
 from kohort.processing.engine.items_choice import offsets_of
 from kohort.processing.engine.key_holds import HoldScans, KeyHolds, Scanned
 from kohort.processing.engine.outbox import Publication
-from kohort.processing.engine.partition_state import OnFailure, Partition, Route
+from kohort.processing.engine.partition_state import Item, OnFailure, Partition, Route
 from kohort.processing.engine.tracker import Commit
 from kohort.records import Record
 from kohort.retry.classify import Disposition, Failure, stated
@@ -345,7 +345,7 @@ class EngineCore:
 
     def waiting_in_place(self) -> int:
         """How many records wait in memory for their next try."""
-        return sum(isinstance(what, Item) for _, _, what in list(self._due))
+        return sum(not isinstance(what, Publication) for _, _, what in list(self._due))
 
     def _postpone(self, item: Item, attempt: Attempt, now_ms: int) -> None:
         """Its delay is over, but its handler asked for more: it waits in another retry topic."""

@@ -31,7 +31,7 @@ from kohort.processing.workers.handlers import Kind
 from kohort.processing.workers.worker_pools import Pool
 from kohort.retry.cluster_port import ClusterPort
 from kohort.retry.handling import HandlerSpec as RowSpec
-from kohort.retry.store import open_store
+from kohort.retry.stores import open_store
 
 KAFKA: Final = "kafka"
 TRANSACTION_TIMEOUT_MS: Final = 15_000

@@ -32,8 +32,8 @@ from kohort.errors import (
     KohortError,
     TransactionAbortedError,
 )
-from kohort.processing.engine.dispatcher import Item
 from kohort.processing.engine.exactly_once_engine import Batch, Verdict
+from kohort.processing.engine.partition_state import Item
 from kohort.processing.engine.state import TopicPartition
 from kohort.processing.engine.tracker import Commit
 from kohort.processing.runtime.publishing import Sends, is_unfit

@@ -31,7 +31,8 @@ from kohort.errors import (
     RecordTooLargeError,
     fresh,
 )
-from kohort.processing.engine.outbox import Output, Publication
+from kohort.processing.engine.outbox import Publication
+from kohort.processing.engine.output import Output
 
 BLOCKED_S: Final = 5.0
 MOST_BLOCKED: Final = 1_000

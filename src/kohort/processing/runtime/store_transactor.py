@@ -21,9 +21,9 @@ from kohort.client.common.types import GroupMetadata
 from kohort.client.producer.plan.fast_send_choice import RecordFuture
 from kohort.client.producer.producer import Producer
 from kohort.errors import DataLossError, KohortError
-from kohort.processing.engine.dispatcher import Item
 from kohort.processing.engine.exactly_once_engine import Batch, Verdict, attempt_of
 from kohort.processing.engine.outbox import Publication
+from kohort.processing.engine.partition_state import Item
 from kohort.processing.engine.snapshot import SnapshotError, decode
 from kohort.processing.engine.state import TopicPartition
 from kohort.processing.runtime.publishing import Sends, is_unfit

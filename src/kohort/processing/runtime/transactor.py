@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple
 from kohort.client.common.completion import driven
 from kohort.client.common.types import GroupMetadata
 from kohort.errors import KohortError
-from kohort.processing.engine.dispatcher import Item
 from kohort.processing.engine.exactly_once_engine import Batch, Verdict
+from kohort.processing.engine.partition_state import Item
 from kohort.processing.engine.state import TopicPartition
 from kohort.processing.runtime.publishing import Sends
 from kohort.processing.runtime.runner import Start

@@ -20,10 +20,10 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from kohort.errors import UsageError
-from kohort.processing.engine.dispatcher import Item
 from kohort.processing.engine.engine import NOT_BEGUN, Done, Outcome
 from kohort.processing.engine.items_choice import Shown, run_plain
-from kohort.processing.engine.outbox import Output
+from kohort.processing.engine.output import Output
+from kohort.processing.engine.partition_state import Item
 from kohort.retry.classify import Classifier, Failure, stated
 from kohort.retry.effects import Effect
 from kohort.retry.handling import Decode, Lookup, RecordView, decoder_of, not_decoded

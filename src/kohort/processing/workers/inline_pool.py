@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kohort.processing.engine.dispatcher import Item
 from kohort.processing.engine.engine import Outcome
+from kohort.processing.engine.partition_state import Item
 from kohort.processing.workers.handlers import Invoker
 from kohort.processing.workers.worker_pools import Finished, Report
 

@@ -17,9 +17,9 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from kohort.errors import UsageError
-from kohort.processing.engine.dispatcher import Item
 from kohort.processing.engine.engine import NOT_BEGUN, Done, Outcome
-from kohort.processing.engine.outbox import Output
+from kohort.processing.engine.output import Output
+from kohort.processing.engine.partition_state import Item
 from kohort.processing.workers.handlers import HandlerSpec, Invoker
 from kohort.processing.workers.store_lookups import ThreadLookups
 from kohort.records import Record

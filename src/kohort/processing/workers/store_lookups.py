@@ -9,7 +9,8 @@ import threading
 from typing import Self
 
 from kohort.retry.handling import Lookup
-from kohort.retry.store import Store, open_store
+from kohort.retry.store import Store
+from kohort.retry.stores import open_store
 
 
 class ThreadLookups:

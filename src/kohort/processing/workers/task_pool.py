@@ -17,8 +17,8 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from typing import Final
 
-from kohort.processing.engine.dispatcher import Item
 from kohort.processing.engine.engine import NOT_BEGUN, Outcome
+from kohort.processing.engine.partition_state import Item
 from kohort.processing.workers.handlers import (
     TIMED_OUT,
     HandlerSpec,

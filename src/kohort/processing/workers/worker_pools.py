@@ -23,8 +23,8 @@ from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, Protocol
 
 from kohort.errors import UsageError
-from kohort.processing.engine.dispatcher import Item
 from kohort.processing.engine.engine import NOT_BEGUN, Outcome
+from kohort.processing.engine.partition_state import Item
 from kohort.processing.workers.handlers import TIMED_OUT, HandlerSpec, Invoker
 from kohort.processing.workers.process_worker import Task, child_main, pack, unpack
 from kohort.processing.workers.timer_slack import wake_on_time

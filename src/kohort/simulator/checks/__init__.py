@@ -30,8 +30,9 @@ from kohort.wire.messages.offset_fetch_response import OffsetFetchResponse
 
 if TYPE_CHECKING:
     from kohort.simulator.caller import Application
-    from kohort.simulator.hosting import Asked, ShardHost
+    from kohort.simulator.hosting import ShardHost
     from kohort.simulator.logs import GroupLog
+    from kohort.simulator.network import Asked
     from kohort.simulator.world import World
 
 __all__ = ["Checks", "Violation"]
@@ -149,6 +150,10 @@ class Checks:
     def healed(self) -> None:
         """The last fault is over."""
         self.lives.healed()
+
+    def unowned(self) -> list[str]:
+        """Partitions that should have exactly one owner, and have not."""
+        return self.liveness.unowned()
 
     # -- always ----------------------------------------------------------------------------------
 

@@ -43,8 +43,9 @@ from kohort.wire.messages.sync_group_request import SyncGroupRequest
 from kohort.wire.messages.sync_group_response import SyncGroupResponse
 
 if TYPE_CHECKING:
-    from kohort.simulator.hosting import Asked, ShardHost
+    from kohort.simulator.hosting import ShardHost
     from kohort.simulator.logs import Entry, GroupLog
+    from kohort.simulator.network import Asked
     from kohort.simulator.world import World
 
 FULL_REPLAY_EVERY = 24

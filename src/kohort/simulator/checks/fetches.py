@@ -15,8 +15,8 @@ from kohort.wire.messages.fetch_request import FetchRequest
 from kohort.wire.messages.fetch_response import FetchResponse
 
 if TYPE_CHECKING:
-    from kohort.simulator.hosting import Asked
-    from kohort.simulator.node import SimNode
+    from kohort.simulator.network import Asked
+    from kohort.simulator.reading import ReadingNode
     from kohort.simulator.world import World
 
 Wanted = dict[TopicPartition, int]
@@ -72,7 +72,7 @@ class FetchChecks:
                 wanted.pop(self._tp(topic.topic, topic.topic_id, index), None)
         self._wanted[asked.number] = wanted
 
-    def answered(self, node: SimNode, asked: Asked, response: FetchResponse) -> None:
+    def answered(self, node: ReadingNode, asked: Asked, response: FetchResponse) -> None:
         """F1 on an answer that leaves the node."""
         wanted = self._wanted.pop(asked.number, None)
         if wanted is None:
@@ -97,7 +97,7 @@ class FetchChecks:
     def _key(self, asked: Asked, session_id: int) -> tuple[int, int]:
         return asked.channel.node.number, session_id
 
-    def _has_more(self, node: SimNode, tp: TopicPartition, offset: int) -> bool:
+    def _has_more(self, node: ReadingNode, tp: TopicPartition, offset: int) -> bool:
         log = self._world.cluster.topic_log(*tp)
         try:
             leads = log is not None and self._world.cluster.leads(node, log)

@@ -11,8 +11,9 @@ from kohort.wire import Message
 from kohort.wire.messages.offset_commit_response import OffsetCommitResponse
 
 if TYPE_CHECKING:
-    from kohort.simulator.hosting import Asked, ShardHost
+    from kohort.simulator.hosting import ShardHost
     from kohort.simulator.logs import GroupLog
+    from kohort.simulator.network import Asked
     from kohort.simulator.world import World
 
 Key = tuple[str, TopicPartition]

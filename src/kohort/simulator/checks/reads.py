@@ -18,7 +18,7 @@ from kohort.wire.messages.offset_fetch_response import OffsetFetchResponse
 
 if TYPE_CHECKING:
     from kohort.simulator.checks.offsets import OffsetChecks
-    from kohort.simulator.hosting import Asked
+    from kohort.simulator.network import Asked
     from kohort.simulator.world import World
 
 NOTHING = -1

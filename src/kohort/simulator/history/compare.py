@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kohort.config import nearest
 from kohort.errors import ConfigError
+from kohort.setting_keys import nearest
 from kohort.simulator.history.assigning_world import AssigningWorld
 from kohort.simulator.history.groups_world import GroupsWorld
 from kohort.simulator.history.ledger import Figures, total

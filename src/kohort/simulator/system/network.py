@@ -20,7 +20,7 @@ from kohort.simulator.machine import Machine
 from kohort.simulator.schedule import Random, Schedule
 
 if TYPE_CHECKING:
-    from kohort.net.tls import TlsClient
+    from kohort.net.connection import ClientTls
 
 Bytes = bytes | bytearray | memoryview
 Accept = Callable[[Connection], ConnectionHandler]
@@ -257,7 +257,7 @@ class SystemLoop(SimLoop):
         *,
         max_frame_bytes: int,
         timeout_ms: int = 10_000,
-        tls: TlsClient | None = None,
+        tls: ClientTls | None = None,
     ) -> Connection:
         """Begin to connect to a simulated node."""
         del host, max_frame_bytes, tls

@@ -27,9 +27,9 @@ from pyspark.sql.types import StructType
 from kohort.client.common.config import ConsumerConfig
 from kohort.client.common.types import TopicPartition
 from kohort.client.consumer.consumer import Consumer
-from kohort.config import plain
 from kohort.errors import ConfigError, KafkaTimeoutError
 from kohort.retry.cluster_port import ClusterPort
+from kohort.setting_keys import plain
 from kohort.spark.dataframes.columns import ORIGIN, VERDICT, passing, typed, visible
 from kohort.spark.dataframes.graph import Reference
 from kohort.spark.dataframes.plans import local_frame

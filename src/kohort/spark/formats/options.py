@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from kohort.config import nearest
 from kohort.errors import ConfigError
+from kohort.setting_keys import nearest
 
 OPTIONS: Final = (
     "valueFormat", "valueSchema", "valueSubject", "keyFormat", "keySchema", "keySubject",

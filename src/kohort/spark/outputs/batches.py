@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kohort.client.common.config import AdminConfig, known_to
 from kohort.config import parse_duration_ms
 from kohort.errors import ConfigError, UsageError
-from kohort.retry.store import open_store
+from kohort.retry.stores import open_store
 from kohort.spark.outputs.commits import CommitPart
 from kohort.spark.outputs.fence import GROUP_PREFIX, Batch, FencePolicy
 from kohort.spark.outputs.files import FileOutput

@@ -35,7 +35,8 @@ from kohort.errors import ConfigError, KohortError, UsageError
 from kohort.retry.effects import quote
 from kohort.retry.postgres import PostgresStore
 from kohort.retry.sqlite import SqliteStore
-from kohort.retry.store import ConstraintError, Cursor, Store, StoreBusyError, open_store
+from kohort.retry.store import ConstraintError, Cursor, Store, StoreBusyError
+from kohort.retry.stores import open_store
 from kohort.spark.outputs.fence import Batch, Fence
 from kohort.spark.outputs.protocol import Step, Stored, Topics, Written, ignore
 from kohort.spark.outputs.tables import ATTEMPT, ATTEMPT_BITS, Merge, Rejected, TableOutput

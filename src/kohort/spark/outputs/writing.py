@@ -27,7 +27,8 @@ from kohort.client.producer.plan.transaction_requests import Identity
 from kohort.client.shared.transaction import EncodedBatch
 from kohort.client.shared.writer import SharedWriter
 from kohort.errors import KohortError
-from kohort.retry.store import Store, open_store
+from kohort.retry.store import Store
+from kohort.retry.stores import open_store
 from kohort.spark.outputs.database import INTO_OUTBOX
 from kohort.spark.outputs.tables import ATTEMPT_BITS
 from kohort.spark.outputs.topics import Encoder, TopicOutput

@@ -1,23 +1,13 @@
 """Which of the two hot paths is in use: the compiled one, or its specification in Python.
 
-`KOHORT_PURE=1` in the environment asks for the latter, as in `kohort.records`; a build that did not
-compile it falls back to it. `FRONT` names the one in use.
+`kohort.compiled` chooses; `FRONT` names the one in use.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
+from kohort.compiled import implementation, is_compiled
 
-from kohort.records import KERNEL
-
-_compiled = KERNEL == "cython"
-if _compiled:
-    try:
-        import_module("kohort.client.producer.plan._fast_send")
-    except ModuleNotFoundError:
-        _compiled = False
-
-if _compiled:
+if is_compiled("kohort.client.producer.plan._fast_send"):
     from kohort.client.producer.plan._fast_send import (
         Front,
         Guard,
@@ -32,7 +22,7 @@ else:
     from kohort.client.producer.plan.fast_send import Front, Guard, RecordFuture, Slot, TopicSlots
     from kohort.client.producer.plan.partitioner import for_key, murmur2, rows_by_key
 
-FRONT = "cython" if _compiled else "python"
+FRONT = implementation("kohort.client.producer.plan._fast_send")
 
 __all__ = [
     "FRONT",

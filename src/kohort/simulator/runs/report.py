@@ -1,4 +1,4 @@
-"""A run told in words: who, what, when, and which invariant broke."""
+"""A run in words: who, what, when, and which invariant broke."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from kohort.simulator.event_log import Line
 from kohort.simulator.invariants import PROMISES
+from kohort.simulator.runs.simulation import Outcome
 from kohort.simulator.scenario import written
-from kohort.simulator.world import Outcome
 
 _HANDED = re.compile(r"(\w+ is handed \S+) (\d+)\.\.(\d+)")
 
 
-def told(outcome: Outcome, *, last: int = 60) -> Iterator[str]:
+def story_of(outcome: Outcome, *, last: int = 60) -> Iterator[str]:
     """The story's lines: at most the `last` ones, then what was broken."""
     plan = outcome.plan
     who = ", ".join(

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from kohort.simulator.generate import generate
 from kohort.simulator.plan import Plan
+from kohort.simulator.runs.shrink import DEFAULT_BUDGET, Shrinker
+from kohort.simulator.runs.simulation import Outcome, Simulation
 from kohort.simulator.scenario import Scenario
-from kohort.simulator.shrink import DEFAULT_BUDGET, Shrinker
-from kohort.simulator.world import Outcome, World
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Options:
 
 def run(plan: Plan) -> Outcome:
     """One run."""
-    return World(plan).run()
+    return Simulation(plan).run()
 
 
 def run_seed(seed: int, options: Options) -> Outcome:

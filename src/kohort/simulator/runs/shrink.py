@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kohort.simulator.plan import Plan
-from kohort.simulator.world import Outcome, World
+from kohort.simulator.runs.simulation import Outcome, Simulation
 
 DEFAULT_BUDGET = 300
 
@@ -25,7 +25,7 @@ class Shrinker:
         failing: Outcome,
         *,
         budget: int = DEFAULT_BUDGET,
-        run: Callable[[Plan], Outcome] = lambda plan: World(plan).run(),
+        run: Callable[[Plan], Outcome] = lambda plan: Simulation(plan).run(),
     ) -> None:
         self.best = failing
         self.runs = 0

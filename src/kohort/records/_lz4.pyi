@@ -1,0 +1,3 @@
+from kohort.records.layout import Readable
+
+def lz4_blocks(data: Readable, out: memoryview) -> int: ...
