@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -44,6 +45,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return shared[0] if shared else super()._split_scope(nodeid)
 
     return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+def pytest_configure() -> None:
+    """Nothing of what is imported and collected becomes garbage: see `pytest_collection_finish`."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """No later collection goes through modules and items again: hundreds of tests collect."""
+    gc.freeze()
+    gc.enable()
 
 
 LONGEST_FIRST = (

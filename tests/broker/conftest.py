@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-HERE = Path(__file__).parent
 ONCE = {
     f"test_{name}.py"
     for name in [
@@ -18,8 +15,6 @@ ONCE = {
 both; records and messages go through them as through the other files, too."""
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.is_relative_to(HERE) and item.path.name in ONCE:
-            item.add_marker("once")
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.path.name in ONCE:
+        item.add_marker("once")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,6 @@ from tests.client.scripted import ScriptedBroker, ScriptedCluster
 from tests.clusters import Cluster
 from tests.patience import PATIENCE_S
 
-HERE = Path(__file__).parent
 ONCE = {
     f"test_{name}.py"
     for name in [
@@ -56,11 +54,9 @@ compiled (records, messages, the producer's hot path, the broker's lane, the ass
 for them only what it does for the other files, too."""
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.is_relative_to(HERE) and item.path.name in ONCE:
-            item.add_marker("once")
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.path.name in ONCE:
+        item.add_marker("once")
 
 
 class Client:

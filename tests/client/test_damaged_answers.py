@@ -22,7 +22,7 @@ GROUP = {
     "auto_offset_reset": "earliest", "max_poll_interval_ms": 20_000, "fetch_max_wait_ms": 200,
     **FAST,
 }  # fmt: skip
-MANY = 6
+FEW, MANY = 1, 6
 ANSWERS_A_SECOND = 200
 GROWTH_KB = 64 * 1024
 TRACEBACK_MAX = 40
@@ -211,15 +211,16 @@ def play(flips: Flips, call: str, target: Flip | None) -> list[str]:
     return [f"{call}, {target}: {each}" for each in wrong]
 
 
+@pytest.mark.parametrize("many", [FEW, pytest.param(MANY, marks=pytest.mark.extended)])
 @pytest.mark.parametrize("call", CALLS)
-def test_one_flipped_bit(flips: Flips, call: str) -> None:
+def test_one_flipped_bit(flips: Flips, call: str, many: int) -> None:
     assert play(flips, call, None) == []
     assert flips.sizes
     wrong: list[str] = []
     for (api, ordinal), size in list(flips.sizes.items()):
         if ordinal > 1:
             continue
-        for bit in bits(size, MANY):
+        for bit in bits(size, many):
             wrong += play(flips, call, Flip(api, ordinal, bit))
     assert not wrong, f"{len(wrong)}\n" + "\n".join(wrong[:20])
 

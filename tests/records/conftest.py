@@ -1,4 +1,7 @@
-"""Every test that takes `impl` runs over the compiled kernel and over its pure-Python twin."""
+"""Every test that takes `impl` runs over the compiled kernel and over its pure-Python twin.
+
+So the run without the compiled modules (`make test`) leaves these out: it would repeat them.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,11 @@ from kohort.records import KERNEL, Record, check_produced, crc_matches, iter_bat
 from kohort.records.layout import BatchHeader
 
 Fields = tuple[Any, ...]
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if "impl" in getattr(item, "fixturenames", ()):
+        item.add_marker("once")
 
 
 def implementations() -> list[ModuleType]:

@@ -275,7 +275,7 @@ def test_the_crc_of_records_that_were_summed_as_they_were_written(impl: Any) -> 
     """Sums of pieces are joined: whatever the sizes, the CRC is that of the whole (F2)."""
     for each in (1, 90, 1_000, 40_000, 200_000):
         builder = impl.BatchBuilder()
-        for count in (1, 2, 400_000 // each):
+        for count in (1, 2, min(20_000, 400_000 // each)):
             for n in range(count):
                 builder.append(1_000 + n, b"%d" % n, bytes([n & 255]) * each)
             built = builder.build(producer_id=7, producer_epoch=0, base_sequence=count)

@@ -67,6 +67,7 @@ def test_a_million_hostile_frames(seed: int) -> None:
     assert grown < MEMORY_MAX
 
 
+@pytest.mark.extended
 @pytest.mark.once
 def test_frames_of_one_kind_do_not_fill_the_memory() -> None:
     """What frames leave behind is bounded by the broker's limits, not by their number."""

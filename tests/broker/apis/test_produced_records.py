@@ -183,7 +183,9 @@ def test_only_so_many_records_without_a_key_are_named(on_fast_path: bool) -> Non
     assert [error.batch_index for error in answer.record_errors] == list(range(1, 2_000, 2))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.extended) for seed in (1, 2))]
+)
 def test_hostile_contents_behind_right_checksums(on_fast_path: bool, seed: int) -> None:
     """Of thousands some are stored: of these every record can be read, and none of the others
     uses an offset.

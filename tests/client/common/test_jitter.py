@@ -14,16 +14,19 @@ OWN_GENERATORS = {"Random", "SystemRandom"}
 
 def uses_of_the_global_generator(text: str) -> list[int]:
     """The lines that read a function of the module `random`."""
+    if "random" not in text:
+        return []
+    nodes = list(ast.walk(ast.parse(text)))
     return [
         node.lineno
-        for node in ast.walk(ast.parse(text))
+        for node in nodes
         if isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)
         and node.value.id == "random"
         and node.attr not in OWN_GENERATORS
     ] + [
         node.lineno
-        for node in ast.walk(ast.parse(text))
+        for node in nodes
         if isinstance(node, ast.ImportFrom)
         and node.module == "random"
         and not {name.name for name in node.names} <= OWN_GENERATORS
