@@ -31,7 +31,7 @@ from kohort.errors import CorruptRecordError, DataLossError, KafkaTimeoutError, 
 from kohort.retry.cluster_port import ClusterPort
 from kohort.retry.unreadable import Unreadable
 from kohort.spark import arrow
-from kohort.spark.formats import Typed
+from kohort.spark.formats import Rows, Typed
 from kohort.spark.offsets import Range
 from kohort.spark.options import SourceOptions
 from kohort.spark.worker import forget, keep
@@ -51,7 +51,7 @@ def read_ranges(
     options: SourceOptions,
     spans: Sequence[Range],
     columns: Sequence[str],
-    typed: Typed | None = None,
+    typed: Typed | Rows | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """All records of the ranges, in batches of the options' size, after the range markers.
 
@@ -65,7 +65,10 @@ def read_ranges(
 
 
 def _read_group(
-    options: SourceOptions, spans: Sequence[Range], columns: Sequence[str], typed: Typed | None
+    options: SourceOptions,
+    spans: Sequence[Range],
+    columns: Sequence[str],
+    typed: Typed | Rows | None,
 ) -> Iterator[pa.RecordBatch]:
     config = options.client
     kind = "consumer" if options.fail_on_data_loss else "lenient consumer"

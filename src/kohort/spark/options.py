@@ -33,6 +33,7 @@ from kohort.spark.connector import (
 )
 from kohort.spark.formats.options import OPTIONS as FORMAT_OPTIONS
 from kohort.spark.formats.options import Formats, parse_formats
+from kohort.spark.formats.rows import ROW_ERROR, ROWS, SourceRows, of_option
 
 log = logging.getLogger("kohort.spark")
 EARLIEST: Final = -2
@@ -54,7 +55,7 @@ KNOWN: Final = (
     "maxRecordsPerPartition", "kafkaConsumer.pollTimeoutMs", "group.id", "columns", "batchRows",
     "batchBytes", "topic", "retryDelaysMs", "clockSkewMs", "rangeMarkers", "publishProgress",
     "pushFilters", "maxBytesPerTrigger", "targetBatchDuration", "topicFloor",
-    "topicPriorities", "alignWithin",
+    "topicPriorities", "alignWithin", "rowFormats",
     *FORMAT_OPTIONS,
 )  # fmt: skip
 _SPARKS_OWN: Final = frozenset(
@@ -119,6 +120,8 @@ class SourceOptions:
     range_markers: bool = False
     push_filters: bool = False
     formats: Formats = field(default_factory=Formats)
+    rows: tuple[SourceRows, ...] = ()
+    """How the values of a pipeline's sources become rows beside their bytes."""
     publish_progress: bool = True
     streaming: bool = False
 
@@ -133,7 +136,8 @@ class SourceOptions:
         if self.columns is not None:
             return self.columns
         known = COLUMNS if self.include_headers else COLUMNS[:-1]
-        return known + self.formats.columns
+        rows = (ROWS, ROW_ERROR) if self.rows else ()
+        return known + self.formats.columns + rows
 
 
 @dataclass(frozen=True)
@@ -204,6 +208,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         range_markers=range_markers,
         push_filters=_bool(found, "pushFilters", False),
         formats=formats,
+        rows=of_option(found["rowFormats"]) if "rowFormats" in found else (),
         publish_progress=_bool(found, "publishProgress", True),
         streaming=streaming,
     )

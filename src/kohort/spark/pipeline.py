@@ -55,6 +55,7 @@ from kohort.spark.dataframes.graph import (
     Source,
     TableTarget,
     TopicTarget,
+    ValueFormat,
     identifier,
 )
 from kohort.spark.outputs.protocol import Step, ignore
@@ -150,24 +151,40 @@ class Pipeline:
         format: str = "json",
         event_time: str | None = None,
         name: str | None = None,
+        schema_registry: str | None = None,
+        subject: str | None = None,
+        schema_evolution: str | None = None,
     ) -> str:
         """Register a topic whose records become rows.
 
         Args:
             topic: the topic. Steps read it by the parameter `name`.
-            schema: the columns of the values: DDL, or a StructType. A value that does not fit goes
-                to the dead-letter topic as `undecodable`.
-            format: "json"; or "text" or "bytes", with the columns `key` and `value`.
+            schema: for json the columns, as DDL or a StructType; for json-schema the JSON Schema;
+                for avro the Avro schema that values were written with; for debezium the columns of
+                the table. A value that does not fit goes to the dead-letter topic as `undecodable`.
+            format: "json", "json-schema", "avro" or "debezium" (columns `before`, `after`, `op`,
+                `ts_ms`, `source`); or "text" or "bytes", with the columns `key` and `value`.
             event_time: the column of type TIMESTAMP with the time at which a record happened.
             name: default the topic, with `_` for what a name cannot hold.
+            schema_registry: the address of the registry whose wire format the values have. Without
+                a schema, the columns are those of the subject's newest one.
+            subject: whose schema is read; default the topic's, `TOPIC-value`.
+            schema_evolution: of fields that the columns do not have: "ignore" (the default), "fail"
+                (the record is undecodable) or, for json, "rescue" (JSON text in `_rescued`). With
+                "widen", for avro, the columns are those of all versions of the subject.
 
         Returns the name. Raises ConfigError.
         """
         topic = checked_topic(topic, "pipeline.source")
         if topic in self._handlers:
             raise ConfigError(f"topic {topic} has a handler already")
-        made = Source(name or identifier(topic), topic, format, schema, event_time)
-        return self.graph.add_source(made)
+        name = name or identifier(topic)
+        settings = {
+            "format": format, "schema": schema, "schema_registry": schema_registry,
+            "subject": subject, "schema_evolution": schema_evolution,
+        }  # fmt: skip
+        values = ValueFormat.of(name, topic, settings)
+        return self.graph.add_source(Source(name, topic, values, event_time))
 
     def reference(
         self,
@@ -177,6 +194,8 @@ class Pipeline:
         schema: Any = None,
         format: str = "json",
         name: str | None = None,
+        schema_registry: str | None = None,
+        subject: str | None = None,
         max_size: str | int = "64MiB",
     ) -> str:
         """Register a topic as a table: the latest row of each key, read up to its end before each
@@ -185,7 +204,7 @@ class Pipeline:
         Args:
             topic: the topic. A null value removes the row of its record key.
             key: the columns that name a row.
-            schema, format, name: as `source`.
+            schema, format, name, schema_registry, subject: as `source`.
             max_size: the most bytes of values; more is an error, since the table is broadcast.
 
         Returns the name. Raises ConfigError.
@@ -193,8 +212,13 @@ class Pipeline:
         topic = checked_topic(topic, "pipeline.reference")
         keys = (key,) if isinstance(key, str) else tuple(key)
         size = parse_size_bytes(max_size)
-        made = Reference(name or identifier(topic), topic, format, schema, keys, size)
-        return self.graph.add_reference(made)
+        name = name or identifier(topic)
+        settings = {
+            "format": format, "schema": schema, "schema_registry": schema_registry,
+            "subject": subject,
+        }  # fmt: skip
+        values = ValueFormat.of(name, topic, settings)
+        return self.graph.add_reference(Reference(name, topic, values, keys, size))
 
     def table(
         self,

@@ -48,7 +48,7 @@ from kohort.errors import ConfigError
 from kohort.retry.cluster_port import ClusterPort, now_ms
 from kohort.spark import arrow
 from kohort.spark.fetch import read_ranges
-from kohort.spark.formats import Typed, parse_schema
+from kohort.spark.formats import Rows, Typed, parse_schema
 from kohort.spark.offsets import Position, Range, pack
 from kohort.spark.options import LATEST, SourceOptions, parse_sink, parse_source
 from kohort.spark.planner import Planner, check_named, times_of
@@ -80,7 +80,8 @@ class KohortDataSource(DataSource):
     def schema(self) -> str:
         """The JVM connector's columns, without those that were not asked for."""
         options = parsed(self.options)
-        return arrow.ddl(columns(options), arrow.TYPES | Typed(options.formats).types)
+        decoded = Rows(options.rows) if options.rows else Typed(options.formats)
+        return arrow.ddl(columns(options), arrow.TYPES | decoded.types)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         self._check_schema(schema)
@@ -121,14 +122,16 @@ def parsed(options: Mapping[str, str]) -> SourceOptions:
         return parse_source(options, streaming=False)
 
 
-def typed(options: SourceOptions, schema: StructType) -> Typed | None:
+def typed(options: SourceOptions, schema: StructType) -> Typed | Rows | None:
     """What decodes into Spark's schema; None when keys and values stay bytes."""
+    if options.rows:
+        return Rows(options.rows)
     if not (options.formats.key or options.formats.value):
         return None
     return Typed(options.formats, {f.name: f.type for f in parse_schema(schema.json())})
 
 
-def kept(typed: Typed | None) -> Typed | None:
+def kept(typed: Typed | Rows | None) -> Typed | Rows | None:
     """This worker's own: schemas that one task asked a registry for serve the next."""
     return None if typed is None else keep_value(pickle.dumps(typed), lambda: typed)
 
@@ -148,7 +151,7 @@ def default_tasks() -> int:
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The driver's planner and the executors' `read`, as Spark calls them."""
 
-    def __init__(self, options: SourceOptions, typed: Typed | None = None) -> None:
+    def __init__(self, options: SourceOptions, typed: Typed | Rows | None = None) -> None:
         self._options, self._typed = options, typed
         self._planner: Planner | None = None
 
@@ -201,7 +204,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class BatchReader(DataSourceReader):
     """One read from the starting to the ending offsets, fixed when the plan is made."""
 
-    def __init__(self, options: SourceOptions, typed: Typed | None = None) -> None:
+    def __init__(self, options: SourceOptions, typed: Typed | Rows | None = None) -> None:
         self._options, self._typed = options, typed
         self._seeks = Seeks()
 

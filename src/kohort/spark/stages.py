@@ -31,6 +31,7 @@ from kohort.spark.dataframes.columns import taken_up
 from kohort.spark.dataframes.failing import RetrySpec
 from kohort.spark.dataframes.graph import Graph, Stage, intermediate_topic, mode_of
 from kohort.spark.dataframes.stage import StageFunction, StageSetting
+from kohort.spark.formats.rows import SourceRows, to_option
 from kohort.spark.offsets import Position, TopicPartition
 from kohort.spark.outputs.protocol import Step
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kohort.spark")
 NO_OFFSET: Final = "-"
+NO_OPTIONS: Final[Mapping[str, str]] = {}
 INTERMEDIATE_CONFIGS: Final = {"cleanup.policy": "delete", "retention.ms": "-1"}
 
 
@@ -153,7 +155,7 @@ class PipelineStages:
 
     def _frame(self, stage: Stage, topics: list[str], delays: Mapping[str, int]) -> DataFrame:
         if stage.stateful is None:
-            return self._read(topics, delays)
+            return self._read(topics, delays, self._row_formats(stage))
         rows = self.analysis.rows
         frames = {
             name: taken_up(self._read([topic], {}), rows[name])
@@ -161,8 +163,23 @@ class PipelineStages:
         }
         return call(stage.stateful, frames)
 
-    def _read(self, topics: list[str], delays: Mapping[str, int]) -> DataFrame:
-        options = {**self.options(topics, delays), "includeHeaders": "true"}
+    def _row_formats(self, stage: Stage) -> dict[str, str]:
+        """The source's option for how it decodes values."""
+        sources = [self.pipeline.graph.sources[name] for name in stage.reads]
+        decoded = [
+            SourceRows(
+                s.name, (s.topic, *self.pipeline.topics[s.topic].delays_ms),
+                self.analysis.values[s.name],
+            )
+            for s in sources
+            if s.name in self.analysis.values
+        ]  # fmt: skip
+        return {"rowFormats": to_option(decoded)} if decoded else {}
+
+    def _read(
+        self, topics: list[str], delays: Mapping[str, int], more: Mapping[str, str] = NO_OPTIONS
+    ) -> DataFrame:
+        options = {**self.options(topics, delays), "includeHeaders": "true", **more}
         return self.spark.readStream.format("kohort").options(**options).load()
 
     def _setting(self, checkpoint: Path, port: ClusterPort) -> StageSetting:

@@ -12,6 +12,7 @@ from kohort.spark.dataframes.graph import (
     Reference,
     Source,
     TableTarget,
+    ValueFormat,
     identifier,
     intermediate_topic,
     mode_of,
@@ -21,9 +22,9 @@ from kohort.spark.dataframes.graph import (
 def graph(*sources: str, references: tuple[str, ...] = ()) -> Graph:
     made = Graph()
     for name in sources:
-        made.add_source(Source(name, f"t-{name}", "text", None))
+        made.add_source(Source(name, f"t-{name}", ValueFormat("text")))
     for name in references:
-        made.add_reference(Reference(name, f"t-{name}", "text", None, ("key",), 1))
+        made.add_reference(Reference(name, f"t-{name}", ValueFormat("text"), ("key",), 1))
     return made
 
 
@@ -151,3 +152,28 @@ def test_the_output_mode_follows_the_key() -> None:
 def test_names_of_topics_become_names_of_parameters() -> None:
     assert identifier("league.matches-2013") == "league_matches_2013"
     assert intermediate_topic("my pipeline", "clean") == "kohort.my_pipeline.clean.intermediate"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"format": "jsn"}, "rows: format 'jsn'.*did you mean 'json'"),
+        ({}, "rows: format=json needs schema, as DDL"),
+        ({"format": "avro"}, "rows: format=avro needs schema; or schema_registry"),
+        ({"format": "text", "schema": "n INT"}, "rows: format text has no schema"),
+        ({"schema": 5}, "rows: schema= is text"),
+        ({"schema": "n INT", "schema_evolution": "widen"}, "schema_evolution=widen is for avro"),
+        ({"schema": "n INT", "schema_evolution": "x"}, "schema_evolution='x': one of ignore"),
+    ],
+)
+def test_a_format_that_cannot_be_is_refused_when_it_is_registered(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ValueFormat.of("rows", "t", settings)
+
+
+def test_the_subject_of_a_source_is_its_topics() -> None:
+    decoded = ValueFormat.of("rows", "t", {"format": "avro", "schema_registry": "http://r"}).decoded
+    assert decoded is not None
+    assert (decoded.subject, decoded.schema, decoded.evolution) == ("t-value", None, "ignore")

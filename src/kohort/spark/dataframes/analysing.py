@@ -28,8 +28,10 @@ from kohort.spark.dataframes.columns import (
     visible,
     with_origin,
 )
-from kohort.spark.dataframes.graph import Graph, Source, Stage, Step
+from kohort.spark.dataframes.graph import Graph, Reference, Source, Stage, Step
 from kohort.spark.dataframes.plans import carried, check_narrow, is_stateful
+from kohort.spark.formats import RowFormat, ddl_of, types_of
+from kohort.spark.formats.types import quoted
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,12 @@ class Analysis:
 
     Attributes:
         stages: in the order in which rows pass them.
-        values: the schema of the values of sources and references of format json.
+        values: how the values of sources and references become rows; not of text and bytes.
         rows: by source and step, the columns that others see.
     """
 
     stages: list[Stage]
-    values: Mapping[str, StructType | None]
+    values: Mapping[str, RowFormat]
     rows: Mapping[str, StructType]
 
 
@@ -51,18 +53,18 @@ def analyse(spark: SparkSession, graph: Graph) -> Analysis:
     """Call every step with empty streams. Raises ConfigError, or what the step itself raises."""
     graph.check()
     values = {
-        each.name: schema_of(each.name, each.schema)
+        each.name: RowFormat.of(each.values.decoded)
         for each in (*graph.sources.values(), *graph.references.values())
+        if each.values.decoded is not None
     }
     frames: dict[str, DataFrame] = {}
     for source in graph.sources.values():
-        raw = _stream(spark, _of_ddl(RAW_SCHEMA))
-        frame = passing(typed(with_origin(raw, ()), source.format, values[source.name]))
+        raw = _stream(spark, _raw_schema(source, values))
+        frame = passing(typed(with_origin(raw, ()), source.name, source.values.name))
         _check_event_time(source, frame)
         frames[source.name] = frame
     for reference in graph.references.values():
-        schema = values[reference.name] or _text_schema(reference.format)
-        frames[reference.name] = spark.createDataFrame([], schema)
+        frames[reference.name] = spark.createDataFrame([], _row_schema(reference, values))
     stateful: dict[str, bool] = {}
     for step in graph.ordered():
         frame = call(step, frames)
@@ -101,18 +103,20 @@ def call(step: Step, frames: Mapping[str, DataFrame]) -> DataFrame:
     return made
 
 
-def schema_of(name: str, schema: Any) -> StructType | None:
-    """A schema as Spark has it, of DDL or a StructType. Raises ConfigError for another."""
-    if schema is None or isinstance(schema, StructType):
-        return schema
-    if isinstance(schema, str):
-        return _of_ddl(schema)
-    raise ConfigError(f"{name}: schema= is DDL ('id STRING, at TIMESTAMP') or a StructType")
+def _raw_schema(source: Source, values: Mapping[str, RowFormat]) -> StructType:
+    """The columns of a source's records, with those that are decoded."""
+    if source.name not in values:
+        return _of_ddl(RAW_SCHEMA)
+    decoded = types_of({source.name: values[source.name]})
+    return _of_ddl(", ".join([RAW_SCHEMA, *(f"{n} {ddl_of(t)}" for n, t in decoded.items())]))
 
 
-def _text_schema(form: str) -> StructType:
-    kind = "binary" if form == "bytes" else "string"
-    return _of_ddl(f"key {kind}, value {kind}")
+def _row_schema(reference: Reference, values: Mapping[str, RowFormat]) -> StructType:
+    found = values.get(reference.name)
+    if found is None:
+        kind = "binary" if reference.values.name == "bytes" else "string"
+        return _of_ddl(f"key {kind}, value {kind}")
+    return _of_ddl(", ".join(f"{quoted(f.name)} {ddl_of(f.type)}" for f in found.type))
 
 
 def _of_ddl(text: str) -> StructType:

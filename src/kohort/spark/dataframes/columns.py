@@ -4,7 +4,9 @@ Rules:
 - Every row carries its input as it was read (`ORIGIN`): place, time, key, value and headers byte
   for byte, and the attempt number. A copy for a retry topic is made of nothing else.
 - `VERDICT` is null for a row that passes; the first verdict wins.
-- A value that does not decode is a verdict, not an error. So is a null value, which has no columns.
+- Values are decoded where they are fetched (`kohort.spark.formats.rows`). One that does not decode
+  is a verdict, not an error. So is a null value, which has no columns; a tombstone of Debezium's
+  is no row.
 """
 
 # pyspark carries no complete types, so strict checking would only speak of it.
@@ -16,18 +18,18 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql.types import StructType
 
-from kohort.errors import ConfigError, UsageError
+from kohort.errors import UsageError
 from kohort.retry import headers as h
 from kohort.retry.classify import clean_reason
 from kohort.retry.handling import UNDECODABLE
 from kohort.spark.dataframes.plans import LostOriginError, carried
+from kohort.spark.formats import ROW_ERROR, ROWS
 
 ORIGIN: Final = "_kohort"
 VERDICT: Final = "_kohort_verdict"
 HIDDEN: Final = (ORIGIN, VERDICT)
-CORRUPT: Final = "_kohort_corrupt"
 RAW_SCHEMA: Final = (
     "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
     "timestampType int, headers array<struct<key: string, value: binary>>"
@@ -36,14 +38,13 @@ RAW: Final = (
     "topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers",
 )  # fmt: skip
 VERDICT_TYPE: Final = "struct<permanent: boolean, reason: string, message: string>"
-FORMATS: Final = ("json", "text", "bytes")
 TIMES: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 """How times are written into intermediate topics: to the microsecond, as Spark keeps them."""
 Transform = Callable[[DataFrame], DataFrame]
 
 
 def with_origin(raw: DataFrame, retry_topics: Collection[str]) -> DataFrame:
-    """One column, `ORIGIN`, of the columns of `format("kohort")`."""
+    """`ORIGIN`, of the columns of `format("kohort")`, and what was decoded of the values."""
     number = F.expr(
         f"try_cast(CAST(try_element_at(filter(headers, x -> x.key = '{h.NUMBER}'), 1).value "
         "AS STRING) AS INT)"
@@ -52,47 +53,34 @@ def with_origin(raw: DataFrame, retry_topics: Collection[str]) -> DataFrame:
     if retry_topics:
         attempt = F.when(F.col("topic").isin(*retry_topics), F.coalesce(number, attempt))
         attempt = attempt.otherwise(F.lit(0))
-    return raw.select(F.struct(*RAW, attempt.alias("attempt")).alias(ORIGIN))
+    decoded = [name for name in (ROWS, ROW_ERROR) if name in raw.columns]
+    return raw.select(F.struct(*RAW, attempt.alias("attempt")).alias(ORIGIN), *decoded)
 
 
-def typed(
-    rows: DataFrame, form: str, schema: StructType | None, also: tuple[str, ...] = ()
-) -> DataFrame:
-    """The columns of the values, and the hidden ones.
+def typed(rows: DataFrame, source: str, form: str) -> DataFrame:
+    """The columns of the values of a source, and the hidden ones.
 
     Args:
-        rows: frame with `ORIGIN`, and with the columns `also`, which are kept.
-        form: one of `FORMATS`.
-        schema: the columns, for json.
+        rows: as `with_origin` makes them, of this source.
+        source: its name.
+        form: what its values are, one of `COLUMN_FORMATS`.
     """
     value, key = F.col(f"{ORIGIN}.value"), F.col(f"{ORIGIN}.key")
     if form == "bytes":
         no_verdict = F.lit(None).cast(VERDICT_TYPE).alias(VERDICT)
-        return rows.select(key.alias("key"), value.alias("value"), ORIGIN, no_verdict, *also)
+        return rows.select(key.alias("key"), value.alias("value"), ORIGIN, no_verdict)
     broken = F.when(value.isNull(), _verdict(True, UNDECODABLE, F.lit("the value is null")))
-    broken = broken.when(
-        ~F.is_valid_utf8(value.cast("string")),
-        _verdict(True, UNDECODABLE, F.lit("the value is not UTF-8")),
-    )
     if form == "text":
+        no_text = ~F.is_valid_utf8(value.cast("string"))
+        why = F.lit("the value is not UTF-8")
+        broken = broken.when(no_text, _verdict(True, UNDECODABLE, why))
         texts = (key.cast("string").alias("key"), value.cast("string").alias("value"))
-        return rows.select(*texts, ORIGIN, broken.alias(VERDICT), *also)
-    if schema is None:
-        raise ConfigError("format json needs schema=, the columns of the value")
-    names = [field.name for field in schema.fields]
-    full = StructType([*schema.fields]).add(CORRUPT, StringType())
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-    decoded = F.from_json(value.cast("string"), full, options)
-    decoded_rows = rows.select(decoded.alias("_value"), ORIGIN, *also)
-    corrupt = F.col(f"_value.{CORRUPT}")
-    broken = broken.when(
-        corrupt.isNotNull(),
-        _verdict(True, UNDECODABLE, F.lit("the value does not fit the schema of the source")),
-    )
-    return decoded_rows.select(
-        *(F.col("_value").getField(name).alias(name) for name in names),
-        ORIGIN, broken.alias(VERDICT), *also,
-    )  # fmt: skip
+        return rows.select(*texts, ORIGIN, broken.alias(VERDICT))
+    error = F.col(ROW_ERROR)
+    broken = broken.when(error.isNotNull(), _verdict(True, UNDECODABLE, error))
+    if form == "debezium":
+        rows = rows.where(value.isNotNull())
+    return rows.select(f"{ROWS}.{source}.*", ORIGIN, broken.alias(VERDICT))
 
 
 def reject(condition: Column, reason: str, message: Column | str | None = None) -> Transform:

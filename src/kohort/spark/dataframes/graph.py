@@ -19,10 +19,52 @@ from typing import Any, Final
 
 from kohort.errors import ConfigError
 from kohort.retry.policy import topic_name
+from kohort.setting_keys import nearest
+from kohort.spark.formats.options import FORMATS, Format, Names, parse_format
 
-COLUMN_FORMATS: Final = ("json", "text", "bytes")
+COLUMN_FORMATS: Final = (*FORMATS, "text", "bytes")
+_NAMES: Final = Names("format", "schema", "subject", "schema_registry", "schema_evolution")
 OUTPUT_MODES: Final = ("append", "update", "complete")
 _NOT_IN_NAMES: Final = re.compile(r"\W")
+
+
+@dataclass(frozen=True)
+class ValueFormat:
+    """What the values of a topic are.
+
+    Args:
+        name: one of `COLUMN_FORMATS`.
+        decoded: how they are decoded into columns; None for text and bytes.
+    """
+
+    name: str
+    decoded: Format | None = None
+
+    @classmethod
+    def of(cls, name: str, topic: str, settings: Mapping[str, Any]) -> ValueFormat:
+        """The format of a source or reference.
+
+        Args:
+            settings: format, schema, subject, schema_registry and schema_evolution; None is not
+                given. A schema is text, or a StructType.
+
+        Raises ConfigError.
+        """
+        found = {key: _text(name, key, value) for key, value in settings.items() if value}
+        form = found.get("format", "json")
+        if form in FORMATS:
+            try:
+                return cls(form, parse_format(found, "value", _NAMES, [topic]))
+            except ConfigError as error:
+                raise ConfigError(f"{name}: {error}") from None
+        if form not in COLUMN_FORMATS:
+            near = nearest(form, COLUMN_FORMATS)
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise ConfigError(f"{name}: format {form!r}; one of {', '.join(COLUMN_FORMATS)}{hint}")
+        unused = sorted(found.keys() - {"format"})
+        if unused:
+            raise ConfigError(f"{name}: format {form} has no {unused[0]}; leave it out")
+        return cls(form)
 
 
 @dataclass(frozen=True)
@@ -31,8 +73,7 @@ class Source:
 
     name: str
     topic: str
-    format: str
-    schema: Any
+    values: ValueFormat
     event_time: str | None = None
 
 
@@ -42,8 +83,7 @@ class Reference:
 
     name: str
     topic: str
-    format: str
-    schema: Any
+    values: ValueFormat
     key: tuple[str, ...]
     max_bytes: int
 
@@ -133,9 +173,8 @@ class Graph:
         return bool(self.sources or self.references or self.steps)
 
     def add_source(self, source: Source) -> str:
-        """Register a source. Raises ConfigError for a name, topic or format that cannot be."""
+        """Register a source. Raises ConfigError for a name or topic that cannot be."""
         self._check_name(source.name)
-        _check_format(source.name, source.format, source.schema)
         if any(s.topic == source.topic for s in self.sources.values()):
             raise ConfigError(f"topic {source.topic} is a source already; read it by its name")
         self.sources[source.name] = source
@@ -144,7 +183,6 @@ class Graph:
     def add_reference(self, reference: Reference) -> str:
         """Register a reference. Raises as `add_source`."""
         self._check_name(reference.name)
-        _check_format(reference.name, reference.format, reference.schema)
         if not reference.key:
             raise ConfigError(f"reference {reference.name} needs key=, the columns of one row")
         self.references[reference.name] = reference
@@ -301,8 +339,14 @@ def _merged(step: Step, stages: list[Stage]) -> Stage:
     return first
 
 
-def _check_format(name: str, form: str, schema: Any) -> None:
-    if form not in COLUMN_FORMATS:
-        raise ConfigError(f"{name}: format {form!r}; one of {', '.join(COLUMN_FORMATS)}")
-    if form == "json" and schema is None:
-        raise ConfigError(f"{name}: format json needs schema=, the columns of its values")
+def _text(name: str, key: str, value: Any) -> str:
+    """A setting as text; a StructType is its JSON."""
+    if key == "schema" and not isinstance(value, str):
+        if not hasattr(value, "json"):
+            raise ConfigError(
+                f"{name}: schema= is text ('id STRING, at TIMESTAMP') or a StructType"
+            )
+        return str(value.json())
+    if not isinstance(value, str):
+        raise ConfigError(f"{name}: {key}= is text, not {value!r}")
+    return value

@@ -193,7 +193,7 @@ class NarrowBatch:
         names = self.spec.topics[source.topic]
         if len(self.stage.reads) > 1:
             rows = rows.where(F.col(f"{ORIGIN}.topic").isin(source.topic, *names.delays_ms))
-        return self._judged_before(typed(rows, source.format, self.analysis.values[name]))
+        return self._judged_before(typed(rows, name, source.values.name))
 
     def _judged_before(self, frame: DataFrame) -> DataFrame:
         """The frame with the verdicts that an earlier attempt at this batch has found."""

@@ -8,7 +8,7 @@ Rules:
 - A later record of a key replaces the earlier one; a null value removes it. Records without a key
   are all kept, and the latest row of the reference's key columns wins.
 - A reference has a bound, and its breach is an error: it is held in the driver and in every task.
-- Values that do not decode are left out, and said once a refresh.
+- Values that do not decode are left out, and counted in a warning once a refresh.
 """
 
 # pyspark and pyarrow carry no complete types, so strict checking would only speak of them.
@@ -22,7 +22,6 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from kohort.client.common.config import ConsumerConfig
 from kohort.client.common.types import TopicPartition
@@ -30,9 +29,10 @@ from kohort.client.consumer.consumer import Consumer
 from kohort.errors import ConfigError, KafkaTimeoutError
 from kohort.retry.cluster_port import ClusterPort
 from kohort.setting_keys import plain
-from kohort.spark.dataframes.columns import ORIGIN, VERDICT, passing, typed, visible
 from kohort.spark.dataframes.graph import Reference
 from kohort.spark.dataframes.plans import local_frame
+from kohort.spark.formats import RowDecoder, RowFormat
+from kohort.spark.formats.decoded import as_text
 
 log = logging.getLogger("kohort.spark")
 POLL_S: Final = 1.0
@@ -46,15 +46,15 @@ class ReferenceTable:
 
     Args:
         reference: what was registered.
-        schema: its columns, for format json.
+        rows: how values become rows; None for text and bytes.
         config: the client's configuration, in Kafka's names.
     """
 
     def __init__(
-        self, reference: Reference, schema: StructType | None, config: Mapping[str, str]
+        self, reference: Reference, rows: RowFormat | None, config: Mapping[str, str]
     ) -> None:
         self.reference = reference
-        self._schema = schema
+        self._decoder = None if rows is None else RowDecoder(rows)
         self._config = dict(config)
         self._consumer: Consumer | None = None
         self._rows: dict[Key, tuple[bytes | None, bytes]] = {}
@@ -144,29 +144,42 @@ class ReferenceTable:
     # The table
 
     def _made(self, spark: SparkSession) -> DataFrame:
-        count = len(self._rows)
-        topic = self.reference.topic
-        raw = pa.table(
-            {
-                "key": pa.array([k for k, _ in self._rows.values()], pa.binary()),
-                "value": pa.array([v for _, v in self._rows.values()], pa.binary()),
-                _SEQUENCE: pa.array(range(count), pa.int64()),
-            }
-        )
-        rows = local_frame(spark, raw).select(F.struct("key", "value").alias(ORIGIN), _SEQUENCE)
-        decoded = typed(rows, self.reference.format, self._schema, also=(_SEQUENCE,))
-        lacking = [k for k in self.reference.key if k not in decoded.columns]
+        table = self._table()
+        lacking = [k for k in self.reference.key if k not in table.column_names]
         if lacking:
             raise ConfigError(
-                f"reference {self.reference.name}: topic {topic} has no column "
-                f"{', '.join(lacking)}; it has {', '.join(visible(decoded).columns)}"
+                f"reference {self.reference.name}: topic {self.reference.topic} has no column "
+                f"{', '.join(lacking)}; it has {', '.join(table.column_names)}"
             )
-        fit = passing(decoded).drop(ORIGIN, VERDICT)
-        names = [c for c in fit.columns if c != _SEQUENCE]
-        latest = fit.groupBy(*self.reference.key).agg(
+        names = table.column_names
+        order = pa.array(range(len(table)), pa.int64())
+        rows = local_frame(spark, table.append_column(_SEQUENCE, order))
+        latest = rows.groupBy(*self.reference.key).agg(
             F.max_by(F.struct(*names), _SEQUENCE).alias("row")
         )
         return latest.select("row.*")
+
+    def _table(self) -> pa.Table:
+        """The values as columns, in the order in which they came, without those that do not fit."""
+        keys = pa.array([key for key, _ in self._rows.values()], pa.binary())
+        values = pa.array([value for _, value in self._rows.values()], pa.binary())
+        if self._decoder is not None:
+            rows, errors = self._decoder.decode(values)
+            columns = dict(zip(rows.type.names, rows.flatten(), strict=True))
+        elif self.reference.values.name == "text":
+            texts, errors = as_text(values)
+            columns = {"key": as_text(keys)[0], "value": texts}
+        else:
+            columns, errors = {"key": keys, "value": values}, None
+        table = pa.table(columns)
+        if errors is None:
+            return table
+        first = errors.drop_null()
+        log.warning(
+            "reference %s: %d rows of topic %s do not decode and are left out; the first: %s",
+            self.reference.name, len(first), self.reference.topic, first[0],
+        )  # fmt: skip
+        return table.filter(errors.is_null())
 
 
 def _size(key: bytes | None, value: bytes) -> int:

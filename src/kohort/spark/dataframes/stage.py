@@ -112,7 +112,7 @@ class StageFunction:
         self._stage = stage
         self.query = f"{setting.pipeline}.{stage.name}"
         self._references = [
-            ReferenceTable(r, analysis.values[r.name], setting.client)
+            ReferenceTable(r, analysis.values.get(r.name), setting.client)
             for r in graph.references_of(stage.steps)
         ]
         self._database: BatchStore | None = None

@@ -12,16 +12,32 @@
 # pyright: basic
 from kohort.spark.formats.decoded import Decoded, Decoder
 from kohort.spark.formats.options import Format, Formats
+from kohort.spark.formats.rows import (
+    ROW_ERROR,
+    ROWS,
+    RowDecoder,
+    RowFormat,
+    Rows,
+    SourceRows,
+    types_of,
+)
 from kohort.spark.formats.typed import Typed, decoder_of
 from kohort.spark.formats.types import ddl_of, parse_schema
 
 __all__ = [
+    "ROWS",
+    "ROW_ERROR",
     "Decoded",
     "Decoder",
     "Format",
     "Formats",
+    "RowDecoder",
+    "RowFormat",
+    "Rows",
+    "SourceRows",
     "Typed",
     "ddl_of",
     "decoder_of",
     "parse_schema",
+    "types_of",
 ]

@@ -71,6 +71,14 @@ def isolate(
     return pa.concat_arrays([low, high]), bad | {half + row: why for row, why in more.items()}
 
 
+def as_text(column: pa.Array) -> tuple[pa.Array, pa.Array | None]:
+    """Bytes as text, null where they are not UTF-8, and the reasons by row."""
+    valid = column.is_valid()
+    texts, bad = isolate(column.drop_null(), lambda part: part.cast(pa.string()), pa.string())
+    errors = messages(len(texts), bad)
+    return spread(texts, valid), None if errors is None else spread(errors, valid)
+
+
 def spread(values: pa.Array, places: pa.Array) -> pa.Array:
     """The values in order at the true rows of a mask; null at the others."""
     if len(values) == len(places):

@@ -6,6 +6,8 @@ Rules:
 - Every record begins with { and ends with }, so that neither can a broken one swallow its
   neighbour nor two objects in one value pass for two records: as many rows as values, or an error.
 - What pyarrow reads as text only (dates, timestamps, binary in base64) is converted afterwards.
+- `pyarrow.json` knows no maps: values of a type that holds one are parsed by `json`, twenty times
+  as slowly.
 """
 
 # pyarrow carries no complete types, so strict checking would only speak of it.
@@ -15,6 +17,7 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Final
 
 import pyarrow as pa
@@ -39,7 +42,7 @@ class JsonDecoder:
         unknown: of fields that the struct does not have: `ignore` leaves them out, `fail` makes
             them the record's error, `rescue` collects them as JSON text.
 
-    Raises ConfigError for a type that JSON is not read as (a map).
+    Raises ConfigError for a type that JSON is not read as (a map whose keys are not text).
     """
 
     def __init__(self, type_: pa.StructType, unknown: str = IGNORE) -> None:
@@ -48,6 +51,7 @@ class JsonDecoder:
         self._stored = pa.struct([pa.field(f.name, _stored(f.type, f.name)) for f in type_])
         self._converts = self._stored != type_
         self._shape = _Shape.of(self._stored)
+        self._read = self._read_maps if _holds_map(type_) else self._read_lines
 
     def decode(self, column: pa.Array) -> Decoded:
         """One row for each value; see `Decoded`."""
@@ -92,6 +96,15 @@ class JsonDecoder:
         """All of these values. Raises ArrowInvalid or ValueError when one does not parse."""
         if not len(column):
             return pa.array([], self.type)
+        children = self._read(column, known)
+        if self._converts:
+            children = [
+                _converted(child, field.type)
+                for child, field in zip(children, self.type, strict=True)
+            ]
+        return pa.StructArray.from_arrays(children, fields=list(self.type))
+
+    def _read_lines(self, column: pa.Array, known: bool) -> list[pa.Array]:
         lines = _as_lines(column)
         table = pyarrow.json.read_json(
             pa.BufferReader(lines),
@@ -104,13 +117,19 @@ class JsonDecoder:
         if table.num_rows != len(column):
             raise ValueError("a value holds more than one JSON object")
         table.validate(full=True)  # text is UTF-8
-        children = [chunked.combine_chunks() for chunked in table.columns]
-        if self._converts:
-            children = [
-                _converted(child, field.type)
-                for child, field in zip(children, self.type, strict=True)
-            ]
-        return pa.StructArray.from_arrays(children, fields=list(self.type))
+        return [chunked.combine_chunks() for chunked in table.columns]
+
+    def _read_maps(self, column: pa.Array, known: bool) -> list[pa.Array]:
+        rows: list[Any] = []
+        try:
+            for data in column.to_pylist():
+                value = json.loads(data, parse_float=Decimal, object_pairs_hook=_once_each)
+                if why := self._shape.misfit(value, "", known):
+                    raise ValueError(why)
+                rows.append(_with_pairs(value, self._stored))
+            return pa.array(rows, self._stored).flatten()
+        except (ArithmeticError, TypeError, RecursionError) as error:
+            raise ValueError(str(error) or type(error).__name__) from error
 
 
 def _rescued(given: pa.Array, rows: list[int], type_: pa.DataType) -> pa.Array | None:
@@ -145,15 +164,19 @@ class _Shape:
     """What a JSON value must be for pyarrow to read it as a type."""
 
     kind: Any
-    wanted: str
+    expected: str
     below: dict[str, _Shape] = field(default_factory=dict)
-    """By field; of an array, its element by the empty name."""
+    """By field; of an array its element, of a map its values, by the empty name."""
+    open: bool = False
+    """Fields may have any name."""
 
     @classmethod
     def of(cls, type_: pa.DataType) -> _Shape:
         tests = pa.types
         if tests.is_struct(type_):
             return cls(dict, "a JSON object", {f.name: cls.of(f.type) for f in type_})
+        if tests.is_map(type_):
+            return cls(dict, "a JSON object", {"": cls.of(type_.item_type)}, open=True)
         if tests.is_list(type_):
             return cls(list, "an array", {"": cls.of(type_.value_type)})
         if tests.is_boolean(type_):
@@ -161,8 +184,12 @@ class _Shape:
         if tests.is_integer(type_):
             return cls(int, "a whole number")
         if tests.is_floating(type_):
-            return cls((int, float), "a number")
-        return cls((int, float, str), "a number") if tests.is_decimal(type_) else cls(str, "text")
+            return cls((int, float, Decimal), "a number")
+        return (
+            cls((int, float, Decimal, str), "a number")
+            if tests.is_decimal(type_)
+            else cls(str, "text")
+        )
 
     def misfit(self, value: Any, at: str, strict: bool) -> str | None:
         """Why a value does not fit. It refuses only what pyarrow refuses, but not all of that."""
@@ -170,7 +197,7 @@ class _Shape:
             return None
         kind: Any = self.kind
         if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
-            return f"{f'field {at}' if at else 'the value'} is not {self.wanted}"
+            return f"{f'field {at}' if at else 'the value'} is not {self.expected}"
         content: Any = value
         if kind is dict:
             return self._field_misfit(content, f"{at}." if at else "", strict)
@@ -181,7 +208,7 @@ class _Shape:
 
     def _field_misfit(self, value: dict[str, Any], at: str, strict: bool) -> str | None:
         for name, item in value.items():
-            shape = self.below.get(name)
+            shape = self.below.get("" if self.open else name)
             if shape is None:
                 if strict:
                     return f"field {at}{name} is not in the schema"
@@ -193,10 +220,9 @@ class _Shape:
 def _stored(type_: pa.DataType, at: str) -> pa.DataType:
     """The type that pyarrow reads, from which ours is made."""
     if pa.types.is_map(type_):
-        raise ConfigError(
-            f"{at}: JSON is not read into a MAP; name its fields in a STRUCT, or leave the field "
-            "out and take it from the column _rescued (schemaEvolution=rescue)"
-        )
+        if not pa.types.is_string(type_.key_type):
+            raise ConfigError(f"{at}: the names in a JSON object are text: MAP<STRING, ...>")
+        return pa.map_(pa.string(), _stored(type_.item_type, at))
     if pa.types.is_struct(type_):
         return pa.struct([pa.field(f.name, _stored(f.type, f"{at}.{f.name}")) for f in type_])
     if pa.types.is_list(type_):
@@ -218,6 +244,10 @@ def _converted(array: pa.Array, type_: pa.DataType) -> pa.Array:
         ]
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(below, fields=list(type_), mask=mask)
+    if pa.types.is_map(type_):
+        items = _converted(array.items, type_.item_type)
+        mask = array.is_null() if array.null_count else None
+        return pa.MapArray.from_arrays(array.offsets, array.keys, items, type=type_, mask=mask)
     if pa.types.is_list(type_):
         mask = array.is_null() if array.null_count else None
         return pa.ListArray.from_arrays(
@@ -234,6 +264,34 @@ def _converted(array: pa.Array, type_: pa.DataType) -> pa.Array:
     return array.cast(type_)
 
 
+def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a field is there twice")
+    return found
+
+
+def _holds_map(type_: pa.DataType) -> bool:
+    if pa.types.is_struct(type_):
+        return any(_holds_map(field.type) for field in type_)
+    return pa.types.is_map(type_) or (pa.types.is_list(type_) and _holds_map(type_.value_type))
+
+
+def _with_pairs(value: Any, type_: pa.DataType) -> Any:
+    """A parsed value that fits a type as `pa.array` takes it: maps are pairs."""
+    if value is None:
+        return None
+    if pa.types.is_struct(type_):
+        return {f.name: _with_pairs(value.get(f.name), f.type) for f in type_}
+    if pa.types.is_map(type_):
+        return [(key, _with_pairs(item, type_.item_type)) for key, item in value.items()]
+    if pa.types.is_list(type_):
+        return [_with_pairs(item, type_.value_type) for item in value]
+    if pa.types.is_decimal(type_):
+        return Decimal(value)
+    return float(value) if pa.types.is_floating(type_) else value
+
+
 def _beyond(value: Any, type_: pa.DataType) -> Any:
     """The part of a JSON value that a type does not have; None when it has all of it."""
     if pa.types.is_struct(type_) and isinstance(value, dict):
@@ -243,6 +301,9 @@ def _beyond(value: Any, type_: pa.DataType) -> Any:
             if name in value and (more := _beyond(value[name], below)) is not None:
                 rest[name] = more
         return rest or None
+    if pa.types.is_map(type_) and isinstance(value, dict):
+        below = {k: _beyond(item, type_.item_type) for k, item in value.items()}
+        return {k: rest for k, rest in below.items() if rest is not None} or None
     if pa.types.is_list(type_) and isinstance(value, list):
         parts = [_beyond(item, type_.value_type) for item in value]
         return parts if any(p is not None for p in parts) else None

@@ -18,9 +18,10 @@ OPTIONS: Final = (
     "valueFormat", "valueSchema", "valueSubject", "keyFormat", "keySchema", "keySubject",
     "schemaRegistry", "schemaEvolution", "mode",
 )  # fmt: skip
-FORMATS: Final = ("json", "avro", "debezium")
+FORMATS: Final = ("json", "json-schema", "avro", "debezium")
 EVOLUTIONS: Final = ("ignore", "fail", "rescue", "widen")
-_MEANT_FOR: Final = {"rescue": ("json",), "widen": ("avro",), "fail": ("json", "avro")}
+_JSON: Final = ("json", "json-schema")
+_MEANT_FOR: Final = {"rescue": _JSON, "widen": ("avro",), "fail": (*_JSON, "avro")}
 """The formats that a policy is for; the others are for all."""
 PERMISSIVE: Final = "PERMISSIVE"
 FAILFAST: Final = "FAILFAST"
@@ -45,6 +46,22 @@ class Format:
     evolution: str = "ignore"
     registry: str | None = field(default=None, repr=False)  # it may hold a password
     subject: str | None = None
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the settings of a part are called where they are given."""
+
+    format: str
+    schema: str
+    subject: str
+    registry: str = "schemaRegistry"
+    evolution: str = "schemaEvolution"
+
+    @classmethod
+    def of_part(cls, part: str) -> Names:
+        """The options of `format("kohort")`."""
+        return cls(f"{part}Format", f"{part}Schema", f"{part}Subject")
 
 
 @dataclass(frozen=True)
@@ -93,43 +110,59 @@ def parse_formats(found: Mapping[str, str], topics: Sequence[str] = ()) -> Forma
 
 
 def _part(found: Mapping[str, str], part: str, topics: Sequence[str]) -> Format | None:
-    schema, registry = found.get(f"{part}Schema"), found.get("schemaRegistry")
-    if f"{part}Format" not in found:
-        for option in (f"{part}Schema", f"{part}Subject"):
+    names = Names.of_part(part)
+    if names.format not in found:
+        for option in (names.schema, names.subject):
             if option in found:
-                raise ConfigError(f"{option} needs {part}Format ({', '.join(FORMATS)})")
+                raise ConfigError(f"{option} needs {names.format} ({', '.join(FORMATS)})")
         return None
-    name = _one_of(found, f"{part}Format", FORMATS)
-    evolution = _evolution(found, name, registry)
+    return parse_format(found, part, names, topics)
+
+
+def parse_format(
+    found: Mapping[str, str], part: str, names: Names, topics: Sequence[str] = ()
+) -> Format:
+    """The format of one part.
+
+    Args:
+        found: settings by the names in `names`.
+        topics: what is read; the subject is by default that of the only one.
+
+    Raises ConfigError.
+    """
+    schema, registry = found.get(names.schema), found.get(names.registry)
+    name = _one_of(found, names.format, FORMATS)
+    evolution = _evolution(found, name, names)
     if name == "debezium":
         registry = None
-    subject = found.get(f"{part}Subject")
+    subject = found.get(names.subject)
     if registry is not None and subject is None and len(topics) == 1:
         subject = f"{topics[0]}-{part}"
     if schema is None and registry is None:
-        what = "" if name == "avro" else ", as DDL: id BIGINT, name STRING"
-        or_else = "" if name == "debezium" else "; or schemaRegistry"
-        raise ConfigError(f"{part}Format={name} needs {part}Schema{what}{or_else}")
+        what = ", as DDL: id BIGINT, name STRING" if name in ("json", "debezium") else ""
+        or_else = "" if name == "debezium" else f"; or {names.registry}"
+        raise ConfigError(f"{names.format}={name} needs {names.schema}{what}{or_else}")
     if subject is None and (schema is None or evolution == "widen"):
         raise ConfigError(
-            f"{part}Format={name}: give {part}Subject, the registry's subject whose schema is read "
-            "(by default that of the only topic), or valueSchema"
+            f"{names.format}={name}: give {names.subject}, the registry's subject whose schema is "
+            f"read (by default that of the only topic), or {names.schema}"
         )
     if schema is not None and evolution == "widen":
         raise ConfigError(
-            f"schemaEvolution=widen reads the registry's schemas; leave {part}Schema out"
+            f"{names.evolution}=widen reads the registry's schemas; leave {names.schema} out"
         )
     return Format(part, name, schema, evolution, registry, subject)
 
 
-def _evolution(found: Mapping[str, str], name: str, registry: str | None) -> str:
-    evolution = _one_of(found, "schemaEvolution", EVOLUTIONS)
+def _evolution(found: Mapping[str, str], name: str, names: Names) -> str:
+    evolution = _one_of(found, names.evolution, EVOLUTIONS)
     if name not in _MEANT_FOR.get(evolution, (name,)):
         raise ConfigError(
-            f"schemaEvolution={evolution} is for {', '.join(_MEANT_FOR[evolution])}, not for {name}"
+            f"{names.evolution}={evolution} is for {', '.join(_MEANT_FOR[evolution])}, not for "
+            f"{name}"
         )
-    if evolution == "widen" and registry is None:
-        raise ConfigError("schemaEvolution=widen needs schemaRegistry")
+    if evolution == "widen" and names.registry not in found:
+        raise ConfigError(f"{names.evolution}=widen needs {names.registry}")
     return evolution
 
 

@@ -51,7 +51,7 @@ def decoder_of(format_: Format, type_: pa.DataType | None = None) -> Decoder:
     if format_.name == "debezium":
         return DebeziumDecoder(type_ or envelope(parse_schema(format_.schema or "")))
     registry = None if format_.registry is None else PatientRegistry(format_.registry)
-    if format_.name == "json":
+    if format_.name in ("json", "json-schema"):
         decoder = JsonDecoder(type_ or _json_type(format_, registry), format_.evolution)
         return decoder if registry is None else FramedDecoder(decoder)
     return AvroDecoder(
@@ -64,7 +64,8 @@ def decoder_of(format_: Format, type_: pa.DataType | None = None) -> Decoder:
 
 def _json_type(format_: Format, registry: SchemaRegistry | None) -> pa.DataType:
     if format_.schema is not None:
-        return parse_schema(format_.schema)
+        in_ddl = format_.name == "json"
+        return parse_schema(format_.schema) if in_ddl else type_of(format_.schema)
     assert registry is not None, "the options refuse neither"
     assert format_.subject is not None, "the options refuse it"
     schema = registry.latest(format_.subject)

@@ -1,0 +1,123 @@
+"""What sources of each format give the steps, on a real Spark session (spec 6.2, 6.5, 6.6)."""
+
+# pyspark carries no complete types, so strict checking would only speak of it.
+# pyright: basic
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kohort.spark import Pipeline, reconcile
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from kohort.testing import Cluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+FIELDS: list[dict[str, Any]] = [{"name": "id", "type": "long"}]
+V1: dict[str, Any] = {"type": "record", "name": "R", "fields": FIELDS}
+V2 = {**V1, "fields": [*FIELDS, {"name": "city", "type": ["null", "string"], "default": None}]}
+
+
+def dead_letters(
+    spark: SparkSession, cluster: Cluster, topic: str
+) -> list[tuple[bytes, dict[str, bytes]]]:
+    """The values in a dead-letter topic, byte for byte, with their headers."""
+    rows = (
+        spark.read.format("kohort")
+        .options(**{"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": topic})
+        .option("includeHeaders", "true")
+        .load()
+        .collect()
+    )
+    return [(bytes(r.value), {h.key: bytes(h.value or b"") for h in r.headers}) for r in rows]
+
+
+def test_formats_of_one_stage_are_decoded_where_they_are_fetched(
+    spark: SparkSession, cluster: Cluster, topic: Callable[..., str],
+    produce: Callable[..., None], tmp_path: Path,
+) -> None:  # fmt: skip
+    """Avro by a registry, change events with tombstones and JSON with rescued fields, side by
+    side; what does not decode is a dead letter with its bytes and its reason.
+    """
+    pytest.importorskip("kohort.spark.formats._avro")
+    from kohort.serdes import AvroSerde, SchemaRegistry
+    from tests.serdes.fake_registry import running
+
+    avro, changed, plain = (topic(1, name=n) for n in ("avro", "changed", "plain"))
+    with running() as registry:
+        client = SchemaRegistry(registry.url)
+        produce(
+            avro, (0, None, AvroSerde(client, V1).serialize(avro, {"id": 1})),
+            (0, None, AvroSerde(client, V2).serialize(avro, {"id": 2, "city": "A"})),
+            (0, b"k", b"bad"),
+        )  # fmt: skip
+        after = {"before": None, "after": {"id": 3, "city": "B"}, "op": "c"}
+        produce(changed, (0, None, json.dumps(after).encode()), (0, None, None))
+        produce(plain, (0, None, b'{"id": 4, "m": {"x": 1}, "more": 5}'), (0, None, None))
+        p = Pipeline(
+            f"p-{avro}", store=f"sqlite:///{tmp_path / 'db.sqlite'}", retries="none",
+            bootstrap_servers=cluster.bootstrap, checkpoint=tmp_path / "checkpoint",
+        )  # fmt: skip
+
+        @p.setup
+        def tables(store: Any) -> None:
+            store.run("CREATE TABLE IF NOT EXISTS cities (id INTEGER, city TEXT, rest TEXT)")
+
+        p.source(avro, name="avro", format="avro", schema_registry=registry.url)
+        p.source(changed, name="changed", format="debezium", schema="id INT, city STRING")
+        p.source(
+            plain, name="plain", schema="id INT, m MAP<STRING, INT>", schema_evolution="rescue"
+        )
+
+        @p.table("cities")
+        def cities(avro: Any, changed: Any, plain: Any) -> str:
+            return (
+                "SELECT id, city, null AS rest FROM avro UNION ALL "
+                "SELECT after.id, after.city, op FROM changed UNION ALL "
+                "SELECT id, CAST(m['x'] AS STRING), _rescued FROM plain"
+            )
+
+        p.run("available_now", spark=spark, max_restarts=0)
+    store = p.open_store()
+    try:
+        assert store.query("SELECT * FROM cities ORDER BY id") == [
+            (1, None, None), (2, "A", None), (3, "B", "c"), (4, "1", '{"more": 5}')
+        ]  # fmt: skip
+    finally:
+        store.close()
+    books = reconcile(p)
+    assert books.exact, books.to_json()
+    assert [books.of(t).failed for t in (avro, changed, plain)] == [
+        {"undecodable": 1}, {}, {"undecodable": 1}
+    ]  # fmt: skip
+    ((value, headers),) = dead_letters(spark, cluster, p.topics[avro].dead_letter)
+    assert value == b"bad"
+    assert any(b"a schema registry's format" in text for text in headers.values())
+
+
+def test_a_reference_leaves_out_what_does_not_decode(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The rest of it is there, the latest row of each key; the log says how many are missing."""
+    from kohort.spark.dataframes.graph import Reference, ValueFormat
+    from kohort.spark.dataframes.references import ReferenceTable
+    from kohort.spark.formats import RowFormat
+
+    values = ValueFormat.of("prices", "t", {"schema": "item STRING, price INT"})
+    assert values.decoded is not None
+    reference = Reference("prices", "t", values, ("item",), 1 << 20)
+    table = ReferenceTable(reference, RowFormat.of(values.decoded), {})
+    for number, value in enumerate(
+        [b'{"item": "a", "price": 1}', b"bad", b'{"item": "a", "price": 2}', b'{"item": 1}']
+    ):
+        table._take((0, number), None, value)
+    with caplog.at_level("WARNING", "kohort.spark"):
+        rows = table._made(spark).collect()
+    assert [tuple(row) for row in rows] == [("a", 2)]
+    assert "prices: 2 rows of topic t do not decode and are left out" in caplog.text
