@@ -89,12 +89,12 @@ class Config:
 
     def __repr__(self) -> str:
         """What differs from the defaults, without secrets."""
-        given = [
+        values = [
             f"{f.name}={'***' if is_secret(f.name) else repr(value)}"
             for f in fields(self)
             if (value := getattr(self, f.name)) != f.default
         ]
-        return f"{type(self).__name__}({', '.join(given)})"
+        return f"{type(self).__name__}({', '.join(values)})"
 
     @classmethod
     def field_names(cls) -> list[str]:
@@ -128,9 +128,9 @@ class Config:
         file: str | os.PathLike[str] | None = None,
         *,
         environ: Mapping[str, str] | None = None,
-        **given: Any,
+        **explicit: Any,
     ) -> Self:
-        """Build from the user's and the project's files (or `file` alone), `KOHORT_*`, and `given`.
+        """Build from the user's and the project's files (or `file` alone), `KOHORT_*`, `explicit`.
 
         Later ones win; kohort.settings says what is looked for where. `environ` is the process's
         environment by default. Raises ConfigError for a key that no role knows, wherever it stands.
@@ -139,7 +139,7 @@ class Config:
 
         around = os.environ if environ is None else environ
         found = settings.gather(None if file is None else os.fspath(file), around, cls)
-        own = [settings.Setting(key, value, "caller") for key, value in given.items()]
+        own = [settings.Setting(key, value, "caller") for key, value in explicit.items()]
         chosen = settings.choose(cls, found, strict=own)
         return cls.from_mapping({name: setting.value for name, setting in chosen.items()})
 

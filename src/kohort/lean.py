@@ -148,8 +148,8 @@ def _with_slots(cls: Any, names: list[str]) -> Any:
 def _first_init(cls: Any) -> Callable[..., None]:
     """Compiles the real `__init__`, puts it into its own place, and calls it."""
 
-    def __init__(self: Any, *args: Any, **given: Any) -> None:
-        compile_init(cls)(self, *args, **given)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        compile_init(cls)(self, *args, **kwargs)
 
     cls.__signature__ = _Signature()
     return __init__

@@ -175,28 +175,28 @@ class RefusalEnded(NamedTuple):
 class Events:
     """Tells what happens to whoever has subscribed."""
 
-    __slots__ = ("_told",)
+    __slots__ = ("_listeners",)
 
     def __init__(self) -> None:
-        self._told: dict[type, tuple[Callable[[Any], object], ...]] = {}
+        self._listeners: dict[type, tuple[Callable[[Any], object], ...]] = {}
 
     def subscribe(self, kind: type[E], listener: Callable[[E], object]) -> Callable[[], None]:
         """Have `listener` called with each event of this kind; what is returned ends that."""
-        self._told[kind] = (*self._told.get(kind, ()), listener)
+        self._listeners[kind] = (*self._listeners.get(kind, ()), listener)
 
         def end() -> None:
             # `==`: a bound method is made anew each time it is named.
-            self._told[kind] = tuple(t for t in self._told.get(kind, ()) if t != listener)
+            self._listeners[kind] = tuple(t for t in self._listeners.get(kind, ()) if t != listener)
 
         return end
 
     def wants(self, kind: type) -> bool:
         """Whether anybody listens: to be asked where making the event costs something."""
-        return bool(self._told.get(kind))
+        return bool(self._listeners.get(kind))
 
     def emit(self, event: object) -> None:
         """Tell the subscribers of this kind of event."""
-        for listener in self._told.get(type(event), ()):
+        for listener in self._listeners.get(type(event), ()):
             try:
                 listener(event)
             except Exception:  # a subscriber's fault, whatever it is, stays with the subscriber

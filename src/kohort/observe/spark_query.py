@@ -40,12 +40,12 @@ class QueryNote:
 
     def __str__(self) -> str:
         """The metadata to commit."""
-        told: dict[str, object] = {"state": self.state, "at": self.at_ms}
+        fields: dict[str, object] = {"state": self.state, "at": self.at_ms}
         if self.name:
-            told["name"] = self.name
+            fields["name"] = self.name
         if self.words:
-            told["words"] = self.words[:WORDS_MOST]
-        return json.dumps({KEY: told}, separators=(",", ":"))
+            fields["words"] = self.words[:WORDS_MOST]
+        return json.dumps({KEY: fields}, separators=(",", ":"))
 
 
 def note_of(metadata: str) -> QueryNote | None:
@@ -53,11 +53,11 @@ def note_of(metadata: str) -> QueryNote | None:
     if KEY not in metadata:
         return None
     try:
-        told: Any = json.loads(metadata)[KEY]
-        state, at_ms = str(told["state"]), int(told["at"])
+        note: Any = json.loads(metadata)[KEY]
+        state, at_ms = str(note["state"]), int(note["at"])
     except (ValueError, KeyError, TypeError):
         return None
-    fields = cast(dict[str, Any], told)
+    fields = cast(dict[str, Any], note)
     if state not in STATES:
         return None
     return QueryNote(state, at_ms, str(fields.get("name", "")), str(fields.get("words", "")))

@@ -314,9 +314,9 @@ class _Judged:
         held = self._open.get(tp)
         if held is None or was.stable != seen.stable:
             return State.WAITS, "it waits for transactions that end and begin meanwhile"
-        said = f"{held}; readers of committed records get nothing behind it"
+        reason = f"{held}; readers of committed records get nothing behind it"
         lasts = held.hanging or (held.open_s or 0.0) > TRANSACTION_S
-        return (State.STANDS if lasts else State.WAITS), said
+        return (State.STANDS if lasts else State.WAITS), reason
 
     def _unowned(
         self, tp: TopicPartition, before: MemberDescription | None, going_on: State
@@ -436,12 +436,12 @@ def _with_share(finding: Finding, share: float) -> Finding:
     if share < HOT_SHARE or finding.state not in (State.MOVES, State.BEHIND):
         return finding
     tp = finding.partition
-    said = (
+    sentence = (
         f"{share:.0%} of all lag is here: a hot key, or records slower than elsewhere. Its keys: "
         f"`kohort consume {tp.topic} --partition {tp.partition} --offset -1000 --until-end "
         "--format key-value | cut -f1 | sort | uniq -c | sort -n`"
     )
     return Finding(
         tp, finding.state, finding.seen, finding.done_per_s, finding.written_per_s,
-        f"{finding.why}. {said}" if finding.why else said,
+        f"{finding.why}. {sentence}" if finding.why else sentence,
     )  # fmt: skip

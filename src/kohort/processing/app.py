@@ -311,8 +311,8 @@ class App:
         """How a handler is called. Raises ConfigError for what can be none."""
         whole = batch or arrow
         yields = self.exactly.store_url is not None and not whole  # rows, one after another
-        given = ["batch" if whole else "record"]
-        check_handler(topic, function, given, may_yield=yields, may_wait=True)
+        arguments = ["batch" if whole else "record"]
+        check_handler(topic, function, arguments, may_yield=yields, may_wait=True)
         if waits(function):
             if whole:
                 raise ConfigError(
@@ -368,7 +368,7 @@ class App:
             self._workers = dict.fromkeys(self._workers, workers)
         if drain is not None:
             self._timing = replace(self._timing, drain_ms=parse_duration_ms(drain))
-        self._way = self._way.told(bootstrap_servers, client)
+        self._way = self._way.override(bootstrap_servers, client)
 
     def check(self) -> list[TopicState]:
         """Look at every retry topic; nothing is created, and no record is read.

@@ -10,9 +10,9 @@ from kohort.processing.workers.handlers import Kind
 from kohort.retry.policy import RetryPolicy
 
 
-def policy_of(given: str | RetryPolicy) -> RetryPolicy:
+def policy_of(policy: str | RetryPolicy) -> RetryPolicy:
     """The delays of retries. Raises ConfigError for what are none."""
-    return given if isinstance(given, RetryPolicy) else RetryPolicy.parse(given)
+    return policy if isinstance(policy, RetryPolicy) else RetryPolicy.parse(policy)
 
 
 def pool_of(topic: str, kind: Kind, workers: str | None, timeout_ms: int) -> str:
@@ -42,12 +42,12 @@ def choice_of(kind: Any, name: str, value: str) -> Any:
         raise ConfigError(f"{name}={value!r} is not one of {known}") from None
 
 
-def circuit_of(topic: str, given: Any) -> CircuitConfig:
+def circuit_of(topic: str, circuit: Any) -> CircuitConfig:
     """The settings of a circuit breaker. Raises ConfigError for what are none."""
-    if given is None or isinstance(given, CircuitConfig):
-        return given or CircuitConfig()
+    if circuit is None or isinstance(circuit, CircuitConfig):
+        return circuit or CircuitConfig()
     raise ConfigError(
-        f"the handler of {topic!r}: circuit={given!r}; write CircuitConfig(tokens={given!r})"
-        if type(given) is int
-        else f"the handler of {topic!r}: circuit={given!r}; a CircuitConfig is wanted"
+        f"the handler of {topic!r}: circuit={circuit!r}; write CircuitConfig(tokens={circuit!r})"
+        if type(circuit) is int
+        else f"the handler of {topic!r}: circuit={circuit!r}; a CircuitConfig is wanted"
     )

@@ -135,10 +135,10 @@ class Classifier:
         ours = isinstance(error, PROGRAM_OR_DATA) and not isinstance(error, OSError)
         return describe(error, permanent=ours, reason=type(error).__name__)
 
-    def _of_handler_error(self, said: HandlerError, error: Exception) -> Failure:
-        delay = said.min_delay_ms if isinstance(said, Temporary) else 0
-        permanent = isinstance(said, Permanent)
-        return describe(error, permanent=permanent, reason=said.reason, min_delay_ms=delay)
+    def _of_handler_error(self, statement: HandlerError, error: Exception) -> Failure:
+        delay = statement.min_delay_ms if isinstance(statement, Temporary) else 0
+        permanent = isinstance(statement, Permanent)
+        return describe(error, permanent=permanent, reason=statement.reason, min_delay_ms=delay)
 
 
 def describe(

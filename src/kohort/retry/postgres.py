@@ -85,8 +85,8 @@ class PostgresStore(Store):
 
     def _connect(self, *, read_only: bool) -> Any:
         psycopg = _psycopg()
-        given = {**DEFAULTS, **psycopg.conninfo.conninfo_to_dict(self.url)}
-        connection: Any = psycopg.connect(autocommit=True, **given)
+        parameters = {**DEFAULTS, **psycopg.conninfo.conninfo_to_dict(self.url)}
+        connection: Any = psycopg.connect(autocommit=True, **parameters)
         if read_only:
             connection.execute("SET default_transaction_read_only = on")
         return connection

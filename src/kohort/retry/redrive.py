@@ -282,8 +282,8 @@ class Redrive:
         starts: dict[TopicPartition, int] = {}
         for tp in partitions:
             known = committed.get(tp)
-            told = None if known is None else _PROGRESS.match(known.metadata)
-            self._ends[tp] = ends[tp] if told is None else min(int(told[1]), ends[tp])
+            progress = None if known is None else _PROGRESS.match(known.metadata)
+            self._ends[tp] = ends[tp] if progress is None else min(int(progress[1]), ends[tp])
             starts[tp] = max(firsts[tp], 0 if known is None else known.offset)
         yield from pages_between(consumer, starts, self._ends, at_once)
 

@@ -38,12 +38,12 @@ def checked_topic(topic: object, way: str) -> str:
 
 
 def check_handler(
-    topic: str, function: object, given: Sequence[str], *, may_yield: bool, may_wait: bool
+    topic: str, function: object, arguments: Sequence[str], *, may_yield: bool, may_wait: bool
 ) -> None:
     """Raise ConfigError for what cannot be the handler of a topic.
 
     Args:
-        given: what it is called with, for people.
+        arguments: what it is called with, for people.
         may_yield, may_wait: whether a generator function, or a coroutine function, does here.
     """
     if not callable(function):
@@ -51,7 +51,7 @@ def check_handler(
             f"the handler of {topic!r} is {function!r}, which cannot be called; put the decorator "
             "above a function"
         )
-    who, call = f"the handler of {topic!r}, {_name(function)},", f"({', '.join(given)})"
+    who, call = f"the handler of {topic!r}, {_name(function)},", f"({', '.join(arguments)})"
     if waits(function) and not may_wait:
         raise ConfigError(f"{who} is a coroutine function, and nobody awaits it here; use `def`")
     if _is(inspect.isasyncgenfunction, function) or (
@@ -66,7 +66,7 @@ def check_handler(
     except (TypeError, ValueError):
         return  # a builtin does not say
     try:
-        signature.bind(*given)
+        signature.bind(*arguments)
     except TypeError as error:
         raise ConfigError(f"{who} is called with {call}, which it does not take: {error}") from None
 
@@ -91,12 +91,12 @@ def classifier_of(topic: str, permanent: Any, temporary: Any) -> Classifier:
     )
 
 
-def _classes(topic: str, name: str, given: Any) -> tuple[type[BaseException], ...]:
-    several = isinstance(given, Iterable) and not isinstance(given, type)
-    found = tuple(cast("Iterable[Any]", given)) if several else (None,)
+def _classes(topic: str, name: str, classes: Any) -> tuple[type[BaseException], ...]:
+    several = isinstance(classes, Iterable) and not isinstance(classes, type)
+    found = tuple(cast("Iterable[Any]", classes)) if several else (None,)
     if not all(isinstance(each, type) and issubclass(each, BaseException) for each in found):
         raise ConfigError(
-            f"the handler of {topic!r}: {name}={given!r}; a list of exception classes is wanted"
+            f"the handler of {topic!r}: {name}={classes!r}; a list of exception classes is wanted"
         )
     return cast("tuple[type[BaseException], ...]", found)
 

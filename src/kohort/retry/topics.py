@@ -133,8 +133,8 @@ def look_at_topics(
             "topics", "--entity-name", spec.name, "--add-config",
             ",".join(f"{key}={spec.configs[key]}" for key, _ in wrong),
         ])  # fmt: skip
-        said = "; ".join(f"{key} is {value!r}" for key, value in wrong)
-        states.append(TopicState(spec, True, said, alter))
+        problem = "; ".join(f"{key} is {value!r}" for key, value in wrong)
+        states.append(TopicState(spec, True, problem, alter))
     return states
 
 

@@ -214,7 +214,7 @@ class SchemaRegistry:
                     return _parsed(base + path, response.read(_ANSWER_BYTES_MAX + 1))
             except urllib.error.HTTPError as error:
                 with error:
-                    message = _said(error)
+                    message = _message_of(error)
                 if error.code < _SERVER_FAULT:
                     raise SchemaRegistryError(
                         f"the schema registry {base} refused {path}: {message}{_cure(error.code)}"
@@ -273,7 +273,7 @@ def _parsed(url: str, data: bytes) -> dict[str, Any]:
     raise SchemaRegistryError(f"{url} did not answer as a schema registry does")
 
 
-def _said(error: urllib.error.HTTPError) -> str:
+def _message_of(error: urllib.error.HTTPError) -> str:
     try:
         body = json.loads(error.read(_ANSWER_BYTES_MAX))
         return f"{body['message']} ({body['error_code']})"

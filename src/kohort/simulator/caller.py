@@ -152,7 +152,7 @@ class SimConsumer(ConsumerBase):
         self, offsets: dict[TopicPartition, OffsetAndMetadata | int] | None = None
     ) -> None:
         """As `Consumer.commit_async`; the outcome is nobody's business."""
-        self._commit_async(offsets, _told)
+        self._commit_async(offsets, _ignore_commit)
 
     def unsubscribe(self, timeout_ms: int) -> Steps[None]:
         """As `Consumer.unsubscribe`."""
@@ -164,7 +164,7 @@ class SimConsumer(ConsumerBase):
         return (yield from self._calls.close(timeout_ms, dealt_with=True))
 
 
-def _told(offsets: object, error: KohortError | None) -> None:
+def _ignore_commit(offsets: object, error: KohortError | None) -> None:
     """The callback of an asynchronous commit."""
     del offsets, error
 

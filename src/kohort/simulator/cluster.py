@@ -54,7 +54,7 @@ class SimCluster:
         self.group_leaders = [NOBODY] * group_partitions
         self._known: dict[int, list[int]] = {}
         """What each node takes for the leaders of `__consumer_offsets`."""
-        self._told: dict[tuple[int, str], int] = {}
+        self._known_epochs: dict[tuple[int, str], int] = {}
         """(node, topic partition) to the leader epoch that the node knows of."""
 
     # -- building --------------------------------------------------------------------------------
@@ -147,12 +147,12 @@ class SimCluster:
 
     def _hears(self, number: int, log: TopicLog, epoch: int) -> None:
         key = number, log.name
-        self._told[key] = max(self._told.get(key, 0), epoch)
+        self._known_epochs[key] = max(self._known_epochs.get(key, 0), epoch)
         self.progressed(log)
 
     def leads(self, node: ReadingNode, log: TopicLog) -> bool:
         """Whether a node answers for a partition: it leads, and knows that it does."""
-        known = self._told.get((node.number, log.name), 0)
+        known = self._known_epochs.get((node.number, log.name), 0)
         return log.leader == node.number and known >= log.epoch
 
     def progressed(self, log: TopicLog) -> None:
@@ -176,7 +176,7 @@ class SimCluster:
         """A restarted node knows the present leaders, and may be elected where there is none."""
         self._known[number] = list(self.group_leaders)
         for log in self.all_logs():
-            self._told[number, log.name] = log.epoch
+            self._known_epochs[number, log.name] = log.epoch
         self.world.schedule.after(1, self.elect_missing)
 
     def elect_missing(self) -> None:

@@ -72,7 +72,7 @@ def has_read(world: World, who: str, count: int) -> Met:
 @_asks("{who} is told {code} by {api}")
 def is_told(world: World, who: str, code: int, api: str) -> Met:
     """A member driven by hand was last answered so (`NONE` for no error)."""
-    return lambda: world.hand(who).told.get(api) == code
+    return lambda: world.hand(who).last_errors.get(api) == code
 
 
 @_asks("generation {n} is written")

@@ -89,7 +89,7 @@ class Hand(Channel):
         self.generation = -1
         self.others: list[str] = []
         """The members of the generation, when this one leads it."""
-        self.told: dict[str, int] = {}
+        self.last_errors: dict[str, int] = {}
         """The last error code by API."""
         self.beats_ms: int | None = None
         self._count = 0
@@ -228,7 +228,7 @@ class Hand(Channel):
             code = response.topics[0].partitions[0].error_code
         else:
             code = answer.error_code
-        self.told[api] = code
+        self.last_errors[api] = code
         if isinstance(response, JoinGroupResponse):
             if code in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):
                 self.member_id = response.member_id

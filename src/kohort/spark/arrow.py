@@ -89,7 +89,7 @@ def read_markers(batch: pa.RecordBatch) -> list[Range]:
 
 def unreadable(batch: Unreadable) -> pa.RecordBatch:
     """One row for a batch that nobody can read."""
-    told = [
+    reasons = [
         {"key": _NEXT_OFFSET, "value": b"%d" % batch.next_offset},
         {"key": _WHY, "value": batch.why.encode()},
     ]
@@ -101,7 +101,7 @@ def unreadable(batch: Unreadable) -> pa.RecordBatch:
         "offset": pa.array([batch.offset], pa.int64()),
         "timestamp": pa.array([-1_000], TIMESTAMP),
         "timestampType": pa.array([UNREADABLE], pa.int32()),
-        "headers": pa.array([told], HEADERS),
+        "headers": pa.array([reasons], HEADERS),
         RANGE_END: pa.nulls(1, pa.int64()),
     }
     return pa.RecordBatch.from_pydict(columns, schema=schema(tuple(columns)))
@@ -143,9 +143,9 @@ def records(topic: str, partition: int, batch: pa.RecordBatch) -> list[RawRecord
 
 
 def _damaged(topic: str, partition: int, row: RawRecord) -> RawRecord:
-    told = {name: value or b"" for name, value in row.headers}
+    headers = {name: value or b"" for name, value in row.headers}
     batch = Unreadable(
-        topic, partition, row.offset, int(told[_NEXT_OFFSET]), told[_WHY].decode(), row.value
+        topic, partition, row.offset, int(headers[_NEXT_OFFSET]), headers[_WHY].decode(), row.value
     )
     return row._replace(unreadable=batch)
 

@@ -82,11 +82,11 @@ def check_executors(pipeline: Pipeline, spark: SparkSession) -> list[Report]:
     context = spark.sparkContext
     _run(context, [])  # workers start, and take their time; the clock is looked at when they run
     began_ms = time.time() * 1000
-    told = _run(context, addresses)
+    answers = _run(context, addresses)
     ended_ms = time.time() * 1000
     return sorted(
         {
-            (one["host"], one["directory"]): _report(one, began_ms, ended_ms) for one in told
+            (one["host"], one["directory"]): _report(one, began_ms, ended_ms) for one in answers
         }.values(),
         key=lambda report: (report.host, report.directory),
     )
@@ -124,14 +124,14 @@ def problems(
             "use PostgreSQL"
         )
     for one in reports:
-        found += [f"{one.host}: {said}" for said in _problems(one, expected, clock_skew_ms)]
+        found += [f"{one.host}: {problem}" for problem in _problems(one, expected, clock_skew_ms)]
     return found
 
 
 def driver_report() -> Report:
     """What the driver has."""
-    told = _probe([])
-    return _report(told, told["at_ms"], told["at_ms"])
+    answer = _probe([])
+    return _report(answer, answer["at_ms"], answer["at_ms"])
 
 
 def _problems(one: Report, expected: Report, clock_skew_ms: int) -> Iterator[str]:
@@ -164,8 +164,8 @@ def _run(context: Any, addresses: Sequence[tuple[str, str, int]]) -> list[dict[s
     cloudpickle.register_pickle_by_value(module)
     try:
         tasks = max(1, context.defaultParallelism)
-        given = context.parallelize(range(tasks), tasks)
-        return given.barrier().mapPartitions(_task(list(addresses))).collect()
+        rdd = context.parallelize(range(tasks), tasks)
+        return rdd.barrier().mapPartitions(_task(list(addresses))).collect()
     finally:
         cloudpickle.unregister_pickle_by_value(module)
 
@@ -213,12 +213,12 @@ def _probe(addresses: Sequence[tuple[str, str, int]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _report(told: Mapping[str, Any], began_ms: float, ended_ms: float) -> Report:
+def _report(answer: Mapping[str, Any], began_ms: float, ended_ms: float) -> Report:
     """The executor's time lies between the two of the driver, so the middle is at most so wrong."""
     middle, within = (began_ms + ended_ms) / 2, (ended_ms - began_ms) / 2
     return Report(
-        host=told["host"], directory=told["directory"], python=told["python"],
-        versions=told["versions"], unreachable=told["unreachable"],
-        offset_ms=round(told["at_ms"] - middle), within_ms=round(within),
-        free_bytes=told["free_bytes"],
+        host=answer["host"], directory=answer["directory"], python=answer["python"],
+        versions=answer["versions"], unreachable=answer["unreachable"],
+        offset_ms=round(answer["at_ms"] - middle), within_ms=round(within),
+        free_bytes=answer["free_bytes"],
     )  # fmt: skip

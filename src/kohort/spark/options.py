@@ -275,8 +275,8 @@ def _sorted_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, s
     """Our options by their proper names, and what goes to the client."""
     found: dict[str, str] = {}
     client: dict[str, str] = {}
-    for given, value in options.items():
-        key = _ALIASES.get(given.lower(), given.lower())
+    for option, value in options.items():
+        key = _ALIASES.get(option.lower(), option.lower())
         name = _BY_LOWER.get(key)
         if name == "kafka.bootstrap.servers":
             client["bootstrap.servers"] = value
@@ -285,22 +285,22 @@ def _sorted_out(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, s
         elif key.startswith("kafka."):
             bare = key.removeprefix("kafka.")
             if bare in REFUSED:
-                raise ConfigError(f"option {given} cannot be set: {REFUSED[bare]}")
+                raise ConfigError(f"option {option} cannot be set: {REFUSED[bare]}")
             client[bare] = value
         elif not (key in _SPARKS_OWN or key in _NO_EFFECT or key.startswith(_OF_A_TABLE)):
             near = _BY_LOWER.get(nearest(key, _BY_LOWER) or "") or _behind_kafka(key)
             hint = f"; did you mean {near!r}?" if near else ""
-            raise ConfigError(f"unknown option {given!r} of format kohort{hint}")
+            raise ConfigError(f"unknown option {option!r} of format kohort{hint}")
     if "bootstrap.servers" not in client:
         raise ConfigError("option kafka.bootstrap.servers is missing; for example localhost:9092")
     return found, client
 
 
 def _only_one_subscription(found: Mapping[str, str]) -> None:
-    given = [n for n in ("subscribe", "subscribePattern", "assign") if n in found]
-    if len(given) != 1:
-        said = " and ".join(given) if given else "none of them is given"
-        raise ConfigError(f"give exactly one of subscribe, subscribePattern, assign ({said})")
+    subscriptions = [n for n in ("subscribe", "subscribePattern", "assign") if n in found]
+    if len(subscriptions) != 1:
+        which = " and ".join(subscriptions) if subscriptions else "none of them is given"
+        raise ConfigError(f"give exactly one of subscribe, subscribePattern, assign ({which})")
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -401,8 +401,8 @@ def _delays(text: str | None) -> dict[str, int]:
 
 
 def _skew(found: Mapping[str, str]) -> int:
-    given = _int(found, "clockSkewMs", 0)
-    return 1_000 if given is None else given
+    skew = _int(found, "clockSkewMs", 0)
+    return 1_000 if skew is None else skew
 
 
 def _int(found: Mapping[str, str], name: str, low: int) -> int | None:

@@ -368,8 +368,8 @@ class Pipeline:
             raise ConfigError(f"topic {topic} is a source of DataFrames already")
 
         def take(function: Function) -> Function:
-            given = ["batch" if batch else "record", "store"]
-            check_handler(topic, function, given, may_yield=not batch, may_wait=False)
+            arguments = ["batch" if batch else "record", "store"]
+            check_handler(topic, function, arguments, may_yield=not batch, may_wait=False)
             self._handlers[topic] = HandlerSpec(
                 topic, function, batch, table, tuple(key), origin,
                 checked_decode(topic, decode),

@@ -510,8 +510,8 @@ def check_named(
     named: Mapping[str, Mapping[int, int]], wanted: Sequence[TopicPartition], option: str
 ) -> None:
     """Refuse an option's JSON that does not name exactly the partitions that are read."""
-    given = {(t, p) for t, ps in named.items() for p in ps}
-    missing, extra = set(wanted) - given, given - set(wanted)
+    assigned = {(t, p) for t, ps in named.items() for p in ps}
+    missing, extra = set(wanted) - assigned, assigned - set(wanted)
     if missing or extra:
         raise ConfigError(
             f"{option} must name every partition that is read and no other; missing "

@@ -293,10 +293,10 @@ def find_java() -> str | None:
 def java_version(java: str) -> int | None:
     """The major version of a `java`; None when it does not say."""
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60)
+        output = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ConfigError(f"{java} does not run: {error}. {_JAVA_HELP}") from error
-    match = _JAVA_VERSION.search(said.stderr + said.stdout)
+    match = _JAVA_VERSION.search(output.stderr + output.stdout)
     return int(match[1]) if match else None
 
 

@@ -237,8 +237,8 @@ class BatchReader(DataSourceReader):
             stop = {at: s.offset if s.offset >= 0 else stop[at] for at, s in found.items()}
         elif isinstance(options.ending, dict):
             check_named(options.ending, list(stop), "endingOffsets")
-            given = {at: options.ending[at[0]][at[1]] for at in stop}
-            stop = {at: stop[at] if o == LATEST else o for at, o in given.items()}
+            ends = {at: options.ending[at[0]][at[1]] for at in stop}
+            stop = {at: stop[at] if o == LATEST else o for at, o in ends.items()}
         for at, end in stop.items():
             if end < start.next[at]:
                 raise ConfigError(

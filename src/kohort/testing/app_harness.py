@@ -333,8 +333,8 @@ class AppHarness:
             return False
         items = engine.unjudged(POLL_RECORDS)
         if items:
-            said = transactor._judge(items)  # pyright: ignore[reportPrivateUsage]
-            engine.judged(said.items, said.owed, said.elsewhere, self.now_ms)
+            event = transactor._judge(items)  # pyright: ignore[reportPrivateUsage]
+            engine.judged(event.items, event.owed, event.elsewhere, self.now_ms)
         return bool(items)
 
     # -- handlers ----------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ class History:
         self._options = {
             "from_start": from_start, "exactly_once": exactly_once, "zombies": zombies,
         }  # fmt: skip
-        self._told: list[Told] = []
+        self._acts: list[Told] = []
         self._last_ms: dict[str, int] = {}
         self._verbose: dict[tuple[str, str, int], list[tuple[int, str | None]]] = {}
         self._sent: dict[Partition, Ranges] = {}
@@ -145,9 +145,9 @@ class History:
             # A clock that is set back must not turn a member's own acts round.
             now_ms = self._last_ms[member] = max(now_ms, self._last_ms.get(member, 0))
             for topic, partition in partitions:
-                if len(self._told) >= MAX_ACTS:
+                if len(self._acts) >= MAX_ACTS:
                     raise UsageError(f"a history takes {MAX_ACTS} acts at the most")
-                self._told.append(Told(now_ms, member, act, topic, partition, first, last, value))
+                self._acts.append(Told(now_ms, member, act, topic, partition, first, last, value))
                 if act in (Act.SENT, Act.READ):
                     known = self._sent if act is Act.SENT else self._read
                     known.setdefault((topic, partition), Ranges()).add(first, last + 1)
@@ -255,7 +255,7 @@ class History:
     def told(self) -> Sequence[Told]:
         """All acts in the order of their times."""
         with self._changed:
-            return sorted(self._told, key=lambda act: act.time_ms)
+            return sorted(self._acts, key=lambda act: act.time_ms)
 
     def check(self, *, complete: bool = False) -> Report:
         """What is wrong so far. `complete`: what is still unread now will never be read."""

@@ -88,10 +88,10 @@ def as_svg(attempts: Sequence[Attempt], started_ms: int) -> str:
     for a in attempts:
         colour = "#080" if a.failure is None else "#c60"
         when = format_duration(a.at_ms - started_ms) if a.at_ms > started_ms else "0s"
-        told = f"attempt {a.number} after {when}: {a.failure or DONE}"
+        label = f"attempt {a.number} after {when}: {a.failure or DONE}"
         parts.append(
             f'<circle cx="{x(a.at_ms):.1f}" cy="{y(a.read_from)}" r="5" fill="{colour}">'
-            f"<title>{escape(told)}</title></circle>"
+            f"<title>{escape(label)}</title></circle>"
         )
         parts.append(
             f'<text x="{x(a.at_ms):.1f}" y="{TOP_PX - 14 - 12 * (a.number % 2)}" '

@@ -45,12 +45,12 @@ class GroupHost(ShardHost[GroupShard]):
         shard, now_ms = self.shard, self._node.env.now_ms()
         api = asked.api
         if api == _HEARTBEAT:
-            said = shard.beat(
+            answer = shard.beat(
                 asked.group_id, asked.member_id, asked.instance_id, asked.epoch, now_ms
             )
-            if said is None:
+            if answer is None:
                 return False
-            self._say(asked, said)
+            self._say(asked, answer)
         elif api == _OFFSET_COMMIT:
             if not names_partitions(self._node, asked):
                 return False
@@ -64,19 +64,19 @@ class GroupHost(ShardHost[GroupShard]):
                 self._say(asked, codes)
         else:
             client = asked.client_id, asked.client_host
-            said = shard.unchanged(asked.group_id, asked.member_id, asked.epoch, client, now_ms)
-            if said is None:
+            answer = shard.unchanged(asked.group_id, asked.member_id, asked.epoch, client, now_ms)
+            if answer is None:
                 return False
-            self._say(asked, said)
+            self._say(asked, answer)
         self._arm()
         return True
 
-    def _say(self, asked: Asked, said: int | list[int]) -> None:
+    def _say(self, asked: Asked, answer: int | list[int]) -> None:
         """An answer without records, at once or when what it may rest upon is durable."""
         if self._at_rest():
-            asked.settle(said)
+            asked.settle(answer)
         else:
-            self._held.append((self._end(), [quick(Reply, (asked, said))]))
+            self._held.append((self._end(), [quick(Reply, (asked, answer))]))
 
     def topics_deleted(self, names: Iterable[str]) -> None:
         """Topics are gone, and so are their offsets."""
@@ -97,10 +97,10 @@ def names_partitions(node: HostServices, asked: Asked) -> bool:
                 return False
         return True
     named: list[tuple[str, int, int, int, str | None]] = []
-    for topic_id, *said in asked.offsets:
+    for topic_id, *offsets in asked.offsets:
         topic = node.topics.by_id(topic_id)
-        if topic is None or not 0 <= said[0] < len(topic.partitions):
+        if topic is None or not 0 <= offsets[0] < len(topic.partitions):
             return False
-        named.append((topic.name, *said))
+        named.append((topic.name, *offsets))
     asked.offsets = named
     return True

@@ -88,12 +88,12 @@ class _Writing:
         try:
             write_marker(
                 self._node, partition, m.producer_id, m.epoch, self._marker,
-                lambda result: self._told(partition, result),
+                lambda result: self._appended(partition, result),
             )  # fmt: skip
         except BrokerError as error:
-            self._told(partition, error)
+            self._appended(partition, error)
 
-    def _told(self, partition: TopicPartition, result: Appended | BrokerError) -> None:
+    def _appended(self, partition: TopicPartition, result: Appended | BrokerError) -> None:
         if isinstance(result, BrokerError) and result.code not in _NEEDS_NONE:
             env = self._node.env
             env.call_at(env.now_ms() + self._retry_ms, self._write, partition)

@@ -24,13 +24,13 @@ class Notices:
     def __init__(self) -> None:
         self._condition = threading.Condition()
         self._waiting = 0
-        self._told = 0
+        self._sent = 0
 
     def tell(self) -> None:
         """Something was seen; on the broker's thread."""
         if self._waiting:
             with self._condition:
-                self._told += 1
+                self._sent += 1
                 self._condition.notify_all()
 
     def until(self, look: Callable[[], T | None], timeout_s: float) -> T | None:
@@ -40,13 +40,13 @@ class Notices:
             self._waiting += 1
         try:
             while True:
-                seen = self._told
+                seen = self._sent
                 found = look()
                 left_s = deadline - time.monotonic()
                 if found is not None or left_s <= 0:
                     return found
                 with self._condition:
-                    if self._told == seen:
+                    if self._sent == seen:
                         self._condition.wait(min(left_s, _LOOK_S))
         finally:
             with self._condition:

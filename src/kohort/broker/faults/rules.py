@@ -292,15 +292,15 @@ def _listed(value: object) -> list[Any]:
     return list(cast("list[Any]", value)) if isinstance(value, list | tuple) else [value]
 
 
-def fault_from(told: Mapping[str, Any]) -> Fault:
+def fault_from(description: Mapping[str, Any]) -> Fault:
     """A fault as `Fault.as_json` writes it. Raises UsageError for what it does not know."""
     known = {entry.name: entry for entry in fields(Fault) if entry.name != "answer"}
-    for key in told:
+    for key in description:
         if key not in known:
             near = nearest(key, known)
             hint = f"; did you mean {near!r}?" if near else f"; there are {', '.join(known)}"
             raise UsageError(f"a fault has no {key!r}{hint}")
-    values = dict(told)
+    values = dict(description)
     for key in ("node", "partition", "times", "skip", "delay_ms"):
         value = values.get(key)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool)):

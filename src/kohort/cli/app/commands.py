@@ -169,12 +169,12 @@ def _tell(trouble: str) -> None:
 
 
 def _tell_on_request(app: App) -> None:
-    def told() -> None:
+    def print_status() -> None:
         click.echo(str(app.health()), err=True)
 
     def asked(number: int, frame: object) -> None:
         del number, frame  # not here: the thread that the signal interrupts may hold a lock
-        threading.Thread(target=told, name="kohort-health", daemon=True).start()
+        threading.Thread(target=print_status, name="kohort-health", daemon=True).start()
 
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGUSR1, asked)
@@ -189,9 +189,9 @@ def _reach(app: App) -> None:
 def _found(name: str, client: Client) -> App:
     """The app, told what the command line says."""
     app = load_app(name)
-    given = client.given()
-    servers = given.pop("bootstrap_servers", None)
-    app.configure(bootstrap_servers=servers, client=given)
+    settings = client.given()
+    servers = settings.pop("bootstrap_servers", None)
+    app.configure(bootstrap_servers=servers, client=settings)
     return app
 
 

@@ -124,9 +124,9 @@ def run(
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
     values: dict[str, Any] = {"port": DEFAULT_PORT}
-    told = read_settings(config_file) if config_file else []
-    told += [Setting(k, v, COMMAND_LINE) for k, v in key_values(properties, "-X").items()]
-    for setting in told:
+    file_settings = read_settings(config_file) if config_file else []
+    file_settings += [Setting(k, v, COMMAND_LINE) for k, v in key_values(properties, "-X").items()]
+    for setting in file_settings:
         if setting.name not in BrokerConfig.field_names():
             raise BrokerConfig.unknown(setting.key)
         values[setting.name] = setting.value

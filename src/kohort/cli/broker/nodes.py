@@ -19,8 +19,8 @@ def _examples(*lines: str) -> str:
 @output_option
 def nodes(control: ControlPort, output: str) -> None:
     """List the nodes and whether they run."""
-    told = control.ask("GET", "/nodes")["nodes"]
-    show(told, ["id", "host", "port", "rack", "running"], output)
+    states = control.ask("GET", "/nodes")["nodes"]
+    show(states, ["id", "host", "port", "rack", "running"], output)
 
 
 @click.command(epilog=_examples("down 2 --control 9690", "down 2 --orderly --control 9690"))

@@ -56,18 +56,18 @@ class Client:
     def for_role(self, role: type[ClientConfig], **defaults: Any) -> dict[str, Any]:
         """The settings of the command's own client; `defaults` are the command's."""
         chosen = choose(role, self.shared, strict=self.flags)
-        given = {name: setting.value for name, setting in chosen.items()}
-        given = {"bootstrap_servers": DEFAULT_BOOTSTRAP, **defaults, **given}
-        role.from_mapping(given)
-        return given
+        values = {name: setting.value for name, setting in chosen.items()}
+        values = {"bootstrap_servers": DEFAULT_BOOTSTRAP, **defaults, **values}
+        role.from_mapping(values)
+        return values
 
     def common(self) -> dict[str, Any]:
         """The settings that all clients have, for the questions a command asks on the side."""
         from kohort.client.common.config import ClientConfig
 
         chosen = choose(ClientConfig, (*self.shared, *self.flags))
-        given = {name: setting.value for name, setting in chosen.items()}
-        return {"bootstrap_servers": DEFAULT_BOOTSTRAP, **given}
+        values = {name: setting.value for name, setting in chosen.items()}
+        return {"bootstrap_servers": DEFAULT_BOOTSTRAP, **values}
 
     def given(self) -> dict[str, Any]:
         """Everything that was told, whichever clients it is for."""

@@ -64,7 +64,7 @@ def _no_group(name: str, listed: list[str]) -> GroupError:
     )
 
 
-def told(missing: Sequence[GroupError]) -> int:
+def report_missing(missing: Sequence[GroupError]) -> int:
     """Say which groups there are not, beside those that were shown; the exit code of that."""
     for error in missing:
         click.echo(f"error: {error}", err=True)

@@ -51,15 +51,15 @@ class Start:
 
 def parse_start(text: str, now_ms: int, option: str = "--offset") -> Start:
     """What `--offset`, or another option, says. Raises ConfigError."""
-    said = text.strip()
-    if said in ("earliest", "latest"):
-        return Start(said)
-    if said.startswith("@"):
-        return Start("time", time_ms=parse_time(said[1:], now_ms))
-    digits = said.removeprefix("-")
+    start = text.strip()
+    if start in ("earliest", "latest"):
+        return Start(start)
+    if start.startswith("@"):
+        return Start("time", time_ms=parse_time(start[1:], now_ms))
+    digits = start.removeprefix("-")
     if not digits.isdecimal() or len(digits) > 18:
         raise ConfigError(f"{option} {text!r}: write {FORMS}")
-    return Start("last" if said.startswith("-") else "offset", int(digits))
+    return Start("last" if start.startswith("-") else "offset", int(digits))
 
 
 def parse_time(text: str, now_ms: int) -> int:

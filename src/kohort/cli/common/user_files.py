@@ -40,12 +40,12 @@ class PipelineFileError(KohortError):
 
 def _of_file(error: Exception, file: Path) -> str:
     """What a traceback says from the first frame in the user's file on, the cause first."""
-    said = traceback.TracebackException.from_exception(error)
-    said.__cause__ = said.__context__ = None
-    frames = list(said.stack)
+    summary = traceback.TracebackException.from_exception(error)
+    summary.__cause__ = summary.__context__ = None
+    frames = list(summary.stack)
     theirs = [n for n, frame in enumerate(frames) if Path(frame.filename) == file]
     shown = traceback.StackSummary.from_list(frames[theirs[0] :] if theirs else [])
-    last = "".join(said.format_exception_only()).rstrip()
+    last = "".join(summary.format_exception_only()).rstrip()
     where = "".join(shown.format()).rstrip()
     return f"{file.name} cannot be run: {last.splitlines()[-1]}\n{where or last}".rstrip()
 

@@ -29,11 +29,13 @@ def config() -> None:
 
 @config.command(name="show", epilog=EXAMPLES)
 @click.option("--role", type=click.Choice(ROLES), help="One kind of client; all kinds by default.")
-@click.option("--origin", is_flag=True, help="Also where each value was given.")
-@click.option("--given", is_flag=True, help="Without what has its default.")
+@click.option("--origin", is_flag=True, help="Show where each value comes from.")
+@click.option("--given", "changed", is_flag=True, help="Omit settings that have their default.")
 @output_option
 @client_options
-def show_settings(role: str | None, origin: bool, given: bool, output: str, client: Client) -> None:
+def show_settings(
+    role: str | None, origin: bool, changed: bool, output: str, client: Client
+) -> None:
     """Print every setting with its value, after files, environment and flags have been read."""
     from kohort.client.common.config import AdminConfig, ConsumerConfig, ProducerConfig
 
@@ -42,7 +44,7 @@ def show_settings(role: str | None, origin: bool, given: bool, output: str, clie
     rows: dict[tuple[Any, ...], list[str]] = {}
     for kind in chosen:
         for key, value, where in settings_of(kind, client, strict=role is not None):
-            if not given or where != DEFAULT:
+            if not changed or where != DEFAULT:
                 rows.setdefault((key, value, where), []).append(kind.role())
     columns = ["key", "value", *(["origin"] if origin else []), *([] if role else ["role"])]
     listed = (

@@ -213,9 +213,9 @@ def _holds(row: FailedRow, record: Record, text: str | None) -> bool:
     """Whether a failure has a text in what is told of it, or in its key or value."""
     if text is None:
         return True
-    told = f"{row.reason} {row.error_class} {row.error_message}".lower()
+    haystack = f"{row.reason} {row.error_class} {row.error_message}".lower()
     raw = text.encode()
-    return text.lower() in told or raw in (record.key or b"") or raw in (record.value or b"")
+    return text.lower() in haystack or raw in (record.key or b"") or raw in (record.value or b"")
 
 
 def _copies(source: TopicSource, client: Client) -> Iterator[tuple[FailedRow, Record]]:

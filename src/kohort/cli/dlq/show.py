@@ -63,7 +63,7 @@ def show_failed(record: str, source: Source, output: str, client: Client) -> Non
         return
     click.echo(as_table(attempts, COLUMNS))
     if copy is not None:
-        click.echo("\n".join(_told(copy)))
+        click.echo("\n".join(_lines(copy)))
 
 
 def _by_ledger(source: LedgerSource, record: str) -> list[dict[str, Any]]:
@@ -139,7 +139,7 @@ def _in_full(copy: Record) -> dict[str, Any]:
     }
 
 
-def _told(copy: dict[str, Any]) -> list[str]:
+def _lines(copy: dict[str, Any]) -> list[str]:
     """The copy for people: where, what, its headers one by one, and the stack as it was."""
     from kohort.retry.headers import ERROR_STACK
 

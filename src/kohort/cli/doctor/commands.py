@@ -60,8 +60,8 @@ def check_kernel() -> Finding:
         return Finding("kernel", OK, f"cython (kohort {__version__})")
     asked = bool(os.environ.get("KOHORT_PURE"))
     cure = "unset KOHORT_PURE" if asked else "install a C compiler and reinstall kohort"
-    said = "python" if len(pure) == len(parts) else f"python for {', '.join(pure)}"
-    return Finding("kernel", WARNING, f"{said}: correct, but far slower", cure)
+    state = "python" if len(pure) == len(parts) else f"python for {', '.join(pure)}"
+    return Finding("kernel", WARNING, f"{state}: correct, but far slower", cure)
 
 
 def check_dependency(module: str, purpose: str) -> Finding:

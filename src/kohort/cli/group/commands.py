@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kohort.cli.common.connect import Client, client_options, open_admin
-from kohort.cli.common.group_lookup import known, settings, told
+from kohort.cli.common.group_lookup import known, report_missing, settings
 from kohort.cli.common.output import as_table, output_option, show
 from kohort.cli.common.root import EXIT_CHECK_FAILED, EXIT_PARTIAL, CommandGroup
 from kohort.cli.group.delete import delete
@@ -143,7 +143,7 @@ def describe(groups: tuple[str, ...], output: str, client: Client) -> int:
         show([row for f in found for row in _member_rows(f.group)], columns, output)
     else:
         click.echo("\n\n".join(_as_text(f) for f in found))
-    return told(missing)
+    return report_missing(missing)
 
 
 @group.command(
@@ -204,7 +204,7 @@ def lag(
     for one in found:
         if not one.rows:
             click.echo(f"group {one.group.group_id} has no offsets and reads nothing", err=True)
-    partial = told(missing)
+    partial = report_missing(missing)
     return _check(found, fail_above) or partial
 
 
@@ -223,7 +223,7 @@ def _totals(
             admin, client.common(), groups, output, watch_s=watch_s, every_s=5.0 if again else 0.0,
             sort=sort,
         )  # fmt: skip
-    return told(missing)
+    return report_missing(missing)
 
 
 def _check(found: Sequence[Found], fail_above: int | None) -> int:
@@ -234,9 +234,9 @@ def _check(found: Sequence[Found], fail_above: int | None) -> int:
     ]  # fmt: skip
     silent = [f.group.group_id for f in found if not f.rows]
     for row in bad:
-        said = "unknown" if row["lag"] is None else f"{row['lag']:,}"
+        lag = "unknown" if row["lag"] is None else f"{row['lag']:,}"
         click.echo(
-            f"lag of group {row['group']} on {row['topic']}-{row['partition']} is {said}, "
+            f"lag of group {row['group']} on {row['topic']}-{row['partition']} is {lag}, "
             f"more than {fail_above:,} is not allowed",
             err=True,
         )

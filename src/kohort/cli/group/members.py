@@ -11,8 +11,8 @@ import click
 
 from kohort.cli.common.connect import Client, client_options, open_admin
 from kohort.cli.common.group_lookup import existing, settings
-from kohort.config import nearest
 from kohort.errors import UsageError
+from kohort.setting_keys import nearest
 
 
 @click.command(

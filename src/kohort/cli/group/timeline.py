@@ -66,17 +66,19 @@ def timeline(group: str, last: int, moves: bool, output: str, client: Client) ->
     for what is older than the coordinator's memory, they are read off __consumer_offsets, and
     what is inferred is marked by "~".
     """
-    told = _read(group, last, client)
+    rebalances = _read(group, last, client)
     if output == "json":
-        click.echo(json.dumps({"schema": 1, "rebalances": [_as_json(r) for r in told]}, indent=2))
+        click.echo(
+            json.dumps({"schema": 1, "rebalances": [_as_json(r) for r in rebalances]}, indent=2)
+        )
     elif output == "jsonl":
-        for one in told:
+        for one in rebalances:
             click.echo(json.dumps(_as_json(one)))
     elif output == "csv":
-        show([_row(one) for one in told], COLUMNS, output)
+        show([_row(one) for one in rebalances], COLUMNS, output)
     else:
-        click.echo("\n\n".join(_as_text(one, moves=moves) for one in told))
-        _explain(told)
+        click.echo("\n\n".join(_as_text(one, moves=moves) for one in rebalances))
+        _explain(rebalances)
 
 
 def _read(group: str, last: int, client: Client) -> list[Rebalance]:
@@ -95,14 +97,14 @@ def _read(group: str, last: int, client: Client) -> list[Rebalance]:
                 if not exact:
                     raise
                 click.echo(f"warning: what is older cannot be read: {error}", err=True)
-    told = merged(exact or (), read)[-last:]
-    if not told:
+    rebalances = merged(exact or (), read)[-last:]
+    if not rebalances:
         raise GroupError(
             ErrorCode.GROUP_ID_NOT_FOUND,
             f"of group {group!r} no rebalance is known: it has never had a member, or its records "
             "are gone. `kohort group list` shows the groups there are",
         )
-    return told
+    return rebalances
 
 
 # -- forms
@@ -224,13 +226,13 @@ def _ms(duration_ms: int | None) -> str:
     return f"{duration_ms} ms" if duration_ms < 1_000 else f"{duration_ms / 1_000:.1f} s"
 
 
-def _explain(told: Sequence[Rebalance]) -> None:
+def _explain(rebalances: Sequence[Rebalance]) -> None:
     """Say on standard error what the marks mean, where there are any."""
-    read = sum(one.from_log for one in told)
+    read = sum(one.from_log for one in rebalances)
     if not read:
         return
     click.echo(
-        f"\n{read} of {len(told)} rebalances were read off __consumer_offsets. Exact there: "
+        f"\n{read} of {len(rebalances)} rebalances were read off __consumer_offsets. Exact there: "
         "generations, members, who had what, and when records were written. Lines with ~ are "
         "inferred: the log does not say why a group rebalanced, and not when that began.",
         err=True,

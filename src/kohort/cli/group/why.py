@@ -194,14 +194,14 @@ def _text(verdict: Verdict) -> str:
         f"partitions {len(findings)}" + (f" ({states})" if states else "")
     ]
     lines += [printable(line) for line in (*verdict.concerns, *verdict.notes)]
-    told = _by_reason(findings)
-    for (state, reason), some in told[:REASONS_SHOWN]:
+    by_reason = _by_reason(findings)
+    for (state, reason), some in by_reason[:REASONS_SHOWN]:
         lines += ["", *map(_figures, some[:PARTITIONS_SHOWN])]
         more = len(some) - PARTITIONS_SHOWN
         lines += [f"and {more:,} more"] if more > 0 else []
         lines.append(f"  {state}: {printable(reason)}")
-    if len(told) > REASONS_SHOWN:
-        lines.append(f"\nand {len(told) - REASONS_SHOWN:,} more reasons: -o csv has them all")
+    if len(by_reason) > REASONS_SHOWN:
+        lines.append(f"\nand {len(by_reason) - REASONS_SHOWN:,} more reasons: -o csv has them all")
     return "\n".join(lines)
 
 

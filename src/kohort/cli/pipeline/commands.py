@@ -264,11 +264,11 @@ def load(file: Path, client: Client) -> Pipeline:
 
     client.for_role(ConsumerConfig)
     found = load_file(file)
-    given = client.given()
-    servers = given.pop("bootstrap_servers", None)
+    settings = client.given()
+    servers = settings.pop("bootstrap_servers", None)
     if servers:
         found.bootstrap_servers = str(servers)
-    found.client.update({key: str(value) for key, value in given.items()})
+    found.client.update({key: str(value) for key, value in settings.items()})
     return found
 
 

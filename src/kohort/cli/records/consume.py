@@ -318,22 +318,22 @@ def _at_end(consumer: Consumer, ends: Mapping[TopicPartition, int]) -> bool:
 
 
 def _exit_code(reading: Reading, bounds: Bounds, group: str | None) -> int:
-    told = f"read {reading.count:,} record{'' if reading.count == 1 else 's'}"
+    summary = f"read {reading.count:,} record{'' if reading.count == 1 else 's'}"
     lost = group is not None and reading.count > 0 and not reading.committed
     if lost:
-        told += f", not committed to group {group}: the last of them will be read again"
+        summary += f", not committed to group {group}: the last of them will be read again"
     elif group and reading.count:
-        told += f", committed to group {group}"
+        summary += f", committed to group {group}"
     if reading.signal:
-        reading.log(f"interrupted: {told}")
+        reading.log(f"interrupted: {summary}")
         return 128 + reading.signal
     if reading.silent and bounds.most is not None:
         reading.log(
-            f"{told}; {bounds.most:,} were asked for, no more came for {bounds.silence_s:g} s"
+            f"{summary}; {bounds.most:,} were asked for, no more came for {bounds.silence_s:g} s"
         )
         return EXIT_PARTIAL
     if lost:
-        reading.log(told)
+        reading.log(summary)
     return EXIT_PARTIAL if lost else 0
 
 

@@ -188,9 +188,9 @@ def _lost(producer: Any) -> int:
 
 
 def _explained(error: KohortError, topic: str, number: int, stored: int) -> KohortError:
-    said = f"{_count(stored)} before it {'was' if stored == 1 else 'were'} stored"
+    sentence = f"{_count(stored)} before it {'was' if stored == 1 else 'were'} stored"
     if not stored:
-        said = "nothing was stored"
+        sentence = "nothing was stored"
     if isinstance(error, BrokerError) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return BrokerError(
             error.code,
@@ -198,8 +198,8 @@ def _explained(error: KohortError, topic: str, number: int, stored: int) -> Koho
             f"`kohort topic create {topic}` makes it",
         )
     if isinstance(error, BadLine):
-        return BadLine(f"{error}; {said}")
-    return KohortError(f"line {number}: {error}; {said}")
+        return BadLine(f"{error}; {sentence}")
+    return KohortError(f"line {number}: {error}; {sentence}")
 
 
 def _count(number: int) -> str:

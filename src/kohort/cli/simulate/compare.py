@@ -153,20 +153,20 @@ def _shown() -> Generator[Progress]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=1)
 
-        def told(design: str, size: Size, now_ms: int, end_ms: int) -> None:
+        def on_progress(design: str, size: Size, now_ms: int, end_ms: int) -> None:
             bar.update(task, description=f"{design} {size}", completed=now_ms, total=end_ms)
 
-        yield told
+        yield on_progress
 
 
 def _lines() -> Progress:
     said_at = time.monotonic()
 
-    def told(design: str, size: Size, now_ms: int, end_ms: int) -> None:
+    def on_progress(design: str, size: Size, now_ms: int, end_ms: int) -> None:
         nonlocal said_at
         now = time.monotonic()
         if now >= said_at + LINE_EVERY_S:
             said_at = now
             click.echo(f"==> {design} {size}: {100 * now_ms // end_ms} %", err=True)
 
-    return told
+    return on_progress

@@ -142,10 +142,10 @@ def abort(
         raise UsageError("name a transactional id, or --partition and --producer-id")
     with open_admin(settings(client)) as admin:
         if name:
-            told = _abort_known(admin, name, client, execute=execute)
+            aborted = _abort_known(admin, name, client, execute=execute)
         else:
-            told = _abort_hanging(admin, partition or "", producer_id or 0, execute=execute)
-    click.echo(f"{'aborted' if execute else 'would abort'} {told}")
+            aborted = _abort_hanging(admin, partition or "", producer_id or 0, execute=execute)
+    click.echo(f"{'aborted' if execute else 'would abort'} {aborted}")
     if not execute:
         click.echo("nothing was changed; add --execute to do it", err=True)
 

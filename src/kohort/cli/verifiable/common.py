@@ -71,8 +71,8 @@ class Stop:
 def settings(file: Path | None, ours: Mapping[str, Any]) -> dict[str, Any]:
     """A file's settings under those of the command line. Java's (de)serialisers are passed over:
     these programs read and write text."""
-    told = read_settings(file) if file is not None else []
-    kept = {plain(one.key): one.value for one in told if plain(one.key) not in JAVA_ONLY}
+    file_settings = read_settings(file) if file is not None else []
+    kept = {plain(one.key): one.value for one in file_settings if plain(one.key) not in JAVA_ONLY}
     return {**kept, **ours}
 
 

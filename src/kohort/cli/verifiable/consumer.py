@@ -114,8 +114,8 @@ def verifiable_consumer(
     return stop.exit_code
 
 
-def _strategy(given: str) -> str:
-    return ",".join(STRATEGIES.get(name.rpartition(".")[2], name) for name in given.split(","))
+def _strategy(class_name: str) -> str:
+    return ",".join(STRATEGIES.get(name.rpartition(".")[2], name) for name in class_name.split(","))
 
 
 def _read(
@@ -159,19 +159,19 @@ def _tell_read(
 
 
 def _commit(consumer: Consumer, events: Events, offsets: dict[TopicPartition, int]) -> None:
-    told = [{**_place(tp), "offset": offset} for tp, offset in offsets.items()]
+    committed = [{**_place(tp), "offset": offset} for tp, offset in offsets.items()]
     try:
         consumer.commit(offsets)
     except WakeupError:  # what was read is committed first, then the program ends
         consumer.commit(offsets)
-        events.say("offsets_committed", offsets=told, success=True)
+        events.say("offsets_committed", offsets=committed, success=True)
         raise
     except FencedError:
         raise
     except KohortError as error:
-        events.say("offsets_committed", offsets=told, error=str(error), success=False)
+        events.say("offsets_committed", offsets=committed, error=str(error), success=False)
     else:
-        events.say("offsets_committed", offsets=told, success=True)
+        events.say("offsets_committed", offsets=committed, success=True)
 
 
 def _listener(events: Events) -> Any:

@@ -136,12 +136,12 @@ class _Teller:
         finally:
             self._waits = False
 
-        def told(done: Future[Any]) -> None:
-            self._told(key, value, done)
+        def on_delivered(done: Future[Any]) -> None:
+            self._report(key, value, done)
 
-        future.add_done_callback(told)
+        future.add_done_callback(on_delivered)
 
-    def _told(self, key: str | None, value: str, done: Future[Any]) -> None:
+    def _report(self, key: str | None, value: str, done: Future[Any]) -> None:
         error = done.error(0)
         if error is not None:
             self._failed(key, value, error)

@@ -12,7 +12,7 @@ from typing import Any
 from kohort.acl import Acl, AclFilter, Operation, Pattern, Permission, Resource
 from kohort.client.admin.calls import AdminCalls, raise_failed
 from kohort.client.cluster.client import ANY
-from kohort.client.common import arguments as given
+from kohort.client.common import arguments as arguments
 from kohort.errors import BrokerError
 from kohort.wire.messages.create_acls_request import AclCreation, CreateAclsRequest
 from kohort.wire.messages.create_acls_response import CreateAclsResponse
@@ -32,9 +32,9 @@ class AdminAcls(AdminCalls):
 
         Raises BrokerError (SECURITY_DISABLED, CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST).
         """
-        wanted, deadline_ms = given.several(acls, "create_acls"), self._deadline(timeout_s)
+        wanted, deadline_ms = arguments.several(acls, "create_acls"), self._deadline(timeout_s)
         for acl in wanted:
-            given.one_of(acl, Acl, "create_acls()")
+            arguments.one_of(acl, Acl, "create_acls()")
         request = CreateAclsRequest(
             creations=[
                 AclCreation(
@@ -52,10 +52,10 @@ class AdminAcls(AdminCalls):
 
         def attempt() -> None:
             answer = self._on_controller(CreateAclsResponse, request, deadline_ms)
-            said = zip(wanted, answer.results, strict=True)
+            results = zip(wanted, answer.results, strict=True)
             raise_failed(
                 "adding the entry",
-                {str(acl): (result.error_code, result.error_message) for acl, result in said},
+                {str(acl): (result.error_code, result.error_message) for acl, result in results},
             )
 
         self._until(deadline_ms, attempt)
@@ -64,14 +64,14 @@ class AdminAcls(AdminCalls):
         self, wanted: AclFilter = EVERYTHING, *, timeout_s: float | None = None
     ) -> list[Acl]:
         """The entries that a filter meets; all of them without one. Raises BrokerError."""
-        given.one_of(wanted, AclFilter, "this call")
+        arguments.one_of(wanted, AclFilter, "this call")
         deadline_ms = self._deadline(timeout_s)
         request = DescribeAclsRequest(**_fields(wanted))
 
         def attempt() -> list[Acl]:
             answer = self._ask(DescribeAclsResponse, ANY, request, deadline_ms)
             if answer.error_code:
-                text = _said("describing entries", answer.error_message)
+                text = _with_reason("describing entries", answer.error_message)
                 raise BrokerError(answer.error_code, text)
             return sorted(
                 Acl(
@@ -91,7 +91,7 @@ class AdminAcls(AdminCalls):
 
     def delete_acls(self, wanted: AclFilter, *, timeout_s: float | None = None) -> list[Acl]:
         """Remove the entries that a filter meets; those that were. Raises BrokerError."""
-        given.one_of(wanted, AclFilter, "this call")
+        arguments.one_of(wanted, AclFilter, "this call")
         deadline_ms = self._deadline(timeout_s)
         request = DeleteAclsRequest(filters=[DeleteAclsFilter(**_fields(wanted))])
 
@@ -99,11 +99,11 @@ class AdminAcls(AdminCalls):
             answer = self._on_controller(DeleteAclsResponse, request, deadline_ms)
             (result,) = answer.filter_results
             if result.error_code:
-                text = _said("removing entries", result.error_message)
+                text = _with_reason("removing entries", result.error_message)
                 raise BrokerError(result.error_code, text)
             met = [(_removed(match), match) for match in result.matching_acls]
-            said = {str(acl): (match.error_code, match.error_message) for acl, match in met}
-            raise_failed("removing the entry", said)
+            errors = {str(acl): (match.error_code, match.error_message) for acl, match in met}
+            raise_failed("removing the entry", errors)
             return sorted(acl for acl, _ in met)
 
         return self._until(deadline_ms, attempt)
@@ -122,7 +122,7 @@ def _fields(wanted: AclFilter) -> dict[str, Any]:
     }
 
 
-def _said(what: str, reason: str | None) -> str:
+def _with_reason(what: str, reason: str | None) -> str:
     return f"{what}: {reason}" if reason else what
 
 

@@ -30,7 +30,7 @@ from kohort.client.admin.types import (
 )
 from kohort.client.admin.users import AdminUsers
 from kohort.client.cluster.client import ANY, Versioned
-from kohort.client.common import arguments as given
+from kohort.client.common import arguments as arguments
 from kohort.client.common.types import OffsetAndTimestamp, TopicPartition
 from kohort.errors import (
     BrokerError,
@@ -112,7 +112,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
 
         Raises BrokerError (TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, ...) when one was refused.
         """
-        wanted = [_new_topic(topic) for topic in given.several(topics, "create_topics")]
+        wanted = [_new_topic(topic) for topic in arguments.several(topics, "create_topics")]
         deadline_ms = self._deadline(timeout_s)
         request = CreateTopicsRequest(
             topics=[_creatable(topic) for topic in wanted],
@@ -134,7 +134,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
 
     def delete_topics(self, names: Iterable[str], *, timeout_s: float | None = None) -> None:
         """Delete topics with their records. Raises BrokerError when one was refused."""
-        wanted, deadline_ms = given.names(names, "delete_topics"), self._deadline(timeout_s)
+        wanted, deadline_ms = arguments.names(names, "delete_topics"), self._deadline(timeout_s)
         wait_ms = self.config.request_timeout_ms
 
         def build(version: int) -> Message:
@@ -163,10 +163,10 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
 
         Records with keys go elsewhere afterwards: the partition depends on the count.
         """
-        given.mapping(counts, "create_partitions", '{"TOPIC": 6}')
+        arguments.mapping(counts, "create_partitions", '{"TOPIC": 6}')
         for name, count in counts.items():
-            given.whole_number(count, f"create_partitions(): the partitions of {name!r}", 1)
-            given.name(name, "create_partitions(): the topic")
+            arguments.whole_number(count, f"create_partitions(): the partitions of {name!r}", 1)
+            arguments.name(name, "create_partitions(): the topic")
         deadline_ms = self._deadline(timeout_s)
         request = CreatePartitionsRequest(
             topics=[
@@ -201,7 +201,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
         self, names: Iterable[str], *, timeout_s: float | None = None
     ) -> dict[str, TopicDescription]:
         """Topics with their partitions. Raises BrokerError when one does not exist."""
-        wanted, deadline_ms = given.names(names, "describe_topics"), self._deadline(timeout_s)
+        wanted, deadline_ms = arguments.names(names, "describe_topics"), self._deadline(timeout_s)
         if not wanted:
             return {}
         try:
@@ -241,7 +241,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
         self, name: str, *, broker: bool = False, timeout_s: float | None = None
     ) -> dict[str, ConfigEntry]:
         """The configuration of a topic, or with `broker=True` of the broker with that id."""
-        given.name(name, "describe_configs(): the name")
+        arguments.name(name, "describe_configs(): the name")
         deadline_ms = self._deadline(timeout_s)
         resource = DescribeConfigsResource(
             resource_type=BROKER_RESOURCE if broker else TOPIC_RESOURCE,
@@ -282,8 +282,8 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
         timeout_s: float | None = None,
     ) -> None:
         """Set some configuration values (None: back to the default); the others stay (KIP-339)."""
-        given.name(name, "alter_configs(): the name")
-        given.texts(changes, "alter_configs(): the changes")
+        arguments.name(name, "alter_configs(): the name")
+        arguments.texts(changes, "alter_configs(): the changes")
         deadline_ms = self._deadline(timeout_s)
         configs = [
             AlterableConfig(
@@ -329,8 +329,8 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
         low: dict[TopicPartition, int] = {}
         call = "delete_records"
         firsts = {
-            tp: given.whole_number(offset, f"{call}(): the offset of {tp}", -1)
-            for tp, offset in given.by_partition(before, call, "offsets")
+            tp: arguments.whole_number(offset, f"{call}(): the offset of {tp}", -1)
+            for tp, offset in arguments.by_partition(before, call, "offsets")
         }
 
         def attempt() -> None:
@@ -375,10 +375,10 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
         broker does not know the name.
         """
         levels = ("read_uncommitted", "read_committed")
-        given.choice(isolation_level, levels, "list_offsets(): isolation_level")
+        arguments.choice(isolation_level, levels, "list_offsets(): isolation_level")
         isolation = int(isolation_level == "read_committed")
         deadline_ms = self._deadline(timeout_s)
-        places = given.by_partition(wanted, "list_offsets", "places")
+        places = arguments.by_partition(wanted, "list_offsets", "places")
         times = {tp: _timestamp(spec) for tp, spec in places}
         found: dict[TopicPartition, OffsetAndTimestamp] = {}
 
@@ -420,7 +420,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
         time, the group goes on at the end. Raises GroupError while the group has members.
         """
         deadline_ms = self._deadline(timeout_s)
-        given.name(group_id, "reset_group_offsets(): the group")
+        arguments.name(group_id, "reset_group_offsets(): the group")
         _timestamp(to)
 
         def left_s() -> float:
@@ -429,7 +429,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
         if partitions is None:
             chosen = list(self.list_group_offsets(group_id, timeout_s=left_s()))
         else:
-            chosen = given.partitions(partitions, "reset_group_offsets")
+            chosen = arguments.partitions(partitions, "reset_group_offsets")
         found = self.list_offsets(dict.fromkeys(chosen, to), timeout_s=left_s())
         none = [tp for tp, at in found.items() if at.offset < 0]
         ends = self.list_offsets(dict.fromkeys(none, "latest"), timeout_s=left_s())
@@ -458,11 +458,13 @@ def _timestamp(spec: OffsetSpec) -> int:
 
 def _new_topic(topic: NewTopic | str) -> NewTopic:
     if not isinstance(topic, NewTopic):
-        return NewTopic(given.name(topic, "create_topics() takes names or NewTopics; one of them"))
-    given.name(topic.name, "create_topics(): the name of a topic")
-    given.whole_number(topic.partitions, f"topic {topic.name!r}: its partitions", -1)
-    given.whole_number(topic.replication_factor, f"topic {topic.name!r}: its replicas", -1)
-    given.texts(topic.configs, f"the configs of topic {topic.name!r}")
+        return NewTopic(
+            arguments.name(topic, "create_topics() takes names or NewTopics; one of them")
+        )
+    arguments.name(topic.name, "create_topics(): the name of a topic")
+    arguments.whole_number(topic.partitions, f"topic {topic.name!r}: its partitions", -1)
+    arguments.whole_number(topic.replication_factor, f"topic {topic.name!r}: its replicas", -1)
+    arguments.texts(topic.configs, f"the configs of topic {topic.name!r}")
     return topic
 
 

@@ -24,7 +24,7 @@ from kohort.client.cluster.metadata import ClusterMetadata, Node
 from kohort.client.cluster.metrics import ClientMetrics
 from kohort.client.cluster.network_thread import NetworkThread, warner
 from kohort.client.cluster.refusal_log import WARNED_MS
-from kohort.client.common import arguments as given
+from kohort.client.common import arguments as arguments
 from kohort.client.common.backoff import Backoff
 from kohort.client.common.config import AdminConfig
 from kohort.client.common.future import Future
@@ -107,7 +107,7 @@ class AdminCalls(Observed):
     def _deadline(self, timeout_s: float | None) -> int:
         wait_ms = self.config.default_api_timeout_ms
         if timeout_s is not None:
-            wait_ms = round(given.seconds(timeout_s, "an admin call", "timeout_s") * 1000)
+            wait_ms = round(arguments.seconds(timeout_s, "an admin call", "timeout_s") * 1000)
         return monotonic_ms() + wait_ms
 
     def _start(
@@ -268,7 +268,7 @@ def raise_failed(
     kind: type[BrokerError] = BrokerError,
 ) -> None:
     """Raise one error for the objects whose code is not 0; it names them all."""
-    bad = {name: said for name, said in failed.items() if said[0]}
+    bad = {name: error for name, error in failed.items() if error[0]}
     if not bad:
         return
     name, (code, text) = next(iter(bad.items()))

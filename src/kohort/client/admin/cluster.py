@@ -23,7 +23,7 @@ from kohort.client.admin.types import (
 )
 from kohort.client.cluster.client import ANY, Versioned
 from kohort.client.cluster.find_coordinator import TRANSACTION, coordinator_in, find_coordinator
-from kohort.client.common import arguments as given
+from kohort.client.common import arguments as arguments
 from kohort.client.common.types import TopicPartition
 from kohort.errors import BrokerError, ErrorCode, UnsupportedVersionError, UsageError
 from kohort.wire import Message
@@ -83,8 +83,8 @@ class AdminCluster(AdminCalls):
         Raises BrokerError when a broker refuses, UsageError for one that is not there.
         """
         if brokers is not None:
-            brokers = given.several(brokers, "describe_log_dirs")
-            brokers = [given.whole_number(each, "the id of a broker") for each in brokers]
+            brokers = arguments.several(brokers, "describe_log_dirs")
+            brokers = [arguments.whole_number(each, "the id of a broker") for each in brokers]
         deadline_ms = self._deadline(timeout_s)
         wanted = self._brokers(brokers, deadline_ms)
         request = DescribeLogDirsRequest(topics=None)
@@ -108,7 +108,7 @@ class AdminCluster(AdminCalls):
     ) -> dict[TopicPartition, list[ProducerDescription]]:
         """Who has produced to partitions with an id of its own, and whose transaction is open."""
         deadline_ms = self._deadline(timeout_s)
-        wanted = given.partitions(partitions, "describe_producers")
+        wanted = arguments.partitions(partitions, "describe_producers")
         found: dict[TopicPartition, list[ProducerDescription]] = {}
 
         def attempt() -> None:
@@ -158,13 +158,16 @@ class AdminCluster(AdminCalls):
         whole id (KIP-1152). Raises UnsupportedVersionError where a broker cannot filter so.
         """
         call, deadline_ms = "list_transactions", self._deadline(timeout_s)
-        state_filters, producers = given.names(states, call), given.several(producer_ids, call)
+        state_filters, producers = (
+            arguments.names(states, call),
+            arguments.several(producer_ids, call),
+        )
         producer_filters = [
-            given.whole_number(each, "a producer id", -(1 << 63)) for each in producers
+            arguments.whole_number(each, "a producer id", -(1 << 63)) for each in producers
         ]
-        given.whole_number(longer_than_ms, f"{call}(): longer_than_ms", -1)
+        arguments.whole_number(longer_than_ms, f"{call}(): longer_than_ms", -1)
         if pattern != "":
-            given.name(pattern, f"{call}(): the pattern")
+            arguments.name(pattern, f"{call}(): the pattern")
 
         def build(version: int) -> Message:
             needed = _PATTERN_FROM if pattern else _DURATION_FROM if longer_than_ms >= 0 else 0
@@ -211,7 +214,7 @@ class AdminCluster(AdminCalls):
         def describe(name: str) -> TransactionDescription:
             return self._until(deadline_ms, lambda: self._transaction(name, deadline_ms))
 
-        names = given.names(transactional_ids, "describe_transactions")
+        names = arguments.names(transactional_ids, "describe_transactions")
         return each_of("describing transaction", names, describe)
 
     def _transaction(self, name: str, deadline_ms: int) -> TransactionDescription:
@@ -253,8 +256,8 @@ class AdminCluster(AdminCalls):
         sooner call `init_transactions` with its transactional id. Raises UsageError where
         `producer` has no open transaction, BrokerError (INVALID_PRODUCER_EPOCH, ...).
         """
-        tp = given.partition(partition, "abort_transaction")
-        given.one_of(producer, ProducerDescription, "abort_transaction()")
+        tp = arguments.partition(partition, "abort_transaction")
+        arguments.one_of(producer, ProducerDescription, "abort_transaction()")
         if producer.transaction_start_offset < 0:
             raise UsageError(
                 f"producer {producer.producer_id} has no open transaction in {partition}"
@@ -272,8 +275,8 @@ class AdminCluster(AdminCalls):
         def attempt() -> None:
             [node_id] = self._leaders([tp], deadline_ms)
             answer = self._ask(WriteTxnMarkersResponse, node_id, request, deadline_ms)
-            [told] = [p for m in answer.markers for t in m.topics for p in t.partitions]
-            raise_failed("aborting the transaction in", {str(tp): (told.error_code, None)})
+            [result] = [p for m in answer.markers for t in m.topics for p in t.partitions]
+            raise_failed("aborting the transaction in", {str(tp): (result.error_code, None)})
 
         self._until(deadline_ms, attempt)
 
@@ -291,7 +294,7 @@ class AdminCluster(AdminCalls):
         `filters`: kinds (`user`, `client-id`, `ip`) and names, None for the default of a kind;
         `strict` leaves out who is of further kinds, too.
         """
-        given.texts({} if filters is None else filters, "describe_quotas(): the filters")
+        arguments.texts({} if filters is None else filters, "describe_quotas(): the filters")
         deadline_ms = self._deadline(timeout_s)
         request = DescribeClientQuotasRequest(
             components=[
@@ -327,8 +330,8 @@ class AdminCluster(AdminCalls):
 
         None takes a quota away. Raises BrokerError (INVALID_REQUEST, ...).
         """
-        given.texts(entity, "alter_quotas(): the entity")
-        given.numbers(changes, "alter_quotas(): the changes")
+        arguments.texts(entity, "alter_quotas(): the entity")
+        arguments.numbers(changes, "alter_quotas(): the changes")
         deadline_ms = self._deadline(timeout_s)
         entry = altered.EntryData(
             entity=[
@@ -364,10 +367,10 @@ class AdminCluster(AdminCalls):
 
         A partition that is led so already is no fault. `unclean` may lose records.
         """
-        given.choice(kind, ("preferred", "unclean"), "elect_leaders(): kind")
+        arguments.choice(kind, ("preferred", "unclean"), "elect_leaders(): kind")
         deadline_ms = self._deadline(timeout_s)
         topics: dict[str, elected.TopicPartitions] = {}
-        chosen = None if partitions is None else given.partitions(partitions, "elect_leaders")
+        chosen = None if partitions is None else arguments.partitions(partitions, "elect_leaders")
         for tp in chosen or ():
             name, partition = tp
             topic = topics.setdefault(name, elected.TopicPartitions(topic=name))

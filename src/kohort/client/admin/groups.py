@@ -9,7 +9,7 @@ from kohort.client.admin.group_descriptions import DEAD, classic_group, consumer
 from kohort.client.admin.types import GroupDescription, GroupListing
 from kohort.client.cluster.client import Versioned
 from kohort.client.cluster.metadata import Node
-from kohort.client.common import arguments as given
+from kohort.client.common import arguments as arguments
 from kohort.client.common.types import OffsetAndMetadata, TopicPartition
 from kohort.errors import ErrorCode, GroupError, UnsupportedVersionError
 from kohort.group.explain import timeline
@@ -59,7 +59,7 @@ class AdminGroups(AdminCalls):
         self, *, states: Iterable[str] = (), timeout_s: float | None = None
     ) -> list[GroupListing]:
         """The groups of all brokers, by id; `states` (`Stable`, `Empty`, ...) picks some."""
-        deadline_ms, wanted = self._deadline(timeout_s), given.names(states, "list_groups")
+        deadline_ms, wanted = self._deadline(timeout_s), arguments.names(states, "list_groups")
 
         def build(version: int) -> Message:
             return ListGroupsRequest(states_filter=wanted if version >= _STATES_FROM else [])
@@ -88,7 +88,10 @@ class AdminGroups(AdminCalls):
         self, group_ids: Iterable[str], *, timeout_s: float | None = None
     ) -> dict[str, GroupDescription]:
         """Groups of both protocols with their members; one that does not exist is `Dead`."""
-        wanted, deadline_ms = given.names(group_ids, "describe_groups"), self._deadline(timeout_s)
+        wanted, deadline_ms = (
+            arguments.names(group_ids, "describe_groups"),
+            self._deadline(timeout_s),
+        )
         return {group_id: self._describe(group_id, deadline_ms) for group_id in wanted}
 
     def _describe(self, group_id: str, deadline_ms: int) -> GroupDescription:
@@ -133,8 +136,8 @@ class AdminGroups(AdminCalls):
         None when the coordinator keeps no such history: only kohort's does, and it begins anew on
         each node that takes the group over. `client.group_timeline` reads what the log says.
         """
-        given.name(group_id, "group_timeline(): the group")
-        given.whole_number(last, "group_timeline(): last")
+        arguments.name(group_id, "group_timeline(): the group")
+        arguments.whole_number(last, "group_timeline(): last")
 
         def build(version: int) -> Message:
             request = DescribeGroupsRequest(groups=[group_id])
@@ -173,7 +176,7 @@ class AdminGroups(AdminCalls):
                 DeleteGroupsResponse, group_id, request, deadline_ms, check, mutates=True
             )
 
-        each_of("deleting group", given.names(group_ids, "delete_groups"), delete, GroupError)
+        each_of("deleting group", arguments.names(group_ids, "delete_groups"), delete, GroupError)
 
     def list_group_offsets(
         self,
@@ -183,10 +186,10 @@ class AdminGroups(AdminCalls):
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """The committed offsets of a group; partitions without one are left out."""
-        given.name(group_id, "list_group_offsets(): the group")
+        arguments.name(group_id, "list_group_offsets(): the group")
         by_topic = None
         if partitions is not None:
-            by_topic = _by_topic(given.partitions(partitions, "list_group_offsets"))
+            by_topic = _by_topic(arguments.partitions(partitions, "list_group_offsets"))
 
         def build(version: int) -> Message:
             if version >= _GROUPS_FROM:
@@ -237,8 +240,8 @@ class AdminGroups(AdminCalls):
     ) -> None:
         """Set committed offsets of a group that has no members (else GroupError)."""
         topics: dict[str, OffsetCommitRequestTopic] = {}
-        given.name(group_id, "alter_group_offsets(): the group")
-        wanted = given.offsets(offsets, "alter_group_offsets")
+        arguments.name(group_id, "alter_group_offsets(): the group")
+        wanted = arguments.offsets(offsets, "alter_group_offsets")
         for (name, partition), place in wanted.items():
             topic = topics.setdefault(name, OffsetCommitRequestTopic(name=name))
             topic.partitions.append(
@@ -279,8 +282,8 @@ class AdminGroups(AdminCalls):
         timeout_s: float | None = None,
     ) -> None:
         """Forget committed offsets of topics to which no member subscribes (else GroupError)."""
-        given.name(group_id, "delete_group_offsets(): the group")
-        chosen = given.partitions(partitions, "delete_group_offsets")
+        arguments.name(group_id, "delete_group_offsets(): the group")
+        chosen = arguments.partitions(partitions, "delete_group_offsets")
         request = OffsetDeleteRequest(
             group_id=group_id,
             topics=[
@@ -334,8 +337,8 @@ class AdminGroups(AdminCalls):
         Raises:
             GroupError: a member is not in the group (UNKNOWN_MEMBER_ID).
         """
-        given.name(group_id, "remove_group_members(): the group")
-        chosen = given.names(instance_ids, "remove_group_members")
+        arguments.name(group_id, "remove_group_members(): the group")
+        chosen = arguments.names(instance_ids, "remove_group_members")
 
         def build(version: int) -> Message:
             why = reason if version >= _REASON_FROM else None

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from kohort.client.admin.calls import AdminCalls, raise_failed
-from kohort.client.common import arguments as given
+from kohort.client.common import arguments as arguments
 from kohort.errors import BrokerError, ConfigError
 from kohort.sasl import SCRAM_SHA_256, SCRAM_SHA_512
 from kohort.wire.messages.alter_user_scram_credentials_request import (
@@ -50,7 +50,7 @@ class AdminUsers(AdminCalls):
         from kohort.sasl.scram import MECHANISM_IDS
 
         deadline_ms = self._deadline(timeout_s)
-        named = None if users is None else given.names(users, "describe_users")
+        named = None if users is None else arguments.names(users, "describe_users")
         names = None if named is None else [UserName(name=user) for user in named]
         if names == []:
             return {}
@@ -93,9 +93,9 @@ class AdminUsers(AdminCalls):
         from kohort.sasl.saslprep import require_prepared
         from kohort.sasl.scram import MECHANISM_IDS, salted_password
 
-        given.name(user, "upsert_user(): the user")
-        given.name(password, "upsert_user(): the password")
-        given.whole_number(iterations, "upsert_user(): iterations", -1, 1 << 31)
+        arguments.name(user, "upsert_user(): the user")
+        arguments.name(password, "upsert_user(): the password")
+        arguments.whole_number(iterations, "upsert_user(): iterations", -1, 1 << 31)
         require_prepared(user, "the user's name")
         require_prepared(password, "the password")
         numbers = {name: number for number, name in MECHANISM_IDS.items()}
@@ -124,7 +124,7 @@ class AdminUsers(AdminCalls):
         """
         from kohort.sasl.scram import MECHANISM_IDS
 
-        given.name(user, "delete_user(): the user")
+        arguments.name(user, "delete_user(): the user")
         held = mechanisms
         if held is None:
             held = self.describe_users([user], timeout_s=timeout_s)[user]
@@ -148,7 +148,7 @@ class AdminUsers(AdminCalls):
 
 
 def _known(mechanisms: Iterable[str], numbers: Mapping[str, int]) -> list[str]:
-    wanted = list(dict.fromkeys(given.names(mechanisms, "mechanisms")))
+    wanted = list(dict.fromkeys(arguments.names(mechanisms, "mechanisms")))
     for mechanism in wanted:
         if mechanism not in numbers:
             raise ConfigError(f"mechanism {mechanism!r}; there are {', '.join(BOTH)}")

@@ -520,6 +520,6 @@ class Peer:
 def _not_encoded(api: str, error: Exception) -> KohortError:
     if isinstance(error, KohortError):
         return error
-    said = EncodeError(f"a {api} cannot be written: {error}; was a call given a wrong type?")
-    said.__cause__ = error
-    return said
+    failure = EncodeError(f"a {api} cannot be written: {error}; was a call given a wrong type?")
+    failure.__cause__ = error
+    return failure

@@ -126,8 +126,8 @@ class Credentials:
         from kohort.sasl.oauthbearer import Token
 
         if provider is not None:
-            given = provider()
-            return given if isinstance(given, Token) else Token(given)
+            token = provider()
+            return token if isinstance(token, Token) else Token(token)
         from kohort.client.cluster.oidc import fetch_token
 
         return fetch_token(

@@ -78,9 +78,9 @@ class Login:
 
     def _go_on(self, answer: SaslAuthenticateResponse) -> tuple[Message, int] | None:
         if answer.error_code:
-            said = answer.error_message or ErrorCode.name_of(answer.error_code)
+            reason = answer.error_message or ErrorCode.name_of(answer.error_code)
             raise AuthenticationError(
-                f"the broker says: {said}", mechanism=self._exchange.mechanism
+                f"the broker says: {reason}", mechanism=self._exchange.mechanism
             )
         self._steps += 1
         if self._steps > _MAX_STEPS:

@@ -41,7 +41,7 @@ class Refusal:
 
     code: int
     since_ms: int
-    told: bool = False
+    reported: bool = False
 
     def text(self, now_ms: int) -> str:
         """In words."""
@@ -50,7 +50,7 @@ class Refusal:
         return f"{name} for {for_ms}{f' ({cause})' if cause else ''}"
 
 
-class Told(NamedTuple):
+class Report(NamedTuple):
     """What is to be said now."""
 
     warnings: list[str]
@@ -98,7 +98,7 @@ class Refusals:
 
     def served(self, what: Hashable) -> None:
         """It is not refused any more."""
-        if self._by and (known := self._by.pop(what, None)) is not None and known.told:
+        if self._by and (known := self._by.pop(what, None)) is not None and known.reported:
             self._ended[what] = known
 
     def forget(self, what: Hashable) -> None:
@@ -106,30 +106,30 @@ class Refusals:
         self._by.pop(what, None)
         self._ended.pop(what, None)
 
-    def look(self, now_ms: int) -> Told | None:
+    def look(self, now_ms: int) -> Report | None:
         """What is new to say; None: nothing."""
         late: dict[Hashable, Refusal] = {}
         if self._unsaid:
-            waiting = {what: known for what, known in self._by.items() if not known.told}
+            waiting = {what: known for what, known in self._by.items() if not known.reported}
             late = {w: k for w, k in waiting.items() if now_ms - k.since_ms >= WARNED_MS}
             self._unsaid = len(waiting) > len(late)
         if not late and not self._ended:
             return None
         ended, self._ended = self._ended, {}
-        told = Told([], [])
+        report = Report([], [])
         for code in dict.fromkeys(known.code for known in late.values()):
             some = {what: known for what, known in late.items() if known.code == code}
             longest = min(some.values(), key=lambda known: known.since_ms).text(now_ms)
-            told.warnings.append(f"{_names(some)}: refused with {longest}; it is tried on")
+            report.warnings.append(f"{_names(some)}: refused with {longest}; it is tried on")
         for what, known in late.items():
-            known.told = True
-            told.events.append(Refused(what, known.code, now_ms - known.since_ms))
+            known.reported = True
+            report.events.append(Refused(what, known.code, now_ms - known.since_ms))
         if ended:
-            told.warnings.append(f"{_names(ended)}: not refused any more")
-            told.events.extend(
+            report.warnings.append(f"{_names(ended)}: not refused any more")
+            report.events.extend(
                 RefusalEnded(w, k.code, now_ms - k.since_ms) for w, k in ended.items()
             )
-        return told
+        return report
 
 
 def _names(what: Iterable[Hashable]) -> str:

@@ -26,8 +26,8 @@ def ranges_of(response: ApiVersionsResponse) -> Ranges:
 
 
 @lru_cache(maxsize=16)
-def _shared(said: tuple[tuple[int, int, int], ...]) -> Ranges:
-    return {key: (low, high) for key, low, high in said}
+def _shared(ranges: tuple[tuple[int, int, int], ...]) -> Ranges:
+    return {key: (low, high) for key, low, high in ranges}
 
 
 def features_of(response: ApiVersionsResponse) -> dict[str, int]:
@@ -37,8 +37,8 @@ def features_of(response: ApiVersionsResponse) -> dict[str, int]:
 
 def directory_of(response: ApiVersionsResponse) -> str | None:
     """Where a broker of ours on this machine lets its files be read (ADR 0015)."""
-    said = local_files.found(response.unknown_tags)
-    return None if said is None else local_files.decode_directory(said)
+    directory = local_files.found(response.unknown_tags)
+    return None if directory is None else local_files.decode_directory(directory)
 
 
 def pick(api: type[Message], theirs: Ranges, broker: str, at_most: int | None = None) -> int:

@@ -24,114 +24,116 @@ _INT64_MAX: Final = 2**63 - 1
 _SHOWN_MAX: Final = 60
 
 
-def seconds(given: Any, call: str, name: str = "timeout") -> float:
+def seconds(argument: Any, call: str, name: str = "timeout") -> float:
     """A time in seconds."""
-    if type(given) is float or type(given) is int:
-        found = given
+    if type(argument) is float or type(argument) is int:
+        found = argument
     else:
-        number = hasattr(type(given), "__float__") or hasattr(type(given), "__index__")
-        if not number or isinstance(given, bool):
-            raise UsageError(f"{call}: {name} is a number of seconds, not {shown(given)}")
-        found = float(given)
+        number = hasattr(type(argument), "__float__") or hasattr(type(argument), "__index__")
+        if not number or isinstance(argument, bool):
+            raise UsageError(f"{call}: {name} is a number of seconds, not {shown(argument)}")
+        found = float(argument)
     if found != found:
         raise UsageError(f"{call}: {name} is a number of seconds, not NaN")
     return max(0.0, min(found, FOR_EVER_S))
 
 
-def whole_number(given: Any, what: str, least: int = 0, most: int = _INT64_MAX) -> int:
+def whole_number(argument: Any, what: str, least: int = 0, most: int = _INT64_MAX) -> int:
     """A number without a fraction within these bounds."""
-    if not isinstance(given, bool) and hasattr(type(given), "__index__"):
-        found = index(given)
+    if not isinstance(argument, bool) and hasattr(type(argument), "__index__"):
+        found = index(argument)
         if least <= found <= most:
             return found
     bounds = f", {least} or more" if most == _INT64_MAX else f" from {least} to {most}"
-    raise UsageError(f"{what} is a whole number{bounds}, not {shown(given)}")
+    raise UsageError(f"{what} is a whole number{bounds}, not {shown(argument)}")
 
 
-def name(given: Any, what: str) -> str:
+def name(argument: Any, what: str) -> str:
     """A text that is not empty."""
-    if not isinstance(given, str) or not given:
-        raise UsageError(f"{what} is a text, not {shown(given)}")
-    return given
+    if not isinstance(argument, str) or not argument:
+        raise UsageError(f"{what} is a text, not {shown(argument)}")
+    return argument
 
 
-def names(given: Any, call: str) -> list[str]:
+def names(argument: Any, call: str) -> list[str]:
     """Several of them; one text is none, because its letters would be names."""
-    if isinstance(given, str):
-        raise UsageError(f"{call}() takes a list; write {call}([{given!r}])")
-    return [name(each, f"{call}() takes names; one of them") for each in _several(given, call)]
+    if isinstance(argument, str):
+        raise UsageError(f"{call}() takes a list; write {call}([{argument!r}])")
+    return [name(each, f"{call}() takes names; one of them") for each in _several(argument, call)]
 
 
-def several(given: Any, call: str) -> list[Any]:
+def several(argument: Any, call: str) -> list[Any]:
     """Several things; one text is none."""
-    if isinstance(given, str):
-        raise UsageError(f"{call}() takes a list; write {call}([{given!r}])")
-    return list(_several(given, call))
+    if isinstance(argument, str):
+        raise UsageError(f"{call}() takes a list; write {call}([{argument!r}])")
+    return list(_several(argument, call))
 
 
-def mapping(given: Any, call: str, example: str) -> None:
+def mapping(argument: Any, call: str, example: str) -> None:
     """A mapping."""
-    if not isinstance(given, Mapping):
-        raise UsageError(f"{call}() takes a mapping, not {shown(given)}; write {example}")
+    if not isinstance(argument, Mapping):
+        raise UsageError(f"{call}() takes a mapping, not {shown(argument)}; write {example}")
 
 
-def texts(given: Any, what: str) -> None:
+def texts(argument: Any, what: str) -> None:
     """Texts by name; None stands for none."""
-    if not isinstance(given, Mapping):
-        raise UsageError(f"{what} are a mapping, not {shown(given)}")
-    for key, value in given.items():
+    if not isinstance(argument, Mapping):
+        raise UsageError(f"{what} are a mapping, not {shown(argument)}")
+    for key, value in argument.items():
         if not isinstance(key, str) or not (value is None or isinstance(value, str)):
             raise UsageError(f"{what} are texts by name, not {shown(key)}: {shown(value)}")
 
 
-def numbers(given: Any, what: str) -> None:
+def numbers(argument: Any, what: str) -> None:
     """Numbers by name; None stands for none."""
-    if not isinstance(given, Mapping):
-        raise UsageError(f"{what} are a mapping, not {shown(given)}")
-    for key, value in given.items():
+    if not isinstance(argument, Mapping):
+        raise UsageError(f"{what} are a mapping, not {shown(argument)}")
+    for key, value in argument.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if not isinstance(key, str) or not (value is None or number):
             raise UsageError(f"{what} are numbers by name, not {shown(key)}: {shown(value)}")
 
 
-def choice(given: Any, choices: tuple[str, ...], what: str) -> None:
+def choice(argument: Any, choices: tuple[str, ...], what: str) -> None:
     """One of these words."""
-    if not isinstance(given, str) or given not in choices:
-        raise UsageError(f"{what} is one of {', '.join(choices)}, not {shown(given)}")
+    if not isinstance(argument, str) or argument not in choices:
+        raise UsageError(f"{what} is one of {', '.join(choices)}, not {shown(argument)}")
 
 
-def one_of(given: Any, kind: type, call: str) -> None:
+def one_of(argument: Any, kind: type, call: str) -> None:
     """An object of ours."""
-    if not isinstance(given, kind):
-        raise UsageError(f"{call} takes {kind.__name__}s, not {shown(given)}")
+    if not isinstance(argument, kind):
+        raise UsageError(f"{call} takes {kind.__name__}s, not {shown(argument)}")
 
 
-def _several(given: Any, call: str) -> Iterable[Any]:
-    if isinstance(given, bytes) or not isinstance(given, Iterable):
-        raise UsageError(f"{call}() takes a list, not {shown(given)}")
-    return given
+def _several(argument: Any, call: str) -> Iterable[Any]:
+    if isinstance(argument, bytes) or not isinstance(argument, Iterable):
+        raise UsageError(f"{call}() takes a list, not {shown(argument)}")
+    return argument
 
 
-def partition(given: Any, call: str) -> TopicPartition:
+def partition(argument: Any, call: str) -> TopicPartition:
     """One partition, as a `TopicPartition` or a pair."""
-    pair = isinstance(given, tuple | list) and len(given) == 2
-    if pair and isinstance(given[0], str) and given[0]:
-        number = given[1]
+    pair = isinstance(argument, tuple | list) and len(argument) == 2
+    if pair and isinstance(argument[0], str) and argument[0]:
+        number = argument[1]
         if type(number) is not int:
-            number = whole_number(number, f"{call}(): the partition of {given[0]!r}", 0, _INT32_MAX)
+            number = whole_number(
+                number, f"{call}(): the partition of {argument[0]!r}", 0, _INT32_MAX
+            )
         if 0 <= number <= _INT32_MAX:
-            return TopicPartition(given[0], number)
-    raise UsageError(f'{call}() takes a partition, not {shown(given)}; write ("TOPIC", 0)')
+            return TopicPartition(argument[0], number)
+    raise UsageError(f'{call}() takes a partition, not {shown(argument)}; write ("TOPIC", 0)')
 
 
-def partitions(given: Any, call: str) -> list[TopicPartition]:
+def partitions(argument: Any, call: str) -> list[TopicPartition]:
     """Several partitions, in the order given."""
     wrong = None
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        wrong = given
+    if isinstance(argument, str | bytes) or not isinstance(argument, Iterable):
+        wrong = argument
     else:
         found: list[TopicPartition] = []
-        for each in given:
+        for each in argument:
             if not isinstance(each, tuple | list) or len(each) != 2:
                 wrong = each
                 break
@@ -141,18 +143,18 @@ def partitions(given: Any, call: str) -> list[TopicPartition]:
     raise UsageError(f'{call}() takes partitions, not {shown(wrong)}; write [("TOPIC", 0)]')
 
 
-def by_partition(given: Any, call: str, what: str) -> list[tuple[TopicPartition, Any]]:
+def by_partition(argument: Any, call: str, what: str) -> list[tuple[TopicPartition, Any]]:
     """`what` of each partition."""
-    if not isinstance(given, Mapping):
+    if not isinstance(argument, Mapping):
         raise UsageError(
-            f'{call}() takes {what} by partition, not {shown(given)}; write {{("TOPIC", 0): 42}}'
+            f'{call}() takes {what} by partition, not {shown(argument)}; write {{("TOPIC", 0): 42}}'
         )
-    return [(partition(tp, call), value) for tp, value in given.items()]
+    return [(partition(tp, call), value) for tp, value in argument.items()]
 
 
-def offset(given: Any, tp: TopicPartition, call: str) -> OffsetAndMetadata:
+def offset(argument: Any, tp: TopicPartition, call: str) -> OffsetAndMetadata:
     """A place in a partition: that of the next record to read."""
-    place = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
+    place = argument if isinstance(argument, OffsetAndMetadata) else OffsetAndMetadata(argument)
     if type(place.offset) is int and place.offset < 0:
         raise UsageError(f"cannot {call} offset {place.offset} for {tp}: offsets are >= 0")
     number = whole_number(place.offset, f"{call}(): the offset of {tp}")
@@ -162,20 +164,20 @@ def offset(given: Any, tp: TopicPartition, call: str) -> OffsetAndMetadata:
     return OffsetAndMetadata(number, place.metadata, epoch)
 
 
-def offsets(given: Any, call: str) -> dict[TopicPartition, OffsetAndMetadata]:
+def offsets(argument: Any, call: str) -> dict[TopicPartition, OffsetAndMetadata]:
     """Places by partition."""
-    return {tp: offset(place, tp, call) for tp, place in by_partition(given, call, "offsets")}
+    return {tp: offset(place, tp, call) for tp, place in by_partition(argument, call, "offsets")}
 
 
-def callback(given: Any, call: str, what: str = "the callback") -> None:
+def callback(argument: Any, call: str, what: str = "the callback") -> None:
     """A function, or None."""
-    if given is not None and not callable(given):
-        raise UsageError(f"{call}(): {what} is a function, not {shown(given)}")
+    if argument is not None and not callable(argument):
+        raise UsageError(f"{call}(): {what} is a function, not {shown(argument)}")
 
 
-def shown(given: object) -> str:
+def shown(argument: object) -> str:
     """What was given, in short."""
-    text = repr(given)
+    text = repr(argument)
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
 
 
@@ -183,12 +185,12 @@ _LISTENS: Final = ("on_partitions_assigned", "on_partitions_lost", "on_partition
 _CO_COROUTINE: Final = 0x80
 
 
-def listener(given: Any, *, awaits: bool) -> None:
+def listener(argument: Any, *, awaits: bool) -> None:
     """A `RebalanceListener`, or what has its methods. `awaits`: they may be coroutine functions."""
-    for each in () if given is None else _LISTENS:
-        method = getattr(given, each, None)
+    for each in () if argument is None else _LISTENS:
+        method = getattr(argument, each, None)
         if not callable(method):
-            raise UsageError(f"subscribe(): the listener {shown(given)} has no method {each}")
+            raise UsageError(f"subscribe(): the listener {shown(argument)} has no method {each}")
         not_awaited(method, f"the listener's {each}", awaits=awaits)
 
 
@@ -230,10 +232,10 @@ def binary(data: Any, what: str) -> None:
         ) from None
 
 
-def timestamp(given: Any, call: str) -> None:
+def timestamp(argument: Any, call: str) -> None:
     """Milliseconds since 1970, or None."""
-    if given is not None and (type(given) is not int or not 0 <= given <= _INT64_MAX):
-        whole_number(given, f"{call}: timestamp_ms, in milliseconds since 1970,")
+    if argument is not None and (type(argument) is not int or not 0 <= argument <= _INT64_MAX):
+        whole_number(argument, f"{call}: timestamp_ms, in milliseconds since 1970,")
 
 
 def several_times(headers: Any) -> Any:
@@ -242,13 +244,13 @@ def several_times(headers: Any) -> Any:
     return list(headers) if once else headers
 
 
-def _headers(given: Any) -> None:
-    if isinstance(given, Mapping):
+def _headers(argument: Any) -> None:
+    if isinstance(argument, Mapping):
         raise UsageError("send(): headers are pairs, of which a name may have several; write "
                          "headers=[*YOURS.items()]")  # fmt: skip
-    wrong = given
-    if isinstance(given, list | tuple):
-        for wrong in given:
+    wrong = argument
+    if isinstance(argument, list | tuple):
+        for wrong in argument:
             if not isinstance(wrong, tuple | list) or len(wrong) != 2:
                 break
             if not isinstance(wrong[0], str) or isinstance(wrong[1], str):
@@ -262,18 +264,18 @@ def _headers(given: Any) -> None:
     )
 
 
-def column(given: Any, call: str, what: str) -> None:
+def column(argument: Any, call: str, what: str) -> None:
     """Values of many records: a sequence."""
-    if isinstance(given, str | bytes) or not (
-        hasattr(type(given), "__getitem__") and hasattr(type(given), "__len__")
-    ) or isinstance(given, Mapping):  # fmt: skip
-        raise UsageError(f"{call}() takes a list of {what}, not {shown(given)}")
+    if isinstance(argument, str | bytes) or not (
+        hasattr(type(argument), "__getitem__") and hasattr(type(argument), "__len__")
+    ) or isinstance(argument, Mapping):  # fmt: skip
+        raise UsageError(f"{call}() takes a list of {what}, not {shown(argument)}")
 
 
-def groups_member(given: Any) -> None:
+def groups_member(argument: Any) -> None:
     """What `group_metadata()` gives."""
-    if not isinstance(given, GroupMetadata):
+    if not isinstance(argument, GroupMetadata):
         raise UsageError(
             "send_offsets_to_transaction() takes the consumer's group_metadata(), not "
-            f"{shown(given)}"
+            f"{shown(argument)}"
         )

@@ -41,11 +41,11 @@ class Packers:
         self._threads: list[threading.Thread] = []
         self._stopped = False
 
-    def submit(self, job: Job, told: Told) -> None:
-        """Run `job()`, which must not raise; `told` hears what it returns, on the loop's thread."""
+    def submit(self, job: Job, on_packed: Told) -> None:
+        """Run `job()`, which must not raise; then `on_packed(result)` on the loop's thread."""
         if not self._threads:
             self._begin()
-        self._jobs.put((job, told))
+        self._jobs.put((job, on_packed))
 
     def stop(self, *, wait: bool) -> None:
         """End after the jobs under way; those that wait are dropped, and nobody is told of them."""
@@ -64,7 +64,7 @@ class Packers:
 
     def _run(self) -> None:
         while (found := self._jobs.get()) is not None:
-            job, told = found
+            job, on_packed = found
             if not self._stopped:
-                self._post(told, job())
-            del found, job, told  # its memory is free as soon as it is done
+                self._post(on_packed, job())
+            del found, job, on_packed  # its memory is free as soon as it is done

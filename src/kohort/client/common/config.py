@@ -82,13 +82,13 @@ class ClientConfig(SecurityConfig, Config):
         return super().from_mapping(in_our_words(values, set(cls.field_names())))
 
     @classmethod
-    def settled(cls, config: Self | None, given: Mapping[str, Any]) -> Self:
+    def settled(cls, config: Self | None, settings: Mapping[str, Any]) -> Self:
         """What a client was made with: an object, keywords, or both (keywords win).
 
         Raises ConfigError, also for the dictionary that confluent-kafka's clients are given.
         """
         if config is None:
-            return cls.from_mapping(given)
+            return cls.from_mapping(settings)
         if not isinstance(config, ClientConfig):
             raise ConfigError(
                 f"settings are given by name: write **{{...}} before the dictionary, or give a "
@@ -97,11 +97,13 @@ class ClientConfig(SecurityConfig, Config):
         given_as = type(config).__name__
         if not isinstance(config, cls):  # a type checker sees it; whoever has none is told here
             raise ConfigError(f"this client takes a {cls.__name__}, not a {given_as}")
-        if not given:
+        if not settings:
             return config
         held = {f.name: v for f in fields(config) if (v := getattr(config, f.name)) != f.default}
-        changed = {plain(key) for key in in_our_words(given, set(cls.field_names()))}
-        return cls.from_mapping({n: v for n, v in held.items() if n not in changed} | dict(given))
+        changed = {plain(key) for key in in_our_words(settings, set(cls.field_names()))}
+        return cls.from_mapping(
+            {n: v for n, v in held.items() if n not in changed} | dict(settings)
+        )
 
     @classmethod
     def unknown(cls, key: str, origin: str = "") -> ConfigError:
@@ -331,10 +333,10 @@ class ProducerConfig(ClientConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = str(self.acks).strip().lower()
-        if given not in ("all", "-1", "0", "1"):
+        acks = str(self.acks).strip().lower()
+        if acks not in ("all", "-1", "0", "1"):
             raise self._refuse("acks", "must be all (or -1), 1 or 0")
-        object.__setattr__(self, "acks", -1 if given == "all" else int(given))
+        object.__setattr__(self, "acks", -1 if acks == "all" else int(acks))
         self._at_least(0, "linger_ms", "retries", "max_block_ms", "batch_size")
         self._at_least(1, "buffer_memory", "max_request_size", "delivery_timeout_ms")
         self._at_least(1, "max_in_flight_requests_per_connection")
@@ -389,12 +391,12 @@ class AdminConfig(ClientConfig):
     """An admin client's configuration; defaults are Kafka's."""
 
 
-def known_to(role: type[ClientConfig], given: Mapping[str, Any]) -> dict[str, Any]:
+def known_to(role: type[ClientConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that clients of several roles are made with, without those of other roles alone.
 
     Names are written with `_`. What no role knows stays, so that `role` refuses it.
     """
     roles = (ConsumerConfig, ProducerConfig, AdminConfig)
     others = {name for each in roles for name in each.field_names()} - set(role.field_names())
-    named = {plain(key): value for key, value in given.items()}
+    named = {plain(key): value for key, value in settings.items()}
     return {name: value for name, value in named.items() if name not in others}

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from kohort.client.cluster.waiting import LONGEST_WAIT_S, CloseReport, Steps, Wait
-from kohort.client.common import arguments as given
+from kohort.client.common import arguments as arguments
 from kohort.client.common.config import ConsumerConfig
 from kohort.client.common.listener import RebalanceListener
 from kohort.client.common.offset_reset import EARLIEST, LATEST
@@ -149,7 +149,7 @@ class AsyncConsumer(ConsumerBase):
         """Records, as soon as there are any; an empty list after `timeout` seconds."""
         with self._gate:
             self._calls.begin()
-            wait_s = given.seconds(timeout, "poll()")
+            wait_s = arguments.seconds(timeout, "poll()")
             take = self._take_records(self._most(max_records, self.config.max_poll_records))
             return await self._run(self._calls.poll(take, wait_s)) or []
 
@@ -163,7 +163,7 @@ class AsyncConsumer(ConsumerBase):
         """The same as columns: one `pyarrow.RecordBatch`, empty when the time has passed."""
         with self._gate:
             self._calls.begin()
-            wait_s = given.seconds(timeout, "poll_arrow()")
+            wait_s = arguments.seconds(timeout, "poll_arrow()")
             take = self._take_batch(self._most(max_rows, DEFAULT_ARROW_ROWS), columns)
             batch = await self._run(self._calls.poll(take, wait_s))
             return self._empty_batch(columns) if batch is None else batch
@@ -224,7 +224,7 @@ class AsyncConsumer(ConsumerBase):
         """The offset of the next record that `poll` will hand out; waits until it is known."""
         with self._gate:
             self._calls.check()
-            tp = given.partition(partition, "position")
+            tp = arguments.partition(partition, "position")
             return await self._run(self._calls.position(tp, self._time_ms(timeout, "position()")))
 
     async def beginning_offsets(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kohort.client.cluster.measured import Observed
 from kohort.client.cluster.waiting import CloseReport
-from kohort.client.common import arguments as given
+from kohort.client.common import arguments as arguments
 from kohort.client.common.config import CONSUMER_PROTOCOL, ConsumerConfig
 from kohort.client.common.listener import RebalanceListener
 from kohort.client.common.offset_reset import EARLIEST, LATEST
@@ -128,7 +128,7 @@ class ConsumerBase(Observed):
         self, topics: Topics, listener: RebalanceListener | None, *, awaits: bool = False
     ) -> None:
         self._calls.check()
-        given.listener(listener, awaits=awaits)
+        arguments.listener(listener, awaits=awaits)
         if self.config.group_id is None:
             raise ConfigError(
                 "subscribe() needs a group_id, because the group decides who reads what; give "
@@ -150,7 +150,7 @@ class ConsumerBase(Observed):
     def _assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         self._calls.check()
         core = self._core
-        chosen = by_partitions(given.partitions(partitions, "assign"), core.subscription)
+        chosen = by_partitions(arguments.partitions(partitions, "assign"), core.subscription)
         core.reader.acknowledge(core.loop.now_ms())
         gone = [tp for tp in core.positions.partitions if tp not in chosen.partitions]
         if gone and core.lane is not None and self.config.enable_auto_commit:
@@ -192,8 +192,8 @@ class ConsumerBase(Observed):
         """
         with self._gate:
             self._calls.check()
-            core, tp = self._core, given.partition(partition, "seek")
-            place = given.offset(offset, tp, "seek")
+            core, tp = self._core, arguments.partition(partition, "seek")
+            place = arguments.offset(offset, tp, "seek")
             with core.lock:
                 now_ms = core.loop.now_ms()
                 core.positions.seek(tp, place.offset, place.leader_epoch, now_ms)
@@ -211,7 +211,9 @@ class ConsumerBase(Observed):
         with self._gate:
             self._calls.check()
             core = self._core
-            chosen = given.partitions(named, "seek_to_end" if to == LATEST else "seek_to_beginning")
+            chosen = arguments.partitions(
+                named, "seek_to_end" if to == LATEST else "seek_to_beginning"
+            )
             with core.lock:
                 tps = chosen or list(core.positions.partitions)
                 for position in [core.positions.get(tp) for tp in tps]:
@@ -222,7 +224,7 @@ class ConsumerBase(Observed):
         """Hand out nothing of these until `resume`. What has been fetched is kept."""
         with self._gate:
             self._calls.check()
-            chosen = given.partitions(partitions, "pause")
+            chosen = arguments.partitions(partitions, "pause")
             with self._core.lock:
                 self._core.positions.pause(chosen)
 
@@ -230,7 +232,7 @@ class ConsumerBase(Observed):
         """Undo `pause`."""
         with self._gate:
             self._calls.check()
-            core, chosen = self._core, given.partitions(partitions, "resume")
+            core, chosen = self._core, arguments.partitions(partitions, "resume")
             with core.lock:
                 for position in core.positions.resume(chosen):
                     core.reader.queue(position)
@@ -248,10 +250,10 @@ class ConsumerBase(Observed):
         """
         with self._gate:
             self._calls.check()
-            core, tp = self._core, given.partition(partition, "limit")
+            core, tp = self._core, arguments.partition(partition, "limit")
             end = end_offset
             if end is not None:
-                end = given.whole_number(end, f"limit(): the end of {tp}")
+                end = arguments.whole_number(end, f"limit(): the end of {tp}")
             with core.lock:
                 core.positions.bound(tp, end)
             core.kick()
@@ -263,7 +265,7 @@ class ConsumerBase(Observed):
 
     def current_lag(self, partition: TopicPartition | tuple[str, int]) -> int | None:
         """Records between the position and the partition's end, as of the last fetch; or None."""
-        tp = given.partition(partition, "current_lag")
+        tp = arguments.partition(partition, "current_lag")
         with self._core.lock:
             position = self._core.positions.get(tp)
             return position.lag(committed_only=self.config.isolation_level == "read_committed")
@@ -332,7 +334,7 @@ class ConsumerBase(Observed):
                     for p in self._core.positions
                     if p.known
                 }
-        return given.offsets(offsets, "commit")
+        return arguments.offsets(offsets, "commit")
 
     def _commit_async(
         self,
@@ -342,35 +344,35 @@ class ConsumerBase(Observed):
         awaits: bool = False,
     ) -> None:
         chosen, core = self._offsets(offsets), self._core
-        given.callback(callback, "commit_async")
+        arguments.callback(callback, "commit_async")
         if callback is not None:
-            given.not_awaited(callback, "the callback of commit_async()", awaits=awaits)
+            arguments.not_awaited(callback, "the callback of commit_async()", awaits=awaits)
         job = core.commit_job(chosen, self.config.default_api_timeout_ms)
 
-        def told(error: KohortError | None) -> None:
+        def on_committed(error: KohortError | None) -> None:
             if callback is not None:
                 core.call_back(callback, chosen, error)
             elif error is not None:
                 core.warn(f"asynchronous commit failed: {error}")
 
-        core.post(core.commit, job, told)
+        core.post(core.commit, job, on_committed)
         self._calls.expect(job)
 
     def _most(self, asked: int | None, default: int) -> int:
         if asked is None:
             return default
-        return given.whole_number(asked, "the most records of a poll", 1)
+        return arguments.whole_number(asked, "the most records of a poll", 1)
 
     def _time_ms(self, timeout: float | None, call: str) -> int:
         if timeout is None:
             return self.config.default_api_timeout_ms
-        return round(given.seconds(timeout, call) * 1_000)
+        return round(arguments.seconds(timeout, call) * 1_000)
 
     def _times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         call = "offsets_for_times"
         return {
-            tp: given.whole_number(at, f"{call}(): the time of {tp} in ms", -(1 << 63))
-            for tp, at in given.by_partition(times, call, "times in ms")
+            tp: arguments.whole_number(at, f"{call}(): the time of {tp} in ms", -(1 << 63))
+            for tp, at in arguments.by_partition(times, call, "times in ms")
         }
 
     def _take_records(self, most: int) -> Callable[[], list[Record]]:
@@ -418,4 +420,4 @@ class ConsumerBase(Observed):
         self, partitions: Iterable[TopicPartition | tuple[str, int]], call: str
     ) -> list[TopicPartition]:
         self._calls.check()
-        return given.partitions(partitions, call)
+        return arguments.partitions(partitions, call)

@@ -171,7 +171,7 @@ class ConsumerCalls:
         """Let the next fetches go out before what was taken is handed out (spec 4.2)."""
         core = self.core
         if core.reader.wants_more or core.planner.parked:
-            core.reader.told()
+            core.reader.room_announced()
             core.planner.polled()
             core.kick()
 
@@ -249,11 +249,11 @@ class ConsumerCalls:
             tell = self.listener.on_partitions_lost if step.lost else (
                 self.listener.on_partitions_revoked
             )  # fmt: skip
-            begun_ms, told = now_ms(), PartitionsLost if step.lost else PartitionsRevoked
+            begun_ms, event = now_ms(), PartitionsLost if step.lost else PartitionsRevoked
             if step.partitions:
                 try:
                     yield Call(tell, (list(step.partitions),))
-                    core.cluster.events.emit(told(step.partitions, now_ms() - begun_ms))
+                    core.cluster.events.emit(event(step.partitions, now_ms() - begun_ms))
                 except BaseException:  # whatever it is: the step is finished, then it goes on
                     self._given_up(step)
                     raise
@@ -489,11 +489,11 @@ class ConsumerCalls:
         return future.result()
 
     def _teller(self, outcome: Outcome) -> Callable[[KohortError | None], None]:
-        def told(error: KohortError | None) -> None:
+        def on_committed(error: KohortError | None) -> None:
             outcome.error, outcome.done = error, True
             self.core.notify()
 
-        return told
+        return on_committed
 
     def _done(self, outcome: Outcome, timeout_ms: int, doing: str) -> Steps[None]:
         until_ms = self.core.loop.now_ms() + timeout_ms + SLACK_MS

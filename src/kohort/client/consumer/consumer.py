@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from kohort.client.cluster.waiting import LONGEST_WAIT_S, CloseReport, Doorbell, Steps, run_steps
-from kohort.client.common import arguments as given
+from kohort.client.common import arguments as arguments
 from kohort.client.common.config import ConsumerConfig
 from kohort.client.common.listener import RebalanceListener
 from kohort.client.common.offset_reset import EARLIEST, LATEST
@@ -105,13 +105,13 @@ class Consumer(ConsumerBase):
             calls.begin()
             most = self._most(max_records, self.config.max_poll_records)
             if timeout.__class__ is not float:
-                timeout = given.seconds(timeout, "poll()")
+                timeout = arguments.seconds(timeout, "poll()")
             if not core.attention:
                 records = core.reader.take(most)
                 calls.after_take()
                 if records:
                     return records
-            wait_s = given.seconds(timeout, "poll()")
+            wait_s = arguments.seconds(timeout, "poll()")
             return self._run(calls.poll(self._take_records(most), wait_s)) or []
 
     def poll_arrow(
@@ -129,7 +129,7 @@ class Consumer(ConsumerBase):
         """
         with self._gate:
             self._calls.begin()
-            wait_s = given.seconds(timeout, "poll_arrow()")
+            wait_s = arguments.seconds(timeout, "poll_arrow()")
             take = self._take_batch(self._most(max_rows, DEFAULT_ARROW_ROWS), columns)
             batch = self._run(self._calls.poll(take, wait_s))
             return self._empty_batch(columns) if batch is None else batch
@@ -199,7 +199,7 @@ class Consumer(ConsumerBase):
         """The offset of the next record that `poll` will hand out; waits until it is known."""
         with self._gate:
             self._calls.check()
-            tp = given.partition(partition, "position")
+            tp = arguments.partition(partition, "position")
             return self._run(self._calls.position(tp, self._time_ms(timeout, "position()")))
 
     def beginning_offsets(

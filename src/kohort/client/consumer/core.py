@@ -102,7 +102,7 @@ class ConsumerCore:
             self.session = GroupSession(config, cluster, self, self.positions.refusals)
         self.committed = CommittedQueries(config.group_id or "", config.retry_backoff_ms)
         self.exchange = Exchange(config, cluster, self)
-        self._told: dict[object, Callable[[KohortError | None], None]] = {}
+        self._callbacks: dict[object, Callable[[KohortError | None], None]] = {}
         self.matched: frozenset[str] = frozenset()
         self._asked_topics: set[str] = set()
         self.missing = MissingTopics(creates=config.allow_auto_create_topics)
@@ -209,18 +209,18 @@ class ConsumerCore:
             self.session.assigned(token)
         self.pump()
 
-    def commit(self, job: CommitJob, told: Callable[[KohortError | None], None]) -> None:
-        """Commit; `told` is called on the network thread."""
+    def commit(self, job: CommitJob, on_done: Callable[[KohortError | None], None]) -> None:
+        """Commit; `on_done` is called on the network thread."""
         assert self.lane is not None, "committing needs a group"
-        self._told[job] = told
+        self._callbacks[job] = on_done
         with self.lock:
             effects = self.lane.submit(job)
         self._run_commits(effects)
         self.pump()
 
-    def query(self, query: Any, told: Callable[[KohortError | None], None]) -> None:
+    def query(self, query: Any, on_done: Callable[[KohortError | None], None]) -> None:
         """Ask by time (OffsetQuery) or what is committed (CommittedQuery); the query is told."""
-        self._told[query] = told
+        self._callbacks[query] = on_done
         with self.lock:
             if isinstance(query, OffsetQuery):
                 self.queries.submit(query)
@@ -307,7 +307,7 @@ class ConsumerCore:
             wants_coordinator = not known and self._wants_coordinator()
             wants_metadata = self._wants_metadata()
             failed = self.positions.counts[Phase.FAILED] > 0
-            told = self.positions.refusals.look(now_ms)
+            report = self.positions.refusals.look(now_ms)
         self._run_commits(commits)
         exchange, coordinator = self.exchange, None if session is None else session.coordinator
         asker = NOBODY if session is None else session.asker
@@ -331,8 +331,8 @@ class ConsumerCore:
             session.need_coordinator()
         if failed:
             self._attend()
-        if told is not None:
-            told.tell(self.warn, self.cluster.events)
+        if report is not None:
+            report.tell(self.warn, self.cluster.events)
         self._arm(now_ms)
 
     def _plan_commits(
@@ -479,8 +479,8 @@ class ConsumerCore:
             if (code := metadata.errors.get(name, 0)) in TOPIC_ERRORS:
                 self.errors.append(BrokerError(code, f"topic {name!r}"))
                 self._attend()
-        for said in self.missing.look(names, metadata):
-            self.warn(said)
+        for event in self.missing.look(names, metadata):
+            self.warn(event)
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -504,9 +504,9 @@ class ConsumerCore:
         self._attend()
 
     def _tell(self, what: object, error: KohortError | None) -> None:
-        told = self._told.pop(what, None)
-        if told is not None:
-            told(error)
+        callback = self._callbacks.pop(what, None)
+        if callback is not None:
+            callback(error)
 
     def _run_commits(self, effects: Iterable[CommitEffect]) -> None:
         for effect in effects:

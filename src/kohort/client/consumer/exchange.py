@@ -176,8 +176,8 @@ class Exchange:
         path = self._cluster.local_directory(order.node, FETCH_LANES[order.lane])
         return self._local.usable(path, self._cluster.loop.now_ms())
 
-    def end_sessions(self, told: Callable[[KohortError | None], None]) -> None:
-        """Fetch no more, and let the brokers forget the sessions; `told` when they have answered.
+    def end_sessions(self, on_done: Callable[[KohortError | None], None]) -> None:
+        """Stop fetching and close the fetch sessions; `on_done` is called at the end.
 
         A connection with a fetch under way would hold the word back: it goes over another then.
         """
@@ -186,13 +186,13 @@ class Exchange:
         open_ids = {place: session.end() for place, session in self._sessions.items()}
         left = [at for at, known in open_ids.items() if known and self._cluster.can_reach(at[0])]
         if not left:
-            told(None)
+            on_done(None)
         for node, lane in list(left):
 
             def done(_: Message | KohortError, place: tuple[int, int] = (node, lane)) -> None:
                 left.remove(place)
                 if not left:
-                    told(None)
+                    on_done(None)
 
             self._cluster.request(
                 node,
@@ -275,7 +275,11 @@ class Exchange:
         )
 
     def _offset_fetch(
-        self, coordinator: int, tps: tuple[TopicPartition, ...], asker: Identity, told: LookedUp
+        self,
+        coordinator: int,
+        tps: tuple[TopicPartition, ...],
+        asker: Identity,
+        on_answer: LookedUp,
     ) -> None:
         ids = self._ids(tps)
 
@@ -284,10 +288,10 @@ class Exchange:
                 found = requests.offsets_fetched(answer, ids.name)
                 if found[0] in EPOCH_CODES:
                     self._answers.stale_epoch()
-                told(found)
+                on_answer(found)
             else:
                 assert isinstance(answer, KohortError)
-                told(answer)
+                on_answer(answer)
 
         self._cluster.request(
             coordinator,

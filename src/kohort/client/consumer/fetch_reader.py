@@ -90,7 +90,7 @@ class FetchReader:
         much = self._drained_bytes >= ENOUGH_DRAINED_BYTES
         return much and 2 * self._drained_sets >= len(self._ready)
 
-    def told(self) -> None:
+    def room_announced(self) -> None:
         """The network thread has been told that there is room."""
         self._drained_bytes = self._drained_sets = 0
 

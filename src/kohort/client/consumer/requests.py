@@ -137,9 +137,9 @@ def record_set(
     Raises DecodeError.
     """
     if directory is not None and part.unknown_tags:
-        said = local_files.found(part.unknown_tags)
-        if said is not None:
-            return LocalRecords(directory, Place.decode(said))
+        link = local_files.found(part.unknown_tags)
+        if link is not None:
+            return LocalRecords(directory, Place.decode(link))
     return cast("Records | None", part.records) or b""
 
 

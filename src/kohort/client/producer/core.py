@@ -18,7 +18,7 @@ from kohort.client.cluster.client import ANY, ClusterClient, Versioned
 from kohort.client.cluster.credentials import Credentials
 from kohort.client.cluster.metadata import ClusterMetadata
 from kohort.client.cluster.network_thread import NetworkThread, warner
-from kohort.client.common import arguments as given
+from kohort.client.common import arguments as arguments
 from kohort.client.common.config import ProducerConfig
 from kohort.client.common.future import Future
 from kohort.client.producer.outgoing import Outgoing
@@ -142,7 +142,7 @@ class ProducerCore:
     ) -> RecordFuture | Future[None]:
         """Add a record: its future, or what to wait for before the next try."""
         self.thread.check()
-        given.record(topic, value, key, partition, timestamp_ms, headers)
+        arguments.record(topic, value, key, partition, timestamp_ms, headers)
         if timestamp_ms is None:
             timestamp_ms = self.wall_ms()
         with self.lock:
@@ -442,7 +442,7 @@ class ProducerCore:
             if wants_id:
                 self._sender.id_state = IdState.ASKED
             leader_missing = self._sender.leader_missing
-            told = self._sender.refusals.look(now_ms)
+            report = self._sender.refusals.look(now_ms)
             deadlines = (self._accumulator.next_linger_ms(), self._sender.next_deadline())
         if plans:
             self._outgoing.add(plans)
@@ -454,8 +454,8 @@ class ProducerCore:
             self.transactional.pump()
         if leader_missing:
             self._cluster.refresh_soon()
-        if told is not None:
-            told.tell(warner("producer"), self.events)
+        if report is not None:
+            report.tell(warner("producer"), self.events)
         self._arm(min((d for d in deadlines if d is not None), default=None))
 
     def _arm(self, deadline_ms: int | None) -> None:
@@ -501,9 +501,9 @@ class ProducerCore:
         metadata = self._cluster.metadata
         with self.lock:
             if isinstance(answer, ProduceResponse):
-                said = answers_in(answer, plan.batches, metadata)
-                outcomes = self._sender.answered(plan, said, now_ms)
-                troubled = any(a is None or a.code for a in said)
+                answers = answers_in(answer, plan.batches, metadata)
+                outcomes = self._sender.answered(plan, answers, now_ms)
+                troubled = any(a is None or a.code for a in answers)
             elif isinstance(answer, KohortError):
                 outcomes = self._sender.failed(plan, answer, now_ms)
                 troubled = not isinstance(answer, ClosedError | ProtocolError)
@@ -527,7 +527,7 @@ class ProducerCore:
         """Give memory back, tell the futures, wake who waits for room."""
         room: list[Future[None]] = []
         settled: list[Settled] = []
-        told = [_event_of(outcome) for outcome in outcomes]
+        events = [_event_of(outcome) for outcome in outcomes]
         with self.lock:
             for outcome in outcomes:
                 self._accumulator.release(outcome.batch)
@@ -537,7 +537,7 @@ class ProducerCore:
                         settled += self.transactional.failed(outcome.error)
             if self._room and not self._accumulator.full:
                 room, self._room = self._room, []
-        for event in told:
+        for event in events:
             self.events.emit(event)
         for batch, error, base_offset, append_time_ms in outcomes:
             batch.delivery.complete(error, base_offset, append_time_ms)

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kohort.client.cluster.measured import Observed
-from kohort.client.common import arguments as given
+from kohort.client.common import arguments as arguments
 from kohort.client.common.config import ProducerConfig
 from kohort.client.common.future import Future
 from kohort.client.producer import send_many as bulk
@@ -82,7 +82,7 @@ class Producer(Front, Transacting, _Begun):
         headers: Headers,
     ) -> RecordFuture:
         """What `send` does when there is no open batch with room; waits for memory or metadata."""
-        headers = given.several_times(headers)
+        headers = arguments.several_times(headers)
         deadline_ms = 0
         while True:
             result = self._core.add(topic, value, key, partition, timestamp_ms, headers)
@@ -135,7 +135,9 @@ class Producer(Front, Transacting, _Begun):
         Raises DeliveryFailedError when records failed whose futures nobody has looked at, and
         KafkaTimeoutError when `timeout_s` seconds (default: `delivery_timeout_ms` bounds it) pass.
         """
-        timeout_s = None if timeout_s is None else given.seconds(timeout_s, "flush()", "timeout_s")
+        timeout_s = (
+            None if timeout_s is None else arguments.seconds(timeout_s, "flush()", "timeout_s")
+        )
         begun_ms = self._core.now_ms()
         pending = self._core.begin_flush()
         try:
@@ -157,7 +159,9 @@ class Producer(Front, Transacting, _Begun):
         """
         if self._core.closed:
             return
-        timeout_s = None if timeout_s is None else given.seconds(timeout_s, "close()", "timeout_s")
+        timeout_s = (
+            None if timeout_s is None else arguments.seconds(timeout_s, "close()", "timeout_s")
+        )
         if not self._core.thread.alive:
             self._shut_down()
             return
@@ -228,7 +232,7 @@ class AsyncProducer(AsyncTransacting, _Begun):
         headers: Headers = (),
     ) -> RecordFuture:
         """As `Producer.send`; awaiting the future it returns waits until the record is stored."""
-        headers = given.several_times(headers)
+        headers = arguments.several_times(headers)
         result = self._core.add(topic, value, key, partition, timestamp_ms, headers)
         deadline_ms = self._core.now_ms() + self.config.max_block_ms
         while isinstance(result, Future):
@@ -263,7 +267,9 @@ class AsyncProducer(AsyncTransacting, _Begun):
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """As `Producer.flush`."""
-        timeout_s = None if timeout_s is None else given.seconds(timeout_s, "flush()", "timeout_s")
+        timeout_s = (
+            None if timeout_s is None else arguments.seconds(timeout_s, "flush()", "timeout_s")
+        )
         begun_ms = self._core.now_ms()
         pending = self._core.begin_flush()
         try:
@@ -281,7 +287,9 @@ class AsyncProducer(AsyncTransacting, _Begun):
         """As `Producer.close`."""
         if self._core.closed:
             return
-        timeout_s = None if timeout_s is None else given.seconds(timeout_s, "close()", "timeout_s")
+        timeout_s = (
+            None if timeout_s is None else arguments.seconds(timeout_s, "close()", "timeout_s")
+        )
         try:
             await self._abort_open(timeout_s)
             await self.flush(timeout_s)

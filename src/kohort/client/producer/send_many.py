@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from kohort.client.common import arguments as given
+from kohort.client.common import arguments as arguments
 from kohort.client.common.future import Future
 from kohort.client.producer.plan.fast_send_choice import RecordFuture, rows_by_key
 from kohort.client.producer.plan.partitioner import checked, rows_by
@@ -49,10 +49,10 @@ def many(
 ) -> Filling[list[RecordFuture]]:
     """What `send_many` does."""
     _checked(topic, partition)
-    given.timestamp(when_ms, "send_many()")
-    given.column(values, "send_many", "values")
+    arguments.timestamp(when_ms, "send_many()")
+    arguments.column(values, "send_many", "values")
     if keys is not None:
-        given.column(keys, "send_many", "keys")
+        arguments.column(keys, "send_many", "keys")
     if keys is not None and len(keys) != len(values):
         raise UsageError(f"send_many() was given {len(values)} values and {len(keys)} keys")
     count = None
@@ -99,9 +99,9 @@ def arrow(
 
 
 def _checked(topic: str, partition: int | None) -> None:
-    given.name(topic, "the topic")
+    arguments.name(topic, "the topic")
     if partition is not None:
-        given.whole_number(partition, "the partition")
+        arguments.whole_number(partition, "the partition")
 
 
 def _fill(

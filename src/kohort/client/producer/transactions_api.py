@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from kohort.client.common import arguments as given
+from kohort.client.common import arguments as arguments
 from kohort.client.common.future import Future
 from kohort.client.common.types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from kohort.client.producer.plan.delivery import Delivery
@@ -63,7 +63,7 @@ class Transacting:
         begun_ms, wait_s = self._core.now_ms(), self._time_s(timeout_s)
         tx = transactional(self._core)
         _wait(tx, tx.init(), wait_s, "init_transactions")
-        tx.told()
+        tx.outcome_delivered()
         self._core.called("init_transactions", begun_ms)
 
     def begin_transaction(self) -> None:
@@ -96,7 +96,7 @@ class Transacting:
             self._core.end_flush()
         self._core.forget_failures()
         _wait(tx, tx.finish_end(), deadline - self._core.now_s(), what)
-        tx.told()
+        tx.outcome_delivered()
         self._core.called(what, begun_ms)
 
     def send_offsets_to_transaction(
@@ -109,8 +109,8 @@ class Transacting:
         """
         tx = transactional(self._core)
         wait_s = self._time_s(timeout_s)
-        given.groups_member(group_metadata)
-        wanted = given.offsets(offsets, "send_offsets_to_transaction")
+        arguments.groups_member(group_metadata)
+        wanted = arguments.offsets(offsets, "send_offsets_to_transaction")
         future = tx.commit_offsets(group_metadata, wanted)
         begun_ms = self._core.now_ms()
         _wait(tx, future, wait_s, "send_offsets_to_transaction")
@@ -161,7 +161,7 @@ class Transacting:
     def _time_s(self, timeout_s: float | None) -> float:
         if timeout_s is None:
             return self._core.config.max_block_ms / 1000
-        return given.seconds(timeout_s, "a transaction's call", "timeout_s")
+        return arguments.seconds(timeout_s, "a transaction's call", "timeout_s")
 
 
 class AsyncTransacting:
@@ -174,7 +174,7 @@ class AsyncTransacting:
         begun_ms, wait_s = self._core.now_ms(), self._time_s(timeout_s)
         tx = transactional(self._core)
         await _await(tx, tx.init(), wait_s, "init_transactions")
-        tx.told()
+        tx.outcome_delivered()
         self._core.called("init_transactions", begun_ms)
 
     def begin_transaction(self) -> None:
@@ -203,7 +203,7 @@ class AsyncTransacting:
             self._core.end_flush()
         self._core.forget_failures()
         await _await(tx, tx.finish_end(), deadline - self._core.now_s(), what)
-        tx.told()
+        tx.outcome_delivered()
         self._core.called(what, begun_ms)
 
     async def send_offsets_to_transaction(
@@ -212,8 +212,8 @@ class AsyncTransacting:
         """As `Producer.send_offsets_to_transaction`."""
         tx = transactional(self._core)
         wait_s = self._time_s(timeout_s)
-        given.groups_member(group_metadata)
-        wanted = given.offsets(offsets, "send_offsets_to_transaction")
+        arguments.groups_member(group_metadata)
+        wanted = arguments.offsets(offsets, "send_offsets_to_transaction")
         future = tx.commit_offsets(group_metadata, wanted)
         begun_ms = self._core.now_ms()
         await _await(tx, future, wait_s, "send_offsets_to_transaction")
@@ -260,7 +260,7 @@ class AsyncTransacting:
     def _time_s(self, timeout_s: float | None) -> float:
         if timeout_s is None:
             return self._core.config.max_block_ms / 1000
-        return given.seconds(timeout_s, "a transaction's call", "timeout_s")
+        return arguments.seconds(timeout_s, "a transaction's call", "timeout_s")
 
 
 def transactional(core: ProducerCore) -> Transactional:

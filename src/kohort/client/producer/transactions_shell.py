@@ -76,10 +76,10 @@ class Transactional:
         tell(settled)
         return future
 
-    def told(self) -> None:
+    def outcome_delivered(self) -> None:
         """The caller of `init` or `finish_end` has its outcome."""
         with self._lock:
-            self._tx.told()
+            self._tx.outcome_delivered()
 
     def begin(self) -> None:
         """Open a transaction."""

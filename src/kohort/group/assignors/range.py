@@ -59,7 +59,7 @@ class RangeAssignor(Assignor):
                 same[0].fill(match=True)
             for topic in same:
                 topic.fill(match=False)
-                for member_id, numbers in topic.given.items():
+                for member_id, numbers in topic.assigned.items():
                     if numbers:
                         plan[member_id][topic.name] = sorted(numbers)
 
@@ -101,12 +101,12 @@ class _Topic:
         self.replicas = view.racks
         self.racks = {member.member_id: member.rack for member in members}
         self.free = dict.fromkeys(range(view.partitions))
-        self.given: dict[str, list[int]] = {member.member_id: [] for member in members}
+        self.assigned: dict[str, list[int]] = {member.member_id: [] for member in members}
         self.each, self.extra = divmod(view.partitions, len(members))
 
     def room(self, member_id: str) -> int:
         """How many more this member may get."""
-        return max(0, self.each + (self.extra > 0) - len(self.given[member_id]))
+        return max(0, self.each + (self.extra > 0) - len(self.assigned[member_id]))
 
     def matches(self, member_id: str, number: int) -> bool:
         """Whether a replica is in the member's rack; a member without a rack is in every one."""
@@ -115,7 +115,7 @@ class _Topic:
 
     def give(self, member_id: str, numbers: Sequence[int]) -> None:
         """Hand `numbers` to the member and count it among those that got one more."""
-        assigned = self.given[member_id]
+        assigned = self.assigned[member_id]
         assigned.extend(numbers)
         if len(assigned) > self.each:
             self.extra -= 1

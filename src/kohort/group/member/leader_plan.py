@@ -111,7 +111,7 @@ def planned_topics(
     members: Iterable[DescribedGroupMember], topics: Iterable[str]
 ) -> dict[str, TopicView | None]:
     """What a plan was made for, from what it gave out; None for a topic it gave nothing of."""
-    given: dict[str, set[int]] = {}
+    assigned: dict[str, set[int]] = {}
     reader = ProtocolReader()
     for member in members:
         try:
@@ -119,8 +119,10 @@ def planned_topics(
         except DecodeError:
             continue
         for topic, numbers in partitions.items():
-            given.setdefault(topic, set()).update(numbers)
-    return {topic: TopicView(len(given[topic])) if topic in given else None for topic in topics}
+            assigned.setdefault(topic, set()).update(numbers)
+    return {
+        topic: TopicView(len(assigned[topic])) if topic in assigned else None for topic in topics
+    }
 
 
 def changed_topics(

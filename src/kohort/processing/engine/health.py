@@ -63,14 +63,14 @@ class AppPartitionHealth:
 
     def __str__(self) -> str:
         lag = "unknown" if self.lag is None else f"{self.lag:,}"
-        said = [f"{self.state} for {format_elapsed(self.since_ms)}", f"lag {lag}"]
+        parts = [f"{self.state} for {format_elapsed(self.since_ms)}", f"lag {lag}"]
         if self.due:
-            said.append(f"{self.due:,} due")
+            parts.append(f"{self.due:,} due")
         if self.oldest is not None:
-            said.append(f"offset {self.oldest} unfinished for {format_elapsed(self.oldest_ms)}")
+            parts.append(f"offset {self.oldest} unfinished for {format_elapsed(self.oldest_ms)}")
         if self.why:
-            said.append(self.why)
-        return f"{self.partition[0]}-{self.partition[1]}: {', '.join(said)}"
+            parts.append(self.why)
+        return f"{self.partition[0]}-{self.partition[1]}: {', '.join(parts)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +97,12 @@ class Retries:
     next_due_in_ms: int | None
 
     def __str__(self) -> str:
-        said = ["1 record waits" if self.waiting == 1 else f"{self.waiting:,} records wait"]
+        parts = ["1 record waits" if self.waiting == 1 else f"{self.waiting:,} records wait"]
         if self.due:
-            said.append(f"{self.due:,} due")
+            parts.append(f"{self.due:,} due")
         if self.next_due_in_ms is not None:
-            said.append(f"next due in {format_elapsed(self.next_due_in_ms)}")
-        return f"retries: {', '.join(said)} (`kohort retry list` shows which, and why)"
+            parts.append(f"next due in {format_elapsed(self.next_due_in_ms)}")
+        return f"retries: {', '.join(parts)} (`kohort retry list` shows which, and why)"
 
 
 def retries_in(
@@ -147,14 +147,14 @@ class AppHealth:
 
     def __str__(self) -> str:
         if not self.running:
-            return "\n".join([f"app {self.group} does not run", *self._told()])
+            return "\n".join([f"app {self.group} does not run", *self._lines()])
         moving = sum(each.moving for each in self.partitions)
-        said = [f"{moving} of {len(self.partitions)} partitions are moving"]
-        said += [f"{w.busy} of {w.workers} {kind} are busy" for kind, w in self.workers.items()]
-        first = f"app {self.group}: {', '.join(said)}"
-        return "\n".join([first, *self._told(), *map(str, self.partitions)])
+        parts = [f"{moving} of {len(self.partitions)} partitions are moving"]
+        parts += [f"{w.busy} of {w.workers} {kind} are busy" for kind, w in self.workers.items()]
+        first = f"app {self.group}: {', '.join(parts)}"
+        return "\n".join([first, *self._lines(), *map(str, self.partitions)])
 
-    def _told(self) -> list[str]:
+    def _lines(self) -> list[str]:
         found = [f"trouble: {concern}" for concern in self.concerns]
         if self.retries is not None and self.retries.waiting:
             found.append(str(self.retries))

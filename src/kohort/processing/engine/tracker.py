@@ -188,16 +188,16 @@ class PartitionTracker:
 
     def snapshot(self) -> Commit:
         """What to commit now: offset and metadata of one instant."""
-        said = self._said()
+        snapshot = self._snapshot()
         try:
-            text = encode(self.base, said, self._limit_chars)
+            text = encode(self.base, snapshot, self._limit_chars)
         except SnapshotError:
             # Only after the limit was learnt to be smaller than what had been begun under the old
             # one: a crash now repeats what is done beyond the offset, and loses nothing.
-            text = encode(self.base, Snapshot((), said.crashes, said.suspect))
+            text = encode(self.base, Snapshot((), snapshot.crashes, snapshot.suspect))
         return Commit(self.base, text, self.version, self.epoch)
 
-    def _said(self) -> Snapshot:
+    def _snapshot(self) -> Snapshot:
         """What is to be told beside the offset."""
         suspect = self.suspect if self.suspect >= self.base else NO_SUSPECT
         return Snapshot(tuple(self._done_ranges()), self.crashes, suspect)
@@ -221,7 +221,7 @@ class PartitionTracker:
         twin._restore(self._restored)
         twin.complete_all(self.epoch, done)
         try:
-            encode(twin.base, twin._said(), self._limit_chars)
+            encode(twin.base, twin._snapshot(), self._limit_chars)
         except SnapshotError:
             return None
         return twin.snapshot()

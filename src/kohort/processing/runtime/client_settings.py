@@ -48,7 +48,7 @@ class Way:
         """The way with this configuration. Raises ConfigError for what can never work."""
         return cls(group, servers, exactly, exactly.checked(_checked(client, group)))
 
-    def told(self, servers: str | None, client: Mapping[str, Any] | None) -> Way:
+    def override(self, servers: str | None, client: Mapping[str, Any] | None) -> Way:
         """The same with other servers, and with more configuration. Raises ConfigError."""
         if client:
             return Way.to(
@@ -88,9 +88,9 @@ class Way:
         return Producer(**self.producing, acks="all")
 
 
-def _checked(given: Mapping[str, Any], group: str) -> dict[str, Any]:
+def _checked(settings: Mapping[str, Any], group: str) -> dict[str, Any]:
     known = ConsumerConfig.field_names()
-    client = {key.replace(".", "_").replace("-", "_"): value for key, value in given.items()}
+    client = {key.replace(".", "_").replace("-", "_"): value for key, value in settings.items()}
     if taken := sorted(_OURS & client.keys()):
         raise ConfigError(f"client: {', '.join(taken)} is decided by the app itself; leave it out")
     whole = {key: value for key, value in client.items() if key in known}

@@ -102,16 +102,16 @@ class ExactRunner(Runner):
             self._asked_ms = now_ms
             self.transactor.submit(batch, self._in_hand_of)
 
-    def _hear_of(self, said: object, now_ms: int) -> None:
-        if isinstance(said, Judged):
-            self.exact.judged(said.items, said.owed, said.elsewhere, now_ms)
-        elif isinstance(said, Verdict):
-            self._ended(said, now_ms)
-        elif isinstance(said, Broken):
+    def _hear_of(self, event: object, now_ms: int) -> None:
+        if isinstance(event, Judged):
+            self.exact.judged(event.items, event.owed, event.elsewhere, now_ms)
+        elif isinstance(event, Verdict):
+            self._ended(event, now_ms)
+        elif isinstance(event, Broken):
             self._nobody_commits = True
-            raise said.error
+            raise event.error
         else:
-            super()._hear_of(said, now_ms)
+            super()._hear_of(event, now_ms)
 
     def _ended(self, verdict: Verdict, now_ms: int) -> None:
         self._in_hand = self._asked_ms = None
@@ -119,11 +119,11 @@ class ExactRunner(Runner):
         if verdict.error is None:
             self.exact.through(verdict.batch, now_ms)
             if self.tells_group:
-                self._untold |= _told(verdict.batch)
+                self._untold |= _offsets_of(verdict.batch)
             return
         self.exact.back(verdict, now_ms)
-        told = verdict.failures or verdict.unfit or verdict.inert or verdict.revived
-        if not told:
+        reported = verdict.failures or verdict.unfit or verdict.inert or verdict.revived
+        if not reported:
             self.trouble = f"a transaction did not go through: {verdict.error}"
             log.warning("%s; it is tried again", self.trouble)
             self._commit_due_ms = self._again_ms = now_ms + PAUSE_AFTER_ABORT_MS
@@ -149,11 +149,11 @@ class ExactRunner(Runner):
             return
         mine = set(keys)
         self._put_all_through(mine, self.now_ms() + self.timing.drain_ms)
-        told = {tp: at for tp, at in self._untold.items() if tp in mine}
+        offsets = {tp: at for tp, at in self._untold.items() if tp in mine}
         self._untold = {tp: at for tp, at in self._untold.items() if tp not in mine}
-        if told:
+        if offsets:
             try:
-                self.consumer.commit(told)
+                self.consumer.commit(offsets)
             except KohortError as error:
                 log.info("the group was not told of the last progress: %s", error)
 
@@ -178,7 +178,7 @@ class ExactRunner(Runner):
             log.warning("the last transaction of revoked partitions had no end in time")
 
 
-def _told(batch: Batch) -> dict[TopicPartition, OffsetAndMetadata]:
+def _offsets_of(batch: Batch) -> dict[TopicPartition, OffsetAndMetadata]:
     return {
         TopicPartition(*key): OffsetAndMetadata(commit.offset, BY_STORE)
         for key, commit in batch.commits.items()

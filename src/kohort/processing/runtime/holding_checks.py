@@ -26,10 +26,10 @@ def holding_client(routes: Iterable[Route], client: Mapping[str, Any]) -> dict[s
         return dict(client)
     by_broker = client.get("group_protocol") == "consumer"
     name = "group_remote_assignor" if by_broker else "partition_assignment_strategy"
-    given = client.get(name)
-    if given is not None and given not in (RANGE, [RANGE], (RANGE,)):
+    value = client.get(name)
+    if value is not None and value not in (RANGE, [RANGE], (RANGE,)):
         raise ConfigError(
-            f'{name}={given!r}: on_failure="hold_key" of {held[0]!r} needs "range", so that a '
+            f'{name}={value!r}: on_failure="hold_key" of {held[0]!r} needs "range", so that a '
             "partition and its retry topics are with one member; leave it out"
         )
     return {**client, name: RANGE if by_broker else (RANGE,)}

@@ -148,11 +148,11 @@ class Runner(RebalanceListener):
 
     # -- from other threads ------------------------------------------------------------------
 
-    def tell(self, said: object) -> None:
+    def tell(self, event: object) -> None:
         """Hand something to the owner: `Finished`, `Published`, `Opened`, `Resumed`. Any thread."""
-        self._inbox.put(said)
-        waits = isinstance(said, Finished) and self._feeds[said.pool].can_wait(
-            said, self._inbox.qsize()
+        self._inbox.put(event)
+        waits = isinstance(event, Finished) and self._feeds[event.pool].can_wait(
+            event, self._inbox.qsize()
         )
         if not waits:
             self.consumer.nudge()
@@ -323,12 +323,12 @@ class Runner(RebalanceListener):
 
     def _hear(self, now_ms: int) -> None:
         """Everything that others have said meanwhile."""
-        while heard := self._said():
+        while heard := self._events():
             if self._is_broken:
                 heard = [x for x in heard if not (isinstance(x, Finished) and x.error is not None)]
             self._give_more(heard, now_ms)
-            for said in heard:
-                self._take_note(said, now_ms)
+            for event in heard:
+                self._take_note(event, now_ms)
         self._tell_failures()
 
     def _tell_failures(self) -> None:
@@ -343,7 +343,7 @@ class Runner(RebalanceListener):
                 except Exception:  # the hook is the user's, and may raise anything
                     log.exception("a hook of on_failure raised for %s", failed)
 
-    def _said(self) -> list[object]:
+    def _events(self) -> list[object]:
         """What lies in the inbox."""
         found: list[object] = []
         with suppress(Empty):
@@ -353,35 +353,35 @@ class Runner(RebalanceListener):
 
     def _give_more(self, heard: Sequence[object], now_ms: int) -> None:
         """Workers first: the books of what they have done are made while they work on."""
-        for said in heard:
-            if isinstance(said, Finished):
-                if said.error is not None:
-                    raise said.error
-                feed = self._feeds[said.pool]
+        for event in heard:
+            if isinstance(event, Finished):
+                if event.error is not None:
+                    raise event.error
+                feed = self._feeds[event.pool]
                 feed.lists -= 1
-                feed.portions.learn(len(said.items), said.seconds)
+                feed.portions.learn(len(event.items), event.seconds)
                 self._progress_ms = now_ms
         self._feed(now_ms)
 
-    def _take_note(self, said: object, now_ms: int) -> None:
-        if isinstance(said, Finished):
-            self.engine.finished(said.items, said.outcomes, now_ms)
-        elif isinstance(said, Published):
-            if said.error is not None:
-                log.warning("publishing for %r failed: %s", said.publication.item, said.error)
-            self.engine.published(said.publication, now_ms, said.error, unfit=said.unfit)
-        elif isinstance(said, Resumed):
-            self.engine.resume(said.key, now_ms)
-        elif isinstance(said, Opened):
-            self._limit(said.ends)
-        elif isinstance(said, Scanned):
-            self.engine.scanned(said, now_ms)
-        elif not isinstance(said, Hurried):  # that one only had to be heard
-            self._hear_of(said, now_ms)
+    def _take_note(self, event: object, now_ms: int) -> None:
+        if isinstance(event, Finished):
+            self.engine.finished(event.items, event.outcomes, now_ms)
+        elif isinstance(event, Published):
+            if event.error is not None:
+                log.warning("publishing for %r failed: %s", event.publication.item, event.error)
+            self.engine.published(event.publication, now_ms, event.error, unfit=event.unfit)
+        elif isinstance(event, Resumed):
+            self.engine.resume(event.key, now_ms)
+        elif isinstance(event, Opened):
+            self._limit(event.ends)
+        elif isinstance(event, Scanned):
+            self.engine.scanned(event, now_ms)
+        elif not isinstance(event, Hurried):  # that one only had to be heard
+            self._hear_of(event, now_ms)
 
-    def _hear_of(self, said: object, now_ms: int) -> None:
+    def _hear_of(self, event: object, now_ms: int) -> None:
         """What only some runners are told."""
-        raise TypeError(f"{type(self).__name__} was told {said!r} at {now_ms}")
+        raise TypeError(f"{type(self).__name__} was told {event!r} at {now_ms}")
 
     def _limit(self, ends: Mapping[tuple[str, int], int]) -> None:
         mine = self.consumer.assignment()
@@ -437,12 +437,12 @@ class Runner(RebalanceListener):
             return
         self._committing = True
 
-        def told(_: object, error: KohortError | None) -> None:
+        def on_committed(_: object, error: KohortError | None) -> None:
             self._committing = False
             self._committed(commits, error)
             self.consumer.nudge()  # what waited for this commit may begin, or wants one of its own
 
-        self.consumer.commit_async(_offsets(commits), told)
+        self.consumer.commit_async(_offsets(commits), on_committed)
 
     def _committed(
         self, commits: Mapping[tuple[str, int], Commit], error: KohortError | None
@@ -553,8 +553,8 @@ class Runner(RebalanceListener):
         if (clock := driven()) is not None:
             clock.run_until(lambda: not self._inbox.empty(), left_ms / 1_000)
             return
-        said = self._inbox.get(timeout=left_ms / 1_000)
-        self._inbox.put(said)
+        event = self._inbox.get(timeout=left_ms / 1_000)
+        self._inbox.put(event)
 
     def _remove(self, partitions: Iterable[TopicPartition]) -> None:
         keys = list(partitions)

@@ -54,7 +54,7 @@ class Transactor(ABC):
 
     def __init__(self) -> None:
         self._inbox: SimpleQueue[Callable[[], Said | None] | None] = SimpleQueue()
-        self._report: Callable[[Said], None] = lambda said: None
+        self._report: Callable[[Said], None] = lambda event: None
         self._sends: Sends | None = None
         self._thread = threading.Thread(target=self._run, name="kohort-transactions", daemon=True)
         self._at_once = False
@@ -78,8 +78,8 @@ class Transactor(ABC):
     def _give(self, job: Callable[[], Said | None]) -> None:
         if not self._at_once:
             self._inbox.put(job)
-        elif (said := job()) is not None:
-            self._report(said)
+        elif (event := job()) is not None:
+            self._report(event)
 
     def take_over(self, wanted: Mapping[TopicPartition, Start]) -> dict[TopicPartition, Start]:
         """Where partitions that are ours from now on go on. Waits.
@@ -126,9 +126,9 @@ class Transactor(ABC):
     def _run(self) -> None:
         try:
             while (job := self._inbox.get()) is not None:
-                said = job()
-                if said is not None:
-                    self._report(said)
+                event = job()
+                if event is not None:
+                    self._report(event)
         except BaseException as error:  # whatever it is, the owner has to end with it
             self._report(Broken(error))
         finally:

@@ -100,7 +100,7 @@ class TaskPool:
         self._invoker = invoker
         self._loop: asyncio.AbstractEventLoop | None = None
         self._inbox: asyncio.Queue[list[Item]] = asyncio.Queue()
-        self._given: deque[list[Item]] = deque()
+        self._submitted: deque[list[Item]] = deque()
         """What was submitted and is not in the inbox yet; the loop is woken once for all of it."""
         self._woken = False
         self._thread: threading.Thread | None = None
@@ -144,15 +144,15 @@ class TaskPool:
         """Give some task something to do."""
         loop = self._loop
         assert loop is not None, "submit() before start()"
-        self._given.append(items)
+        self._submitted.append(items)
         if not self._woken:
             self._woken = True
             loop.call_soon_threadsafe(self._hand_out)
 
     def _hand_out(self) -> None:
         self._woken = False  # first: what is given from now on wakes the loop again
-        while self._given:
-            self._inbox.put_nowait(self._given.popleft())
+        while self._submitted:
+            self._inbox.put_nowait(self._submitted.popleft())
 
     def stop(self, timeout_s: float) -> bool:
         """Cancel the tasks and end the loop; False when that took too long."""

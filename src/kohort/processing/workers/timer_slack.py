@@ -17,5 +17,8 @@ from contextlib import suppress
 
 def wake_on_time() -> None:
     """Let the calling thread's waits end on time, where the system can be told so."""
-    with suppress(OSError), open(f"/proc/{threading.get_native_id()}/timerslack_ns", "w") as told:
-        told.write("1")
+    with (
+        suppress(OSError),
+        open(f"/proc/{threading.get_native_id()}/timerslack_ns", "w") as slack_file,
+    ):
+        slack_file.write("1")

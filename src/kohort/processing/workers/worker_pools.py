@@ -96,13 +96,17 @@ class Feed:
     lists: int = 0
     """What its workers have been given and the owner has not heard of since."""
 
-    def can_wait(self, said: Finished, unheard: int) -> bool:
+    def can_wait(self, finished: Finished, unheard: int) -> bool:
         """Whether the owner may hear of this list together with a later one.
 
         It is woken while half of what lies ready is left, so that nobody waits for it; what ends
         last always wakes it. What failed, or has something to send, wakes it at once.
         """
-        if said.outcomes is not None or said.error is not None or said.seconds > SHORT_LIST_S:
+        if (
+            finished.outcomes is not None
+            or finished.error is not None
+            or finished.seconds > SHORT_LIST_S
+        ):
             return False
         return 2 * (self.lists - unheard) >= 3 * self.pool.workers
 
@@ -230,7 +234,7 @@ class _Child:
         self, context: Any, specs: Mapping[str, HandlerSpec], store_url: str | None
     ) -> None:
         self._context = context
-        self._given = (specs, store_url)
+        self._arguments = (specs, store_url)
         self._process: Any = None
         self._pipe: Any = None
 
@@ -281,7 +285,7 @@ class _Child:
     def _spawn(self) -> None:
         ours, theirs = self._context.Pipe()
         self._process = self._context.Process(
-            target=child_main, args=(theirs, *self._given), daemon=True
+            target=child_main, args=(theirs, *self._arguments), daemon=True
         )
         self._process.start()
         theirs.close()

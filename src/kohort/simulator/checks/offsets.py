@@ -89,7 +89,7 @@ class OffsetChecks:
         """Every change of a committed offset, oldest first."""
         self.excused: set[TopicPartition] = set()
         """Partitions in which somebody has moved a position back, or began behind."""
-        self._told: dict[Key, Commit] = {}
+        self._acknowledged: dict[Key, Commit] = {}
         self._staged: dict[int, dict[Key, Commit]] = {}
         """What open transactions hold, by producer."""
 
@@ -159,7 +159,7 @@ class OffsetChecks:
     def loaded(self, host: ShardHost) -> None:
         """O2 after a load."""
         assert host.shard is not None, "it has just been loaded"
-        for key, acknowledged in self._told.items():
+        for key, acknowledged in self._acknowledged.items():
             group_id, tp = key
             if self._world.cluster.partition_of(group_id) == host.log.partition:
                 if self.history[key][-1].offset is None:
@@ -188,7 +188,9 @@ class OffsetChecks:
                 same = [c for c in self.history.get(key, ()) if c.offset == wanted[tp]]
                 at = min((c.record_offset for c in same if c.record_offset >= 0), default=-1)
                 o7_success_is_durable(key, at, host.log.flushed)
-                self._told[key] = [c for c in same if c.record_offset < host.log.flushed][-1]
+                self._acknowledged[key] = [c for c in same if c.record_offset < host.log.flushed][
+                    -1
+                ]
 
     def in_effect(self, key: Key, from_ms: int) -> set[int | None]:
         """Every committed offset that held at some time since `from_ms`; None: none."""

@@ -79,14 +79,14 @@ class ReadChecks:
         request = asked.request
         if stood is None or not isinstance(request, OffsetFetchRequest):
             return  # it came while the shard was loading
-        for group_id, tp, code, offset in self._told(request, response):
+        for group_id, tp, code, offset in self._answered(request, response):
             group = stood[group_id]
             if request.require_stable and tp in group.staged:
                 o6_waits_for_the_transaction(group_id, tp, code)
             elif not code:
                 o1_reads_what_was_committed(group_id, tp, group.committed.get(tp, NOTHING), offset)
 
-    def _told(
+    def _answered(
         self, request: OffsetFetchRequest, response: OffsetFetchResponse
     ) -> Iterator[tuple[str, TopicPartition, int, int]]:
         """Group, partition, error code and offset of each partition that is answered."""

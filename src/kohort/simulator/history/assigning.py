@@ -61,10 +61,10 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Send `said` to `member`."""
+    """Send `message` to `member`."""
 
     member: str
-    said: Said
+    message: Said
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +326,7 @@ class Follower:
             return [Said(Word.HEARTBEAT, self.generation)]
         return []
 
-    def told(self, message: Said, now_ms: int) -> list[Said | Read | Do]:
+    def heard(self, message: Said, now_ms: int) -> list[Said | Read | Do]:
         """The coordinator said something."""
         word = message.word
         if self.doing is Doing.CLOSING:

@@ -208,15 +208,15 @@ class AssigningWorld(World):
         client = self._clients[tell.member]
         if client.node is not node:
             return
-        kind = KEEP_ALIVE if tell.said.word is Word.ALIVE else tell.said.word.value
-        self.ledger.traffic.add(kind, 1, tell.said.size(tell.member))
+        kind = KEEP_ALIVE if tell.message.word is Word.ALIVE else tell.message.word.value
+        self.ledger.traffic.add(kind, 1, tell.message.size(tell.member))
         if client.alive and not client.link.cut:
             at_ms = self.network.down(client.link, leave_ms)
-            self.schedule.at(at_ms, self._told, client, client.connection, tell.said)
+            self.schedule.at(at_ms, self._delivered, client, client.connection, tell.message)
 
-    def _told(self, client: Client, connection: int, message: Said) -> None:
+    def _delivered(self, client: Client, connection: int, message: Said) -> None:
         if client.alive and client.connection == connection and not client.link.cut:
-            self._do(client, client.machine.told(message, self.schedule.now_ms))
+            self._do(client, client.machine.heard(message, self.schedule.now_ms))
 
     def _find(self, client: Client) -> None:
         self.ledger.traffic.add("FindCoordinator", 2, FIND_BYTES)

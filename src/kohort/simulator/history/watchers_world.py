@@ -248,9 +248,9 @@ class WatchersWorld(World):
 
     def _tell(self, client: Client) -> None:
         at_ms = self.network.down(client.link, self.schedule.now_ms)
-        self.schedule.at(at_ms, self._told, client, client.session)
+        self.schedule.at(at_ms, self._notified, client, client.session)
 
-    def _told(self, client: Client, session: int) -> None:
+    def _notified(self, client: Client, session: int) -> None:
         if client.alive and client.session == session:
             self._do(client, client.machine.notified())
 

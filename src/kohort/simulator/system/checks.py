@@ -174,9 +174,9 @@ def _seen(history: History, final: Final) -> None:
 
 
 def _commits(history: History, final: Final) -> None:
-    given: dict[TopicPartition, set[int]] = defaultdict(set)
+    committed: dict[TopicPartition, set[int]] = defaultdict(set)
     for seen in history.seen:
-        given[seen.partition].add(seen.offset)
+        committed[seen.partition].add(seen.offset)
     for (group, partition), offset in history.commits.items():
         if group != READERS:
             continue
@@ -191,7 +191,7 @@ def _commits(history: History, final: Final) -> None:
             missed = [
                 record.offset
                 for record in final.committed[partition]
-                if record.offset < now and record.offset not in given[partition]
+                if record.offset < now and record.offset not in committed[partition]
             ]
             if missed:
                 raise Violation(

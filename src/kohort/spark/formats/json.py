@@ -56,41 +56,41 @@ class JsonDecoder:
     def decode(self, column: pa.Array) -> Decoded:
         """One row for each value; see `Decoded`."""
         valid = column.is_valid()
-        given = column.filter(valid) if column.null_count else column
+        present = column.filter(valid) if column.null_count else column
         try:
-            return Decoded(spread(self._parse(given, self._unknown != IGNORE), valid))
+            return Decoded(spread(self._parse(present, self._unknown != IGNORE), valid))
         except (pa.ArrowInvalid, ValueError):
-            return self._one_by_one(given, valid)
+            return self._one_by_one(present, valid)
 
-    def _one_by_one(self, given: pa.Array, valid: pa.Array) -> Decoded:
+    def _one_by_one(self, texts: pa.Array, valid: pa.Array) -> Decoded:
         """The values of which at least one does not parse, or has unknown fields."""
-        fitting, bad = self._fitting(given)
+        fitting, bad = self._fitting(texts)
         kept = pc.indices_nonzero(fitting).to_pylist()
         parsed, misfits = isolate(
-            given.filter(fitting), lambda part: self._parse(part, self._unknown == FAIL), self.type
+            texts.filter(fitting), lambda part: self._parse(part, self._unknown == FAIL), self.type
         )
         bad |= {kept[row]: why for row, why in misfits.items()}
         rescued = None
         if self._unknown == RESCUE:
-            rescued = _rescued(given, [row for row in kept if row not in bad], self.type)
-        errors = messages(len(given), bad)
+            rescued = _rescued(texts, [row for row in kept if row not in bad], self.type)
+        errors = messages(len(texts), bad)
         return Decoded(
             spread(spread(parsed, fitting), valid),
             None if errors is None else spread(errors, valid),
             None if rescued is None else spread(rescued, valid),
         )
 
-    def _fitting(self, given: pa.Array) -> tuple[pa.Array, dict[int, str]]:
+    def _fitting(self, texts: pa.Array) -> tuple[pa.Array, dict[int, str]]:
         """Which values look as if they parse, and of the others why they do not."""
         bad: dict[int, str] = {}
-        for row, data in enumerate(given.to_pylist()):
+        for row, data in enumerate(texts.to_pylist()):
             try:
                 misfit = self._shape.misfit(json.loads(data), "", self._unknown == FAIL)
             except (ValueError, RecursionError) as error:
                 misfit = f"not JSON: {reason(error)}"
             if misfit:
                 bad[row] = misfit
-        return pa.array([row not in bad for row in range(len(given))], pa.bool_()), bad
+        return pa.array([row not in bad for row in range(len(texts))], pa.bool_()), bad
 
     def _parse(self, column: pa.Array, known: bool) -> pa.Array:
         """All of these values. Raises ArrowInvalid or ValueError when one does not parse."""
@@ -132,11 +132,11 @@ class JsonDecoder:
             raise ValueError(str(error) or type(error).__name__) from error
 
 
-def _rescued(given: pa.Array, rows: list[int], type_: pa.DataType) -> pa.Array | None:
+def _rescued(texts: pa.Array, rows: list[int], type_: pa.DataType) -> pa.Array | None:
     """What the type does not have of these rows, as JSON text; None when it has all of it."""
-    found: list[str | None] = [None] * len(given)
+    found: list[str | None] = [None] * len(texts)
     for row in rows:
-        rest = _beyond(json.loads(given[row].as_py()), type_)
+        rest = _beyond(json.loads(texts[row].as_py()), type_)
         if rest:
             found[row] = json.dumps(rest, ensure_ascii=False)
     return pa.array(found, pa.string()) if any(found) else None

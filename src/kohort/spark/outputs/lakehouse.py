@@ -68,19 +68,19 @@ class DeltaOutput:
         found = ours.orderBy("version", ascending=False).select("userMetadata").first()
         if found is None:
             return None
-        told = json.loads(found[0])
-        return Fence(told["batch"], told["checkpoint"])
+        metadata = json.loads(found[0])
+        return Fence(metadata["batch"], metadata["checkpoint"])
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
         """See `CommitOutput`."""
-        told = {"kohort": batch.query, "checkpoint": batch.checkpoint, "batch": batch.batch_id}
+        metadata = {"kohort": batch.query, "checkpoint": batch.checkpoint, "batch": batch.batch_id}
         writer = (
             frame.write.format("delta")
             .mode("append" if self.mode == "append" else "overwrite")
             .options(**self.options)
             .option("txnAppId", f"{GROUP_PREFIX}{batch.query}.{batch.checkpoint}")
             .option("txnVersion", str(batch.batch_id))
-            .option("userMetadata", json.dumps(told))
+            .option("userMetadata", json.dumps(metadata))
         )
         (writer.partitionBy(*self.partition_by) if self.partition_by else writer).save(self.path)
 
@@ -114,15 +114,21 @@ class IcebergOutput:
         latest = ours.orderBy("committed_at", ascending=False).select("summary").first()
         if latest is None:
             return None
-        told = latest[0]
-        return Fence(int(told[f"{PROPERTY}batch"]), told[f"{PROPERTY}checkpoint"])
+        latest_summary = latest[0]
+        return Fence(
+            int(latest_summary[f"{PROPERTY}batch"]), latest_summary[f"{PROPERTY}checkpoint"]
+        )
 
     def write(self, frame: DataFrame, batch: Batch) -> None:
         """See `CommitOutput`."""
-        told = {"query": batch.query, "checkpoint": batch.checkpoint, "batch": str(batch.batch_id)}
+        properties = {
+            "query": batch.query,
+            "checkpoint": batch.checkpoint,
+            "batch": str(batch.batch_id),
+        }
         writer = frame.writeTo(self.table)
         for key, value in {
-            **self.options, **{f"snapshot-property.{PROPERTY}{k}": v for k, v in told.items()}
+            **self.options, **{f"snapshot-property.{PROPERTY}{k}": v for k, v in properties.items()}
         }.items():  # fmt: skip
             writer = writer.option(key, value)
         if self.mode == "append":

@@ -52,13 +52,13 @@ class Ask(NamedTuple):
 class _Known:
     """A partition of the session: as it was asked for, and as it was told."""
 
-    __slots__ = ("part", "stamp", "told", "topic_id")
+    __slots__ = ("part", "reported", "stamp", "topic_id")
 
     def __init__(self, part: FetchPart, topic_id: bytes) -> None:
         self.part = part
         self.topic_id = topic_id
         self.stamp: Stamp | None = None
-        self.told: FetchResult | None = None
+        self.reported: FetchResult | None = None
         """Without records; None: nothing that would still hold."""
 
 
@@ -110,7 +110,7 @@ class FetchSession:
                 named.append(part)
             elif _altered(known.part, part):
                 named.append(part)
-            if known.told is not None and known.stamp != part.stamp:
+            if known.reported is not None and known.stamp != part.stamp:
                 self._retold.append(known)
             known.part = part
             now[tp] = known
@@ -157,15 +157,15 @@ class FetchSession:
                 self.lost()
                 continue
             known.stamp = known.part.stamp
-            known.told = None if result.error else FetchResult(*result[:5], b"")
+            known.reported = None if result.error else FetchResult(*result[:5], b"")
 
     def _unsaid(self) -> list[FetchResult]:
         """For who took a partition meanwhile: what its end and start were, and still are."""
         unsaid: list[FetchResult] = []
         for known in self._retold:
-            if known.stamp != known.part.stamp and known.told is not None:
+            if known.stamp != known.part.stamp and known.reported is not None:
                 known.stamp = known.part.stamp
-                unsaid.append(known.told)
+                unsaid.append(known.reported)
         return unsaid
 
 

@@ -32,30 +32,30 @@ class MissingTopics:
 
     def __init__(self, *, creates: bool) -> None:
         self._creates = creates
-        self._said: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
 
     def look(self, names: Collection[str], metadata: ClusterMetadata) -> list[str]:
         """What is new to say now that this is known of these topics."""
         new: list[str] = []
-        before, now = self._said, dict[str, str]()
+        before, now = self._reported, dict[str, str]()
         for name in sorted(names):
-            said = missing_topic(
+            message = missing_topic(
                 name,
                 unknown=metadata.errors.get(name) == _UNKNOWN,
                 exists=name in metadata.topics,
                 before=before.get(name),
                 creates=self._creates,
             )
-            if said is not None:
-                now[name] = said
-                if said != before.get(name):
-                    new.append(said)
-        self._said = now
+            if message is not None:
+                now[name] = message
+                if message != before.get(name):
+                    new.append(message)
+        self._reported = now
         return new
 
     def concerns(self) -> tuple[str, ...]:
         """What holds of topics subscribed to at present."""
-        return tuple(self._said.values())
+        return tuple(self._reported.values())
 
 
 class MissingPartitions:

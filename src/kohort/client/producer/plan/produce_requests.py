@@ -111,14 +111,16 @@ def answers_in(
             found[name, partition.index] = partition
     answers: list[Answer | None] = []
     for batch in batches:
-        said = found.get((batch.queue.topic, batch.queue.partition))
-        if said is None:
+        result = found.get((batch.queue.topic, batch.queue.partition))
+        if result is None:
             answers.append(None)
             continue
-        text = said.error_message or ""
-        if said.record_errors:
-            text += "; ".join(e.batch_index_error_message or "" for e in said.record_errors[:3])
-        answers.append(Answer(said.error_code, text, said.base_offset, said.log_append_time_ms))
+        text = result.error_message or ""
+        if result.record_errors:
+            text += "; ".join(e.batch_index_error_message or "" for e in result.record_errors[:3])
+        answers.append(
+            Answer(result.error_code, text, result.base_offset, result.log_append_time_ms)
+        )
     return answers
 
 

@@ -295,17 +295,17 @@ class Sender:
             self._accumulator.grow_no_more()
             self._split(batch, now_ms)
         elif code in _TOO_LARGE:
-            said = f" ({answer.message})" if answer.message else ""
+            detail = f" ({answer.message})" if answer.message else ""
             error = RecordTooLargeError(
-                f"the broker refused {_records(batch)}{_about(batch)} as too large{said}; raise "
+                f"the broker refused {_records(batch)}{_about(batch)} as too large{detail}; raise "
                 f"max.message.bytes on the topic, or send less"
             )
             self._give_up(batch, error, outcomes, refused=True)
         else:
-            said = answer.message
+            detail = answer.message
             if code == ErrorCode.INVALID_PRODUCER_EPOCH and self._gate is not None:
-                said = "its transaction has ended: it was open for longer than " + _ENDED
-            error = BrokerError(code, f"{said}{_about(batch)}")
+                detail = "its transaction has ended: it was open for longer than " + _ENDED
+            error = BrokerError(code, f"{detail}{_about(batch)}")
             refused = code not in _MAYBE_STORED
             self._came_back(batch, error, now_ms, outcomes, refused=refused)
 
@@ -370,8 +370,8 @@ class Sender:
         if self.id_state in (IdState.UNUSED, IdState.HELD):
             return "its partition has no leader, or its leader is behind with what came before"
         refusal = self.refusals.get(PRODUCER_ID)
-        said = f": {ErrorCode.name_of(refusal.code)}" if refusal is not None else ""
-        return f"no broker has given the producer its id{said}"
+        detail = f": {ErrorCode.name_of(refusal.code)}" if refusal is not None else ""
+        return f"no broker has given the producer its id{detail}"
 
     def expire(self, now_ms: int) -> list[Outcome]:
         """Give up what has waited longer than `delivery_timeout_ms`."""

@@ -147,7 +147,7 @@ class Transactions:
             raise self.broken_error()
         raise UsageError(f"{event.value} while {self.state.value}; {usage}")
 
-    def told(self) -> None:
+    def outcome_delivered(self) -> None:
         """The caller of the last call knows its outcome."""
         self._untold = None
 

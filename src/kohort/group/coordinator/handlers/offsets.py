@@ -107,7 +107,7 @@ def commit(
     ws: Workspace, request: OffsetCommitRequest, context: RequestContext, now_ms: int, out: Effects
 ) -> None:
     """Store offsets, or refuse all of them with one error."""
-    said = Commit(
+    commit_request = Commit(
         request.group_id,
         request.member_id,
         request.group_instance_id,
@@ -119,7 +119,7 @@ def commit(
             for t in request.topics for p in t.partitions
         ],
     )  # fmt: skip
-    codes = store(ws, said, now_ms, out.records, request.retention_time_ms)
+    codes = store(ws, commit_request, now_ms, out.records, request.retention_time_ms)
     out.replies.append(quick(Reply, (context.token, committed(request, codes))))
 
 
@@ -281,13 +281,13 @@ def _has_group(ws: Workspace, group_id: str) -> bool:
 def _store(
     records: list[GroupRecord],
     group_id: str,
-    said: Offset,
+    commit_request: Offset,
     wall_ms: int,
     expire_ms: int,
     max_metadata: int,
 ) -> int:
     """Record one partition's offset; its error code."""
-    topic, partition, offset, leader_epoch, metadata = said
+    topic, partition, offset, leader_epoch, metadata = commit_request
     if metadata is None:
         metadata = ""
     elif len(metadata) > max_metadata:
