@@ -6,7 +6,7 @@ Rules:
 - What `make test` says depends on the change alone: properties make up the same examples each time.
   KOHORT_EXPLORE=1 (`make nightly`) makes up others, and what it finds becomes a test of its own.
 - `make test` runs files side by side (pytest-xdist): a file's tests stay together and in order, so
-  that they share its cluster; the packages in `ONE_AFTER_ANOTHER` share something dearer.
+  that they share its cluster; files with Spark in `ONE_AFTER_ANOTHER` share a session.
 - Side by side, long files come first, so that none of them is left for the end.
 """
 
@@ -15,6 +15,8 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,8 +32,18 @@ settings.register_profile(
 )
 settings.load_profile("kohort")
 
+ROOT = Path(__file__).resolve().parent.parent
 ONE_AFTER_ANOTHER = ("tests/spark/",)
 """One Spark session serves them all, and takes longer to start than most of them."""
+
+
+@cache
+def scope_of(file: str) -> str:
+    """Which tests stay together: those of a file, or all that share a Spark session."""
+    for package in ONE_AFTER_ANOTHER:
+        if file.startswith(package) and "spark:" in (ROOT / file).read_text():  # takes the fixture
+            return package
+    return file
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -41,8 +53,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class ByFile(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            shared = [package for package in ONE_AFTER_ANOTHER if nodeid.startswith(package)]
-            return shared[0] if shared else super()._split_scope(nodeid)
+            return scope_of(nodeid.split("::", 1)[0])
 
     return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
 

@@ -22,6 +22,7 @@ def test_every_block_is_run_or_says_why_not() -> None:
     assert kinds_of_blocks(PAGE) == {"console", "console spark"}
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_page_of_the_command_line_is_true(tmp_path: Path) -> None:
@@ -29,6 +30,7 @@ def test_the_page_of_the_command_line_is_true(tmp_path: Path) -> None:
         check(PAGE, tmp_path, cluster)
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(900)

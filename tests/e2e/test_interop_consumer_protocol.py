@@ -15,6 +15,7 @@ from tests.clusters import APACHE, BrokerProcess, Cluster
 from tests.e2e.conftest import SESSIONS
 from tests.e2e.group_run import GroupRun
 from tests.e2e.makes import CONFLUENT, KOHORT, fresh
+from tests.effort import chiefly
 
 PARTITIONS = 6
 CONSUMER, CLASSIC = "consumer", "classic"
@@ -44,7 +45,7 @@ def settles(run: GroupRun, kind: str = CONSUMER) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [KOHORT, CONFLUENT])
+@pytest.mark.parametrize("make", chiefly([KOHORT], [KOHORT, CONFLUENT]))
 def test_three_one_joins_one_is_killed(group: GroupRun, make: str) -> None:
     """Consume in three while one joins and one is killed, commit, leave, resume elsewhere."""
     first, *_ = [group.start(make, protocol=CONSUMER) for _ in range(3)]
@@ -86,12 +87,15 @@ def test_both_makes_in_one_group_with_churn(group: GroupRun) -> None:
     ("make", "strategy"),
     [
         (KOHORT, "cooperative-sticky"),
-        (KOHORT, "range"),
-        (CONFLUENT, "range"),
+        pytest.param(KOHORT, "range", marks=pytest.mark.extended),
+        pytest.param(CONFLUENT, "range", marks=pytest.mark.extended),
         pytest.param(
             CONFLUENT,
             "cooperative-sticky",
-            marks=pytest.mark.skipif(APACHE, reason="Kafka refuses what librdkafka's leader adds"),
+            marks=[
+                pytest.mark.extended,
+                pytest.mark.skipif(APACHE, reason="Kafka refuses what librdkafka's leader adds"),
+            ],
         ),
     ],
 )

@@ -23,6 +23,7 @@ from tests.e2e.makes import (
     read,
     write,
 )
+from tests.effort import chiefly
 from tests.patience import PATIENCE_S
 
 LARGE = 5_000
@@ -38,7 +39,7 @@ def broker(tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", MAKES)
+@pytest.mark.parametrize("make", chiefly([KOHORT, CONFLUENT], MAKES))
 def test_kill_9_of_the_broker(broker: BrokerProcess, tmp_path: Path, make: str) -> None:
     """Everything acknowledged is there, once and in order; both sides go on by themselves."""
     with Admin(bootstrap_servers=broker.bootstrap) as admin:

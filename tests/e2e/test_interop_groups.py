@@ -9,6 +9,7 @@ import pytest
 from tests.clusters import Cluster
 from tests.e2e.group_run import GroupRun
 from tests.e2e.makes import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, KOHORT, MAKES, fresh
+from tests.effort import chiefly
 
 PARTITIONS = 6
 
@@ -34,7 +35,7 @@ RESUMED_BY = dict(zip(MAKES, MAKES[1:] + MAKES[:1], strict=True))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", MAKES)
+@pytest.mark.parametrize("make", chiefly([KOHORT], MAKES))
 def test_three_one_joins_one_is_killed(group, make: str) -> None:
     """Issue 2: consume in three while one joins and one is killed, commit, resume elsewhere."""
     run: GroupRun = group("range")
@@ -68,12 +69,7 @@ ONE_OF_EACH = {
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "strategy",
-    [
-        "range",
-        pytest.param("roundrobin", marks=pytest.mark.extended),
-        pytest.param("sticky", marks=pytest.mark.extended),
-        "cooperative-sticky",
-    ],
+    chiefly(["range"], ["range", "roundrobin", "sticky", "cooperative-sticky"]),
 )
 def test_one_of_each_make_shares_a_topic(group, strategy: str) -> None:
     """Issue 2: no overlap, no gap, whoever leads, joins, leaves or is killed."""

@@ -24,6 +24,7 @@ from tests.clusters import APACHE, BrokerProcess, Cluster
 from tests.e2e.broker_process import ROOT
 from tests.e2e.conftest import SESSIONS
 from tests.e2e.makes import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, KOHORT, MAKES, deadline, fresh
+from tests.effort import chiefly
 
 PATIENCE_S = WAIT_S = 150 if APACHE else 100  # Apache Kafka takes longer to start again
 STORED = [b"a%d" % n for n in range(10)] + [b"c%d" % n for n in range(10)]
@@ -292,7 +293,7 @@ class Out(threading.Thread):
 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * PATIENCE_S)
-@pytest.mark.parametrize("make", [KOHORT, CONFLUENT])
+@pytest.mark.parametrize("make", chiefly([KOHORT], [KOHORT, CONFLUENT]))
 def test_consume_transform_produce_exactly_once(make: str, tmp_path: Path) -> None:
     """Two copiers; both of them and the broker are killed with -9, again and again (X3)."""
     broker = BrokerProcess(tmp_path, **SESSIONS)
@@ -375,7 +376,9 @@ def transact_by_confluent(servers: str, topic: str, name: str, *, commit: bool) 
     (producer.commit_transaction if commit else producer.abort_transaction)(WAIT_S)
 
 
-@pytest.mark.parametrize("transact", [transact_by_kohort, transact_by_confluent])
+@pytest.mark.parametrize(
+    "transact", chiefly([transact_by_kohort], [transact_by_kohort, transact_by_confluent])
+)
 @pytest.mark.parametrize(
     ("state", "commit"),
     [

@@ -16,6 +16,7 @@ from tests.e2e.conftest import SESSIONS
 from tests.e2e.feeders import Feeder
 from tests.e2e.group_run import GroupRun
 from tests.e2e.makes import CONFLUENT, KOHORT, MAKES, deadline, fresh, read
+from tests.effort import chiefly
 from tests.patience import PATIENCE_S
 
 PARTITIONS = 6
@@ -28,7 +29,7 @@ def nodes() -> Iterator[Cluster]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", MAKES)
+@pytest.mark.parametrize("make", chiefly([KOHORT], MAKES))
 def test_moves_and_deaths_of_the_leader(nodes: Cluster, tmp_path: Path, make: str) -> None:
     """An idempotent producer and a group of each make go on by themselves (L8, L11, G10)."""
     topic = fresh("moving")

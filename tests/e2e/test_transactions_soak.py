@@ -15,6 +15,7 @@ from kohort.broker.apis import api_versions
 from kohort.broker.base.config import TRANSACTIONS_TOPIC
 from kohort.errors import AbortableTransactionError
 from tests.clusters import Embedded as Cluster
+from tests.effort import chiefly
 
 PARTITIONS, WRITERS, SECONDS, WAIT_S = 3, 3, 4.0, 60
 
@@ -87,7 +88,7 @@ class Writing(threading.Thread):
         self.aborted += 1
 
 
-@pytest.fixture(params=["before KIP-890", "KIP-890"])
+@pytest.fixture(params=chiefly(["KIP-890"], ["before KIP-890", "KIP-890"]))
 def nodes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     if request.param == "before KIP-890":
         monkeypatch.setattr(api_versions, "FEATURES", ())

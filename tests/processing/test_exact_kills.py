@@ -78,13 +78,13 @@ def mode(request: pytest.FixtureRequest, where: str, tmp_path: Path) -> str:
     return "kafka" if where == "kafka" else f"sqlite:///{tmp_path}/results.db"
 
 
-def everywhere(kafka: list[str], store: list[str], first: int = 0) -> list:
-    """(where, place) for each place of a kind of transaction; `make test` runs one per store."""
+def everywhere(kafka: list[str], store: list[str], quick: set[tuple[str, str]]) -> list:
+    """(where, place) for each place of a kind of transaction; `make test` runs the quick ones."""
     rows = []
     for where, places in (("kafka", kafka), ("sqlite", store), ("postgres", store)):
         database = [pytest.mark.postgres] if where == "postgres" else []
-        for n, place in enumerate(places):
-            more = [] if n == first else [pytest.mark.extended]
+        for place in places:
+            more = [] if (where, place) in quick else [pytest.mark.extended]
             rows.append(pytest.param(where, place, marks=[*database, *more]))
     return rows
 
@@ -124,7 +124,11 @@ def finish(cluster: Cluster, mode: str, process: subprocess.Popen[bytes]) -> Non
 @pytest.mark.parametrize("number", [5, pytest.param(1, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("where", "place"),
-    everywhere(["begun", "offsets", "committed"], ["published", "inside", "stored"], first=1),
+    everywhere(
+        ["begun", "offsets", "committed"],
+        ["published", "inside", "stored"],
+        {("kafka", "offsets"), ("sqlite", "inside")},
+    ),
 )
 def test_killed_in_the_midst_of_a_transaction(cluster, program, mode, place, number) -> None:
     """Before, between and after; the next process starts at once, as the same static member."""
@@ -138,7 +142,10 @@ def test_killed_in_the_midst_of_a_transaction(cluster, program, mode, place, num
     [("", ""), pytest.param(("one", "two"), marks=pytest.mark.extended)],
     ids=["dynamic", "static"],
 )
-@pytest.mark.parametrize(("where", "place"), everywhere(["stop:offsets"], ["stop:published"]))
+@pytest.mark.parametrize(
+    ("where", "place"),
+    everywhere(["stop:offsets"], ["stop:published"], {("postgres", "stop:published")}),
+)
 def test_a_process_that_hangs_and_comes_back(cluster, program, mode, place, instances) -> None:
     """E2, "zombie": another member has its partitions when it goes on with its transaction.
 

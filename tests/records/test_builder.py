@@ -16,6 +16,7 @@ from kohort.records import (
     TimestampType,
     read_batch_header,
 )
+from tests.effort import seeds
 from tests.records.conftest import checked_set, fields
 
 
@@ -229,7 +230,7 @@ def with_nulls(words: list[bytes | None]) -> BinaryColumn:
     return BinaryColumn(bytes(bits), offsets, data, words.count(None))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(4, 12))
 def test_rows_of_columns_are_those_that_are_appended_one_by_one(impl: Any, seed: int) -> None:
     """Usual rows have a loop of their own: others between them, limits and sums are the same."""
     chance = random.Random(seed)

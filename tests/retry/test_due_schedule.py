@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kohort.retry.due_schedule import Answer, DueSchedule, NeedProof, NeedScan, Opened, Question
+from tests.effort import examples
 
 TP = ("t.g.retry.5m", 0)
 DELAY = 300_000
@@ -59,7 +60,7 @@ def step(gate: DueSchedule, log: SimulatedLog, start: int, now: int, scan_limit:
     return max(opened.end, start)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     appends=st.lists(st.tuples(st.integers(0, 200_000), st.integers(-2_000, 2_000)), max_size=40),
     ticks=st.lists(st.integers(1, 120_000), min_size=1, max_size=60),

@@ -102,7 +102,10 @@ def test_an_epoch_is_durable_with_its_first_record() -> None:
     holds(story, 20_460)
 
 
-def test_a_process_that_dies_takes_no_connection_of_its_twin() -> None:
+@pytest.mark.parametrize(
+    ("first", "count"), [(1, 25), pytest.param(26, 75, marks=pytest.mark.extended)]
+)
+def test_a_process_that_dies_takes_no_connection_of_its_twin(first: int, count: int) -> None:
     """Both have one name; the twin's connections were gone without its hearing of it."""
     story = """
     steps = [
@@ -118,7 +121,7 @@ def test_a_process_that_dies_takes_no_connection_of_its_twin() -> None:
     instance = "i-a"
     records = 500
     """
-    holds(story, 1, 100)
+    holds(story, first, count)
 
 
 def test_who_was_replaced_in_a_record_that_is_lost_is_a_member_again() -> None:

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import kohort
 from tests.pages import blocks_of
 from tests.patience import PATIENCE_S
@@ -33,6 +35,7 @@ def test_its_python_blocks_are_tests_that_pass(tmp_path: Path):
     assert f"{tests} passed" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.extended
 def test_its_commands_work_in_their_order(tmp_path: Path):
     """The broker takes free ports here; everything else is run as it stands."""
     commands = [line[2:] for block in blocks_of(PAGE, "console") for line in block.splitlines()]

@@ -145,9 +145,18 @@ def _committed(run: Run) -> int:
     return sum(told.act == "committed" for told in run.history.told)
 
 
+def every_trouble() -> list[Any]:
+    """Each with each protocol; `make test` has each trouble and each protocol once."""
+    troubles = (trouble_kill, trouble_coordinator, trouble_cuts)
+    return [
+        pytest.param(trouble, protocol, marks=[] if n == m else [pytest.mark.extended])
+        for n, trouble in enumerate(troubles)
+        for m, protocol in enumerate(("classic", "cooperative", "consumer"))
+    ]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("trouble", [trouble_kill, trouble_coordinator, trouble_cuts])
-@pytest.mark.parametrize("protocol", ["classic", "cooperative", "consumer"])
+@pytest.mark.parametrize(("trouble", "protocol"), every_trouble())
 def test_runs_with_trouble_have_a_good_history(
     cluster: Cluster, trouble: Callable[[Run], None], protocol: str
 ):

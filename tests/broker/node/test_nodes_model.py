@@ -17,6 +17,7 @@ from kohort.errors import BrokerError, ErrorCode
 from kohort.wire.messages.produce_response import ProduceResponse
 from tests.broker.coordinator.test_shard_host import GROUP, Nodes
 from tests.broker.harness import Answer, batch_of, produce_request
+from tests.effort import examples
 
 NODES = st.sampled_from([1, 2, 3])
 NOTHING_COMMITTED = -1
@@ -154,7 +155,7 @@ class World(Nodes):
         assert leader in self.config.node_ids()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(EVENTS)
 def test_promises_hold_over_any_order_of_events(events: list[tuple[str, int]]) -> None:
     """G10, G11, L8, L11, and `live state == replay(log)`."""

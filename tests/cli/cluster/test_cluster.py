@@ -28,7 +28,8 @@ def test_a_healthy_cluster_and_one_without_a_broker(kohort: Run, cluster: Cluste
     assert [line.split()[0] for line in whole.lines[3:6]] == ["1", "2", "3"]
 
     cluster.kill_node(3)
-    while (part := kohort("cluster", "describe", "--check", "-o", "json")).code == 0:
+    soon = ("-X", "default.api.timeout.ms=2000")  # how long the dead one is waited for
+    while (part := kohort("cluster", "describe", "--check", "-o", "json", *soon)).code == 0:
         pass  # the others have not noticed yet
     assert part.code == EXIT_CHECK_FAILED
     found = part.json
@@ -36,5 +37,5 @@ def test_a_healthy_cluster_and_one_without_a_broker(kohort: Run, cluster: Cluste
     assert "does not run" in away["trouble"]
     assert {"safe-0", "safe-1", "safe-2"} <= set(found["under_replicated"])
     assert len([name for name in found["offline"] if name.startswith("single")]) == 1
-    assert kohort("cluster", "describe").code == 0
+    assert kohort("cluster", "describe", *soon).code == 0
     cluster.restart_node(3)

@@ -108,7 +108,13 @@ def test_a_reader_that_leaves_is_noticed_though_no_record_comes(cluster: Cluster
         assert process.stderr.read() == ""
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "closed",
+    [
+        "<&- >&- 2>&-",
+        *(pytest.param(one, marks=pytest.mark.extended) for one in ("<&-", ">&-", "2>&-")),
+    ],
+)
 def test_a_closed_stream_takes_nothing_and_gives_nothing(cluster: Cluster, closed: str) -> None:
     """Begun without standard streams, as by some supervisors: no traceback, no socket in theirs."""
     ended(start(cluster, "produce", "streams"), "a\n")

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kohort.errors import DecodeError
 from kohort.group.assignors import loops as twin
 from kohort.group.assignors.loops import DISPUTED, FREE, STRANGE, TWICE
+from tests.effort import examples
 
 try:
     compiled: Any = importlib.import_module("kohort.group.assignors._loops")
@@ -106,7 +107,7 @@ def test_written_and_read(several: list[dict[str, list[int]]]) -> None:
 SAMPLE = twin.PartitionWriter().write({"aa": [1, 0], "b": [7], "cä": [1, 2, 3]})
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.integers(0, len(SAMPLE)), st.integers(0, len(SAMPLE) - 1), st.integers(0, 255))
 def test_damaged(cut: int, at: int, value: int) -> None:
     """Cut short or changed anywhere: the same answer, or DecodeError from both."""

@@ -13,6 +13,7 @@ from kohort.processing.engine import items as pure
 from kohort.processing.workers.handlers import Received
 from kohort.records import Record
 from kohort.retry.handling import RecordView
+from tests.effort import examples
 
 compiled = pytest.importorskip("kohort.processing.engine._items")
 BOTH: tuple[ModuleType, ...] = (pure, compiled)
@@ -32,7 +33,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.sets(st.integers(0, 2)))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_lanes_go_on_in_the_same_order(steps, kept) -> None:
     """Records come in, some of the ready ones are worked on and leave; each step the same."""
     seen: list[list[object]] = []

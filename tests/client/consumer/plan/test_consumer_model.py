@@ -28,6 +28,7 @@ from kohort.client.consumer.plan.fetch_planner import (
 from kohort.client.consumer.plan.positions import Phase, Positions
 from kohort.errors import ErrorCode
 from kohort.records import BatchBuilder, iter_batches, stamp
+from tests.effort import examples
 
 PARTITIONS = 3
 TPS = [TopicPartition("t", n) for n in range(PARTITIONS)]
@@ -336,5 +337,7 @@ class Reading(RuleBasedStateMachine):
             assert bool(self.planner.under_way) or self.planner._reserved == 0
 
 
-Reading.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+Reading.TestCase.settings = settings(
+    max_examples=examples(120), stateful_step_count=40, deadline=None
+)
 TestReading = Reading.TestCase

@@ -22,6 +22,7 @@ from kohort.wire.messages.fetch_response import (
     FetchResponse,
     PartitionData,
 )
+from tests.effort import examples
 
 TERMS = requests.FetchTerms(1, 0, "")
 TPS = [TopicPartition(topic, n) for topic in ("a", "b") for n in range(3)]
@@ -123,7 +124,7 @@ turns = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(turns=turns, slots=st.sampled_from([0, 1, 2]))
 def test_both_ends_agree_on_what_is_fetched(turns: list[Turn], slots: int) -> None:
     """F1: after any additions, removals, errors and losses, the broker fetches exactly what was

@@ -14,6 +14,7 @@ from kohort.group.coordinator.state.consumer_table import (
     MemberState,
     next_state,
 )
+from tests.effort import examples
 
 T, U = b"t" * 16, b"u" * 16
 M = MemberState
@@ -112,7 +113,7 @@ def test_every_transition_of_the_table_and_no_other() -> None:
 numbers = st.sets(st.integers(0, 5))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     numbers, numbers, numbers, numbers, st.one_of(st.none(), numbers),
     st.sampled_from([M.STABLE, M.UNREVOKED, M.UNRELEASED]), st.integers(1, 3),
