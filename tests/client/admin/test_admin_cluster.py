@@ -36,6 +36,14 @@ def test_log_directories(admin, cluster):
         admin.describe_log_dirs([99])
 
 
+def test_what_brokers_understand_and_what_this_user_may_do(admin, cluster):
+    [node] = admin.describe_cluster().nodes
+    [features] = admin.broker_features().values()
+    assert features.apis[3][1] >= 12, "Metadata"
+    assert admin.broker_features([node.node_id]) == {node.node_id: features}
+    assert {"create", "describe"} <= admin.allowed_operations()
+
+
 def test_producers_and_transactions(admin, cluster):
     """KIP-664: an open transaction is seen in its partitions and at its coordinator."""
     admin.create_topics([NewTopic("tx", 1, 1)])

@@ -68,6 +68,7 @@ CALLS = {
     ),
     "delete_records": Call("DeleteRecords", LEADER, lambda a, **t: a.delete_records({TP: 1}, **t)),
     "list_offsets": Call("ListOffsets", LEADER, lambda a, **t: a.list_offsets({TP: "latest"}, **t)),
+    "allowed_operations": Call("DescribeCluster", "", lambda a, **t: a.allowed_operations(**t)),
     "list_groups": Call(
         "ListGroups", "COORDINATOR_LOAD_IN_PROGRESS", lambda a, **t: a.list_groups(**t)
     ),
@@ -147,6 +148,7 @@ def test_every_call_is_here() -> None:
     calls = {n for n, v in vars(AsyncAdmin).items() if hasattr(v, "__wrapped__")}
     others = {
         "list_topics", "describe_cluster", "describe_log_dirs", "create_acls", "delete_user",
+        "broker_features",  # asks what every connection asks: test_admin_cluster.py
         "survey_groups",  # leaves out what does not answer: test_survey.py
     }  # fmt: skip
     assert calls == CALLS.keys() | others

@@ -122,7 +122,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "doctor": (
         "kohort.cli.doctor.commands",
         "doctor",
-        "What this machine has and lacks, and the cure.",
+        "What this machine, or a cluster, has and lacks, and the cure.",
     ),
 }
 

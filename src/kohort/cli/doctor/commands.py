@@ -1,4 +1,4 @@
-"""`kohort doctor`: what this machine has and lacks, and the cure for each lack.
+"""`kohort doctor`: what this machine, or a cluster, has and lacks, and the cure for each lack.
 
 Shell: environment variables, the disk, and a `java -version` subprocess.
 """
@@ -12,26 +12,15 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import click
 
 from kohort import __version__
+from kohort.cli.common.connect import Client, client_options
 from kohort.cli.common.output import output_option, show
 from kohort.cli.common.root import EXIT_CHECK_FAILED
+from kohort.cli.doctor.findings import FAILED, OK, WARNING, Finding
 from kohort.errors import ConfigError
-
-OK, WARNING, FAILED = "ok", "warning", "failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the doctor's report; `cure` is empty when nothing is wrong."""
-
-    check: str
-    state: str
-    found: str
-    cure: str = ""
 
 
 def check_python() -> Finding:
@@ -166,15 +155,27 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
 EXAMPLES = """\b
 Examples:
   kohort doctor
+  kohort doctor --cluster -b kafka-1:9092
   kohort doctor -o json
 """
 
 
 @click.command(epilog=EXAMPLES)
+@click.option("--cluster", is_flag=True, help="Check a cluster instead of this machine.")
 @output_option
-def doctor(output: str) -> int:
-    """What this machine has and lacks, and the cure. Exit code 3 when something is broken."""
-    findings = [check() for check in CHECKS]
+@client_options
+def doctor(cluster: bool, output: str, client: Client) -> int:
+    """What this machine, or a cluster, has and lacks, and the cure.
+
+    Exit code 3 when something is broken.
+    """
+    if cluster:
+        from kohort.cli.doctor.cluster import check_cluster
+        from kohort.client.common.config import AdminConfig
+
+        findings = list(check_cluster(client.for_role(AdminConfig)))
+    else:
+        findings = [check() for check in CHECKS]
     rows = [
         {"check": f.check, "state": f.state, "found": f.found, "cure": f.cure or None}
         for f in findings

@@ -103,6 +103,8 @@ class AsyncAdmin:
 
     # -- the cluster
     describe_cluster = _awaited(Admin.describe_cluster)
+    broker_features = _awaited(Admin.broker_features)
+    allowed_operations = _awaited(Admin.allowed_operations)
     describe_log_dirs = _awaited(Admin.describe_log_dirs)
     elect_leaders = _awaited(Admin.elect_leaders)
     describe_quotas = _awaited(Admin.describe_quotas)

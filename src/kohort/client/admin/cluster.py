@@ -10,8 +10,11 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final, Literal
 
+from kohort import __version__
+from kohort.acl import Operation
 from kohort.client.admin.calls import AdminCalls, each_of, raise_failed
 from kohort.client.admin.types import (
+    BrokerFeatures,
     LogDirDescription,
     PartitionDescription,
     ProducerDescription,
@@ -30,11 +33,15 @@ from kohort.wire import Message
 from kohort.wire.messages import alter_client_quotas_request as altered
 from kohort.wire.messages import elect_leaders_request as elected
 from kohort.wire.messages.alter_client_quotas_response import AlterClientQuotasResponse
+from kohort.wire.messages.api_versions_request import ApiVersionsRequest
+from kohort.wire.messages.api_versions_response import ApiVersionsResponse
 from kohort.wire.messages.describe_client_quotas_request import (
     ComponentData,
     DescribeClientQuotasRequest,
 )
 from kohort.wire.messages.describe_client_quotas_response import DescribeClientQuotasResponse
+from kohort.wire.messages.describe_cluster_request import DescribeClusterRequest
+from kohort.wire.messages.describe_cluster_response import DescribeClusterResponse
 from kohort.wire.messages.describe_log_dirs_request import DescribeLogDirsRequest
 from kohort.wire.messages.describe_log_dirs_response import (
     DescribeLogDirsResponse,
@@ -72,6 +79,57 @@ _CODES_FROM: Final = 1
 
 class AdminCluster(AdminCalls):
     """`Admin`'s calls about brokers and what goes on in them."""
+
+    # -- what a broker can, what this user may
+
+    def broker_features(
+        self, brokers: Iterable[int] | None = None, *, timeout_s: float | None = None
+    ) -> dict[int, BrokerFeatures]:
+        """What each broker (None: of all) understands. Raises ConnectionFailedError."""
+        if brokers is not None:
+            brokers = given.several(brokers, "broker_features")
+            brokers = [given.whole_number(each, "the id of a broker") for each in brokers]
+        deadline_ms = self._deadline(timeout_s)
+        request = ApiVersionsRequest(
+            client_software_name="kohort", client_software_version=__version__
+        )
+
+        def attempt() -> dict[int, BrokerFeatures]:
+            wanted = self._brokers(brokers, deadline_ms)
+            answers = self._ask_all(
+                ApiVersionsResponse, dict.fromkeys(wanted, request), deadline_ms
+            )
+            raise_failed(
+                "asking for the features of broker",
+                {str(node_id): (a.error_code, None) for node_id, a in answers.items()},
+            )
+            return {
+                node_id: BrokerFeatures(
+                    {api.api_key: (api.min_version, api.max_version) for api in a.api_keys},
+                    {f.name: f.max_version_level for f in a.finalized_features},
+                )
+                for node_id, a in answers.items()
+            }
+
+        return self._until(deadline_ms, attempt)
+
+    def allowed_operations(self, *, timeout_s: float | None = None) -> frozenset[str]:
+        """What this user may do with the cluster: `create`, `alter`, ... (KIP-430).
+
+        Raises UnsupportedVersionError from a broker before Kafka 2.8.
+        """
+        deadline_ms = self._deadline(timeout_s)
+        request = DescribeClusterRequest(include_cluster_authorized_operations=True)
+
+        def attempt() -> frozenset[str]:
+            answer = self._ask(DescribeClusterResponse, ANY, request, deadline_ms)
+            raise_failed("describing", {"the cluster": (answer.error_code, answer.error_message)})
+            bits = answer.cluster_authorized_operations
+            if bits < 0:  # not told
+                return frozenset()
+            return frozenset(one.name.lower() for one in Operation if bits >> one & 1)
+
+        return self._until(deadline_ms, attempt)
 
     # -- disks
 

@@ -168,6 +168,19 @@ class ClusterDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerFeatures:
+    """What a broker understands.
+
+    Attributes:
+        apis: the oldest and the newest version of each API, by its key.
+        features: levels that the cluster has agreed on, such as `metadata.version`.
+    """
+
+    apis: Mapping[int, tuple[int, int]]
+    features: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaSize:
     """A replica on a disk: its bytes, how far it lags, whether it is still on its way there."""
 
