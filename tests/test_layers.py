@@ -71,7 +71,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
         "kohort.cli.console", "kohort.cli.demo", "kohort.cli.dlq",
         "kohort.cli.doctor",
         "kohort.cli.faults", "kohort.cli.group", "kohort.cli.pipeline", "kohort.cli.records",
-        "kohort.cli.retry",
+        "kohort.cli.profile", "kohort.cli.retry",
         "kohort.cli.simulate", "kohort.cli.topic", "kohort.cli.transaction", "kohort.cli.user",
         "kohort.cli.verifiable",
     ),

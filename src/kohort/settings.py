@@ -5,7 +5,8 @@ Rules:
   (`kohort.toml`, else `[tool.kohort]` of `pyproject.toml`), the environment, the caller. A file
   that the caller names takes the place of the user's and the project's.
 - `.properties` files are read as Java reads them. In TOML, tables `[consumer]`, `[producer]` and
-  `[admin]` are for one role alone, and `[profiles.NAME]` counts when that profile is chosen.
+  `[admin]` are for one role alone, and `[profiles.NAME]` counts when that profile is chosen: by the
+  caller, by `KOHORT_PROFILE`, or by `profile = "NAME"` in the user's file.
 - `KOHORT_GROUP_ID` is `group.id`; `KOHORT_CONSUMER__GROUP_ID` is the consumer's alone.
 - `KEY.file` of a secret names a file that holds it. Secrets are never shown.
 
@@ -27,6 +28,7 @@ COMMAND_LINE: Final = "command line"
 DEFAULT: Final = "default"
 ROLES: Final = ("consumer", "producer", "admin")
 _PREFIX: Final = "KOHORT_"
+_CHOSEN: Final = "profile"
 _NEAR: Final = 0.85
 _ENTRY: Final = re.compile(r"((?:\\.|[^\\=:\s])+)\s*(?:[=:]|(?<=\s)(?=\S))\s*(.*)", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
@@ -139,6 +141,7 @@ def _of_toml(
         found = _table(found.get(part))
     lines = _toml_lines(text)
     profiles = _table(found.pop("profiles", None))
+    found.pop(_CHOSEN, None)
     settings = list(_leaves(path, found, table, lines))
     if profile is not None:
         if profile not in profiles:
@@ -191,13 +194,37 @@ def _toml_lines(text: str) -> dict[tuple[str, ...], int]:
     return lines
 
 
+def user_file(environ: Mapping[str, str]) -> Path:
+    """The user's own settings: `~/.config/kohort/config.toml`, whether it exists or not."""
+    home = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME", "/"), ".config")
+    return Path(home, "kohort", "config.toml")
+
+
+def chosen_profile(environ: Mapping[str, str]) -> str | None:
+    """The profile of `KOHORT_PROFILE`, or the one that the user's file chooses; None: no profile.
+
+    Raises ConfigError for a file that is not TOML.
+    """
+    if named := environ.get("KOHORT_PROFILE"):
+        return named
+    path = user_file(environ)
+    if not path.is_file():
+        return None
+    import tomllib
+
+    try:
+        chosen = tomllib.loads(path.read_text(encoding="utf-8")).get(_CHOSEN)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as settings: {error}") from error
+    return str(chosen) if chosen else None
+
+
 def found_settings(
     environ: Mapping[str, str], directory: Path, profile: str | None
 ) -> list[Setting]:
     """The user's settings and the project's in `directory`, where there are any."""
-    home = environ.get("XDG_CONFIG_HOME") or os.path.join(environ.get("HOME", "/"), ".config")
     settings: list[Setting] = []
-    places: list[tuple[Path, tuple[str, ...]]] = [(Path(home, "kohort", "config.toml"), ())]
+    places: list[tuple[Path, tuple[str, ...]]] = [(user_file(environ), ())]
     if (own := directory / "kohort.toml").is_file():
         places.append((own, ()))
     else:
@@ -255,12 +282,11 @@ def gather(
     `file` is the one the caller names (or `KOHORT_CONFIG` does); `KOHORT_PROFILE` is its profile.
     """
     names = {name for each in role.relatives() for name in each.field_names()}
-    profile = environ.get("KOHORT_PROFILE") or None
     named = file or environ.get("KOHORT_CONFIG") or None
     if named is not None:
-        settings = read_settings(Path(named), profile)
+        settings = read_settings(Path(named), environ.get("KOHORT_PROFILE") or None)
     else:
-        settings = found_settings(environ, directory or Path.cwd(), profile)
+        settings = found_settings(environ, directory or Path.cwd(), chosen_profile(environ))
     refuse_unknown(settings, role)
     return settings + environment_settings(environ, names)
 

@@ -39,3 +39,16 @@ def test_a_healthy_cluster_and_one_without_a_broker(kohort: Run, cluster: Cluste
     assert len([name for name in found["offline"] if name.startswith("single")]) == 1
     assert kohort("cluster", "describe", *soon).code == 0
     cluster.restart_node(3)
+
+
+def test_disks_and_settings_of_brokers(kohort: Run, cluster: Cluster) -> None:
+    rows = kohort("cluster", "log-dirs", "--broker", "1", "-o", "json").json["rows"]
+    assert [row["broker"] for row in rows] == [1]
+    assert rows[0]["replicas"] >= 3
+    assert rows[0]["error"] is None
+    own = kohort("cluster", "config", "--broker", "1", "-o", "json").json["rows"]
+    every = kohort("cluster", "config", "--broker", "1", "--all", "-o", "json").json["rows"]
+    assert {row["broker"] for row in every} == {1}
+    assert len(every) > len(own)
+    assert "num.partitions" in {row["name"] for row in every}
+    assert kohort("cluster", "config", "--broker", "9").code == 1

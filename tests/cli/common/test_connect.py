@@ -86,11 +86,11 @@ def test_a_bad_file_is_refused(tmp_path: Path, name: str, content: bytes, said: 
     [
         (("topic", "list", "-X", "clinet.id=a"), "unknown client configuration key 'clinet.id' "
          "(command line); did you mean 'client.id'?"),
-        (("consume", "t", "-X", "fetch_min_byte=1"), "did you mean 'fetch_min_bytes'?"),
+        (("consume", "t", "-X", "fetch_min_byte=1"), "did you mean 'fetch.min.bytes'?"),
         (("produce", "t", "-X", "linger.msx=1"), "did you mean 'linger.ms'?"),
         (("config", "show", "-X", "group.idd=g"), "did you mean 'group.id'?"),
         (("group", "list", "-X", "clinet.id=a"), "did you mean 'client.id'?"),
-        (("topic", "list", "-X", "request.timeout.ms=soon"), "request_timeout_ms='soon'"),
+        (("topic", "list", "-X", "request.timeout.ms=soon"), "request.timeout.ms='soon'"),
         (("topic", "list", "-b", "localhost:kafka"), "write host:port"),
         (("broker", "run", "-X", "num.partitons=3"), "did you mean 'num.partitions'?"),
         (("broker", "run", "--port", "99999"), "port=99999"),

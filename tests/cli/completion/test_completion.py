@@ -7,8 +7,12 @@ import subprocess
 import sys
 
 import pytest
+from click.shell_completion import ShellComplete
 
+from kohort import Admin
+from kohort.cli.common.root import app
 from tests.cli.conftest import Run
+from tests.clusters import Cluster
 from tests.patience import PATIENCE_S
 
 
@@ -49,3 +53,22 @@ def test_an_option_of_another_tool_gets_a_hint(
 def test_help_and_version_as_words(bare: Run) -> None:
     assert "Commands:" in bare("help").out
     assert bare("version").out == bare("--version").out == bare("-V").out
+
+
+def completed(args: list[str], word: str) -> list[str]:
+    found = ShellComplete(app, {}, "kohort", "_KOHORT_COMPLETE").get_completions(args, word)
+    return [item.value for item in found]
+
+
+def test_topics_and_groups_are_completed_from_the_cluster(kohort: Run, cluster: Cluster) -> None:
+    """Also for the cluster that the line names; where none answers there is nothing, at once."""
+    for name in ("orders", "order-lines", "bills"):
+        kohort("topic", "create", name)
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.alter_group_offsets("billing", {("bills", 0): 0})
+    assert completed(["consume"], "ord") == ["order-lines", "orders"]
+    assert completed(["topic", "describe", "orders"], "b") == ["bills"]
+    for command in ("lag", "why", "reset", "describe", "timeline"):
+        assert completed(["group", command], "") == ["billing"]
+    assert completed(["topic", "delete", "-b", "127.0.0.1:1"], "ord") == []
+    assert completed(["topic", "delete", "-X", "nonsense=1"], "ord") == []

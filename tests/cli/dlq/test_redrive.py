@@ -40,6 +40,9 @@ def test_it_asks_before_it_sends(failures) -> None:
     refused = run(failures, "--id", "r1", answer="n\n")
     assert refused.exit_code == 1
     assert "send these 30 records back?" in refused.output
+    unasked = run(failures, "--id", "r1", answer="")
+    assert unasked.exit_code == 2
+    assert "nobody answers here; add --yes" in unasked.output
     assert failures.entry() == []
     done = run(failures, "--id", "r1", answer="y\n")
     assert done.exit_code == 0, done.output

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from kohort import Consumer
+from kohort import Admin, Consumer
+from kohort.cli.group.commands import summed_by_topic
 from kohort.testing import Cluster
 from tests.cli.conftest import Run
 
@@ -215,3 +216,37 @@ def test_a_group_without_members_is_deleted_with_its_offsets(
     assert kohort("group", "lag", "old").code == 0, "all that were named, or none"
     assert kohort("group", "delete", "old", "--execute").out == "deleted old: 2 committed offsets\n"
     assert "no group 'old'" in kohort("group", "lag", "old").err
+
+
+def test_lag_of_some_groups_and_topics_and_by_topic(kohort: Run, cluster: Cluster) -> None:
+    """Partitions whose lag nobody knows are counted beside the sum, not in it."""
+    for name in ("bills", "fees"):
+        kohort("topic", "create", f"sum-{name}", "-p", "2")
+        kohort("produce", f"sum-{name}", "--partition", "1", stdin=b"a\nb\n")
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.alter_group_offsets(
+            "sums", {("sum-bills", 0): 0, ("sum-bills", 1): 1, ("sum-fees", 1): 0}
+        )
+        admin.alter_group_offsets("sums-b", {("sum-bills", 1): 0})
+    asked = ("group", "lag", "--all", "--match", "^sums", "--by-topic", "-o", "csv")
+    assert kohort(*asked).lines == [
+        "group,topic,partitions,lag,unknown", "sums,sum-bills,2,1,0", "sums,sum-fees,1,2,0",
+        "sums-b,sum-bills,1,2,0",
+    ]  # fmt: skip
+    rows = [
+        {"group": "g", "topic": "t", "partition": n, "lag": lag} for n, lag in enumerate([4, None])
+    ]
+    assert summed_by_topic(rows) == [
+        {"group": "g", "topic": "t", "partitions": 2, "lag": 4, "unknown": 1}
+    ]
+    rows = kohort("group", "lag", "sums", "--topic", "sum-fees", "-o", "json").json["rows"]
+    assert [(row["topic"], row["lag"]) for row in rows] == [("sum-fees", 2)]
+    for args, code, message in (
+        (("--all", "--match", "("), 2, "is not a regular expression"),
+        (("--all", "--match", "^no-such"), 1, "no group has '^no-such' in its name"),
+        (("sums", "--match", "s"), 2, "--match chooses among --all groups"),
+        (("sums", "--total", "--by-topic"), 2, "leave --topic and --by-topic out"),
+    ):
+        ran = kohort("group", "lag", *args)
+        assert ran.code == code
+        assert message in ran.err

@@ -99,7 +99,8 @@ def test_a_wrong_configuration_is_refused_with_the_nearest_name(kohort: Run) -> 
     ran = kohort("topic", "config", "set", "wrong", "retention.mss=1")
     assert (ran.code, ran.out) == (2, "")
     assert "did you mean 'retention.ms'" in ran.err
-    ran = kohort("topic", "config", "set", "wrong", "retention.ms=soon")
+    assert kohort("topic", "config", "set", "wrong", "retention.ms=soon").code == 2
+    ran = kohort("topic", "config", "set", "wrong", "retention.ms=-9")
     assert ran.code == 1
     assert "retention.ms" in ran.err
     assert ran.err.count("INVALID_CONFIG") == 1
@@ -108,3 +109,15 @@ def test_a_wrong_configuration_is_refused_with_the_nearest_name(kohort: Run) -> 
     assert ran.code == 1
     assert "did you mean 'retention.ms'" in ran.err
     assert kohort("topic", "describe", "never").code == 1
+
+
+def test_times_and_sizes_are_taken_in_any_unit(kohort: Run) -> None:
+    made = kohort("topic", "create", "units", "-c", "retention.ms=7d", "-c", "segment.bytes=64MiB")
+    assert made.code == 0
+    kohort("topic", "config", "set", "units", "retention.ms=90m", "retention.bytes=-1")
+    shown = kohort("topic", "describe", "units", "-o", "json").json["topics"][0]["configs"]
+    assert shown == {
+        "retention.bytes": "-1", "retention.ms": "5400000", "segment.bytes": "67108864",
+    }  # fmt: skip
+    bad = kohort("topic", "config", "set", "units", "segment.bytes=big")
+    assert "segment.bytes: 'big' is not a size" in bad.err

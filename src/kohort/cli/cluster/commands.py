@@ -1,4 +1,4 @@
-"""`kohort cluster`: brokers, racks, controller, and what is offline or under-replicated."""
+"""`kohort cluster`: brokers, their settings and disks; what is offline or under-replicated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from kohort.cli.common.connect import Client, client_options, open_admin
 from kohort.cli.common.output import as_table, output_option, show
 from kohort.cli.common.root import EXIT_CHECK_FAILED, CommandGroup
-from kohort.errors import KohortError
+from kohort.errors import ErrorCode, KohortError
 
 if TYPE_CHECKING:
     from kohort.client.admin.admin import Admin
@@ -21,6 +21,10 @@ COLUMNS = (
     "broker", "address", "rack", "controller", "leads", "replicas", "out_of_sync", "stored_bytes",
     "trouble",
 )  # fmt: skip
+DISK_COLUMNS = (
+    "broker", "directory", "replicas", "stored_bytes", "total_bytes", "usable_bytes", "error",
+)  # fmt: skip
+CONFIG_COLUMNS = ("broker", "name", "value", "source", "read_only")
 NAMED = 10
 """Partitions that are named in text; JSON has all."""
 
@@ -61,6 +65,70 @@ def describe(check: bool, output: str, client: Client) -> int:
     else:
         show(rows, COLUMNS, output)
     return EXIT_CHECK_FAILED if check and not health.healthy else 0
+
+
+@cluster.command(
+    "log-dirs",
+    epilog="""\b
+Examples:
+  kohort cluster log-dirs
+  kohort cluster log-dirs --broker 2 -o json
+""",
+)
+@click.option(
+    "--broker", "brokers", type=int, multiple=True, help="Only this one; may be given again."
+)
+@output_option
+@client_options
+def log_dirs(brokers: tuple[int, ...], output: str, client: Client) -> None:
+    """Every log directory with what it stores, and how full its disk is."""
+    from kohort.client.common.config import AdminConfig
+
+    with open_admin(client.for_role(AdminConfig)) as admin:
+        found = admin.describe_log_dirs(brokers or None)
+    rows = [
+        {
+            "broker": node, "directory": one.path, "replicas": len(one.replicas),
+            "stored_bytes": sum(replica.size_bytes for replica in one.replicas.values()),
+            "total_bytes": one.total_bytes if one.total_bytes >= 0 else None,
+            "usable_bytes": one.usable_bytes if one.usable_bytes >= 0 else None,
+            "error": ErrorCode(one.error).name if one.error else None,
+        }
+        for node, some in sorted(found.items()) for one in some
+    ]  # fmt: skip
+    show(rows, DISK_COLUMNS, output)
+
+
+@cluster.command(
+    "config",
+    epilog="""\b
+Examples:
+  kohort cluster config
+  kohort cluster config --broker 2 --all
+""",
+)
+@click.option(
+    "--broker", "brokers", type=int, multiple=True, help="Only this one; may be given again."
+)
+@click.option("--all", "everything", is_flag=True, help="Defaults, too.")
+@output_option
+@client_options
+def show_config(brokers: tuple[int, ...], everything: bool, output: str, client: Client) -> None:
+    """What brokers are configured with, and where each value comes from."""
+    from kohort.client.common.config import AdminConfig
+
+    with open_admin(client.for_role(AdminConfig)) as admin:
+        nodes = brokers or [node.node_id for node in admin.describe_cluster().nodes]
+        found = {node: admin.describe_configs(str(node), broker=True) for node in nodes}
+    rows = [
+        {
+            "broker": node, "name": name, "value": "(secret)" if e.is_sensitive else e.value,
+            "source": e.source, "read_only": e.is_read_only,
+        }
+        for node, entries in found.items() for name, e in sorted(entries.items())
+        if everything or not e.is_default
+    ]  # fmt: skip
+    show(rows, CONFIG_COLUMNS, output)
 
 
 def _stored(admin: Admin) -> dict[int, int]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -75,7 +75,7 @@ class Client:
 
 
 def client_options(function: F) -> F:
-    """`-b/--bootstrap`, `-X key=value` and `--config FILE`, passed on as one `client`."""
+    """`-b/--bootstrap`, `-X`, `--config FILE` and `--profile NAME`, passed on as one `client`."""
     options = (
         click.option(
             "-b",
@@ -97,6 +97,11 @@ def client_options(function: F) -> F:
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
             help="A .properties or .toml file with client settings.",
         ),
+        click.option(
+            "--profile",
+            metavar="NAME",
+            help="The settings of this profile.  [default: $KOHORT_PROFILE, then `profile use`]",
+        ),
     )
 
     @functools.wraps(function)
@@ -105,25 +110,37 @@ def client_options(function: F) -> F:
         bootstrap: str | None,
         properties: tuple[str, ...],
         config_file: Path | None,
+        profile: str | None,
         **rest: Any,
     ) -> Any:
         _show_warnings()
-        if bootstrap is not None and not bootstrap.strip():
-            raise ConfigError("-b is empty; name at least one host:port, or leave -b out")
-        from kohort.client.common.config import AdminConfig
-
-        shared = gather(config_file, os.environ, AdminConfig)
-        flags = [Setting(k, v, COMMAND_LINE) for k, v in key_values(properties, "-X").items()]
-        refuse_unknown(flags, AdminConfig)
-        client = Client(tuple(shared), tuple(flags))
-        if bootstrap:
-            client = client.with_flags(bootstrap_servers=_with_port(bootstrap))
+        client = client_of(bootstrap, properties, config_file, profile, os.environ)
         return function(*args, client=client, **rest)
 
     wrapped: Any = with_client
     for option in reversed(options):
         wrapped = option(wrapped)
     return wrapped
+
+
+def client_of(
+    bootstrap: str | None,
+    properties: Iterable[str],
+    config_file: Path | None,
+    profile: str | None,
+    environ: Mapping[str, str],
+) -> Client:
+    """What the command line, the environment and files say together. Raises ConfigError."""
+    if bootstrap is not None and not bootstrap.strip():
+        raise ConfigError("-b is empty; name at least one host:port, or leave -b out")
+    from kohort.client.common.config import AdminConfig
+
+    named = {**environ, "KOHORT_PROFILE": profile} if profile else environ
+    shared = gather(config_file, named, AdminConfig)
+    flags = [Setting(k, v, COMMAND_LINE) for k, v in key_values(properties, "-X").items()]
+    refuse_unknown(flags, AdminConfig)
+    client = Client(tuple(shared), tuple(flags))
+    return client.with_flags(bootstrap_servers=_with_port(bootstrap)) if bootstrap else client
 
 
 def _show_warnings() -> None:

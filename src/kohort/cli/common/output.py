@@ -1,7 +1,12 @@
 """How rows are printed: a table for people, JSON or CSV for programs.
 
-Rules: column names are Kafka's own in tables (upper case), snake_case in JSON; no colour and no
-boxes unless stdout is a terminal; JSON output is one object with `"schema": 1` and `rows`.
+Rules:
+- Column names are Kafka's own in tables (upper case), snake_case in JSON; JSON output is one object
+  with `"schema": 1` and `rows`.
+- On a terminal a table fits its width: long cells lose their middle, unless `-o wide` asks for all.
+- Colour (states, lag, trouble) only on a terminal, and not with NO_COLOR set to anything.
+
+Shell: the terminal's width.
 """
 
 from __future__ import annotations
@@ -9,13 +14,26 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import click
 
-FORMATS = ("table", "json", "jsonl", "csv")
+FORMATS = ("table", "wide", "json", "jsonl", "csv")
+WIDE = "kohort.wide"
+CELL_LEAST = 12
+"""Characters that a shortened cell keeps at least."""
+GOOD = ("stable", "ok", "healthy", "reading", "up", "reached", "shrinking")
+BAD = ("dead", "failed", "stuck", "error", "offline", "unfit", "missing", "hanging", "gone")
+DOUBTFUL = (
+    "empty", "preparingrebalance", "completingrebalance", "assigning", "reconciling", "warning",
+    "behind", "growing", "paused", "draining", "stopped",
+)  # fmt: skip
+STATES = ("state", "health", "trend")
+TROUBLES = ("trouble", "error", "problem", "cure")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -27,8 +45,15 @@ def output_option(function: F) -> F:
         type=click.Choice(FORMATS),
         default="table",
         show_default=True,
-        help="Form of the output.",
+        callback=_form,
+        help="Form of the output; wide is a table that is never cut to the terminal.",
     )(function)
+
+
+def _form(ctx: click.Context, parameter: click.Parameter, output: str) -> str:
+    del parameter
+    ctx.meta[WIDE] = output == "wide"
+    return "table" if output == "wide" else output
 
 
 def show(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], output: str) -> None:
@@ -59,23 +84,82 @@ def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     yes and no."""
     heads = [column.replace("_", "-").upper() for column in columns]
     cells = [[_cell(row[column]) for column in columns] for row in rows]
+    right = [_all_numbers(row[column] for row in rows) for column in columns]
+    shown = sys.stdout and sys.stdout.isatty()  # None: it was closed before we began
+    context = click.get_current_context(silent=True)
+    if shown and not (context and context.meta.get(WIDE)):
+        cells = fitted(heads, cells, right, shutil.get_terminal_size().columns)
     widths = [
         max(len(head), *(len(line[i]) for line in cells)) if cells else len(head)
         for i, head in enumerate(heads)
     ]
-    right = [_all_numbers(row[column] for row in rows) for column in columns]
-    lines = [_line(heads, widths, right), *(_line(line, widths, right) for line in cells)]
-    if sys.stdout and sys.stdout.isatty():  # None: it was closed before we began
-        lines[0] = click.style(lines[0], bold=True)
-    return "\n".join(lines)
+    head = _line(heads, widths, right)
+    if not shown or os.environ.get("NO_COLOR"):
+        return "\n".join([head, *(_line(line, widths, right) for line in cells)])
+    lines = [_line(line, widths, right, [colour(*pair) for pair in zip(columns, line, strict=True)])
+             for line in cells]  # fmt: skip
+    return "\n".join([click.style(head, bold=True), *lines])
 
 
-def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
-    padded = (
+def colour(column: str, cell: str) -> str | None:
+    """The colour of a cell on a terminal; None for most."""
+    if cell == "-":
+        return None
+    if column == "lag":
+        return None if cell.strip() == "0" else "yellow"
+    if column in TROUBLES:
+        return "red" if column != "cure" else "yellow"
+    if column not in STATES:
+        return None
+    state = cell.lower()
+    for states, found in ((GOOD, "green"), (BAD, "red"), (DOUBTFUL, "yellow")):
+        if state in states:
+            return found
+    return None
+
+
+def fitted(
+    heads: Sequence[str], cells: Sequence[list[str]], right: Sequence[bool], width: int
+) -> list[list[str]]:
+    """The cells, the widest text columns cut in their middle until a line has `width` characters.
+
+    A line that cannot fit with `CELL_LEAST` characters in each stays too long: nothing is hidden.
+    """
+    widths = [max(len(h), *(len(line[i]) for line in cells), 0) for i, h in enumerate(heads)]
+    limits = list(widths)
+    while sum(limits) + 2 * (len(limits) - 1) > width:
+        able = [i for i, n in enumerate(limits)
+                if not right[i] and n > max(CELL_LEAST, len(heads[i]))]  # fmt: skip
+        if not able:
+            break
+        widest = max(able, key=lambda i: limits[i])
+        limits[widest] -= 1
+    return [[_cut(cell, limits[i]) for i, cell in enumerate(line)] for line in cells]
+
+
+def _cut(cell: str, limit: int) -> str:
+    if len(cell) <= limit:
+        return cell
+    tail = (limit - 1) // 2
+    return f"{cell[: limit - 1 - tail]}…{cell[len(cell) - tail :]}"
+
+
+def _line(
+    cells: Sequence[str],
+    widths: Sequence[int],
+    right: Sequence[bool],
+    colours: Sequence[str | None] | None = None,
+) -> str:
+    padded = [
         cell.rjust(width) if to_right else cell.ljust(width)
         for cell, width, to_right in zip(cells, widths, right, strict=True)
-    )
-    return "  ".join(padded).rstrip()
+    ]
+    padded[-1:] = [padded[-1].rstrip()] if padded else []
+    styled = [
+        click.style(cell, fg=one) if one else cell
+        for cell, one in zip(padded, colours or [None] * len(padded), strict=True)
+    ]
+    return "  ".join(styled).rstrip()
 
 
 def _all_numbers(values: Iterable[Any]) -> bool:

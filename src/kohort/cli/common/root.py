@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import re
 import sys
 import traceback
 from typing import Any
@@ -99,6 +100,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "config",
         "The settings in force, and where each is from.",
     ),
+    "profile": (
+        "kohort.cli.profile.commands",
+        "profile",
+        "Clusters by name: list, create, choose and delete them.",
+    ),
     "verifiable-consumer": (
         "kohort.cli.verifiable.consumer",
         "verifiable_consumer",
@@ -153,6 +159,16 @@ HABITS = {
     "--topic": "the topic is an argument: kohort consume TOPIC, kohort produce TOPIC",
     "-t": "the topic is an argument: kohort consume TOPIC, kohort produce TOPIC",
     "--group-id": "write --group GROUP",
+    "-o": "write --offset earliest, latest, N, -N (the last N) or @TIME; a form is -f",
+    "-C": "kohort consume TOPIC reads, kohort produce TOPIC writes",
+    "-P": "kohort produce TOPIC",
+    "-L": "kohort cluster describe, kohort topic list",
+    "--list": "kohort group list, kohort topic list",
+    "--describe": "kohort group describe GROUP, kohort topic describe TOPIC",
+    "--reset-offsets": "kohort group reset GROUP --to WHERE",
+    "--delete-offsets": "kohort group delete-offsets GROUP --topic TOPIC",
+    "--from-file": "write --to file:PLAN.csv",
+    "--alter": "kohort topic config set, kohort topic grow",
 }
 """Options of other tools, and what is meant here."""
 WORDS = {"help": "--help", "version": "--version"}
@@ -274,18 +290,17 @@ def invoke(command: click.Command, args: list[str] | None, **options: Any) -> in
     except click.Abort:
         click.echo("interrupted", err=True)
         return EXIT_INTERRUPTED
-    except click.NoSuchOption as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
-        if error.option_name in HABITS:
-            click.echo(f"Here: {HABITS[error.option_name]}.", err=True)
         return error.exit_code
     except click.ClickException as error:
-        error.show()
+        click.echo(f"error: {_usage(error)}", err=True)
         return error.exit_code
     except KohortError as error:
         if os.environ.get("KOHORT_DEBUG"):
             traceback.print_exc()
-        click.echo(f"error: {error}{_right(error)}", err=True)
+        text = _dotted(str(error)) if isinstance(error, ConfigError) else str(error)
+        click.echo(f"error: {text}{_right(error)}", err=True)
         return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
     except OSError as error:  # help that cannot be written: commands' output is seen to above
         if error.errno not in UNWRITTEN:
@@ -293,6 +308,27 @@ def invoke(command: click.Command, args: list[str] | None, **options: Any) -> in
         click.echo(f"error: {_unwritten(error)}", err=True)
         return EXIT_FAILED
     return result if isinstance(result, int) else 0
+
+
+def _usage(error: click.ClickException) -> str:
+    """A wrong option or argument in one line, with what is meant here and where help is."""
+    text = error.format_message()
+    if isinstance(error, click.NoSuchOption) and error.option_name in HABITS:
+        text += f" Here: {HABITS[error.option_name]}."
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return text if context is None else f"{text} (`{context.command_path} --help`)"
+
+
+def _dotted(text: str) -> str:
+    """Settings in a message as a shell takes them: `heartbeat.interval.ms`, Kafka's own names."""
+    from kohort.client.common.config import AdminConfig
+
+    names = {n for role in AdminConfig.relatives() for n in role.field_names() if "_" in n}
+    return re.sub(
+        r"\b[a-z]+(?:_[a-z]+)+\b",
+        lambda word: word[0].replace("_", ".") if word[0] in names else word[0],
+        text,
+    )
 
 
 def _right(error: KohortError) -> str:

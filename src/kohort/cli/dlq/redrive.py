@@ -12,6 +12,7 @@ import json
 import re
 import runpy
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,8 +103,22 @@ def redrive(
     if not yes:
         _show(name, preview, "text", sent=False)
         these = "this record" if preview.sent == 1 else f"these {preview.sent:,} records"
-        click.confirm(f"send {these} back?", abort=True)
+        _confirm(f"send {these} back?")
     _show(name, _run(job, rate), output, sent=True)
+
+
+def _confirm(question: str) -> None:
+    """Raise click.Abort unless the answer is yes, UsageError where nobody answers."""
+    try:
+        sure = click.confirm(question)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise click.UsageError(
+            "nobody answers here; add --yes to send them, or --dry-run to only look"
+        ) from None
+    if not sure:
+        raise click.Abort
 
 
 def _why_nothing(name: str, preview: Report) -> str:

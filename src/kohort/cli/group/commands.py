@@ -11,12 +11,15 @@ Rules:
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from kohort.cli.common.completing import groups as complete_groups
+from kohort.cli.common.completing import topics as complete_topics
 from kohort.cli.common.connect import Client, client_options, open_admin
 from kohort.cli.common.group_lookup import known, report_missing, settings
 from kohort.cli.common.output import as_table, output_option, show
@@ -29,7 +32,7 @@ from kohort.cli.group.reset import reset
 from kohort.cli.group.timeline import timeline
 from kohort.cli.group.why import why
 from kohort.config import parse_duration_ms
-from kohort.errors import KohortError
+from kohort.errors import ConfigError, KohortError, UsageError
 from kohort.sampling.log_offsets import offsets, topics_there
 
 if TYPE_CHECKING:
@@ -46,6 +49,7 @@ LAG_COLUMNS = (
     "group", "topic", "partition", "current_offset", "log_end_offset", "lag", "consumer_id",
     "host", "client_id",
 )  # fmt: skip
+TOPIC_COLUMNS = ("group", "topic", "partitions", "lag", "unknown")
 STATES = (
     "Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling",
     "Dead",
@@ -119,7 +123,9 @@ Examples:
   kohort group describe billing -o json
 """
 )
-@click.argument("groups", nargs=-1, required=True, metavar="GROUP...")
+@click.argument(
+    "groups", nargs=-1, required=True, shell_complete=complete_groups, metavar="GROUP..."
+)
 @output_option
 @client_options
 def describe(groups: tuple[str, ...], output: str, client: Client) -> int:
@@ -153,14 +159,21 @@ Examples:
   kohort group lag --all -o json
   kohort group lag billing --fail-above 1000   (exit code 3 when a partition has more)
   kohort group lag --all --total --watch       (a line for each group, the worst first)
+  kohort group lag --all --match '^bill' --by-topic
 """
 )
-@click.argument("groups", nargs=-1, metavar="[GROUP]...")
+@click.argument("groups", nargs=-1, shell_complete=complete_groups, metavar="[GROUP]...")
 @click.option("--all", "everything", is_flag=True, help="Every group.")
 @click.option(
     "--fail-above", type=click.IntRange(min=0), metavar="N",
     help="Exit code 3 when the lag of a partition is above N, or not known.",
 )  # fmt: skip
+@click.option("--match", metavar="REGEX", help="With --all: only groups with this in their name.")
+@click.option(
+    "--topic", "topics", multiple=True, shell_complete=complete_topics, metavar="TOPIC",
+    help="Only this topic; may be given again.",
+)  # fmt: skip
+@click.option("--by-topic", is_flag=True, help="A line for each group and topic.")
 @click.option("--total", is_flag=True, help="A line for each group: lag in records and in time.")
 @click.option(
     "--for", "watch", metavar="TIME",
@@ -177,6 +190,9 @@ def lag(
     groups: tuple[str, ...],
     everything: bool,
     fail_above: int | None,
+    match: str | None,
+    topics: tuple[str, ...],
+    by_topic: bool,
     total: bool,
     watch: str | None,
     again: bool,
@@ -191,21 +207,64 @@ def lag(
     """
     if everything == bool(groups):
         raise click.UsageError("name the groups, or say --all")
+    if match is not None and not everything:
+        raise click.UsageError("--match chooses among --all groups")
+    groups = groups if match is None else _matching(client, match)
     if total:
+        if topics or by_topic:
+            raise click.UsageError(
+                "--total is about whole groups; leave --topic and --by-topic out"
+            )
         return _totals(groups, fail_above, watch, again, sort, output, client)
     if watch or again:
         raise click.UsageError("--for and --watch need --total")
     with open_admin(settings(client)) as admin:
-        names = [g.group_id for g in admin.list_groups()] if everything else list(groups)
+        names = groups or [g.group_id for g in admin.list_groups()]
         there, missing = known(admin, names)
-        found = [_look(admin, group) for group in there]
+        found = [_only(_look(admin, group), topics) for group in there]
     rows = [row for f in found for row in f.rows]
-    show(rows, LAG_COLUMNS, output)
+    if by_topic:
+        show(summed_by_topic(rows), TOPIC_COLUMNS, output)
+    else:
+        show(rows, LAG_COLUMNS, output)
     for one in found:
         if not one.rows:
             click.echo(f"group {one.group.group_id} has no offsets and reads nothing", err=True)
     partial = report_missing(missing)
     return _check(found, fail_above) or partial
+
+
+def _matching(client: Client, pattern: str) -> tuple[str, ...]:
+    try:
+        test = re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"--match {pattern!r} is not a regular expression: {error}") from None
+    with open_admin(settings(client)) as admin:
+        found = tuple(g.group_id for g in admin.list_groups() if test.search(g.group_id))
+    if not found:
+        raise UsageError(f"no group has {pattern!r} in its name; `kohort group list` shows all")
+    return found
+
+
+def _only(found: Found, topics: Sequence[str]) -> Found:
+    """The group with the rows of these topics; of all when none is named."""
+    rows = tuple(row for row in found.rows if not topics or row["topic"] in topics)
+    return Found(found.group, rows)
+
+
+def summed_by_topic(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sums; `unknown` counts the partitions whose lag nobody knows, which are in no sum."""
+    sums: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        empty = {"group": row["group"], "topic": row["topic"], "partitions": 0, "lag": None,
+                 "unknown": 0}  # fmt: skip
+        line = sums.setdefault((row["group"], row["topic"]), empty)
+        line["partitions"] += 1
+        if row["lag"] is None:
+            line["unknown"] += 1
+        else:
+            line["lag"] = (line["lag"] or 0) + row["lag"]
+    return list(sums.values())
 
 
 def _totals(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import click
 
+from kohort.cli.common.completing import groups as complete_groups
 from kohort.cli.common.connect import Client, client_options, open_admin
 from kohort.cli.common.group_lookup import existing, settings, without_members
 
@@ -20,7 +21,9 @@ Examples:
   kohort group delete billing-old --execute
 """
 )
-@click.argument("groups", nargs=-1, required=True, metavar="GROUP...")
+@click.argument(
+    "groups", nargs=-1, required=True, shell_complete=complete_groups, metavar="GROUP..."
+)
 @click.option("--execute", is_flag=True, help="Do it; without this only what would go is shown.")
 @client_options
 def delete(groups: tuple[str, ...], execute: bool, client: Client) -> None:

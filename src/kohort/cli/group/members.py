@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import click
 
+from kohort.cli.common.completing import groups as complete_groups
 from kohort.cli.common.connect import Client, client_options, open_admin
 from kohort.cli.common.group_lookup import existing, settings
 from kohort.errors import UsageError
@@ -23,7 +24,7 @@ Examples:
   kohort group remove-member billing --instance billing-7 --execute
 """,
 )
-@click.argument("group")
+@click.argument("group", shell_complete=complete_groups)
 @click.option(
     "--instance", "instances", multiple=True, required=True, metavar="ID",
     help="The member's group.instance.id; may be given again.",

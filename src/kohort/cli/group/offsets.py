@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import click
 
+from kohort.cli.common.completing import groups as complete_groups
 from kohort.cli.common.connect import Client, client_options, open_admin
 from kohort.cli.common.group_lookup import existing, settings
 from kohort.cli.common.output import output_option, show
@@ -25,7 +26,7 @@ Examples:
   kohort group delete-offsets billing --topic orders:0,2 --execute
 """,
 )
-@click.argument("group")
+@click.argument("group", shell_complete=complete_groups)
 @click.option(
     "--topic", "topics", multiple=True, required=True, metavar="TOPIC[:P,...]",
     help="This topic, or these partitions of it; may be given again.",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kohort.cli.common.completing import groups as complete_groups
 from kohort.cli.common.connect import Client, client_options, named_partitions, open_admin
 from kohort.cli.common.group_lookup import existing, settings, without_members
 from kohort.cli.common.output import output_option, show
@@ -42,7 +43,7 @@ Examples:
   kohort group reset billing --to file:before.csv --execute
 """
 )
-@click.argument("group")
+@click.argument("group", shell_complete=complete_groups)
 @click.option(
     "--to", "where", required=True, metavar="WHERE",
     help="earliest, latest, N, -N (the last N), shift:-N, shift:+N, @TIME, @-2h, group:OTHER or "

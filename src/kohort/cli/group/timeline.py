@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kohort.cli.common.completing import groups as complete_groups
 from kohort.cli.common.connect import Client, client_options, open_admin
 from kohort.cli.common.formats import iso_time
 from kohort.cli.common.group_lookup import settings
@@ -51,7 +52,7 @@ Examples:
   kohort group timeline billing -o json
 """
 )
-@click.argument("group")
+@click.argument("group", shell_complete=complete_groups)
 @click.option(
     "--last", type=click.IntRange(1, 1_000), default=20, show_default=True, metavar="N",
     help="At most so many rebalances.",

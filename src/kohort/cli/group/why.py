@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from kohort.cli.common.completing import groups as complete_groups
 from kohort.cli.common.connect import Client, client_options, open_admin
 from kohort.cli.common.formats import iso_time
 from kohort.cli.common.group_lookup import existing, settings
@@ -54,7 +55,7 @@ Examples:
   kohort group why billing -o json        # exit code 3 when something stands
 """
 )
-@click.argument("group")
+@click.argument("group", shell_complete=complete_groups)
 @click.option(
     "--for", "watch", default="10s", show_default=True, metavar="TIME",
     help="How long to watch; longer than its members take from commit to commit.",

@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from kohort.cli.common.completing import topics as complete_topics
 from kohort.cli.common.connect import Client, client_options, existing_topics, open_admin
 from kohort.cli.common.progress import Progress, progress
 from kohort.cli.common.root import EXIT_PARTIAL
@@ -91,7 +92,9 @@ class Writer:
 
 
 @click.command(epilog=EXAMPLES)
-@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.argument(
+    "topics", nargs=-1, required=True, shell_complete=complete_topics, metavar="TOPIC..."
+)
 @click.option("-g", "--group", help="Read as a member of this group, and commit.")
 @click.option(
     "--group-protocol", type=click.Choice(["classic", "consumer"]),

@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from kohort.cli.common.completing import topics as complete_topics
 from kohort.cli.common.connect import Client, client_options, open_admin
 from kohort.cli.common.progress import Progress, progress
 from kohort.errors import BrokerError, ConfigError, ErrorCode, KohortError
@@ -40,7 +41,7 @@ class BadLine(KohortError):
 
 
 @click.command(epilog=EXAMPLES)
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.argument("file", type=click.File("rb"), default="-")
 @click.option("-k", "--key", help="The key of every record.")
 @click.option(

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kohort.cli.common.completing import topics as complete_topics
 from kohort.cli.common.connect import Client, client_options, existing_topics, open_admin
 from kohort.cli.common.output import as_table, output_option, show
 from kohort.cli.common.root import CommandGroup
 from kohort.cli.topic.records import delete_records
+from kohort.config import parse_duration_ms, parse_size_bytes
 from kohort.errors import BrokerError, ConfigError, ErrorCode, UsageError
 from kohort.sampling.log_offsets import offsets
 from kohort.setting_keys import nearest
@@ -73,7 +75,9 @@ Examples:
   kohort topic describe orders payments -o json
 """
 )
-@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.argument(
+    "topics", nargs=-1, required=True, shell_complete=complete_topics, metavar="TOPIC..."
+)
 @output_option
 @client_options
 def describe(topics: tuple[str, ...], output: str, client: Client) -> None:
@@ -153,7 +157,9 @@ Examples:
   kohort topic create audit -p 1 -c cleanup.policy=compact -c retention.ms=-1
 """
 )
-@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.argument(
+    "topics", nargs=-1, required=True, shell_complete=complete_topics, metavar="TOPIC..."
+)
 @click.option("-p", "--partitions", type=click.IntRange(min=1), help="[default: the broker's]")
 @click.option("-r", "--replicas", type=click.IntRange(min=1), help="[default: the broker's]")
 @click.option("-c", "configs", multiple=True, metavar="KEY=VALUE", help="May be given again.")
@@ -201,7 +207,9 @@ Examples:
   kohort topic delete orders --execute
 """
 )
-@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.argument(
+    "topics", nargs=-1, required=True, shell_complete=complete_topics, metavar="TOPIC..."
+)
 @click.option("--execute", is_flag=True, help="Do it; without this only what would go is shown.")
 @client_options
 def delete(topics: tuple[str, ...], execute: bool, client: Client) -> None:
@@ -227,7 +235,7 @@ Examples:
   kohort topic grow orders --partitions 12 --execute
 """
 )
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", shell_complete=complete_topics, metavar="TOPIC")
 @click.option(
     "-p", "--partitions", type=click.IntRange(min=1), required=True, help="The new total number."
 )
@@ -271,7 +279,7 @@ Examples:
   kohort topic config show orders --all -o json
 """,
 )
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", shell_complete=complete_topics, metavar="TOPIC")
 @click.option("--all", "everything", is_flag=True, help="Defaults, too.")
 @output_option
 @client_options
@@ -294,11 +302,11 @@ def show_config(name: str, everything: bool, output: str, client: Client) -> Non
     "set",
     epilog="""\b
 Examples:
-  kohort topic config set orders retention.ms=86400000
+  kohort topic config set orders retention.ms=7d segment.bytes=64MiB
   kohort topic config set orders --unset retention.ms
 """,
 )
-@click.argument("name", metavar="TOPIC")
+@click.argument("name", shell_complete=complete_topics, metavar="TOPIC")
 @click.argument("changes", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--unset", multiple=True, metavar="KEY", help="Back to the default.")
 @client_options
@@ -335,8 +343,20 @@ def _config_changes(texts: Iterable[str], option: str) -> dict[str, str]:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"{option} {text!r} is not KEY=VALUE".strip())
-        found[key.strip()] = value.strip()
+        found[key.strip()] = _in_kafkas_unit(key.strip(), value.strip())
     return found
+
+
+def _in_kafkas_unit(key: str, value: str) -> str:
+    """`7d` of a time and `1GiB` of a size as the number that brokers take. Raises ConfigError."""
+    if value.lstrip("-").isdecimal():
+        return value
+    try:
+        if key.endswith(".ms"):
+            return str(parse_duration_ms(value))
+        return str(parse_size_bytes(value)) if key.endswith(".bytes") else value
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from None
 
 
 def _by_name(entry: Any) -> str:

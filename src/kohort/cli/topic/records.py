@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kohort.cli.common.completing import topics as complete_topics
 from kohort.cli.common.connect import Client, client_options, named_partitions, open_admin
 from kohort.cli.common.output import output_option, show
 from kohort.cli.common.positions import FORMS, parse_start
@@ -34,7 +35,9 @@ Examples:
   kohort topic delete-records scratch --before latest --execute    # all of them
 """,
 )
-@click.argument("topics", nargs=-1, required=True, metavar="TOPIC[:P,...]...")
+@click.argument(
+    "topics", nargs=-1, required=True, shell_complete=complete_topics, metavar="TOPIC[:P,...]..."
+)
 @click.option("--before", required=True, metavar="WHERE", help=f"{FORMS}.")
 @click.option("--execute", is_flag=True, help="Do it; without this only what would go is shown.")
 @output_option

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kohort.cli.common.completing import topics as complete_topics
 from kohort.cli.common.connect import Client, client_options, existing_topics, open_admin
 from kohort.cli.common.group_lookup import settings
 from kohort.cli.common.output import output_option, show
@@ -89,7 +90,9 @@ Examples:
   kohort transaction open orders payments -o json
 """,
 )
-@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.argument(
+    "topics", nargs=-1, required=True, shell_complete=complete_topics, metavar="TOPIC..."
+)
 @output_option
 @client_options
 def open_ones(topics: tuple[str, ...], output: str, client: Client) -> None:
