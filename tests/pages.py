@@ -9,15 +9,21 @@ Rules:
   that stands in the app's topics; `when all is handled` also leaves alone what waits in retry
   topics.
 - `COMMAND &` is run until its first line, and ended.
+- A command that is `kohort` and words alone is run in this process, which saves its start; one with
+  a pipe or variables, and one that goes on or imports programs, has processes of its own.
 - `<!-- not run: REASON -->` before a block leaves it out.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib.util
+import io
+import logging
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -27,10 +33,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
+from unittest import mock
 
 import kohort
 from kohort import Admin, Consumer
 from kohort.broker.control.port import Control
+from kohort.cli.common.root import app, invoke
 from kohort.testing import Cluster
 
 ROOT = Path(__file__).parent.parent
@@ -49,6 +57,10 @@ VARIES = [
     (re.compile(r"^trouble: .*\n(?:warning: .*\n)*the trouble is over\n", re.MULTILINE), ""),
     (re.compile(r"  +"), "  "),
 ]
+_IN_PROCESS = re.compile(
+    r"kohort (?:group|topic|produce|consume|user|acl|config|cluster|faults|doctor|transaction)"
+    r"[^|&;$`<>()*~#]*"
+)
 _UNTIL = re.compile(r"(kohort app run .*?) +# Ctrl-C when all is (done|handled)")
 
 
@@ -90,6 +102,8 @@ class Shell:
         command = self.here(command)
         if command.endswith(" &"):
             return self.ready_line(command.removesuffix(" &"))
+        if _IN_PROCESS.fullmatch(command):
+            return self.run_here(shlex.split(command)[1:])
         ends = _UNTIL.fullmatch(command)
         with subprocess.Popen(
             ["bash", "-c", f"exec {ends[1]}" if ends else command], cwd=self.directory,
@@ -105,6 +119,26 @@ class Shell:
         code = f"# exit code {process.returncode}\n" if process.returncode else ""
         out = (told + out).replace(str(self.directory), "/home/me")
         return out.rstrip("\n") + "\n" * bool(out) + code
+
+    def run_here(self, words: list[str]) -> str:
+        """As `run`, of a command of ours without a shell's doing."""
+        out = io.TextIOWrapper(io.BytesIO(), write_through=True)
+        handlers = list(logging.getLogger().handlers)
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("KOHORT_")}
+        environ |= {k: v for k, v in self.env.items() if k.startswith("KOHORT_")}
+        with (
+            contextlib.chdir(self.directory), mock.patch.dict(os.environ, environ, clear=True),
+            mock.patch.multiple(
+                sys, stdout=out, stderr=out, stdin=io.TextIOWrapper(io.BytesIO())
+            ),
+        ):  # fmt: skip
+            code = invoke(app, words)
+        for handler in set(logging.getLogger().handlers) - set(handlers):
+            logging.getLogger().removeHandler(handler)  # it writes to what is closed by then
+        out.seek(0)
+        text = out.read().replace(str(self.directory), "/home/me")
+        ending = f"# exit code {code}\n" if code else ""
+        return text.rstrip("\n") + "\n" * bool(text) + ending
 
     def until_committed(self, process: subprocess.Popen[str], *, retry_topics: bool) -> str:
         """Ctrl-C for an app that has nothing left to do; its first line, which names its topics."""

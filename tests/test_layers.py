@@ -49,6 +49,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("kohort.simulator.runs",),
     ("kohort.simulator.system",),
     ("kohort.retry",),
+    ("kohort.remote",),
     ("kohort.processing.engine",),
     ("kohort.processing.workers",),
     ("kohort.processing.runtime",),

@@ -46,6 +46,7 @@ from kohort.config import parse_duration_ms
 from kohort.errors import ConfigError, KohortError, UsageError
 from kohort.metrics.registry import MetricName
 from kohort.processing.app_options import choice_of, circuit_of, policy_of, pool_of
+from kohort.processing.app_remote import reachable
 from kohort.processing.engine.circuit_breaker import CircuitConfig
 from kohort.processing.engine.dispatcher import Order
 from kohort.processing.engine.failures import FailedAttempt
@@ -66,6 +67,7 @@ from kohort.processing.workers.handlers import HandlerSpec, Invoker, Kind, serde
 from kohort.processing.workers.inline_pool import InlinePool
 from kohort.processing.workers.store_lookups import ThreadLookups
 from kohort.processing.workers.worker_pools import Pool, ProcessPool, ThreadPool
+from kohort.remote.topics import checked_prefix
 from kohort.retry.asking import TopicView
 from kohort.retry.cluster_port import ClusterPort
 from kohort.retry.handling import Decode, SetupStore, set_up
@@ -159,6 +161,8 @@ class App:
         exactly_once: None (at least once), "kafka", or the URL of a store (sqlite, postgresql).
         store_wait: how long a store that is away at the start is waited for; 0 ends at once.
         topic_wait: the same of a source topic that does not exist at the start.
+        remote: publish the app's health to the topic REMOTE.status, and obey commands from
+            REMOTE.commands: `kohort app status`, `pause`, `resume`, `drain`, `retry-now`.
         client: further configuration of the consumer, in Kafka's names. What the producer knows too
             (servers, security) goes to both.
 
@@ -185,6 +189,7 @@ class App:
         exactly_once: str | None = None,
         store_wait: str | int = "5m",
         topic_wait: str | int = "5m",
+        remote: str | None = None,
         client: Mapping[str, Any] | None = None,
     ) -> None:
         self.group = group
@@ -208,6 +213,7 @@ class App:
         )
         self._skew_ms = parse_duration_ms(clock_skew)
         self._crash_guard = crash_guard
+        self._remote = None if remote is None else checked_prefix(remote)
         servers = bootstrap_servers or os.environ.get("KOHORT_BOOTSTRAP_SERVERS")
         self._way = Way.to(servers or "localhost:9092", group, self.exactly, client or {})
         waits = {STORE: parse_duration_ms(store_wait), TOPICS: parse_duration_ms(topic_wait)}
@@ -477,9 +483,15 @@ class App:
             runner.on_failure = self._on_failure
             if self._stopped:
                 return 0
-            with self._signals() if signals else contextlib.nullcontext():
+            with self._signals() if signals else contextlib.nullcontext(), self._agent():
                 runner.run(publisher, gatekeeper)
             return runner.given_up
+
+    def _agent(self) -> contextlib.AbstractContextManager[object]:
+        """What makes this app reachable from elsewhere, while inside; virtual time has nobody."""
+        if self._remote is None or completion.driven() is not None:
+            return contextlib.nullcontext()
+        return reachable(self, self._remote)
 
     def _await_topics(
         self, port: ClusterPort, signals: bool, on_trouble: Callable[[str], None] | None
@@ -506,6 +518,17 @@ class App:
 
         return self._waiting.wait(STORE, work, on_trouble)
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether `pause()` holds it."""
+        runner = self._runner
+        return runner is not None and runner.is_paused
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether `stop()` was called, or a signal came."""
+        return self._stopped
+
     def stop(self, *, at_once: bool = False) -> None:
         """End `run` soon and cleanly. Any thread; before `run` it keeps it from beginning.
 
@@ -517,11 +540,35 @@ class App:
         if runner is not None:
             runner.stop(at_once=at_once)
 
-    def resume(self, topic: str, partition: int) -> None:
-        """Try the record again that stopped this partition (`on_failure="stop_partition"`)."""
+    def pause(self) -> None:
+        """Begin no further record until `resume()`; partitions and membership stay. Any thread."""
         runner = self._runner
         if runner is not None:
+            runner.pause(on=True)
+
+    def resume(self, topic: str = "", partition: int = -1) -> None:
+        """End a `pause()`; or try the record again that stopped one partition. Any thread.
+
+        Args:
+            topic: of the partition that `on_failure="stop_partition"` stopped; "" ends a pause.
+            partition: its number.
+        """
+        runner = self._runner
+        if runner is None:
+            return
+        if topic:
             runner.resume((topic, partition))
+        else:
+            runner.pause(on=False)
+
+    def retry_now(self) -> None:
+        """Try at once what waits for its next try, whenever it would be due. Any thread.
+
+        Of the partitions of this process; what fails again waits as usual.
+        """
+        runner = self._runner
+        if runner is not None:
+            runner.retry_now()
 
     def health(self) -> AppHealth:
         """What every partition is doing, since when, how far behind, and why not. Any thread."""

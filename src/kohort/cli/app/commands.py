@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kohort.cli.app.remote import drain, pause, resume, retry_now, status
 from kohort.cli.common.connect import Client, client_options, open_admin
 from kohort.cli.common.output import output_option, printable, show
 from kohort.cli.common.root import EXIT_CHECK_FAILED, EXIT_PARTIAL, OPTIONAL, CommandGroup
@@ -51,7 +52,11 @@ Examples:
 
 @click.group("app", cls=CommandGroup)
 def app_group() -> None:
-    """Run the handlers of an App written in Python."""
+    """Run the handlers of an App written in Python; look at and command those elsewhere."""
+
+
+for remote_command in (status, pause, resume, drain, retry_now):
+    app_group.add_command(remote_command)
 
 
 @app_group.command(epilog=EXAMPLES)

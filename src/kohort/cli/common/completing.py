@@ -47,10 +47,10 @@ def _admin(ctx: click.Context) -> Admin:
     from kohort.client.admin.admin import Admin
     from kohort.client.common.config import AdminConfig
 
-    given: dict[str, Any] = ctx.params
+    params: dict[str, Any] = ctx.params
     client = client_of(
-        given.get("bootstrap"), given.get("properties") or (), given.get("config_file"),
-        given.get("profile"), os.environ,
+        params.get("bootstrap"), params.get("properties") or (), params.get("config_file"),
+        params.get("profile"), os.environ,
     )  # fmt: skip
     quick = {"default_api_timeout_ms": WAIT_MS, "request_timeout_ms": WAIT_MS}
     return Admin(**{**client.for_role(AdminConfig), **quick})

@@ -76,7 +76,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "app": (
         "kohort.cli.app.commands",
         "app_group",
-        "Run the handlers of an App written in Python.",
+        "Run the handlers of an App written in Python; look at and command those elsewhere.",
     ),
     "retry": ("kohort.cli.retry.commands", "retry", "What waits in the retry topics."),
     "dlq": (

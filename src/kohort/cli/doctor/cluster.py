@@ -111,9 +111,9 @@ def _versions(admin: Admin) -> Iterator[Finding]:
         "version", WARNING if differ else OK, ", ".join(distinct),
         "brokers of several releases: finish the upgrade" if differ else "",
     )  # fmt: skip
-    apis = set.intersection(*(set(f.apis) for f in found.values())) if found else set[int]()
     for key, name in FEATURES:
-        yield Finding("feature", OK, f"{name}: {'yes' if key in apis else 'no'}")
+        everywhere = all(key in features.apis for features in found.values())
+        yield Finding("feature", OK, f"{name}: {'yes' if everywhere else 'no'}")
 
 
 def release(features: BrokerFeatures) -> str:
@@ -143,6 +143,8 @@ def _replicas(admin: Admin) -> Finding:
 def _clock(admin: Admin, now_ms: int) -> Finding:
     from kohort.client.common.types import TopicPartition
 
+    if OFFSETS_TOPIC not in {topic.name for topic in admin.list_topics(include_internal=True)}:
+        return clock_finding(-1, now_ms)
     there = admin.describe_topics([OFFSETS_TOPIC])[OFFSETS_TOPIC]
     parts = [TopicPartition(OFFSETS_TOPIC, p.partition) for p in there.partitions if p.leader >= 0]
     newest = admin.list_offsets(dict.fromkeys(parts, "max_timestamp"))

@@ -22,8 +22,8 @@ import click
 from kohort.cli.common.connect import key_values
 from kohort.cli.common.output import output_option, show
 from kohort.cli.common.root import CommandGroup
-from kohort.config import is_secret, nearest
 from kohort.errors import ConfigError
+from kohort.setting_keys import is_secret, nearest
 from kohort.settings import COMMAND_LINE, Setting, chosen_profile, refuse_unknown, shown, user_file
 
 COLUMNS: Final = ("profile", "current", "bootstrap_servers", "settings")

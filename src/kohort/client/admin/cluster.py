@@ -87,8 +87,8 @@ class AdminCluster(AdminCalls):
     ) -> dict[int, BrokerFeatures]:
         """What each broker (None: of all) understands. Raises ConnectionFailedError."""
         if brokers is not None:
-            brokers = given.several(brokers, "broker_features")
-            brokers = [given.whole_number(each, "the id of a broker") for each in brokers]
+            brokers = arguments.several(brokers, "broker_features")
+            brokers = [arguments.whole_number(each, "the id of a broker") for each in brokers]
         deadline_ms = self._deadline(timeout_s)
         request = ApiVersionsRequest(
             client_software_name="kohort", client_software_version=__version__

@@ -13,7 +13,7 @@ Rules (spec 4.12, 5.4; W1):
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
@@ -173,6 +173,7 @@ class Engine(EngineCore):
         self.draining(gone)
         for key in gone:
             partition = self.partitions.pop(key, None)
+            self._released.pop(key, None)
             if partition is not None:
                 partition.live = False
                 self.outstanding -= partition.outstanding
@@ -280,7 +281,9 @@ class Engine(EngineCore):
             assert attempt is not None, "a sound record of a retry topic says which attempt it is"
             self._note_waiting(item, attempt, item.record.topic)
             due = due_ms(attempt, item.record.timestamp, delay_ms, self._skew_ms)
-            if due > now_ms:
+            if self._is_released(item):
+                ready.append(item)
+            elif due > now_ms:
                 self.tally.early[item.partition.route.topic] += 1
                 self._wait(item, due)
             elif waits_on(attempt):
@@ -503,6 +506,23 @@ class Engine(EngineCore):
 
     # -- time ----------------------------------------------------------------------------------
 
+    def retry_now(self, ends: Mapping[TopicPartition, int], now_ms: int) -> None:
+        """Try at once what waits in memory, and what is read below these offsets.
+
+        Args:
+            ends: of partitions of retry topics: records below do not wait to be due.
+            now_ms: the time of day.
+        """
+        self._released |= {key: end for key, end in ends.items() if key in self.partitions}
+        self._due = [
+            (at if isinstance(what, Publication) else min(at, now_ms), serial, what)
+            for at, serial, what in self._due
+        ]
+        heapify(self._due)
+
+    def _is_released(self, item: Item) -> bool:
+        return item.record.offset < self._released.get(item.partition.key, 0)
+
     def tick(self, now_ms: int) -> None:
         """Begin what has become due; look after circuits and stuck heads."""
         while self._due and self._due[0][0] <= now_ms:
@@ -512,7 +532,7 @@ class Engine(EngineCore):
                     self._outbox.append(what)
             elif what.tries:
                 what.partition.dispatcher.ready_now(what)
-            elif what.attempt is not None and waits_on(what.attempt):
+            elif what.attempt and waits_on(what.attempt) and not self._is_released(what):
                 self._postpone(what, what.attempt, now_ms)
             else:
                 what.partition.dispatcher.add((what,))

@@ -116,6 +116,8 @@ class EngineCore:
         """What each worker holds, by the identity of the list."""
         self._outbox: list[Publication] = []
         self._due: list[tuple[int, int, Item | Publication]] = []
+        self._released: dict[TopicPartition, int] = {}
+        """Partitions of retry topics: below these offsets nothing waits to be due."""
         self._serial = count()
         self._failures: deque[FailedAttempt] = deque(maxlen=MOST_FAILURES)
         self._full = False

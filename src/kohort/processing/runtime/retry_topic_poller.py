@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from kohort.client.common.completion import driven
@@ -37,6 +38,13 @@ ENTRY_CHECK_MS = 1_000
 
 VIRTUAL_ENTRY_CHECK_MS = 60_000
 """The same in virtual time, where looking is what costs."""
+
+
+@dataclass(frozen=True)
+class Released:
+    """What waits in retry topics below these offsets is to be tried at once."""
+
+    ends: Mapping[TopicPartition, int]
 
 
 class RetryTopicPort(OffsetPort, Protocol):
@@ -62,7 +70,7 @@ class Gatekeeper:
         opened: Callable[[dict[TopicPartition, int]], None],
         *,
         group: str = "",
-        scanned: Callable[[Scanned], None] = lambda found: None,
+        scanned: Callable[[Scanned | Released], None] = lambda found: None,
         failed: Mapping[str, tuple[str, int]] | None = None,
     ) -> None:
         self._gate = DueSchedule(dict(delays_ms), skew_ms=skew_ms)
@@ -80,6 +88,9 @@ class Gatekeeper:
         self._starts: dict[TopicPartition, int] = {}
         self._new: set[TopicPartition] = set()
         self._ends: dict[TopicPartition, int] = {}
+        self._released: dict[TopicPartition, int] = {}
+        """Up to where due times no longer count, because somebody wants it tried now."""
+        self._releasing = False
         self._asked_ms = 0
         """When all were asked for because somebody looked; some run out more often than that."""
         self._ask_anew = False
@@ -116,6 +127,13 @@ class Gatekeeper:
                 if at in self._starts:
                     self._starts[at] = position
 
+    def release(self) -> None:
+        """Let everything that waits now be read at once, whenever it would be due."""
+        with self._changed:
+            if self._starts:
+                self._releasing = self._ask_anew = True
+                self._changed.notify_all()
+
     def depths(
         self, positions: Mapping[TopicPartition, int] | None = None
     ) -> dict[TopicPartition, tuple[int, int]]:
@@ -135,7 +153,8 @@ class Gatekeeper:
         for at, start in starts.items():
             position, opened = read.get(at, start), self._gate.opened(at)
             if opened is not None:
-                found[at] = max(0, opened.latest - position), max(0, opened.end - position)
+                end = max(opened.end, self._released.get(at, 0))
+                found[at] = max(0, opened.latest - position), max(0, end - position)
         return found
 
     def next_due_ms(self) -> int | None:
@@ -204,6 +223,7 @@ class Gatekeeper:
                 self._starts.pop(at, None)
                 self._new.discard(at)
                 self._ends.pop(at, None)
+                self._released.pop(at, None)
 
     def scan(self, retry_topic: TopicPartition, start: int, epoch: int) -> None:
         """Read a retry topic to its end, for held keys; `scanned` is told what waits there."""
@@ -279,18 +299,30 @@ class Gatekeeper:
             log.warning(
                 "the retry topics' due offsets could not be asked for (%s); asked again", error
             )
+            self._ask_anew = self._ask_anew or self._releasing
             return PAUSE_AFTER_ERROR_MS
+        released: dict[TopicPartition, int] = {}
         with self._changed:
             if anew:
                 self._asked_ms = now_ms
                 self._changed.notify_all()
+            if self._releasing and anew:
+                self._releasing = False
+                released = {
+                    at: opened.latest
+                    for at in starts
+                    if at in self._starts and (opened := self._gate.opened(at)) is not None
+                }
+                self._released |= released
             found = {
-                at: opened.end
+                at: max(opened.end, self._released.get(at, 0))
                 for at in starts
                 if at in self._starts and (opened := self._gate.opened(at)) is not None
             }
             news = {at: end for at, end in found.items() if self._ends.get(at) != end}
             self._ends.update(news)
+        if released:  # first: what is read then is not to wait again
+            self._scanned(Released(released))
         if news:
             self._opened(news)
         # Of these only: the answer for a retry topic that is no longer ours has run out and stays

@@ -47,7 +47,7 @@ from kohort.processing.engine.health import (
 from kohort.processing.engine.key_holds import Scanned
 from kohort.processing.engine.tracker import Commit
 from kohort.processing.runtime.publishing import Published, Publisher
-from kohort.processing.runtime.retry_topic_poller import Gatekeeper
+from kohort.processing.runtime.retry_topic_poller import Gatekeeper, Released
 from kohort.processing.runtime.unreadable_batches import PastDamage
 from kohort.processing.workers.worker_pools import QUEUED_PER_WORKER, Feed, Finished, Pool, Portions
 from kohort.records import Record
@@ -59,6 +59,7 @@ VIRTUAL_POLL_MS = 60_000
 PAUSE_S = 0.5
 LOOK_FOR_GAPS_MS = 100
 LOOK_FOR_TROUBLE_MS = 1_000
+PAUSED = "paused by hand: nothing is begun until it is resumed"
 LAST_WAIT_S = 0.5
 """For workers that have nothing to do, or are cancelled, to end."""
 
@@ -75,6 +76,13 @@ class Resumed:
     """Somebody says that a stopped partition may go on."""
 
     key: tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Paused:
+    """Somebody says that nothing more may be begun, or that it may again."""
+
+    on: bool
 
 
 @dataclass(frozen=True)
@@ -134,6 +142,8 @@ class Runner(RebalanceListener):
         self._gaps_due_ms = 0
         self._progress_ms = 0
         self._stopping = self._hurried = self._is_over = self._is_broken = False
+        self.is_paused = False
+        """By hand: nothing more is begun, until somebody says otherwise."""
         self.trouble = ""
         """What of the cluster cannot be had at present, in words."""
         self.on_trouble: Callable[[str], None] | None = None
@@ -173,6 +183,17 @@ class Runner(RebalanceListener):
     def resume(self, key: tuple[str, int]) -> None:
         """Try the record again that stopped a partition. Any thread."""
         self.tell(Resumed(key))
+
+    def pause(self, *, on: bool) -> None:
+        """Begin nothing more, or go on. Any thread."""
+        self.is_paused = on
+        self.tell(Paused(on))
+
+    def retry_now(self) -> None:
+        """Try at once what waits for its next try, here and in retry topics. Any thread."""
+        if self._gatekeeper is not None:
+            self._gatekeeper.release()
+        self.tell(Released({}))
 
     def status(self) -> dict[tuple[str, int], str]:
         """Why each partition stands still, in words; "" for those that do not. Any thread."""
@@ -221,7 +242,7 @@ class Runner(RebalanceListener):
 
     def troubles(self) -> list[str]:
         """What outside of this program is wrong at present, in words. Any thread."""
-        found = [self.trouble, *self.consumer.health().concerns]
+        found = [PAUSED if self.is_paused else "", self.trouble, *self.consumer.health().concerns]
         return list(dict.fromkeys(each for each in found if each))
 
     # -- the owner -----------------------------------------------------------------------------
@@ -374,9 +395,11 @@ class Runner(RebalanceListener):
             self.engine.resume(event.key, now_ms)
         elif isinstance(event, Opened):
             self._limit(event.ends)
+        elif isinstance(event, Released):
+            self.engine.retry_now(event.ends, now_ms)
         elif isinstance(event, Scanned):
             self.engine.scanned(event, now_ms)
-        elif not isinstance(event, Hurried):  # that one only had to be heard
+        elif not isinstance(event, Hurried | Paused):  # those only had to be heard
             self._hear_of(event, now_ms)
 
     def _hear_of(self, event: object, now_ms: int) -> None:
@@ -391,6 +414,8 @@ class Runner(RebalanceListener):
 
     def _feed(self, now_ms: int) -> None:
         """Keep every worker in work, with one list in hand and one on the table."""
+        if self.is_paused and not self._stopping:
+            return
         for name, feed in self._feeds.items():
             most = feed.pool.workers * QUEUED_PER_WORKER
             while feed.lists < most and (ready := self.engine.ready(name)):
@@ -411,6 +436,8 @@ class Runner(RebalanceListener):
     def _pause(self, now_ms: int) -> None:
         """Pauses follow from what is true now; the consumer's own flags are only compared."""
         wanted = {TopicPartition(*key) for key in self.engine.paused(now_ms)}
+        if self.is_paused:
+            wanted |= self.consumer.assignment()
         paused = self.consumer.paused()
         if new := (wanted - paused) & self.consumer.assignment():
             self.consumer.pause(*new)

@@ -1,0 +1,125 @@
+"""An `App` as remote processes are shown and commanded: its health in figures, and what it can do.
+
+Shell: threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+from kohort.config import format_elapsed
+from kohort.processing.engine.health import AppHealth, AppPartitionHealth
+from kohort.remote.agent import Agent, Look
+from kohort.remote.messages import Action
+
+KIND: Final = "app"
+
+
+class Reachable(Protocol):
+    """The part of an `App` that others may look at and command."""
+
+    group: str
+
+    @property
+    def way(self) -> dict[str, Any]: ...
+    @property
+    def is_paused(self) -> bool: ...
+    @property
+    def is_stopping(self) -> bool: ...
+    def health(self) -> AppHealth: ...
+    def counts(self) -> dict[str, int]: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def retry_now(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+@contextmanager
+def reachable(app: Reachable, prefix: str) -> Generator[Agent]:
+    """While inside, the app publishes its health and obeys commands."""
+    agent = Agent(prefix, app.way, KIND, app.group, lambda: look_at(app), _actions(app))
+    agent.start()
+    try:
+        yield agent
+    finally:
+        agent.stop()
+
+
+def look_at(app: Reachable) -> Look:
+    """The app at this instant."""
+    state = "draining" if app.is_stopping else "paused" if app.is_paused else "running"
+    health = app.health()
+    return Look(state, figures(health, app.counts()), _partitions(health), list(health.concerns))
+
+
+def figures(health: AppHealth, counts: Mapping[str, int]) -> dict[str, Any]:
+    """Totals by name; a figure that nobody knows is None."""
+    known = [each.lag for each in health.partitions if each.lag is not None]
+    oldest = [each.oldest_ms for each in health.partitions if each.oldest is not None]
+    found: dict[str, Any] = {
+        "partitions": len(health.partitions),
+        "moving": sum(each.moving for each in health.partitions),
+        "lag": sum(known) if len(known) == len(health.partitions) else None,
+        "outstanding": sum(each.outstanding for each in health.partitions),
+        "oldest_unfinished_ms": max(oldest, default=None),
+        "circuits_open": sum(each.circuit not in ("", "closed") for each in health.partitions),
+    }
+    for kind, workers in health.workers.items():
+        found[f"{kind}_busy"], found[kind] = workers.busy, workers.workers
+    if health.retries is not None:
+        found |= {
+            "retries_waiting": health.retries.waiting, "retries_due": health.retries.due,
+            "next_due_in_ms": health.retries.next_due_in_ms,
+        }  # fmt: skip
+    for name in ("succeeded", "to_retry", "to_dead_letter"):
+        found[name] = counts.get(name, 0)
+    if health.last_failure is not None:
+        ago_ms = max(0, health.now_ms - health.last_failure.failed_ms)
+        found["last_failure"] = f"{format_elapsed(ago_ms)} ago: {health.last_failure}"
+    return found
+
+
+def _partitions(health: AppHealth) -> list[dict[str, Any]]:
+    """The worst first: what does not move, then by lag."""
+
+    def severity(each: AppPartitionHealth) -> tuple[bool, int]:
+        return each.moving, -(each.lag or 0)
+
+    return [
+        {
+            "topic": each.partition[0], "partition": each.partition[1], "state": each.state,
+            "since_ms": each.since_ms, "lag": each.lag, "outstanding": each.outstanding,
+            "oldest": each.oldest, "oldest_ms": each.oldest_ms, "circuit": each.circuit or None,
+            "why": each.why or None,
+        }
+        for each in sorted(health.partitions, key=severity)
+    ]  # fmt: skip
+
+
+def _actions(app: Reachable) -> dict[Action, Callable[[], str]]:
+    def status() -> str:
+        return str(app.health()).partition("\n")[0]
+
+    def pause() -> str:
+        app.pause()
+        return "paused: what was begun ends, nothing more is begun"
+
+    def resume() -> str:
+        app.resume()
+        return "resumed"
+
+    def drain() -> str:
+        app.stop()
+        return "draining: what was begun ends and is committed, then the process leaves the group"
+
+    def retry_now() -> str:
+        retries = app.health().retries
+        app.retry_now()
+        return f"trying {retries.waiting if retries else 0:,} waiting records now"
+
+    return {
+        Action.STATUS: status, Action.PAUSE: pause, Action.RESUME: resume, Action.DRAIN: drain,
+        Action.RETRY_NOW: retry_now,
+    }  # fmt: skip

@@ -1,0 +1,27 @@
+"""Processes that tell how they are through a topic, and obey commands that come through another.
+
+    app = App("billing", remote="kohort")            # writes kohort.status, reads kohort.commands
+
+    with RemoteControl("kohort", {"bootstrap_servers": "localhost:9092"}) as control:
+        for process in control.processes():
+            print(process)
+        control.send("billing", "pause")
+
+Who may write to PREFIX.commands commands; who may read PREFIX.status looks. Topic ACLs decide both.
+"""
+
+from kohort.remote.agent import Agent
+from kohort.remote.control import RemoteControl
+from kohort.remote.messages import Action, Command, ProcessStatus, Result
+from kohort.remote.processes import Process, processes
+
+__all__ = [
+    "Action",
+    "Agent",
+    "Command",
+    "Process",
+    "ProcessStatus",
+    "RemoteControl",
+    "Result",
+    "processes",
+]

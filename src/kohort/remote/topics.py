@@ -1,0 +1,38 @@
+"""The two topics of remote processes: their names, and what they have to be like."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from kohort.errors import ConfigError
+
+STATUS_CONFIG: Final = {
+    "cleanup.policy": "compact,delete",
+    "retention.ms": "86400000",
+    "segment.ms": "3600000",
+    "min.cleanable.dirty.ratio": "0.1",
+}
+"""One record a process, and none of a process that has been gone for a day."""
+COMMANDS_CONFIG: Final = {"cleanup.policy": "delete", "retention.ms": "3600000"}
+_PREFIX: Final = re.compile(r"[A-Za-z0-9._-]{1,200}")
+
+
+def checked_prefix(prefix: str) -> str:
+    """The prefix. Raises ConfigError for one that topics cannot have."""
+    if not _PREFIX.fullmatch(prefix):
+        raise ConfigError(
+            f"remote={prefix!r}: use letters, digits, dots, dashes and underscores; it begins the "
+            "names of the topics PREFIX.status and PREFIX.commands"
+        )
+    return prefix
+
+
+def status_topic(prefix: str) -> str:
+    """Where processes say how they are."""
+    return f"{prefix}.status"
+
+
+def commands_topic(prefix: str) -> str:
+    """Where commands for them stand."""
+    return f"{prefix}.commands"

@@ -1,0 +1,183 @@
+"""An app is seen and commanded from elsewhere (issue 18, item 5), by the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from kohort import Admin, Producer, Temporary
+from kohort.errors import UsageError
+from kohort.processing.app import App
+from kohort.remote import Action, RemoteControl, agent
+from tests.cli.conftest import Ran, Run
+from tests.cli.conftest import bare as bare
+from tests.cli.conftest import kohort as kohort
+from tests.clusters import Cluster
+from tests.patience import PATIENCE_S
+from tests.processing.conftest import Running, Until
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as running:
+        yield running
+
+
+class Billing:
+    """An app that fails each record once, and counts what it has handled."""
+
+    def __init__(self, cluster: Cluster, topic: str, **more: object) -> None:
+        self.cluster, self.topic = cluster, topic
+        self.failed, self.done = Until(1), Until(1)
+        self.handled = list[bytes]()
+        self.app = App(
+            f"{topic}-app",
+            bootstrap_servers=cluster.bootstrap,
+            retries="1h",
+            remote="fleet",
+            **more,
+        )  # type: ignore[arg-type]
+        seen = set[bytes]()
+
+        @self.app.handler(topic)
+        def handle(record) -> None:
+            if record.value.startswith(b"once") and record.value not in seen:
+                seen.add(record.value)
+                self.failed.count()
+                raise Temporary("down")
+            self.handled.append(record.value)
+            self.done.count()
+
+        with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            admin.create_topics([topic])
+        self.running = Running(self.app)
+
+    def send(self, *values: bytes) -> None:
+        with Producer(bootstrap_servers=self.cluster.bootstrap) as producer:
+            for value in values:
+                producer.send(self.topic, value)
+
+
+def eventually(run: Run, *args: str, until) -> Ran:
+    """The command, again until its answer is as it should be."""
+    pause, left = threading.Event(), int(PATIENCE_S / 0.1)
+    while True:
+        ran = run(*args)
+        if until(ran) or not left:
+            assert until(ran), ran
+            return ran
+        left -= 1
+        pause.wait(0.1)
+
+
+def told(group: str, state: str):
+    def check(ran: Ran) -> bool:
+        if ran.code:
+            return False
+        return [p["state"] for p in ran.json["processes"] if p["group"] == group] == [state]
+
+    return check
+
+
+def test_an_app_is_paused_resumed_and_drained_from_elsewhere(kohort: Run, cluster: Cluster) -> None:
+    """Paused nothing is begun and the membership stays; drained it commits, leaves and ends."""
+    billing = Billing(cluster, "bills")
+    status = ("app", "status", "bills-app", "--remote", "fleet", "-o", "json")
+    found = eventually(kohort, *status, until=told("bills-app", "running")).json["processes"][0]
+    assert found["kind"] == "app"
+    assert found["actions"] == ["status", "pause", "resume", "drain", "retry-now"]
+    assert found["figures"]["partitions"] is not None
+    paused = kohort("app", "pause", "bills-app", "--remote", "fleet", "-o", "json")
+    assert paused.code == 0
+    assert [row["ok"] for row in paused.json["rows"]] == [True]
+    assert told("bills-app", "paused")(kohort(*status))
+    assert any("paused by hand" in trouble for trouble in billing.app.troubles())
+    billing.send(b"a")
+    assert kohort("app", "status", "--remote", "fleet").lines[1].split()[3] == "paused"
+    assert billing.handled == []
+    assert kohort("app", "resume", "bills-app", "--remote", "fleet").code == 0
+    billing.done.wait()
+    plan = kohort("app", "drain", "bills-app", "--remote", "fleet")
+    assert plan.out == f"would drain {found['process']}\n"
+    assert "nothing was changed" in plan.err
+    assert kohort("app", "drain", "bills-app", "--remote", "fleet", "--execute").code == 0
+    assert billing.running.ended() is None
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        assert admin.describe_groups(["bills-app"])["bills-app"].members == ()
+        assert admin.list_group_offsets("bills-app")["bills", 0].offset == 1
+    gone = eventually(kohort, *status, until=lambda ran: ran.code == 3)
+    assert gone.json["processes"] == []
+
+
+def test_what_waits_is_retried_at_once_on_command(kohort: Run, cluster: Cluster) -> None:
+    """A delay of an hour, and the dependency is back: nobody waits for it. Each record once."""
+    orders = Billing(cluster, "orders")
+    orders.failed, orders.done = Until(20), Until(20)
+    try:
+        orders.send(*(b"once-%d" % n for n in range(20)))
+        orders.failed.wait()
+        waits = ("app", "status", "orders-app", "--remote", "fleet", "-o", "json")
+        eventually(
+            kohort, *waits,
+            until=lambda ran: ran.code == 0 and bool(ran.json["processes"])
+            and ran.json["processes"][0]["figures"].get("retries_waiting") == 20,
+        )  # fmt: skip
+        ran = kohort("app", "retry-now", "orders-app", "--remote", "fleet", "-o", "csv")
+        assert ran.code == 0
+        assert ran.lines[1].endswith("trying 20 waiting records now")
+        orders.done.wait()
+        assert sorted(orders.handled) == sorted(b"once-%d" % n for n in range(20))
+    finally:
+        orders.running.stop()
+
+
+def test_a_command_that_nobody_would_obey_is_refused_before_it_is_sent(
+    kohort: Run, cluster: Cluster
+) -> None:
+    parcels = Billing(cluster, "parcels")
+    try:
+        with RemoteControl("fleet", {"bootstrap_servers": cluster.bootstrap}) as control:
+            while not [p for p in control.processes() if p.status.group == "parcels-app"]:
+                pass
+            (answer,) = control.send("parcels-app", Action.STATUS)
+            assert answer.result is not None
+            assert "partitions are moving" in answer.result.text
+        for args, message in (
+            (("pause", "parcel-app"), "Did you mean 'parcels-app'?"),
+            (("pause", "parcels-app", "--process", "p"), "has no process 'p'; it has parcels-app@"),
+        ):
+            ran = kohort("app", *args, "--remote", "fleet")
+            assert ran.code == 1
+            assert message in ran.err
+    finally:
+        parcels.running.stop()
+    nowhere = kohort("app", "status", "--remote", "nowhere")
+    assert nowhere.code == 1
+    assert "there is no topic nowhere.status" in nowhere.err
+    assert kohort("app", "status", "--remote", "a b").code == 2
+
+
+def test_a_cluster_that_refuses_harms_nothing_and_is_asked_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The process works on; the refusal is one warning, however often it is repeated."""
+    monkeypatch.setattr(agent, "PAUSE_S", 0.01)
+    client = {"bootstrap_servers": cluster.bootstrap}
+    here = agent.Agent("closed", client, "app", "g", lambda: agent.Look("running"), {})
+    fault = cluster.faults.fail("CreateTopics", "TOPIC_AUTHORIZATION_FAILED", times=5)
+    here.start()
+    try:
+        pause = threading.Event()
+        while True:
+            with contextlib.suppress(UsageError), RemoteControl("closed", client) as control:
+                if control.processes():
+                    break
+            pause.wait(0.05)
+    finally:
+        here.stop()
+    assert fault.hits == 5
+    warnings = [r for r in caplog.records if r.levelname == "WARNING" and "watched" in r.message]
+    assert len(warnings) == 1
