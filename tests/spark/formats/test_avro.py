@@ -272,3 +272,79 @@ def test_what_is_no_schema_is_refused(schema: str, message: str) -> None:
 
     with pytest.raises(ConfigError, match=message):
         decoder_of(Format("value", "avro", schema))
+
+
+DEFAULTS: dict[str, Any] = {
+    "text": ("string", "é"), "number": ("long", -70_000), "real": ("double", 1.5),
+    "single": ("float", 2), "ok": ("boolean", True), "raw": ("bytes", "\u00ff\u0000"),
+    "code": ({"type": "fixed", "name": "Code", "size": 2}, "ab"), "maybe": (["null", "int"], None),
+    "either": (["int", "null"], 7), "day": ({"type": "int", "logicalType": "date"}, 1),
+    "colour": ({"type": "enum", "name": "Colour", "symbols": ["RED", "BLUE"]}, "BLUE"),
+    "numbers": ({"type": "array", "items": "int"}, [1, 2]),
+    "counts": ({"type": "map", "values": "long"}, {"a": 1}),
+    "deep": ({"type": "record", "name": "Deep", "fields": [
+        {"name": "x", "type": "int"}, {"name": "y", "type": "string", "default": "why"}
+    ]}, {"x": 5}),
+}  # fmt: skip
+
+
+def test_what_the_writer_lacks_has_the_readers_default() -> None:
+    """Of every type; bytes are a character each, and a branch of a union is the first that fits.
+    Without a default it is null.
+    """
+    from kohort.spark.formats import Format, decoder_of
+
+    new = [{"name": n, "type": t, "default": d} for n, (t, d) in DEFAULTS.items()]
+    reader = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}, *new]}
+    old = record(("id", "long"))
+    with running() as registry:
+        one, _ = registered(registry, old, reader)
+        reading = decoder(None, registry=registry.url, subject="t-value")
+        decoded = reading.decode(pa.array([framed(one, old, {"id": 1})] * 2, pa.binary()))
+        assert decoded.errors is None
+        expected = {
+            **{name: default for name, (_, default) in DEFAULTS.items()}, "id": 1,
+            "raw": b"\xff\0", "code": b"ab", "day": date(1970, 1, 2), "counts": [("a", 1)],
+            "deep": {"x": 5, "y": "why"},
+        }  # fmt: skip
+        assert decoded.values.to_pylist() == [expected] * 2
+        plain = decoder_of(Format("value", "avro", "id BIGINT, text STRING", registry=registry.url))
+        rows = plain.decode(pa.array([framed(one, old, {"id": 1})], pa.binary())).values
+        assert rows.to_pylist() == [{"id": 1, "text": None}]
+
+
+def test_a_column_is_found_by_its_alias() -> None:
+    """In nested records, items and branches, too; its own name comes first."""
+    inner = {**record(("a", "int")), "name": "Item"}
+    old = record(("old", "string"), ("items", {"type": "array", "items": ["null", inner]}))
+    renamed = {**inner, "fields": [{"name": "b", "type": "int", "aliases": ["a"]}]}
+    reader = {**old, "fields": [
+        {"name": "new", "type": "string", "aliases": ["older", "old"], "default": "none"},
+        {"name": "items", "type": {"type": "array", "items": ["null", renamed]}},
+    ]}  # fmt: skip
+    with running() as registry:
+        one, two = registered(registry, old, reader)
+        reading = decoder(None, registry=registry.url, subject="t-value")
+        data = [
+            framed(one, old, {"old": "x", "items": [{"a": 1}, None]}),
+            framed(two, reader, {"new": "y", "items": [{"b": 2}]}),
+        ]
+        decoded = reading.decode(pa.array(data, pa.binary()))
+        assert decoded.errors is None
+        assert decoded.values.to_pylist() == [
+            {"new": "x", "items": [{"b": 1}, None]}, {"new": "y", "items": [{"b": 2}]}
+        ]  # fmt: skip
+
+
+def test_a_default_that_does_not_fit_is_the_records_error() -> None:
+    reader = {"type": "record", "name": "R", "fields": [
+        {"name": "id", "type": "long"}, {"name": "n", "type": "int", "default": "seven"}
+    ]}  # fmt: skip
+    old, new = record(("id", "long")), record(("id", "long"), ("n", "int"))
+    with running() as registry:
+        one, two = registered(registry, old, reader)
+        reading = decoder(None, registry=registry.url, subject="t-value")
+        data = [framed(one, old, {"id": 1}), framed(two, new, {"id": 2, "n": 3})]
+        decoded = reading.decode(pa.array(data, pa.binary()))
+        assert decoded.values.to_pylist() == [None, {"id": 2, "n": 3}]
+        assert "the default of field n does not fit its type" in decoded.errors[0].as_py()

@@ -40,6 +40,7 @@ cdef enum:
     OP_RECORD = 13
     OP_DECIMAL = 14
     OP_MEMBERS = 15
+    OP_CONSTANT = 16
 
 cdef struct Col:
     int kind
@@ -55,7 +56,7 @@ cdef struct Col:
 cdef struct Node:
     int op, col
     int64_t arg                        # a factor, or a size
-    const uint8_t *text                # of a symbol
+    const uint8_t *text                # of a symbol or a constant
     int count
     Node *below
     int absent_count
@@ -286,6 +287,16 @@ cdef int read_blocks(Node *n, Col *cols, Input *i) noexcept nogil:
     return 0
 
 
+cdef int read_constant(Node *n, Col *cols, Input *i) noexcept nogil:
+    """A value that the plan holds."""
+    cdef Input held
+    held.p = n.text
+    held.end = n.text + n.arg
+    held.why = NULL
+    held.depth = i.depth
+    return 0 if read(&n.below[0], cols, &held) == 0 else fail(i, held.why)
+
+
 cdef int read(Node *n, Col *cols, Input *i) noexcept nogil:
     """One value of a node into its column. -1 when it does not decode."""
     cdef int done
@@ -361,6 +372,8 @@ cdef int read_at(Node *n, Col *cols, Input *i) noexcept nogil:
         c.valid[c.rows] = 1
         c.rows += 1
         return 0
+    if op == OP_CONSTANT:
+        return read_constant(n, cols, i)
     if op == OP_NULL:
         return 0 if c == NULL else put_null(cols, n.col, i)
     if op == OP_ARRAY or op == OP_MAP:
@@ -400,7 +413,10 @@ cdef int read_at(Node *n, Col *cols, Input *i) noexcept nogil:
 
 
 cdef int build(Node *n, tuple plan) except -1:
-    """A node from `(op, column, argument, below, absent)`; of a symbol, from its bytes."""
+    """A node from `(op, column, argument, below, absent)`; of a symbol, from its bytes.
+
+    Below a constant are the plan that reads it and its bytes.
+    """
     cdef object below = plan[3]
     cdef object absent = plan[4]
     cdef Py_ssize_t k
@@ -413,6 +429,12 @@ cdef int build(Node *n, tuple plan) except -1:
     n.absent_count = len(absent)
     for k in range(len(absent)):
         n.absent[k] = absent[k]
+    if n.op == OP_CONSTANT:
+        n.text = <const uint8_t *> PyBytes_AsString(below[1])
+        n.arg = PyBytes_Size(below[1])
+        n.count = 1
+        build(&n.below[0], below[0])
+        return 0
     for k in range(len(below)):
         n.count += 1
         if n.op == OP_ENUM:

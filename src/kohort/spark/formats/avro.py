@@ -31,6 +31,7 @@ class AvroDecoder:
         type_: the struct that values become.
         schema: what values were written with, as JSON, when there is no registry.
         registry: whose wire format values have: a zero byte, the schema's id, the value.
+        reader: the schema that says what a column's default is, and its aliases.
         strict: a field that `type_` does not have is the record's error.
 
     Raises ConfigError when neither or both are given, or Avro is not read into the type.
@@ -42,6 +43,7 @@ class AvroDecoder:
         *,
         schema: str | None = None,
         registry: SchemaRegistry | None = None,
+        reader: AvroSchema | None = None,
         strict: bool = False,
     ) -> None:
         if (schema is None) == (registry is None):
@@ -49,6 +51,7 @@ class AvroDecoder:
         _compiled()
         self.type = type_
         self._schema, self._registry, self._strict = schema, registry, strict
+        self._reader = reader
         self._layout = layout(type_)
         self._plans: dict[int, Any] = {}
         if schema is not None:
@@ -96,7 +99,7 @@ class AvroDecoder:
             return make(plan_of(AvroSchema(self._schema), self.type, self._strict))
         try:
             schema = written_as(self._registry, self._registry.by_id(schema_id))
-            return make(plan_of(schema, self.type, self._strict))
+            return make(plan_of(schema, self.type, self._strict, self._reader))
         except (SchemaRegistryError, DeserializationError, ConfigError) as error:
             return f"schema {schema_id}: {error}"
 

@@ -3,8 +3,9 @@
 Rules (spec 6.6):
 - Types are those of Spark's `from_avro`: a union with null is a column that may be null, of int and
   long a BIGINT, any other a struct of `member0`, `member1`, ...; an enum is a STRING.
-- Columns and the writer's fields meet by name. A column that the writer lacks is null; a field that
-  there is no column for is read over. Numbers are widened as Avro widens them, never narrowed.
+- Columns and the writer's fields meet by name, or by an alias in the reader's schema. A column that
+  the writer lacks has the reader's default, or is null; a field that there is no column for is read
+  over. Numbers are widened as Avro widens them, never narrowed.
 - A plan is nested tuples `(op, column, argument, below, absent)`; `_avro.pyx` reads values by it.
 """
 
@@ -19,13 +20,14 @@ from typing import Any, Final
 import pyarrow as pa
 
 from kohort.errors import ConfigError, DeserializationError
+from kohort.spark.formats.avro_values import encoded
 from kohort.spark.formats.types import TIMESTAMP, list_of
 
 STRUCT, LIST, BOOL, I32, I64, F32, F64, BIN, DEC = range(9)
 (
     OP_NULL, OP_BOOL, OP_INT, OP_LONG, OP_FLOAT, OP_DOUBLE, OP_BYTES, OP_STRING, OP_FIXED, OP_ENUM,
-    OP_ARRAY, OP_MAP, OP_UNION, OP_RECORD, OP_DECIMAL, OP_MEMBERS,
-) = range(16)  # fmt: skip
+    OP_ARRAY, OP_MAP, OP_UNION, OP_RECORD, OP_DECIMAL, OP_MEMBERS, OP_CONSTANT,
+) = range(17)  # fmt: skip
 _DEPTH_MAX: Final = 50
 _PLAIN: Final = {
     "null": pa.string(), "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(),
@@ -101,9 +103,12 @@ class AvroSchema:
         if node["type"] in ("record", "error"):
             found["type"] = "record"
             found["fields"] = [
-                {"name": str(f["name"]), "schema": self._named_in(f["type"], space)}
+                {
+                    **{key: f[key] for key in ("default", "aliases") if key in f},
+                    "name": str(f["name"]), "schema": self._named_in(f["type"], space),
+                }
                 for f in node["fields"]
-            ]
+            ]  # fmt: skip
         return found
 
     def resolved(self, node: Any) -> Any:
@@ -206,45 +211,72 @@ def _kind(type_: pa.DataType) -> int:
     raise ConfigError(f"Avro is not read into {type_}")
 
 
-def plan_of(schema: AvroSchema, type_: pa.DataType, strict: bool = False) -> Plan:
+def plan_of(
+    schema: AvroSchema, type_: pa.DataType, strict: bool = False, reader: AvroSchema | None = None
+) -> Plan:
     """The plan by which values of a writer's schema are read into a type.
 
     Args:
         strict: refuse a field that the type does not have.
+        reader: the schema with the defaults and aliases of columns.
 
     Raises DeserializationError when the two do not go together, and names the field.
     """
-    return _Planner(schema, layout(type_), strict).plan(schema.root, type_, 0, "the value")
+    planner = _Planner(schema, layout(type_), strict, reader)
+    return planner.plan(schema.root, type_, 0, "the value", None if reader is None else reader.root)
 
 
 class _Planner:
     """Builds one plan; columns are numbered as in the layout."""
 
     def __init__(
-        self, schema: AvroSchema, columns: Sequence[tuple[int, tuple[int, ...]]], strict: bool
-    ) -> None:
+        self, schema: AvroSchema, columns: Sequence[tuple[int, tuple[int, ...]]], strict: bool,
+        reader: AvroSchema | None,
+    ) -> None:  # fmt: skip
         self._schema, self._columns, self._strict = schema, columns, strict
+        self._reader = reader
         self._depth = 0
 
-    def plan(self, node: Any, type_: pa.DataType | None, column: int, at: str) -> Plan:
-        """The plan of a node; without a type its values are read over."""
+    def plan(
+        self, node: Any, type_: pa.DataType | None, column: int, at: str, reader: Any = None
+    ) -> Plan:
+        """The plan of a node; without a type its values are read over.
+
+        Args:
+            reader: the reader's schema of the same value.
+        """
         node = self._schema.resolved(node)
         self._depth += 1
         if self._depth > _DEPTH_MAX:
             raise DeserializationError(f"{at}: its schema refers to itself")
         try:
-            return self._plan(node, type_, column, at)
+            return self._plan(node, type_, column, at, self._alike(node, reader))
         finally:
             self._depth -= 1
 
-    def _plan(self, node: Any, type_: pa.DataType | None, column: int, at: str) -> Plan:
+    def _alike(self, node: Any, reader: Any) -> Any:
+        """The reader's schema of a value where it is of the writer's kind, else None."""
+        if reader is None or self._reader is None:
+            return None
+        reader = self._reader.resolved(reader)
+        if node["type"] == "union" or reader["type"] == node["type"]:
+            return reader
+        if reader["type"] != "union":
+            return None
+        members = [self._reader.resolved(member) for member in reader["members"]]
+        alike = [member for member in members if member["type"] == node["type"]]
+        return alike[0] if len(alike) == 1 else None
+
+    def _plan(
+        self, node: Any, type_: pa.DataType | None, column: int, at: str, reader: Any
+    ) -> Plan:
         kind = node["type"]
         if kind == "record":
-            return self._record(node, type_, column, at)
+            return self._record(node, type_, column, at, reader)
         if kind == "union":
-            return self._union(node, type_, column, at)
+            return self._union(node, type_, column, at, reader)
         if kind in ("array", "map"):
-            return self._blocks(node, type_, column, at)
+            return self._blocks(node, type_, column, at, reader)
         if kind == "enum":
             self._check(type_, (pa.string(),), kind, at)
             return (OP_ENUM, column, 0, tuple(str(s).encode() for s in node["symbols"]), ())
@@ -252,13 +284,17 @@ class _Planner:
             return self._bytes(node, type_, column, at)
         return self._plain(node, type_, column, at)
 
-    def _record(self, node: Any, type_: pa.DataType | None, column: int, at: str) -> Plan:
+    def _record(
+        self, node: Any, type_: pa.DataType | None, column: int, at: str, reader: Any
+    ) -> Plan:
         if type_ is not None and not pa.types.is_struct(type_):
             raise self._misfit(type_, "record", at)
         names = [] if type_ is None else type_.names
+        known: dict[str, Any] = {} if reader is None else {f["name"]: f for f in reader["fields"]}
+        columns = _met(node["fields"], names, known)
         below: list[Plan] = []
         for field in node["fields"]:
-            name = field["name"]
+            name = columns.get(field["name"], field["name"])
             if type_ is not None and name in names:
                 index = names.index(name)
                 inner, number = type_.field(index).type, self._columns[column][1][index]
@@ -266,12 +302,33 @@ class _Planner:
                 raise DeserializationError(f"field {name} of {at} is not in the schema")
             else:
                 inner, number = None, -1
-            below.append(self.plan(field["schema"], inner, number, f"field {name}"))
-        written = {field["name"] for field in node["fields"]}
-        absent = [self._columns[column][1][n] for n, x in enumerate(names) if x not in written]
+            there = known[name]["schema"] if name in known else None
+            below.append(self.plan(field["schema"], inner, number, f"field {name}", there))
+        absent: list[int] = []
+        for index, name in enumerate(names):
+            if name in columns.values():
+                continue
+            number = self._columns[column][1][index]
+            if type_ is not None and "default" in known.get(name, {}):
+                below.append(self._default(known[name], type_.field(index).type, number))
+            else:
+                absent.append(number)
         return (OP_RECORD, column, 0, tuple(below), tuple(absent))
 
-    def _union(self, node: Any, type_: pa.DataType | None, column: int, at: str) -> Plan:
+    def _default(self, field: Any, type_: pa.DataType, column: int) -> Plan:
+        """The plan of a field of the reader's that the writer lacks."""
+        reader, at = self._reader, f"the default of field {field['name']}"
+        assert reader is not None, "the field is the reader's"
+        plan = _Planner(reader, self._columns, False, None).plan(field["schema"], type_, column, at)
+        try:
+            data = encoded(reader.resolved, field["schema"], field["default"])
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise DeserializationError(f"{at} does not fit its type: {error}") from error
+        return (OP_CONSTANT, -1, 0, (plan, data), ())
+
+    def _union(
+        self, node: Any, type_: pa.DataType | None, column: int, at: str, reader: Any
+    ) -> Plan:
         members: list[Any] = node["members"]
         others = [m for m in members if m["type"] != "null"]
         as_struct = (
@@ -285,16 +342,20 @@ class _Planner:
                 inner, number = type_.field(index).type, self._columns[column][1][index]
             else:
                 inner, number = type_, column
-            below.append(self.plan(member, inner, number, at))
+            below.append(self.plan(member, inner, number, at, None if as_struct else reader))
         return (OP_MEMBERS if as_struct else OP_UNION, column, 0, tuple(below), ())
 
-    def _blocks(self, node: Any, type_: pa.DataType | None, column: int, at: str) -> Plan:
+    def _blocks(
+        self, node: Any, type_: pa.DataType | None, column: int, at: str, reader: Any
+    ) -> Plan:
         is_map = node["type"] == "map"
+        below = "values" if is_map else "items"
         if type_ is not None and not (pa.types.is_map if is_map else pa.types.is_list)(type_):
             raise self._misfit(type_, node["type"], at)
         types = [None, None] if type_ is None else children(type_)
         numbers = (-1, -1) if type_ is None else self._columns[column][1]
-        item = self.plan(node["values" if is_map else "items"], types[-1], numbers[-1], at)
+        there = None if reader is None else reader[below]
+        item = self.plan(node[below], types[-1], numbers[-1], at, there)
         if not is_map:
             return (OP_ARRAY, column, 0, (item,), ())
         key = self.plan({"type": "string"}, types[0], numbers[0], at)
@@ -337,6 +398,19 @@ class _Planner:
 
     def _misfit(self, type_: pa.DataType, kind: str, at: str) -> DeserializationError:
         return DeserializationError(f"{at} was written as {kind}, which is not read as {type_}")
+
+
+def _met(fields: Sequence[Any], names: Sequence[str], reader: Mapping[str, Any]) -> dict[str, str]:
+    """The column of each of the writer's fields: of its name, or that has it for an alias."""
+    written = {field["name"] for field in fields}
+    found = {name: name for name in names if name in written}
+    for name in names:
+        if name not in written:
+            aliases = reader.get(name, {}).get("aliases", ())
+            alias = next((a for a in aliases if a in written and a not in found), None)
+            if alias is not None:
+                found[alias] = name
+    return found
 
 
 def arrow(type_: pa.DataType, taken: Sequence[tuple[Any, ...]]) -> pa.Array:

@@ -54,10 +54,12 @@ def decoder_of(format_: Format, type_: pa.DataType | None = None) -> Decoder:
     if format_.name in ("json", "json-schema"):
         decoder = JsonDecoder(type_ or _json_type(format_, registry), format_.evolution)
         return decoder if registry is None else FramedDecoder(decoder)
+    reader = None if registry is None else _reader(format_, registry)
     return AvroDecoder(
-        type_ or _avro_type(format_, registry),
+        type_ or (reader.type() if reader is not None else _avro_type(format_, registry)),
         schema=format_.schema if registry is None else None,
         registry=registry,
+        reader=reader,
         strict=format_.evolution == "fail",
     )
 
@@ -77,6 +79,16 @@ def _json_type(format_: Format, registry: SchemaRegistry | None) -> pa.DataType:
     return type_of(schema.text)
 
 
+def _reader(format_: Format, registry: SchemaRegistry) -> AvroSchema | None:
+    """The schema whose columns are read: the one that is given, or the subject's newest."""
+    if format_.schema is not None:
+        return AvroSchema(format_.schema) if is_avro(format_.schema) else None
+    if format_.evolution == "widen":
+        return None
+    assert format_.subject is not None, "the options refuse it"
+    return written_as(registry, registry.latest(format_.subject))
+
+
 def _avro_type(format_: Format, registry: SchemaRegistry | None) -> pa.DataType:
     if format_.schema is not None:
         if is_avro(format_.schema):
@@ -89,8 +101,6 @@ def _avro_type(format_: Format, registry: SchemaRegistry | None) -> pa.DataType:
         return parse_schema(format_.schema)
     assert registry is not None, "the options refuse neither"
     assert format_.subject is not None, "the options refuse it"
-    if format_.evolution != "widen":
-        return written_as(registry, registry.latest(format_.subject)).type()
     versions = registry.versions(format_.subject)
     every = [registry.by_version(format_.subject, version) for version in versions]
     return merged([written_as(registry, each).type() for each in reversed(every)])
