@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -25,12 +25,14 @@ class FakePort:
     group: dict[TopicPartition, int] = field(default_factory=dict)
     ids: dict[str, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
+    named: list[tuple[str, ...]] = field(default_factory=list)
     refuse: bool = False
     sizes: dict[str, float] = field(default_factory=dict)
 
-    def topics(self) -> Mapping[str, TopicView]:
+    def topics(self, names: Collection[str] = ()) -> Mapping[str, TopicView]:
         self.asked.append("topics")
-        names = sorted({t for t, _ in self.logs})
+        self.named.append(tuple(names))
+        names = sorted({t for t, _ in self.logs if not names or t in names})
         return {
             n: TopicView(self.ids.get(n, f"id-{n}"), sum(t == n for t, _ in self.logs))
             for n in names
@@ -174,6 +176,28 @@ def test_loss_is_a_log_start_past_what_is_wanted_and_nothing_else() -> None:
     lenient = planner(port, failOnDataLoss="false")
     assert lenient.latest(Position({T0: 0, T1: 0})).next[T0] == 10
     assert planner(port).latest(Position({T0: 4, T1: 0})).next[T0] == 10
+
+
+@pytest.mark.parametrize("records", [4, 1])
+def test_a_topic_made_anew_between_two_looks_is_noticed(records: int) -> None:
+    """Before anything of it is planned from the old position, whichever end is further."""
+    port, clock = FakePort({T0: [1] * 3}), Clock()
+    plan = planner(port, clock=clock)
+    start = plan.latest(plan.initial())
+    port.ids["t"], port.logs[T0] = "other", [5] * records
+    with pytest.raises(DataLossError, match="made anew"):
+        plan.latest(start)
+    lenient = planner(FakePort({T0: [1] * 3}), failOnDataLoss="false")
+    start = lenient.latest(lenient.initial())
+    lenient._port.ids["t"], lenient._port.logs[T0] = "other", [5] * records
+    end = lenient.latest(start)
+    assert [s[:4] for task in lenient.tasks(start, end) for s in task] == [("t", 0, 0, records)]
+
+
+def test_only_the_topics_that_are_read_are_asked_for() -> None:
+    port = FakePort({T0: [1], ("other", 0): [1]})
+    planner(port).latest(planner(port).initial())
+    assert set(port.named) == {("t",)}
 
 
 def test_a_topic_made_anew_is_noticed() -> None:

@@ -104,19 +104,7 @@ def test_the_broker_restarts_and_topics_come_and_go(
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize(
-    "again",
-    [
-        False,
-        pytest.param(
-            True,
-            marks=pytest.mark.xfail(
-                reason="a topic that is made anew between two looks at its metadata is read from "
-                "the old position until the next look (docs/spark.md)"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("again", [False, True])
 def test_a_deleted_topic_is_an_error(
     spark: SparkSession, broker: Cluster, tmp_path: Path, *, again: bool
 ) -> None:

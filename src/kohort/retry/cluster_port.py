@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from kohort.client.admin.admin import Admin
@@ -24,7 +24,13 @@ from kohort.client.common.config import AdminConfig, ConsumerConfig, known_to
 from kohort.client.common.types import OffsetAndMetadata, OffsetAndTimestamp
 from kohort.client.common.types import TopicPartition as Partition
 from kohort.client.consumer.consumer import Consumer
-from kohort.errors import ClosedError, ConcurrentUseError, KafkaTimeoutError
+from kohort.errors import (
+    BrokerError,
+    ClosedError,
+    ConcurrentUseError,
+    ErrorCode,
+    KafkaTimeoutError,
+)
 from kohort.records import Record
 from kohort.retry.asking import Stamped, TopicPartition, TopicView
 from kohort.retry.reading import poll_past_damage
@@ -78,8 +84,19 @@ class ClusterPort:
 
     # Topics
 
-    def topics(self) -> dict[str, TopicView]:
-        """Every topic with its id and its number of partitions."""
+    def topics(self, names: Collection[str] = ()) -> dict[str, TopicView]:
+        """Topics with their ids and numbers of partitions: those of `names` that exist, or all."""
+        if names:
+            try:
+                described = self.admin.describe_topics(names)
+            except BrokerError as error:
+                if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
+                return {name: view for name, view in self.topics().items() if name in names}
+            return {
+                name: TopicView(_text(found.topic_id), len(found.partitions))
+                for name, found in described.items()
+            }
         return {
             found.name: TopicView(_text(found.topic_id), found.partition_count)
             for found in self.admin.list_topics()

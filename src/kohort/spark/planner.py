@@ -53,7 +53,7 @@ _NAMES_RETRY_TOPICS: Final = re.compile("retry|dlt")
 class Port(OffsetPort, Protocol):
     """What the planner asks of a cluster. Every call raises a KohortError when it cannot answer."""
 
-    def topics(self) -> Mapping[str, TopicView]: ...
+    def topics(self, names: Collection[str] = ()) -> Mapping[str, TopicView]: ...
     def latest(
         self, wanted: Sequence[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, int]: ...
@@ -85,7 +85,6 @@ class Planner:
         self._initial: Position | None = None
         self._views: dict[str, TopicView] = {}
         self._views_at: int | None = None
-        self._names: list[str] = []
         self._log_starts: dict[TopicPartition, int] = {}
         self._frozen = False
         self._target: dict[TopicPartition, int] | None = None
@@ -215,6 +214,8 @@ class Planner:
         self._check_loss(origin)
         if not self._frozen or self._target is None:
             self._target = self._ends(origin)
+        if self._made_anew(origin, self._target):
+            return self._next(start, max_offsets)
         target = {at: max(o, self._target.get(at, o)) for at, o in origin.items()}
         if self._better_later(lag(origin, target)):
             return start
@@ -225,6 +226,24 @@ class Planner:
         else:
             planned_ms = self._now_ms() if self._options.retry_delays_ms else 0
         return Position(offsets, began, ids, self._tasks, planned_ms)
+
+    def _made_anew(
+        self, origin: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    ) -> bool:
+        """Whether a topic whose end has moved is another topic of that name by now.
+
+        The ids are asked for after the ends, so these are not of a topic that the plan does not
+        know; while nothing moves, nothing is asked.
+        """
+        moved = {at[0] for at, o in origin.items() if ends.get(at, o) != o}
+        if not moved:
+            return False
+        ids = {name: view.topic_id for name, view in self._port.topics(sorted(moved)).items()}
+        if not renewed(Position(ids=self._ids()), ids):
+            return False
+        self._views_at = self._target = None
+        self._refresh()
+        return True
 
     def _admitted(
         self,
@@ -422,12 +441,14 @@ class Planner:
         now = self._now_ms()
         if self._views_at is not None and now - self._views_at < METADATA_MAX_AGE_MS:
             return
-        views = self._port.topics()
-        self._names = list(views)
-        self._views = dict(self._wanted(views))
+        self._views = dict(self._wanted(self._port.topics(self._named())))
         self._views_at = now
         partitions = self._partitions()
         self._log_starts = self._port.earliest(partitions) if partitions else {}
+
+    def _named(self) -> list[str]:
+        """The topics that the options name; none with a pattern."""
+        return sorted({*self._options.topics, *(self._options.assign or ())})
 
     def _wanted(self, views: Mapping[str, TopicView]) -> Iterable[tuple[str, TopicView]]:
         options = self._options
@@ -447,9 +468,8 @@ class Planner:
 
     def _check_topics(self, known: Collection[TopicPartition]) -> None:
         """Refuse topics that the options name and that were never there."""
-        options, seen = self._options, {topic for topic, _ in known}
-        for topic in sorted({*options.topics, *(options.assign or ())} - {*self._views, *seen}):
-            near = nearest(topic, self._names, cutoff=0.75)
+        for topic in sorted({*self._named()} - {*self._views, *(topic for topic, _ in known)}):
+            near = nearest(topic, self._port.topics(), cutoff=0.75)
             raise ConfigError(
                 f"there is no topic {topic}, or this user may not see it (it needs DESCRIBE); "
                 f"{f'did you mean {near!r}? Else ' if near else ''}create it first (kohort topic "
