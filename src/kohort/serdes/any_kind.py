@@ -56,7 +56,7 @@ class RegistrySerde(Framed[Any]):
 
     def _look_up(self, schema_id: int) -> Schema:
         schema = self.registry.by_id(schema_id)
-        if schema.kind == PROTOBUF and _descriptor(schema) is None:
+        if schema.kind == PROTOBUF and descriptor_of(schema) is None:
             return self.registry.by_id(schema_id, serialized=True)
         return schema
 
@@ -66,11 +66,11 @@ class RegistrySerde(Framed[Any]):
         if schema.kind != PROTOBUF:
             return AvroSerde(self.registry, schema)._write
         json_format, pool = _protobuf()
-        message_class = _message_class(self.registry, schema, (0,), pool)
+        kind = message_class(self.registry, schema, (0,), pool)
 
         def write(value: Any) -> bytes:
             try:
-                message = json_format.ParseDict(value, message_class())
+                message = json_format.ParseDict(value, kind())
             except json_format.ParseError as error:
                 raise UsageError(f"the value does not fit its Protobuf schema: {error}") from error
             return pack_indexes((0,)) + message.SerializeToString()
@@ -95,7 +95,7 @@ class RegistrySerde(Framed[Any]):
         def read(payload: memoryview) -> Any:
             indexes, at = unpack_indexes(payload)
             if indexes not in classes:
-                classes[indexes] = _message_class(self.registry, schema, indexes, pool)
+                classes[indexes] = message_class(self.registry, schema, indexes, pool)
             message = classes[indexes]()
             message.ParseFromString(bytes(payload[at:]))
             return json_format.MessageToDict(message, preserving_proto_field_name=True)
@@ -115,7 +115,7 @@ def _protobuf() -> tuple[Any, Any]:
     return json_format, descriptor_pool.DescriptorPool()
 
 
-def _descriptor(schema: Schema) -> Any | None:
+def descriptor_of(schema: Schema) -> Any | None:
     """The file that a schema's text holds as a descriptor in base64; None for source text."""
     from google.protobuf import descriptor_pb2
     from google.protobuf.message import DecodeError
@@ -128,10 +128,15 @@ def _descriptor(schema: Schema) -> Any | None:
         return None
 
 
-def _message_class(
+def message_class(
     registry: SchemaRegistry, schema: Schema, indexes: tuple[int, ...], pool: Any
 ) -> Any:
-    """The class of one message of a schema's file. Raises DeserializationError."""
+    """The class of one message of a schema's file. Raises DeserializationError.
+
+    Args:
+        indexes: the way to the message: its number in the file, then in each message around it.
+        pool: a `DescriptorPool` for this schema alone.
+    """
     from google.protobuf import message_factory
 
     found = _add(registry, schema, "", pool, 0)
@@ -148,15 +153,15 @@ def _add(registry: SchemaRegistry, schema: Schema, name: str, pool: Any, depth: 
     """Add a file to a pool, what it imports first; the file as the pool knows it."""
     if depth > _DEPTH_MAX:
         raise DeserializationError(f"imports are nested deeper than {_DEPTH_MAX}")
-    file = _descriptor(schema)
+    file = descriptor_of(schema)
     if file is None:
         raise DeserializationError("its registry gives the source of a Protobuf schema only")
     for imported in file.dependency:
         if imported.startswith("google/protobuf/"):
-            _add_well_known(imported, pool)
+            add_well_known(imported, pool)
     for reference in schema.references:
         below = registry.by_version(reference.subject, reference.version)
-        if _descriptor(below) is None:
+        if descriptor_of(below) is None:
             below = registry.by_version(reference.subject, reference.version, serialized=True)
         _add(registry, below, reference.name, pool, depth + 1)
     file.name = name or file.name or "schema.proto"
@@ -167,7 +172,7 @@ def _add(registry: SchemaRegistry, schema: Schema, name: str, pool: Any, depth: 
         return pool.FindFileByName(file.name)
 
 
-def _add_well_known(name: str, pool: Any) -> None:
+def add_well_known(name: str, pool: Any) -> None:
     """Google's own files, which no registry holds."""
     import importlib
 
@@ -177,7 +182,7 @@ def _add_well_known(name: str, pool: Any) -> None:
     file = descriptor_pb2.FileDescriptorProto()
     module.DESCRIPTOR.CopyToProto(file)
     for imported in file.dependency:
-        _add_well_known(imported, pool)
+        add_well_known(imported, pool)
     pool.Add(file)
 
 

@@ -46,7 +46,7 @@ class ProtobufSerde(Framed[M], Generic[M]):
         self._decode_error = DecodeError
         descriptor: Any = self._message.DESCRIPTOR
         self._file = descriptor.file
-        self._indexes = _indexes_of(descriptor)
+        self._indexes = indexes_of(descriptor)
         self._head = pack_indexes(self._indexes)
         self._schemas: dict[str, Schema] = {}
 
@@ -94,7 +94,7 @@ class ProtobufSerde(Framed[M], Generic[M]):
         return message
 
 
-def _indexes_of(descriptor: Any) -> tuple[int, ...]:
+def indexes_of(descriptor: Any) -> tuple[int, ...]:
     """The way to a message from its file: its number there, then in each message around it."""
     way: list[int] = []
     while descriptor is not None:

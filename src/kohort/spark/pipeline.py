@@ -153,6 +153,7 @@ class Pipeline:
         name: str | None = None,
         schema_registry: str | None = None,
         subject: str | None = None,
+        message: str | None = None,
         schema_evolution: str | None = None,
     ) -> str:
         """Register a topic whose records become rows.
@@ -160,15 +161,18 @@ class Pipeline:
         Args:
             topic: the topic. Steps read it by the parameter `name`.
             schema: for json the columns, as DDL or a StructType; for json-schema the JSON Schema;
-                for avro the Avro schema that values were written with; for debezium the columns of
-                the table. A value that does not fit goes to the dead-letter topic as `undecodable`.
-            format: "json", "json-schema", "avro" or "debezium" (columns `before`, `after`, `op`,
-                `ts_ms`, `source`); or "text" or "bytes", with the columns `key` and `value`.
+                for avro the Avro schema that values were written with; for protobuf a descriptor
+                set in base64; for debezium the columns of the table. A value that does not fit goes
+                to the dead-letter topic as `undecodable`.
+            format: "json", "json-schema", "avro", "protobuf" or "debezium" (columns `before`,
+                `after`, `op`, `ts_ms`, `source`); or "text" or "bytes", with the columns `key` and
+                `value`.
             event_time: the column of type TIMESTAMP with the time at which a record happened.
             name: default the topic, with `_` for what a name cannot hold.
             schema_registry: the address of the registry whose wire format the values have. Without
                 a schema, the columns are those of the subject's newest one.
             subject: whose schema is read; default the topic's, `TOPIC-value`.
+            message: of protobuf, the message's full name; default the first of its file.
             schema_evolution: of fields that the columns do not have: "ignore" (the default), "fail"
                 (the record is undecodable) or, for json, "rescue" (JSON text in `_rescued`). With
                 "widen", for avro, the columns are those of all versions of the subject.
@@ -181,7 +185,7 @@ class Pipeline:
         name = name or identifier(topic)
         settings = {
             "format": format, "schema": schema, "schema_registry": schema_registry,
-            "subject": subject, "schema_evolution": schema_evolution,
+            "subject": subject, "message": message, "schema_evolution": schema_evolution,
         }  # fmt: skip
         values = ValueFormat.of(name, topic, settings)
         return self.graph.add_source(Source(name, topic, values, event_time))
@@ -196,6 +200,7 @@ class Pipeline:
         name: str | None = None,
         schema_registry: str | None = None,
         subject: str | None = None,
+        message: str | None = None,
         max_size: str | int = "64MiB",
     ) -> str:
         """Register a topic as a table: the latest row of each key, read up to its end before each
@@ -204,7 +209,7 @@ class Pipeline:
         Args:
             topic: the topic. A null value removes the row of its record key.
             key: the columns that name a row.
-            schema, format, name, schema_registry, subject: as `source`.
+            schema, format, name, schema_registry, subject, message: as `source`.
             max_size: the most bytes of values; more is an error, since the table is broadcast.
 
         Returns the name. Raises ConfigError.
@@ -215,7 +220,7 @@ class Pipeline:
         name = name or identifier(topic)
         settings = {
             "format": format, "schema": schema, "schema_registry": schema_registry,
-            "subject": subject,
+            "subject": subject, "message": message,
         }  # fmt: skip
         values = ValueFormat.of(name, topic, settings)
         return self.graph.add_reference(Reference(name, topic, values, keys, size))

@@ -23,7 +23,9 @@ from kohort.setting_keys import nearest
 from kohort.spark.formats.options import FORMATS, Format, Names, parse_format
 
 COLUMN_FORMATS: Final = (*FORMATS, "text", "bytes")
-_NAMES: Final = Names("format", "schema", "subject", "schema_registry", "schema_evolution")
+_NAMES: Final = Names(
+    "format", "schema", "subject", "message", "schema_registry", "schema_evolution"
+)
 OUTPUT_MODES: Final = ("append", "update", "complete")
 _NOT_IN_NAMES: Final = re.compile(r"\W")
 
@@ -45,8 +47,8 @@ class ValueFormat:
         """The format of a source or reference.
 
         Args:
-            settings: format, schema, subject, schema_registry and schema_evolution; None is not
-                given. A schema is text, or a StructType.
+            settings: format, schema, subject, message, schema_registry and schema_evolution; None
+                is not given. A schema is text, or a StructType.
 
         Raises ConfigError.
         """

@@ -15,10 +15,10 @@ from kohort.errors import ConfigError
 from kohort.setting_keys import nearest
 
 OPTIONS: Final = (
-    "valueFormat", "valueSchema", "valueSubject", "keyFormat", "keySchema", "keySubject",
-    "schemaRegistry", "schemaEvolution", "mode",
+    "valueFormat", "valueSchema", "valueSubject", "valueMessage", "keyFormat", "keySchema",
+    "keySubject", "keyMessage", "schemaRegistry", "schemaEvolution", "mode",
 )  # fmt: skip
-FORMATS: Final = ("json", "json-schema", "avro", "debezium")
+FORMATS: Final = ("json", "json-schema", "avro", "protobuf", "debezium")
 EVOLUTIONS: Final = ("ignore", "fail", "rescue", "widen")
 _JSON: Final = ("json", "json-schema")
 _MEANT_FOR: Final = {"rescue": _JSON, "widen": ("avro",), "fail": (*_JSON, "avro")}
@@ -38,6 +38,7 @@ class Format:
         evolution: of what the schema does not have: `ignore`, `fail`, `rescue` or `widen`.
         registry: the address of the schema registry whose wire format the bytes have.
         subject: whose schema in the registry is read when `schema` is None.
+        message: of Protobuf, the message's full name; None for the first of its file.
     """
 
     part: str
@@ -46,6 +47,7 @@ class Format:
     evolution: str = "ignore"
     registry: str | None = field(default=None, repr=False)  # it may hold a password
     subject: str | None = None
+    message: str | None = None
 
 
 @dataclass(frozen=True)
@@ -55,13 +57,14 @@ class Names:
     format: str
     schema: str
     subject: str
+    message: str
     registry: str = "schemaRegistry"
     evolution: str = "schemaEvolution"
 
     @classmethod
     def of_part(cls, part: str) -> Names:
         """The options of `format("kohort")`."""
-        return cls(f"{part}Format", f"{part}Schema", f"{part}Subject")
+        return cls(f"{part}Format", f"{part}Schema", f"{part}Subject", f"{part}Message")
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ def parse_formats(found: Mapping[str, str], topics: Sequence[str] = ()) -> Forma
 def _part(found: Mapping[str, str], part: str, topics: Sequence[str]) -> Format | None:
     names = Names.of_part(part)
     if names.format not in found:
-        for option in (names.schema, names.subject):
+        for option in (names.schema, names.subject, names.message):
             if option in found:
                 raise ConfigError(f"{option} needs {names.format} ({', '.join(FORMATS)})")
         return None
@@ -151,7 +154,10 @@ def parse_format(
         raise ConfigError(
             f"{names.evolution}=widen reads the registry's schemas; leave {names.schema} out"
         )
-    return Format(part, name, schema, evolution, registry, subject)
+    message = found.get(names.message)
+    if message is not None and name != "protobuf":
+        raise ConfigError(f"{names.message} is for protobuf, not for {name}")
+    return Format(part, name, schema, evolution, registry, subject, message)
 
 
 def _evolution(found: Mapping[str, str], name: str, names: Names) -> str:

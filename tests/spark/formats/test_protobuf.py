@@ -1,0 +1,189 @@
+"""Protobuf messages as Arrow columns (spec 6.5, 6.6), written by Google's own library."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import struct
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from kohort.errors import ConfigError
+from tests.serdes.fake_registry import running
+
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("ptars")
+descriptor_pb2 = pytest.importorskip("google.protobuf.descriptor_pb2")
+
+
+def field(message: Any, name: str, kind: str, **more: Any) -> None:
+    """One more field, numbered on."""
+    number = len(message.field) + 1
+    made = message.field.add(name=name, number=number)
+    made.type = descriptor_pb2.FieldDescriptorProto.Type.Value(f"TYPE_{kind.upper()}")
+    made.label = descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL
+    if more.pop("repeated", False):
+        made.label = descriptor_pb2.FieldDescriptorProto.LABEL_REPEATED
+    for key, value in more.items():
+        setattr(made, key, value)
+
+
+def orders(*, newer: bool = False) -> Any:
+    """A file with an order in a message around it, which a newer version adds a field to."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name="orders.proto", package="shop", syntax="proto3",
+        dependency=["google/protobuf/timestamp.proto"],
+    )  # fmt: skip
+    colour = file.enum_type.add(name="Colour")
+    colour.value.add(name="RED", number=0)
+    colour.value.add(name="BLUE", number=1)
+    file.message_type.add(name="First")
+    field(file.message_type[0], "n", "int32")
+    order = file.message_type.add(name="Around").nested_type.add(name="Order")
+    item = order.nested_type.add(name="Item")
+    field(item, "name", "string")
+    counts = order.nested_type.add(name="CountsEntry")
+    counts.options.map_entry = True
+    field(counts, "key", "string")
+    field(counts, "value", "int32")
+    inside = ".shop.Around.Order."
+    field(order, "id", "int64")
+    field(order, "big", "uint64")
+    field(order, "wide", "uint32")
+    field(order, "city", "string")
+    field(order, "amount", "double")
+    field(order, "colour", "enum", type_name=".shop.Colour")
+    field(order, "at", "message", type_name=".google.protobuf.Timestamp")
+    field(order, "items", "message", type_name=f"{inside}Item", repeated=True)
+    field(order, "counts", "message", type_name=f"{inside}CountsEntry", repeated=True)
+    order.oneof_decl.add(name="_maybe")
+    field(order, "maybe", "int32", proto3_optional=True, oneof_index=0)
+    if newer:
+        field(order, "more", "string")
+    return file
+
+
+def message(file: Any, name: str) -> Any:
+    """The class of a message."""
+    from google.protobuf import descriptor_pool, message_factory, timestamp_pb2
+
+    pool = descriptor_pool.DescriptorPool()
+    stamps = descriptor_pb2.FileDescriptorProto()
+    timestamp_pb2.DESCRIPTOR.CopyToProto(stamps)
+    pool.Add(stamps)
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+
+
+def text(*files: Any) -> str:
+    made = descriptor_pb2.FileDescriptorSet(file=files)
+    return base64.b64encode(made.SerializeToString()).decode()
+
+
+def decoder(schema: str | None, name: str | None = None, **format_: Any) -> Any:
+    from kohort.spark.formats import Format, decoder_of
+
+    return decoder_of(Format("value", "protobuf", schema, message=name, **format_))
+
+
+DDL = (
+    "STRUCT<`id`: BIGINT, `big`: DECIMAL(20,0), `wide`: BIGINT, `city`: STRING, "
+    "`amount`: DOUBLE, `colour`: STRING, `at`: TIMESTAMP, `items`: ARRAY<STRUCT<`name`: STRING>>, "
+    "`counts`: MAP<STRING, INT>, `maybe`: INT>"
+)
+ORDER = "shop.Around.Order"
+
+
+def test_messages_become_typed_columns() -> None:
+    """Everything set, nothing set, none, and bytes that are no message."""
+    from kohort.spark.formats import ddl_of
+
+    reading = pickle.loads(pickle.dumps(decoder(text(orders()), ORDER)))
+    assert ddl_of(reading.type) == DDL
+    order = message(orders(), ORDER)(
+        id=-5, big=2**64 - 1, wide=2**32 - 1, city="é", amount=0.5, colour=1, counts={"a": 1},
+        maybe=0,
+    )  # fmt: skip
+    order.at.FromDatetime(datetime(2026, 1, 2, 3, 4, 5, 6))  # noqa: DTZ001 - it is in UTC
+    order.items.add(name="x")
+    data = [order.SerializeToString(), b"", None, b"\xff\xff", order.SerializeToString()]
+    decoded = reading.decode(pa.array(data, pa.binary()))
+    whole = {
+        "id": -5, "big": Decimal(2**64 - 1), "wide": 2**32 - 1, "city": "é", "amount": 0.5,
+        "colour": "BLUE", "at": datetime(2026, 1, 2, 3, 4, 5, 6, UTC), "items": [{"name": "x"}],
+        "counts": [("a", 1)], "maybe": 0,
+    }  # fmt: skip
+    empty = {
+        "id": 0, "big": Decimal(0), "wide": 0, "city": "", "amount": 0.0, "colour": "RED",
+        "at": None, "items": [], "counts": [], "maybe": None,
+    }  # fmt: skip
+    assert decoded.values.to_pylist() == [whole, empty, None, None, whole]
+    assert decoded.errors.to_pylist() == [None, None, None, f"not a {ORDER}", None]
+    assert decoded.values.type == reading.type
+
+
+def test_messages_in_a_registrys_format() -> None:
+    """Of every version by the newest descriptor; another message of the file is an error."""
+    old, new = orders(), orders(newer=True)
+    with running() as registry:
+        for file in (old, new):
+            registry.add("t-value", {
+                "schemaType": "PROTOBUF",
+                "schema": base64.b64encode(file.SerializeToString()).decode(),
+            })  # fmt: skip
+        reading = decoder(None, ORDER, registry=registry.url, subject="t-value")
+        place = b"\x04\x02\x00"  # two steps: message 1 of the file, message 0 in it
+        before = message(old, ORDER)(id=1).SerializeToString()
+        after = message(new, ORDER)(id=2, more="x").SerializeToString()
+        registry.asked.clear()
+        head = struct.pack(">bI", 0, 1)
+        data = [
+            head + place + before, head + place + after, head + b"\0" + before, b"bad",
+            None, head + place + b"\xff",
+        ]  # fmt: skip
+        decoded = reading.decode(pa.array(data, pa.binary()))
+        rows = decoded.values.to_pylist()
+        assert [row and (row["id"], row["more"]) for row in rows] == [
+            (1, ""), (2, "x"), None, None, None, None
+        ]  # fmt: skip
+        errors = decoded.errors.to_pylist()
+        assert errors[:2] + errors[4:5] == [None] * 3
+        assert errors[2] == "it is another message of its file"
+        assert "does not begin as a schema registry's" in errors[3]
+        assert errors[5] == f"not a {ORDER}"
+        assert registry.asked == []
+        first = decoder(None, registry=registry.url, subject="t-value")
+        found = first.decode(pa.array([head + b"\0" + b"\x08\x07"], pa.binary()))
+        assert found.values.to_pylist() == [{"n": 7}]
+
+
+def around_itself() -> Any:
+    file = descriptor_pb2.FileDescriptorProto(name="a.proto", package="p", syntax="proto3")
+    file.message_type.add(name="Tree")
+    field(file.message_type[0], "below", "message", type_name=".p.Tree")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("schema", "name", "reason"),
+    [
+        ("???", None, "must be a FileDescriptorSet in base64"),
+        (text(), None, "without a file"),
+        (text(orders()), "shop.Order", f"no message shop.Order; it has shop.First, .*{ORDER}"),
+    ],
+)
+def test_what_gives_no_columns_is_refused(schema: str, name: str | None, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        decoder(schema, name)
+
+
+def test_a_message_that_holds_itself_has_bytes_below() -> None:
+    reading = decoder(text(around_itself()))
+    assert reading.type == pa.struct([("below", pa.binary())])
+    tree = message(around_itself(), "p.Tree")
+    inner = tree(below=tree())
+    decoded = reading.decode(pa.array([tree(below=inner).SerializeToString()], pa.binary()))
+    assert decoded.values.to_pylist() == [{"below": inner.SerializeToString()}]
