@@ -277,8 +277,8 @@ SYSTEM: Final = Section(
         "SY6": "exactly-once copies: each input is in the output once, and nothing else is",
         "SY7": "a consumer reads what the log holds at that offset, and with read_committed no "
         "aborted record",
-        "SY8": "a committed offset never moves back, and a member of the group has read all below "
-        "it",
+        "SY8": "a committed offset never moves back, a member of the group has read all below it, "
+        "and who gets the partition later reads from there",
         "SY9": "compaction keeps the latest acknowledged value of every key",
         "SY10": "when faults have ended, every program comes to its end",
     },

@@ -31,7 +31,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("seed", range(2, 6))
+@pytest.mark.parametrize("seed", [*range(2, 6), 8])
 def test_a_random_system_holds(seed: int) -> None:
     outcome = run(plan_of(seed))
     assert not outcome.failed, f"{outcome.plan.command()}\n{outcome.what}"
@@ -146,6 +146,14 @@ def broken_promises() -> dict[str, tuple[History, Final]]:
             _final(Stored(0, b"k", b"0001"), partition=T0),
         ),
     }
+
+
+def test_a_reader_that_begins_below_the_commit_is_noticed() -> None:
+    """SY8: the commit was answered and lost; later commits hide that from the final offsets."""
+    history = History(again=[("read-2/1", P0, 4, 5)], commits={(READERS, P0): 9})
+    with pytest.raises(Violation, match="after the commit of 5 was acknowledged") as broken:
+        check(history, replace(_final(), offsets={P0: 9}))
+    assert broken.value.code == "SY8"
 
 
 @pytest.mark.parametrize("code", broken_promises())

@@ -174,6 +174,12 @@ def _seen(history: History, final: Final) -> None:
 
 
 def _commits(history: History, final: Final) -> None:
+    for member, partition, offset, floor in history.again:
+        raise Violation(
+            "SY8",
+            f"{member} got {partition.topic}-{partition.partition} after the commit of {floor} was "
+            f"acknowledged, and was given offset {offset}",
+        )
     committed: dict[TopicPartition, set[int]] = defaultdict(set)
     for seen in history.seen:
         committed[seen.partition].add(seen.offset)

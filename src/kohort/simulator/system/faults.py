@@ -158,7 +158,28 @@ class Faults:
         return self._end_broker("kill -9", self._world.broker.kill)
 
     def _power_cut(self) -> str:
-        return self._end_broker("power cut", self._world.broker.cut_power)
+        """At once, or while flushes are under way for long: what is answered too early is lost."""
+        if self._chance.random() < 0.5:
+            return self._cut_power()
+        least = self._chance.randint(200, 900)
+        self._world.flush_ms = (least, least * 2)
+
+        def cut() -> None:
+            self._quick_disk()
+            self._world.tell(self._cut_power())
+
+        wait_ms = self._later(cut, 2_000)
+        return f"a flush takes {least} ms and more; the power is cut in {wait_ms} ms"
+
+    def _cut_power(self) -> str:
+        """Clients on the same machine die, too: who comes next depends on what was committed."""
+        dead = [one for one in self._world.programs if self._chance.random() < 0.3]
+        for program in dead:
+            program.kill()
+        return self._end_broker(
+            f"power cut, with {', '.join(one.name for one in dead) or 'no client'}",
+            self._world.broker.cut_power,
+        )
 
     def _end_broker(self, what: str, end: Callable[[], None]) -> str:
         broker = self._world.broker

@@ -72,6 +72,11 @@ class History:
         default_factory=dict[tuple[str, TopicPartition], int]
     )
     """By group and partition: the greatest offset whose commit was acknowledged."""
+    again: list[tuple[str, TopicPartition, int, int]] = field(
+        default_factory=list[tuple[str, TopicPartition, int, int]]
+    )
+    """Member, partition, offset of a record below what was committed when the member got the
+    partition, and that commit."""
 
     def committed(self, group: str, partition: TopicPartition, offset: int) -> None:
         """A commit was acknowledged."""

@@ -12,10 +12,11 @@ Shell: asyncio.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from kohort.client.common.listener import RebalanceListener
 from kohort.client.common.types import TopicPartition
 from kohort.client.consumer.async_consumer import AsyncConsumer
 from kohort.client.producer.producer import AsyncProducer
@@ -144,10 +145,12 @@ async def _one_transaction(life: Life, producer: AsyncProducer, number: int) -> 
     producer.begin_transaction()
     try:
         for _ in range(life.chance.randint(1, 6)):
-            value = f"{life.label}:{number}".encode()
-            place = life.partition(LEDGER)
-            await _send(life, producer, Sent(life.label, number, place, value, None, index))
-            number += 1
+            sent = Sent(
+                life.label, number, life.partition(LEDGER), f"{life.label}:{number}".encode(),
+                None, index,
+            )  # fmt: skip
+            number += 1  # also where the send raises: each value is unique
+            await _send(life, producer, sent)
             if life.chance.random() < 0.2:
                 await life.pause(500)
         if life.chance.random() < 0.2:
@@ -194,18 +197,40 @@ async def _copy(
         await producer.send_offsets_to_transaction(next_offsets, consumer.group_metadata())
 
 
+class _Floors(RebalanceListener):
+    """What the readers' group had committed when a member got its partitions."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self.offsets: dict[TopicPartition, int] = {}
+
+    def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        """All earlier commits were acknowledged by a coordinator that this one follows."""
+        commits = self._history.commits
+        self.offsets.update({place: commits.get((READERS, place), 0) for place in partitions})
+
+    def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        """They count anew when they come back."""
+        for place in partitions:
+            self.offsets.pop(place, None)
+
+
 async def read(life: Life) -> None:
     """Read topics in a group; commit what was dealt with."""
     committed_only = bool(life.options.get("committed_only"))
     isolation = "read_committed" if committed_only else "read_uncommitted"
     consumer = life.consumer(group_id=READERS, isolation_level=isolation, enable_auto_commit=False)
     async with consumer:
-        await consumer.subscribe([INPUT, LEDGER])
+        floors = _Floors(life.history)
+        await consumer.subscribe([INPUT, LEDGER], floors)
         while True:
             records = await consumer.poll(0.5)
             next_offsets: dict[TopicPartition, int] = {}
             for record in records:
                 place = TopicPartition(record.topic, record.partition)
+                floor = floors.offsets.get(place, 0)
+                if record.offset < floor:
+                    life.history.again.append((life.label, place, record.offset, floor))
                 seen = Seen(life.label, place, record.offset, record.value, committed_only)
                 life.history.seen.append(seen)
                 next_offsets[place] = record.offset + 1
