@@ -14,6 +14,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 KERNEL := $(shell find src/kohort -name "*.pyx" -o -name "*.pxi" -o -name "*.h")
 PYTEST := $(BIN)/python -m pytest
+TYPES := $(BIN)/pyright --pythonpath $(BIN)/python
 CORES := $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
 # one more than cores, because tests mostly wait
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(4, 1 + (os.cpu_count() or 1)))")
@@ -28,8 +29,7 @@ BESIDE := -n $(WORKERS) --dist=loadfile --no-loadscope-reorder
 PURE := tests/records tests/wire/test_roundtrip.py tests/client tests/broker tests/group/assignors
 PURE_FIRST := tests/wire/test_roundtrip.py tests/records/test_round_trip.py \
   tests/client/consumer/test_consumer_e2e.py tests/client/consumer/test_fetch_reader.py \
-  tests/client/consumer/test_local_reads.py tests/client/producer/test_producer_e2e.py \
-  tests/client/producer/plan/test_sender.py tests/client/producer/plan/test_packing.py \
+  tests/client/producer/test_producer_e2e.py tests/client/producer/plan/test_sender.py \
   tests/broker/apis/test_produce_fetch.py tests/broker/apis/test_apis.py \
   tests/broker/test_real_clients.py tests/broker/log/test_log.py
 ONCE_MORE := not nightly and not extended and not spark and not slow and not once
@@ -40,7 +40,7 @@ FUZZ_SECONDS ?= 20
 BASE ?= main
 
 .DEFAULT_GOAL := help
-.PHONY: sanitize console postgres power-cut help setup demo test test-all quick check bench demo-kill nightly mutants swarm soak interop spark-oldest compat compat-go wheels lowest audit workflows wire diagrams docs invariants clean
+.PHONY: sanitize console postgres power-cut help setup demo test test-all quick check lint bench demo-kill nightly mutants swarm soak interop spark-oldest compat compat-go wheels lowest audit workflows wire diagrams docs invariants clean
 
 help:  ## what the targets do
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -57,9 +57,11 @@ demo: setup  ## the main job: a year of flights through broker, Spark and databa
 demo-kill: setup  ## the main job on the full year, killed again and again, with the same figures
 	@$(BIN)/python tools/demo_kill.py
 
-test: setup check  ## style, types and every proof once (WORKERS=0: one after another)
-	@echo "==> tests"
-	@$(PYTEST) -q $(BESIDE) -m "not nightly and not extended"
+test: setup lint  ## style, types and every proof once (WORKERS=0: one after another)
+	@echo "==> tests, and types beside them"
+	@$(TYPES) > $(VENV)/types.log 2>&1 & types=$$!; \
+	$(PYTEST) -q $(BESIDE) -m "not nightly and not extended"; tests=$$?; \
+	wait $$types || { cat $(VENV)/types.log; exit 1; }; exit $$tests
 	@echo "==> tests again without the compiled modules (pure Python)"
 	@KOHORT_PURE=1 $(PYTEST) -q $(BESIDE) -m "$(ONCE_MORE)" $(PURE_FIRST)
 
@@ -72,12 +74,14 @@ test-all: setup  ## what `make test` leaves out: more rows, seeds and kills of w
 quick: setup  ## lint, types and the tests of what changed since main (BASE=main), in a minute
 	@$(BIN)/python tools/quick.py --base $(BASE)
 
-check: setup  ## lint and types
+check: setup lint  ## lint and types
+	@echo "==> types"
+	@$(TYPES)
+
+lint: setup
 	@echo "==> lint"
 	@$(BIN)/ruff check -q .
 	@$(BIN)/ruff format -q --check .
-	@echo "==> types"
-	@$(BIN)/pyright --pythonpath $(BIN)/python
 
 bench: setup  ## every benchmark, ratios side by side
 	@$(BIN)/python -m benchmarks

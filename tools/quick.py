@@ -7,6 +7,7 @@ changed test file runs itself. Tests that start processes, Spark or explore stay
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -14,6 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKS = "not nightly and not extended and not slow and not spark and not postgres and not java"
+BESIDE = ("--dist=loadfile", "--no-loadscope-reorder")
+"""As `make test` shares the tests out."""
 ALWAYS = ("tests/test_tidy.py", "tests/test_layers.py")
 
 
@@ -65,7 +68,8 @@ def main() -> int:
     ]
     if typed:
         steps.append([*python, "pyright", "--pythonpath", sys.executable, *typed])
-    steps.append([*python, "pytest", "-q", "-x", "-m", MARKS, *selection(names)])
+    beside = ["-n", str(min(4, 1 + (os.cpu_count() or 1))), *BESIDE]
+    steps.append([*python, "pytest", "-q", "-x", *beside, "-m", MARKS, *selection(names)])
     for step in steps:
         print("==>", *step[2:], flush=True)
         if code := subprocess.run(step, cwd=ROOT, check=False).returncode:

@@ -22,12 +22,13 @@ LIMIT = 4_000
 RETRIES = "1s 1s 2s 2s 2s 4s"
 
 
+# `make test` kills drivers in tests/spark/outputs/test_kills.py; here the whole demo is killed.
 # Without kills nothing is shown that the last life of the other run does not show, too.
 @pytest.mark.parametrize(
     ("kills", "handlers"),
     [
         pytest.param(0, False, marks=pytest.mark.nightly),
-        (1, False),
+        pytest.param(1, False, marks=pytest.mark.extended),
         pytest.param(4, False, marks=pytest.mark.nightly),
         pytest.param(1, True, marks=pytest.mark.extended),
     ],
