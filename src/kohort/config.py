@@ -138,9 +138,9 @@ class Config:
         from kohort import settings  # most processes read no files
 
         around = os.environ if environ is None else environ
-        found = settings.gather(None if file is None else os.fspath(file), around, cls)
+        origins = settings.gather(None if file is None else os.fspath(file), around, cls)
         own = [settings.Setting(key, value, "caller") for key, value in explicit.items()]
-        chosen = settings.choose(cls, found, strict=own)
+        chosen = settings.choose(cls, origins, strict=own)
         return cls.from_mapping({name: setting.value for name, setting in chosen.items()})
 
     @classmethod

@@ -47,8 +47,8 @@ def field(
 
 def fields(cls: Any) -> tuple[Field, ...]:
     """The fields of a class or object, in order."""
-    found: dict[str, Field] = cls.__lean_fields__
-    return tuple(found.values())
+    declared: dict[str, Field] = cls.__lean_fields__
+    return tuple(declared.values())
 
 
 def replace(made: T, /, **changes: Any) -> T:
@@ -90,39 +90,39 @@ def dataclass(
 
 def _make(cls: Any, *, frozen: bool, slots: bool, eq: bool, shows: bool) -> Any:
     own = cls.__dict__
-    found: dict[str, Field] = {}
+    declared: dict[str, Field] = {}
     for base in reversed(cls.__mro__[1:]):
         if "__dataclass_fields__" in base.__dict__ and "__lean_fields__" not in base.__dict__:
             raise TypeError(f"{cls.__name__} derives from {base.__name__}: make that lean, too")
-        found |= base.__dict__.get("__lean_fields__", {})
+        declared |= base.__dict__.get("__lean_fields__", {})
     names = [n for n, hint in own.get("__annotations__", {}).items() if not _is_class_var(hint)]
     for name in names:
         default = own.get(name, MISSING)
         each = default if isinstance(default, Field) else Field(default=default)
         if each.default.__class__.__hash__ is None:
             raise ValueError(f"{cls.__name__}.{name}: a mutable default; give a default_factory")
-        found[name] = each._replace(name=name)
+        declared[name] = each._replace(name=name)
     if slots:
         cls = _with_slots(cls, names)
     else:
         for name in names:
             if isinstance(own.get(name), Field):
-                if found[name].default is MISSING:
+                if declared[name].default is MISSING:
                     delattr(cls, name)
                 else:
-                    setattr(cls, name, found[name].default)
+                    setattr(cls, name, declared[name].default)
     own = cls.__dict__
-    cls.__lean_fields__ = found
+    cls.__lean_fields__ = declared
     cls.__lean_frozen__ = frozen
     cls.__dataclass_fields__ = _StandardFields()
     cls.__dataclass_params__ = _StandardParams()
-    methods: dict[str, Any] = {"__match_args__": tuple(found), "__init__": _first_init(cls)}
+    methods: dict[str, Any] = {"__match_args__": tuple(declared), "__init__": _first_init(cls)}
     if shows:
-        methods["__repr__"] = _repr_of(tuple(f.name for f in found.values() if f.repr))
+        methods["__repr__"] = _repr_of(tuple(f.name for f in declared.values() if f.repr))
     if eq:
-        methods |= _comparing([f.name for f in found.values() if f.compare], frozen=frozen)
+        methods |= _comparing([f.name for f in declared.values() if f.compare], frozen=frozen)
     if frozen:
-        methods |= _frozen(cls, found, slots=slots)
+        methods |= _frozen(cls, declared, slots=slots)
     for name, method in methods.items():
         if name not in own or (name == "__hash__" and own[name] is None and "__eq__" not in own):
             setattr(cls, name, method)
@@ -211,9 +211,9 @@ def _nothing(_: object) -> tuple[()]:
     return ()
 
 
-def _frozen(cls: Any, found: dict[str, Field], *, slots: bool) -> dict[str, Any]:
+def _frozen(cls: Any, declared: dict[str, Field], *, slots: bool) -> dict[str, Any]:
     def refuse(self: Any, name: str) -> None:
-        if type(self) is cls or name in found:
+        if type(self) is cls or name in declared:
             from dataclasses import FrozenInstanceError  # only who breaks the rule pays for it
 
             raise FrozenInstanceError(f"cannot change {name!r} of a {cls.__name__}")
@@ -227,10 +227,10 @@ def _frozen(cls: Any, found: dict[str, Field], *, slots: bool) -> dict[str, Any]
         object.__delattr__(self, name)
 
     def __getstate__(self: Any) -> list[Any]:
-        return [getattr(self, name) for name in found]
+        return [getattr(self, name) for name in declared]
 
     def __setstate__(self: Any, state: list[Any]) -> None:
-        for name, value in zip(found, state, strict=True):
+        for name, value in zip(declared, state, strict=True):
             object.__setattr__(self, name, value)
 
     methods = {"__setattr__": __setattr__, "__delattr__": __delattr__}

@@ -19,8 +19,8 @@ def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | No
     """The known name most like `name`, or None when nothing is near."""
     import difflib  # only errors need it
 
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
-    return found[0] if found else None
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return matches[0] if matches else None
 
 
 def plain(key: str) -> str:

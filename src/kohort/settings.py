@@ -134,15 +134,15 @@ def _of_toml(
     import tomllib  # most processes read none
 
     try:
-        found = tomllib.loads(text)
+        tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not TOML: {error}") from error
     for part in table:
-        found = _table(found.get(part))
+        tables = _table(tables.get(part))
     lines = _toml_lines(text)
-    profiles = _table(found.pop("profiles", None))
-    found.pop(_CHOSEN, None)
-    settings = list(_leaves(path, found, table, lines))
+    profiles = _table(tables.pop("profiles", None))
+    tables.pop(_CHOSEN, None)
+    settings = list(_leaves(path, tables, table, lines))
     if profile is not None:
         if profile not in profiles:
             near = nearest(profile, profiles)
@@ -153,8 +153,8 @@ def _of_toml(
     return settings
 
 
-def _table(found: object) -> dict[str, Any]:
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+def _table(value: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _leaves(

@@ -43,16 +43,16 @@ class ClientCollector(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """Everything now, one family a name."""
-        found: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
+        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
         for family, tags, value in self.clients.samples(metric_name):
             name = metric_name(family)
-            metric = found.get(name)
+            metric = families.get(name)
             if metric is None:
                 labels = [label.replace("-", "_") for label, _ in tags]
                 kind = CounterMetricFamily if family.is_counter else GaugeMetricFamily
-                metric = found[name] = kind(name, family.description, labels=labels)
+                metric = families[name] = kind(name, family.description, labels=labels)
             metric.add_metric([text for _, text in tags], value)
-        yield from found.values()
+        yield from families.values()
 
 
 def metric_name(family: Family) -> str:

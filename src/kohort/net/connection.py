@@ -262,14 +262,14 @@ class Connection:
 
     # -- opening
 
-    def begin_connect(self, found: list[Address] | ConnectionFailedError) -> None:
+    def begin_connect(self, addresses: list[Address] | ConnectionFailedError) -> None:
         """Told by the resolver."""
         if self.is_closed:
             return
-        if isinstance(found, ConnectionFailedError):
-            self.close(found)
+        if isinstance(addresses, ConnectionFailedError):
+            self.close(addresses)
             return
-        self._addresses = found
+        self._addresses = addresses
         self._try_next_address("no address")
 
     def connect_deadline(self, timeout_ms: int) -> None:
@@ -386,15 +386,15 @@ class Connection:
     def _received(self, receive: Callable[[Any], Any], what: Any) -> Any:
         """What came, bytes or how many; nothing where the stream has nothing, or has ended."""
         try:
-            found = receive(what)
+            received = receive(what)
         except BlockingIOError:
             return 0
         except OSError as error:
             self._fail(f"the connection to {self.peer} broke: {error}")
             return 0
-        if not found:
+        if not received:
             self._fail(f"{self.peer} closed the connection")
-        return found
+        return received
 
     def _read_placed(self, transport: Transport) -> None:
         """Read frames as large as the one before to their places, while they are there whole."""

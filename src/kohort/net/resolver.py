@@ -58,8 +58,8 @@ class Resolver:
     def _look_up(self, host: str, port: int) -> None:
         result: list[Address] | ConnectionFailedError
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            result = [(int(entry[0]), entry[4]) for entry in found]  # type: ignore[misc]
+            entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            result = [(int(entry[0]), entry[4]) for entry in entries]  # type: ignore[misc]
         except (OSError, UnicodeError) as error:
             result = ConnectionFailedError(
                 f"the name {host!r} does not resolve ({error}); check the spelling and the DNS"

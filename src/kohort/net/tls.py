@@ -213,8 +213,8 @@ class TlsTransport:
 
     def subject(self) -> str | None:
         """The subject of the other side's certificate; None when it sent none."""
-        found: Any = self._tls.getpeercert()
-        return distinguished_name(found.get("subject", ())) if found else None
+        certificate: Any = self._tls.getpeercert()
+        return distinguished_name(certificate.get("subject", ())) if certificate else None
 
     # -- reading
 

@@ -44,9 +44,9 @@ class BinaryWriter:
 class ColumnWriter:
     """The columns that were asked for."""
 
-    def __init__(self, wanted: Collection[str]) -> None:
+    def __init__(self, names: Collection[str]) -> None:
         self.rows = 0
-        self._wanted = frozenset(wanted)
+        self._wanted = frozenset(names)
         self._offsets = array("q")
         self._timestamps = array("q")
         self._timestamp_types = array("b")

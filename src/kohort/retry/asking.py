@@ -76,10 +76,10 @@ def _settle(
         )  # fmt: skip
         outcome = gate.answer(question, answer, now_ms)
     if isinstance(outcome, NeedScan):
-        found = port.scan(at, outcome.start, outcome.end, outcome.target_ms)
+        scan = port.scan(at, outcome.start, outcome.end, outcome.target_ms)
         answer = Answer(
             answer.latest, answer.by_time_offset, answer.by_time_ms, answer.max_offset,
-            answer.max_timestamp_ms, found.offset,
-            found.timestamp_ms if found.timestamp_ms >= 0 else None, answer.log_start,
+            answer.max_timestamp_ms, scan.offset,
+            scan.timestamp_ms if scan.timestamp_ms >= 0 else None, answer.log_start,
         )  # fmt: skip
         gate.answer(question, answer, now_ms)

@@ -234,14 +234,14 @@ def class_name(kind: type[BaseException]) -> str:
 
 def _stack(error: Exception) -> str:
     """The traceback from the first frame on that is not ours; "" for what nobody raised."""
-    found = error.__traceback__
-    while found is not None and found.tb_next is not None and _is_ours(found):
-        found = found.tb_next
-    return "".join(traceback.format_exception(type(error), error, found)) if found else ""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None and _is_ours(frame):
+        frame = frame.tb_next
+    return "".join(traceback.format_exception(type(error), error, frame)) if frame else ""
 
 
-def _is_ours(found: TracebackType) -> bool:
-    return str(found.tb_frame.f_globals.get("__name__", "")).startswith("kohort.")
+def _is_ours(frame: TracebackType) -> bool:
+    return str(frame.tb_frame.f_globals.get("__name__", "")).startswith("kohort.")
 
 
 def _digest(text: str) -> str:

@@ -98,17 +98,17 @@ class ClusterPort:
                 for name, found in described.items()
             }
         return {
-            found.name: TopicView(_text(found.topic_id), found.partition_count)
-            for found in self.admin.list_topics()
+            topic.name: TopicView(_text(topic.topic_id), topic.partition_count)
+            for topic in self.admin.list_topics()
         }
 
     def describe(self, names: Sequence[str]) -> dict[str, dict[str, str | None]]:
         """The configurations that retry topics are verified by."""
-        found: dict[str, dict[str, str | None]] = {}
+        described: dict[str, dict[str, str | None]] = {}
         for name in names:
             configs = self.admin.describe_configs(name)
-            found[name] = {key: configs[key].value for key in DESCRIBED if key in configs}
-        return found
+            described[name] = {key: configs[key].value for key in DESCRIBED if key in configs}
+        return described
 
     def create(self, specs: Iterable[TopicSpec]) -> None:
         """Create retry topics. Raises BrokerError when one was refused."""
@@ -211,15 +211,15 @@ class ClusterPort:
 
     def committed(self, group: str, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """The group's committed offsets; partitions without one are absent."""
-        found = self._group(group).committed(_named(wanted))
-        return {(tp.topic, tp.partition): o.offset for tp, o in found.items() if o is not None}
+        committed = self._group(group).committed(_named(wanted))
+        return {(tp.topic, tp.partition): o.offset for tp, o in committed.items() if o is not None}
 
     def commits(
         self, group: str, wanted: Sequence[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The same with metadata; what an open transaction is about to commit is waited for."""
-        found = self._group(group).committed(_named(wanted))
-        return {(tp.topic, tp.partition): at for tp, at in found.items()}
+        committed = self._group(group).committed(_named(wanted))
+        return {(tp.topic, tp.partition): at for tp, at in committed.items()}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int], metadata: str = "") -> None:
         """Commit as a simple consumer, with the same metadata beside each offset."""
@@ -299,16 +299,16 @@ def _named(wanted: Iterable[TopicPartition]) -> list[Partition]:
     return [Partition(*at) for at in wanted]
 
 
-def _plain(found: Mapping[Partition, int]) -> dict[TopicPartition, int]:
-    return {(tp.topic, tp.partition): offset for tp, offset in found.items()}
+def _plain(offsets: Mapping[Partition, int]) -> dict[TopicPartition, int]:
+    return {(tp.topic, tp.partition): offset for tp, offset in offsets.items()}
 
 
-def _stamped(found: Mapping[Partition, OffsetAndTimestamp | None]) -> dict[
+def _stamped(offsets: Mapping[Partition, OffsetAndTimestamp | None]) -> dict[
     TopicPartition, Stamped
 ]:  # fmt: skip
     return {
         (tp.topic, tp.partition): _NONE if o is None else Stamped(o.offset, o.timestamp_ms)
-        for tp, o in found.items()
+        for tp, o in offsets.items()
     }
 
 

@@ -88,7 +88,7 @@ class Statement:
 
 def statements(effects: Iterable[Effect]) -> list[Statement]:
     """The effects as statements; neighbours with the same SQL become one."""
-    found: list[Statement] = []
+    statements_so_far: list[Statement] = []
     last: Statement | None = None
     for effect in effects:
         if last is not None and _is_alike(effect, last):  # nearly always: no text is made
@@ -97,9 +97,9 @@ def statements(effects: Iterable[Effect]) -> list[Statement]:
         sql, params = effect.statement()
         if last is None or last.sql != sql:
             last = _blank(effect, sql)
-            found.append(last)
+            statements_so_far.append(last)
         last.rows.append(params)
-    return found
+    return statements_so_far
 
 
 def _is_alike(effect: Effect, last: Statement) -> TypeGuard[Insert | Upsert]:

@@ -218,13 +218,13 @@ class RangeLoad:
     def load(self, records: Sequence[RawRecord]) -> None:
         """Steps 2 to 5 for the next records, as one transaction."""
         for _ in range(MAX_ROUNDS):
-            wanted = [r for r in records if self._fence <= r.offset < self._span.end]
-            self.report.skipped += len(records) - len(wanted)
-            if not wanted:
+            unprocessed = [r for r in records if self._fence <= r.offset < self._span.end]
+            self.report.skipped += len(records) - len(unprocessed)
+            if not unprocessed:
                 return
-            if self._round(wanted, min(wanted[-1].next_offset, self._span.end)):
+            if self._round(unprocessed, min(unprocessed[-1].next_offset, self._span.end)):
                 return
-            records = wanted
+            records = unprocessed
         raise KohortError(
             f"{self._span.topic}/{self._span.partition} at {self._fence}: lost the race for its "
             f"fence or ledger {MAX_ROUNDS} times; another pipeline of the same name is running"

@@ -246,13 +246,13 @@ class HandlerSpec:
                 f"the handler of {self.topic} returned {type(returned).__name__}; return None, a "
                 "row (a dict), an effect (Insert, Upsert, Execute), or a list of them"
             )
-        found: list[Effect] = []
+        effects: list[Effect] = []
         for part in cast(Iterable[Any], returned):
             if isinstance(part, dict | Mapping):
-                found.append(self._row(cast(Mapping[str, Any], part), record))
+                effects.append(self._row(cast(Mapping[str, Any], part), record))
             else:
-                found += self.effects(part, record)
-        return found
+                effects += self.effects(part, record)
+        return effects
 
     def _row(self, row: Mapping[str, Any], record: RecordView) -> Effect:
         if self.table is None:
@@ -319,13 +319,13 @@ def decode_all(decode: Decode, values: Sequence[bytes | None]) -> list[Any]:
     if decode is None:
         return list(values)
     function: Decoder = decoder_of(decode)
-    found: list[Any] = []
+    decoded: list[Any] = []
     for value in values:
         try:
-            found.append(None if value is None else function(value))
+            decoded.append(None if value is None else function(value))
         except Exception as error:  # the decoder is the user's, and may raise anything
-            found.append(Undecodable(not_decoded(error)))
-    return found
+            decoded.append(Undecodable(not_decoded(error)))
+    return decoded
 
 
 def not_decoded(error: Exception) -> Failure:

@@ -112,7 +112,7 @@ class RetryHeaders:
     def encode(self) -> list[Header]:
         """The headers, each key once; empty texts are left out, long ones are cut."""
         origin = self.origin
-        found: list[tuple[str, int | str | None, int]] = [
+        headers: list[tuple[str, int | str | None, int]] = [
             (NUMBER, self.number, 0),
             (TIMESTAMP, self.not_before_ms, 0),
             (ID, origin.retry_id, MAX_TEXT_BYTES),
@@ -137,7 +137,7 @@ class RetryHeaders:
             (REDRIVE_COUNT, self.redrive_count, 0),
             (WAIT_LEFT_MS, self.wait_left_ms or None, 0),
         ]
-        return [(k, _to_bytes(v, limit)) for k, v, limit in found if v is not None]
+        return [(k, _to_bytes(v, limit)) for k, v, limit in headers if v is not None]
 
 
 def user_headers(headers: Iterable[Header]) -> list[Header]:
@@ -198,16 +198,16 @@ def _to_bytes(value: int | str, limit: int) -> bytes:
 
 
 def _single_valued(headers: Sequence[Header]) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
+    values: dict[str, bytes] = {}
     for key, value in headers:
         if key not in RESERVED:
             continue
-        if key in found:
+        if key in values:
             raise HeaderFault(f"{key} stands twice")
         if value is None:
             raise HeaderFault(f"{key} is null")
-        found[key] = value
-    return found
+        values[key] = value
+    return values
 
 
 def _text(ours: dict[str, bytes], key: str, max_bytes: int, default: str | None = None) -> str:

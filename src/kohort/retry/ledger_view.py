@@ -100,7 +100,7 @@ class FailedFilter:
 
     def sql(self) -> tuple[str, list[Any]]:
         """Conditions on the ledger row `l`, each begun with AND, and their values."""
-        wanted: list[tuple[str, Any]] = [
+        conditions: list[tuple[str, Any]] = [
             ("l.reason = ?", self.reason),
             ("l.error_class = ?", self.error_class),
             ("l.fingerprint = ?", self.fingerprint),
@@ -112,7 +112,7 @@ class FailedFilter:
                 None if self.text is None else f"%{_literally(self.text.lower())}%",
             ),
         ]
-        chosen = [(text, value) for text, value in wanted if value is not None]
+        chosen = [(text, value) for text, value in conditions if value is not None]
         return "".join(f" AND {text}" for text, _ in chosen), [value for _, value in chosen]
 
 
@@ -137,18 +137,20 @@ def retry_topic_states(
         "WHERE pipeline = ? AND status = 'scheduled' GROUP BY dest ORDER BY dest",
         [now_ms, now_ms, pipeline],
     )
-    found = {
+    states = {
         str(dest): RetryTopicState(str(dest), int(count), int(due), oldest, following)
         for dest, count, due, oldest, following in rows
     }
     named = list(dict.fromkeys(retry_topics))
-    names = [*named, *(name for name in found if name not in named)]
-    return [found.get(name, RetryTopicState(name, 0, 0, None, None)) for name in names]
+    names = [*named, *(name for name in states if name not in named)]
+    return [states.get(name, RetryTopicState(name, 0, 0, None, None)) for name in names]
 
 
-def failed_rows(store: Store, pipeline: str, wanted: FailedFilter, limit: int) -> list[FailedRow]:
+def failed_rows(
+    store: Store, pipeline: str, failed_filter: FailedFilter, limit: int
+) -> list[FailedRow]:
     """Records that have failed, the latest first. Raises StorageError without a ledger."""
-    conditions, values = wanted.sql()
+    conditions, values = failed_filter.sql()
     rows = _ask(
         store,
         "SELECT origin_topic, origin_partition, origin_offset, origin_timestamp, reason, "
@@ -161,9 +163,11 @@ def failed_rows(store: Store, pipeline: str, wanted: FailedFilter, limit: int) -
     return [_failed_row(row) for row in rows]
 
 
-def failed_kinds(store: Store, pipeline: str, wanted: FailedFilter, limit: int) -> list[FailedKind]:
+def failed_kinds(
+    store: Store, pipeline: str, failed_filter: FailedFilter, limit: int
+) -> list[FailedKind]:
     """How many failed in which way, the most frequent first. Raises StorageError as above."""
-    conditions, values = wanted.sql()
+    conditions, values = failed_filter.sql()
     rows = _ask(
         store,
         "SELECT reason, error_class, fingerprint, count(*), min(closed_at), max(closed_at) "

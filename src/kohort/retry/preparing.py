@@ -80,7 +80,7 @@ def look_for_left(
     topics: Mapping[str, RetryTopics], views: Mapping[str, TopicView], port: LeftPort
 ) -> list[TopicState]:
     """Retry topics in which records of these groups wait, and which their policies do not read."""
-    found: list[TopicState] = []
+    states: list[TopicState] = []
     for names in topics.values():
         for name, delay_ms in other_retry_topics(names, views).items():
             count = views[name].partitions
@@ -89,8 +89,8 @@ def look_for_left(
             ends = port.latest(parts)
             waiting = sum(max(0, ends[at] - max(firsts[at], done.get(at, 0))) for at in parts)
             if waiting:
-                found.append(left_behind(names, name, delay_ms, count, waiting))
-    return found
+                states.append(left_behind(names, name, delay_ms, count, waiting))
+    return states
 
 
 def _found(

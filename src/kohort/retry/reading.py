@@ -45,11 +45,13 @@ def poll_past_damage(
     try:
         return consumer.poll(timeout_s, max_records=max_records)
     except CorruptRecordError as error:
-        found = Unreadable.of(error)
-        if found is None:
+        unreadable = Unreadable.of(error)
+        if unreadable is None:
             raise
         log.warning("%s; passed over", error)
-        consumer.seek(TopicPartition(found.topic, found.partition), found.next_offset)
+        consumer.seek(
+            TopicPartition(unreadable.topic, unreadable.partition), unreadable.next_offset
+        )
         return ()
 
 

@@ -82,7 +82,7 @@ class Choice:
             (self.error_class, retry.error_class),
             (self.fingerprint, retry.fingerprint),
         )
-        if any(asked is not None and asked != found for asked, found in pairs):
+        if any(asked is not None and asked != value for asked, value in pairs):
             return False
         if self.since_ms is not None and retry.last_failed_at_ms < self.since_ms:
             return False
@@ -345,11 +345,11 @@ class Redrive:
             consumer.seek(tp, origin.offset)
             consumer.limit(tp, origin.offset + 1)
             try:
-                found = consumer.poll(POLL_S * 10)
+                records = consumer.poll(POLL_S * 10)
             except KohortError:
                 return None
-            same = bool(found) and found[0].timestamp == origin.timestamp_ms
-            return found[0].detach() if same else None
+            same = bool(records) and records[0].timestamp == origin.timestamp_ms
+            return records[0].detach() if same else None
 
     def _pass(self, consumer: Consumer, producer: Producer) -> None:
         """How far it has come, and beside that its end, into the transaction that is open."""

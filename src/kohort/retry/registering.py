@@ -93,12 +93,12 @@ def classifier_of(topic: str, permanent: Any, temporary: Any) -> Classifier:
 
 def _classes(topic: str, name: str, classes: Any) -> tuple[type[BaseException], ...]:
     several = isinstance(classes, Iterable) and not isinstance(classes, type)
-    found = tuple(cast("Iterable[Any]", classes)) if several else (None,)
-    if not all(isinstance(each, type) and issubclass(each, BaseException) for each in found):
+    candidates = tuple(cast("Iterable[Any]", classes)) if several else (None,)
+    if not all(isinstance(each, type) and issubclass(each, BaseException) for each in candidates):
         raise ConfigError(
             f"the handler of {topic!r}: {name}={classes!r}; a list of exception classes is wanted"
         )
-    return cast("tuple[type[BaseException], ...]", found)
+    return cast("tuple[type[BaseException], ...]", candidates)
 
 
 def waits(function: object) -> bool:

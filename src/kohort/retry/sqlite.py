@@ -59,10 +59,10 @@ class SqliteStore(Store):
 
     def _present(self) -> tuple[int, int] | None:
         try:
-            found = os.stat(self.path)
+            status = os.stat(self.path)
         except FileNotFoundError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     def _replaced(self) -> bool:
         """A deleted file lives on for whoever has it open, and its writes would go nowhere."""

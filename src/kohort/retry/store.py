@@ -257,10 +257,10 @@ class Store(Progress):
 
     def states(self, pipeline: str, retry_ids: Iterable[str]) -> dict[str, list[RowState]]:
         """The rows of the named records, for the ledger gate; records without rows are absent."""
-        wanted = list(dict.fromkeys(retry_ids))
-        found: dict[str, list[RowState]] = {}
-        for at in range(0, len(wanted), MAX_IDS_PER_QUERY):
-            part = wanted[at : at + MAX_IDS_PER_QUERY]
+        ids = list(dict.fromkeys(retry_ids))
+        states: dict[str, list[RowState]] = {}
+        for at in range(0, len(ids), MAX_IDS_PER_QUERY):
+            part = ids[at : at + MAX_IDS_PER_QUERY]
             rows = self.query(
                 "SELECT retry_id, redrive_count, retry_number, status, dest, copy_partition, "
                 "copy_offset FROM kohort_ledger WHERE pipeline = ? AND retry_id IN "
@@ -270,8 +270,8 @@ class Store(Progress):
             for retry_id, redrives, number, status, dest, partition, offset in rows:
                 place = None if offset is None else Place(dest, partition, offset)
                 state = RowState(redrives, number, Status(status), place)
-                found.setdefault(retry_id, []).append(state)
-        return found
+                states.setdefault(retry_id, []).append(state)
+        return states
 
     def rows(self, pipeline: str, where: str = "", params: Params = ()) -> Iterator[LedgerRow]:
         """Ledger rows in the order in which they were made; `where` narrows them (trusted text)."""

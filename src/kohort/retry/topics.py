@@ -119,12 +119,12 @@ def look_at_topics(
     """
     states: list[TopicState] = []
     for spec in specs:
-        found = existing.get(spec.name)
-        if found is None:
+        topic = existing.get(spec.name)
+        if topic is None:
             made_by = spec.command(bootstrap)
             states.append(TopicState(spec, False, "it does not exist", made_by))
             continue
-        wrong = _wrong_configs(spec, found)
+        wrong = _wrong_configs(spec, topic)
         if not wrong:
             states.append(TopicState(spec, True))
             continue
@@ -182,13 +182,13 @@ def creation_refused(specs: list[TopicSpec], *, bootstrap: str, reason: str) -> 
     return ConfigError(f"the retry topics could not be created ({reason}). Create them:\n{lines}")
 
 
-def _wrong_configs(spec: TopicSpec, found: Existing) -> list[tuple[str, str | None]]:
+def _wrong_configs(spec: TopicSpec, topic: Existing) -> list[tuple[str, str | None]]:
     wrong: list[tuple[str, str | None]] = []
     for key in ("message.timestamp.type", "cleanup.policy"):
-        value = found.configs.get(key)
-        if key in found.configs and value != spec.configs[key]:
+        value = topic.configs.get(key)
+        if key in topic.configs and value != spec.configs[key]:
             wrong.append((key, value))
-    retention = found.configs.get("retention.ms")
+    retention = topic.configs.get("retention.ms")
     if retention is not None and spec.delay_ms is not None:
         kept_ms = int(retention)
         if kept_ms >= 0 and kept_ms <= spec.delay_ms:

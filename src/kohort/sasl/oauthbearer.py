@@ -116,13 +116,13 @@ def _read(message: bytes) -> tuple[str, str]:
     match = re.fullmatch(r"[ny],(?:a=([^,]*))?,", header)
     if match is None or pairs[-2:] != ["", ""]:
         raise _refused("the message does not have the form of RFC 7628")
-    found: dict[str, str] = {}
+    attributes: dict[str, str] = {}
     for pair in pairs[:-2]:
         key, equals, value = pair.partition("=")
-        if not equals or key in found or not _KEY.fullmatch(key):
+        if not equals or key in attributes or not _KEY.fullmatch(key):
             raise _refused("the message does not have the form of RFC 7628")
-        found[key] = value
-    bearer = _BEARER.fullmatch(found.get("auth", ""))
+        attributes[key] = value
+    bearer = _BEARER.fullmatch(attributes.get("auth", ""))
     if bearer is None:
         raise _refused("there is no bearer token in it")
     return bearer[1], match[1] or ""

@@ -282,10 +282,10 @@ def _attributes(text: str) -> Iterator[tuple[str, str]]:
         yield name, value
 
 
-def _expect(attributes: Iterator[tuple[str, str]], wanted: str) -> str:
+def _expect(attributes: Iterator[tuple[str, str]], expected: str) -> str:
     name, value = next(attributes, ("", ""))
-    if name != wanted:
-        raise ValueError(f"attribute {wanted!r} is missing")
+    if name != expected:
+        raise ValueError(f"attribute {expected!r} is missing")
     return value
 
 

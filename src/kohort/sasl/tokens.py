@@ -148,12 +148,12 @@ def _texts(value: object) -> list[str]:
 
 def _decoded(part: str) -> dict[str, Any]:
     try:
-        found = json.loads(urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+        value = json.loads(urlsafe_b64decode(part + "=" * (-len(part) % 4)))
     except ValueError:
         raise _refused("it is not a JSON web token") from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise _refused("it is not a JSON web token")
-    return cast("dict[str, Any]", found)
+    return cast("dict[str, Any]", value)
 
 
 def _refused(reason: str) -> AuthenticationError:

@@ -139,8 +139,8 @@ def message_class(
     """
     from google.protobuf import message_factory
 
-    found = _add(registry, schema, "", pool, 0)
-    messages = list(found.message_types_by_name.values())
+    file = _add(registry, schema, "", pool, 0)
+    messages = list(file.message_types_by_name.values())
     for depth, index in enumerate(indexes):
         if index >= len(messages):
             raise DeserializationError(f"its file has no message {list(indexes[: depth + 1])}")

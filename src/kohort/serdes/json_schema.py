@@ -73,9 +73,9 @@ class JsonSchemaSerde(Framed[Any]):
         return kind(parsed, registry=known)
 
     def _resource(self, subject: str, version: int) -> Any:
-        found = json.loads(self.registry.by_version(subject, version).text)
+        document = json.loads(self.registry.by_version(subject, version).text)
         fallback = self._referencing.jsonschema.DRAFT202012
-        return self._referencing.Resource.from_contents(found, default_specification=fallback)
+        return self._referencing.Resource.from_contents(document, default_specification=fallback)
 
     def _read(self, reader: Any, payload: memoryview) -> Any:
         value = json.loads(bytes(payload))

@@ -155,15 +155,15 @@ class SchemaRegistry:
     # -- inside
 
     def _kept(self, key: Any, ask: Callable[[], Any]) -> Any:
-        found = self._known(key)
-        if found is not None:
-            return found
+        known = self._known(key)
+        if known is not None:
+            return known
         with self._asking:
-            found = self._known(key)
-            if found is not None:
-                return found
+            known = self._known(key)
+            if known is not None:
+                return known
             try:
-                found = ask()
+                known = ask()
             except SchemaRegistryError as error:
                 with self._lock:
                     self._unknown[key] = (time.monotonic() + _RETRY_S, error)
@@ -172,10 +172,10 @@ class SchemaRegistry:
                 raise
             with self._lock:
                 self._unknown.pop(key, None)
-                self._cache[key] = found
+                self._cache[key] = known
                 while len(self._cache) > self._max:
                     self._cache.popitem(last=False)
-        return found
+        return known
 
     def _known(self, key: Any) -> Any:
         """What was answered before, None for nothing. Raises what was refused a moment ago."""
@@ -291,13 +291,13 @@ def resolved(registry: SchemaRegistry, schema: Schema, depth: int = 0) -> Sequen
     """The schemas that this one refers to, directly or not, each before those that use it."""
     if depth > _DEPTH_MAX:
         raise SchemaRegistryError(f"references are nested deeper than {_DEPTH_MAX}")
-    found: list[Schema] = []
+    schemas: list[Schema] = []
     for reference in schema.references:
         below = registry.by_version(reference.subject, reference.version)
-        found += [s for s in resolved(registry, below, depth + 1) if s not in found]
-        if below not in found:
-            found.append(below)
-    return found
+        schemas += [s for s in resolved(registry, below, depth + 1) if s not in schemas]
+        if below not in schemas:
+            schemas.append(below)
+    return schemas
 
 
 _DEPTH_MAX: Final = 32

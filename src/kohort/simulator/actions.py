@@ -226,17 +226,17 @@ def cut(world: World, who: str) -> None:
 @_does("cut {who} from {node}")
 def cut_from(world: World, who: str, node: int | None) -> None:
     """Its connections to one node break."""
-    found = world.node(node)
-    if found is not None:
-        world.network.cut(who, found.number, world.chance)
+    target = world.node(node)
+    if target is not None:
+        world.network.cut(who, target.number, world.chance)
 
 
 @_does("block {who} from {node} for {ms} ms")
 def block(world: World, who: str, node: int | None, ms: int) -> None:
     """Nothing passes between them for so long."""
-    found = world.node(node)
-    if found is not None:
-        world.network.block(who, found.number, ms)
+    target = world.node(node)
+    if target is not None:
+        world.network.block(who, target.number, ms)
 
 
 @_does("slow the network to {ms} ms")
@@ -309,12 +309,12 @@ def kill_silently(world: World, node: int | None) -> None:
 @_does("cut the power of {node}")
 def power(world: World, node: int | None) -> None:
     """It dies, and of the logs it led everything that was not flushed may be lost."""
-    found = world.node(node)
-    if found is None or len(world.cluster.alive()) < 1:
+    target = world.node(node)
+    if target is None or len(world.cluster.alive()) < 1:
         return
-    _kill(world, found, silent=True)
+    _kill(world, target, silent=True)
     for partition, log in enumerate(world.cluster.group_logs):
-        if world.last_leader[partition] != found.number:
+        if world.last_leader[partition] != target.number:
             continue
         lost = log.lose(world.chance.randint(log.flushed, log.end))
         for other in world.cluster.nodes.values():
@@ -347,25 +347,25 @@ def restart_node(world: World, node: int | None) -> None:
 @_does("stall {node} for {ms} ms")
 def stall_node(world: World, node: int | None, ms: int) -> None:
     """It stands still; its connections stay."""
-    found = world.node(node)
-    if found is not None:
-        found.machine.stall(ms)
+    target = world.node(node)
+    if target is not None:
+        target.machine.stall(ms)
 
 
 @_does("forget the fetch sessions of {node}")
 def forget_sessions(world: World, node: int | None) -> None:
     """Its slots went to others: whoever fetches from it has to begin a session anew (KIP-227)."""
-    found = world.node(node)
-    if found is not None:
-        found.sessions = found.no_sessions()
+    target = world.node(node)
+    if target is not None:
+        target.sessions = target.no_sessions()
 
 
 @_does("move the coordinator to {node}")
 def move_to(world: World, node: int | None) -> None:
     """Another node is elected for the group's partition."""
-    found = world.node(node)
-    if found is not None:
-        world.cluster.elect(world.cluster.partition_of(world.group), found.number)
+    target = world.node(node)
+    if target is not None:
+        world.cluster.elect(world.cluster.partition_of(world.group), target.number)
 
 
 @_does("move the coordinator")
@@ -381,9 +381,9 @@ def move(world: World) -> None:
 @_does("move {tp} to {node}")
 def move_partition(world: World, tp: TopicPartition, node: int | None) -> None:
     """Another node leads a partition of a topic."""
-    found, log = world.node(node), world.cluster.topic_log(*tp)
-    if found is not None and log is not None:
-        world.cluster.move(log, found.number)
+    target, log = world.node(node), world.cluster.topic_log(*tp)
+    if target is not None and log is not None:
+        world.cluster.move(log, target.number)
 
 
 @_does("hold loading")

@@ -193,10 +193,10 @@ def _consumers(
     drift = chance.random() < 0.3
     resets = chance.choice((("earliest",), ("earliest",), ("latest",), ("earliest", "latest")))
     patterns = chance.random() < 0.2
-    found: list[ConsumerPlan] = []
+    consumers: list[ConsumerPlan] = []
     for name in NAMES[:count]:
         some = sorted(topics) if chance.random() < 0.8 else [chance.choice(sorted(topics))]
-        found.append(
+        consumers.append(
             ConsumerPlan(
                 name=name,
                 topics=tuple(some),
@@ -213,7 +213,7 @@ def _consumers(
                 fence=chance.random() < 0.3,
             )
         )
-    return tuple(found)
+    return tuple(consumers)
 
 
 def _settings(chance: Random, sessions: Random, *, static: bool) -> Settings:

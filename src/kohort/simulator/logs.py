@@ -146,14 +146,14 @@ class TopicLog:
             raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE)
         if offset == self.end:
             return b""
-        found: list[bytes] = []
+        batches: list[bytes] = []
         size = 0
         for batch in self.batches[bisect_right(self._firsts, offset) - 1 :]:
-            if found and size + len(batch.data) > max_bytes:
+            if batches and size + len(batch.data) > max_bytes:
                 break
-            found.append(batch.data)
+            batches.append(batch.data)
             size += len(batch.data)
-        return b"".join(found)
+        return b"".join(batches)
 
     def trim(self, start: int) -> None:
         """Retention: everything below `start` is gone."""

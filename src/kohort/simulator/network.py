@@ -324,15 +324,15 @@ class Network:
 
     def cut(self, client: str | None, node: int | None, chance: Random) -> int:
         """Break the connections between a client and a node (None: any); how many there were."""
-        found = [
+        channels = [
             channel
             for channel, _ in self._channels.values()
             if client in (None, channel.client) and node in (None, channel.node.number)
         ]
-        for channel in found:
+        for channel in channels:
             sides = chance.choice(((0, 0), (0, 0), (0, chance.randint(50, 2_000)), (0, None)))
             self.cut_channel(channel, client_ms=sides[0], node_ms=sides[1])
-        return len(found)
+        return len(channels)
 
     def process_dies(self, machine: Machine) -> None:
         """A process is gone: its nodes learn soon (the system closes its sockets)."""

@@ -224,10 +224,10 @@ class SimNode:
         self, request: FindCoordinatorRequest, version: int
     ) -> FindCoordinatorResponse:
         keys = request.coordinator_keys if version >= 4 else [request.key]
-        found = [self._coordinator(key) for key in keys]
+        coordinators = [self._coordinator(key) for key in keys]
         if version >= 4:
-            return FindCoordinatorResponse(coordinators=found)
-        one = found[0]
+            return FindCoordinatorResponse(coordinators=coordinators)
+        one = coordinators[0]
         return FindCoordinatorResponse(
             error_code=one.error_code, node_id=one.node_id, host=one.host, port=one.port
         )

@@ -239,15 +239,15 @@ def list_offsets(node: ReadingNode, request: ListOffsetsRequest) -> ListOffsetsR
     """The ends of partitions."""
 
     def answer(topic: str, part: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
-        found = ListOffsetsPartitionResponse(partition_index=part.partition_index)
+        response = ListOffsetsPartitionResponse(partition_index=part.partition_index)
         try:
             log = located(node, topic, part.partition_index, part.current_leader_epoch)
         except BrokerError as error:
-            found.error_code = error.code
-            return found
-        found.offset = log.end if part.timestamp == LATEST else log.start
-        found.leader_epoch = log.epoch if part.timestamp == LATEST else log.epoch_at(log.start)
-        return found
+            response.error_code = error.code
+            return response
+        response.offset = log.end if part.timestamp == LATEST else log.start
+        response.leader_epoch = log.epoch if part.timestamp == LATEST else log.epoch_at(log.start)
+        return response
 
     return ListOffsetsResponse(
         topics=[

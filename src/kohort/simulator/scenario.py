@@ -112,10 +112,10 @@ def _scenario(raw: dict[str, Any]) -> Scenario:
 
 def _variant(text: str) -> dict[str, str]:
     """`classic range`, `consumer`, `range`: the protocol, the assignor, or both."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for word in text.split():
-        found["protocol" if word in {"classic", "consumer"} else "assignor"] = word
-    return found
+        values["protocol" if word in {"classic", "consumer"} else "assignor"] = word
+    return values
 
 
 def _frozen(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,8 +160,8 @@ def load(name_or_file: str) -> Scenario:
         near = nearest(name_or_file, known)
         hint = f"; did you mean {near!r}?" if near else "; see `kohort simulate examples`"
         raise ConfigError(f"no scenario is named {name_or_file!r}{hint}")
-    found = known[name_or_file]
-    return parse(found.read_text(encoding="utf-8"), found.name)
+    scenario = known[name_or_file]
+    return parse(scenario.read_text(encoding="utf-8"), scenario.name)
 
 
 # -- writing -------------------------------------------------------------------------------------

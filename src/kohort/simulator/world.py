@@ -125,8 +125,8 @@ class World:
 
     def app(self, who: str) -> Application | None:
         """A consumer's living process."""
-        found = self.apps.get(who)
-        return found if found is not None and found.alive else None
+        app = self.apps.get(who)
+        return app if app is not None and app.alive else None
 
     def live(self) -> list[Application]:
         """Every living process that subscribes to something, or is about to."""
@@ -140,8 +140,8 @@ class World:
         """A living node by number; None: the coordinator of the group."""
         if number is None:
             number = self.cluster.group_leaders[self.cluster.partition_of(self.group)]
-        found = self.cluster.nodes.get(number)
-        return found if found is not None and found.alive else None
+        node = self.cluster.nodes.get(number)
+        return node if node is not None and node.alive else None
 
     def revive(self, node: SimNode) -> None:
         """A dead node's process begins again."""
@@ -214,8 +214,8 @@ class World:
         host = self.cluster.coordinator(self.group)
         if host is None or host.shard is None:
             return None
-        found = host.shard.durable.offsets.get(self.group, {}).get((tp.topic, tp.partition))
-        return None if found is None else found.offset
+        stored = host.shard.durable.offsets.get(self.group, {}).get((tp.topic, tp.partition))
+        return None if stored is None else stored.offset
 
     def is_settled(self) -> bool:
         """Everybody alive is a stable member of one stable group, with nothing left to do."""

@@ -199,10 +199,10 @@ class AppHarness:
     def retries(self) -> list[Copy]:
         """The records that wait in retry topics, by due time."""
         names = [t for route in self._parts.routes.values() for t in route.topics.delays_ms]
-        found = [
+        retries = [
             Copy(r, parse(r.headers)) for t in names for r in self.records(t) if not self._done(r)
         ]
-        return sorted(found, key=lambda copy: copy.due_ms)
+        return sorted(retries, key=lambda copy: copy.due_ms)
 
     def dead_letters(self) -> list[Copy]:
         """The records of the dead-letter topics of all handlers."""
@@ -322,10 +322,10 @@ class AppHarness:
     def _scan(self) -> None:
         """Read retry topics to their end for keys that are held."""
         for key, start, epoch in self._engine.scans():
-            found = waiting_in(self.topics.logs[key][start:], self._app.group)
+            waiting = waiting_in(self.topics.logs[key][start:], self._app.group)
             most = self._engine.holds.most
-            whole = len(found) <= most
-            self._engine.scanned(Scanned(key, epoch, found[:most], whole), self.now_ms)
+            whole = len(waiting) <= most
+            self._engine.scanned(Scanned(key, epoch, waiting[:most], whole), self.now_ms)
 
     def _judge(self) -> bool:
         engine, transactor = self._engine, self._transactor
@@ -444,15 +444,15 @@ class AppHarness:
     def _next_due_ms(self) -> int | None:
         """When something more can happen: a deadline, or a retry topic's next record."""
         engine = self._engine
-        found = [engine.next_deadline()]
+        deadlines = [engine.next_deadline()]
         if isinstance(engine, ExactEngine):
-            found.append(engine.next_try_ms)
+            deadlines.append(engine.next_try_ms)
         paused = engine.paused(self.now_ms)
         for key, position in self._position.items():
             log = self.topics.logs[key]
             if position < len(log) and key not in paused:
-                found.append(log[position].timestamp + engine.delays_ms.get(key[0], 0))
-        return min((due for due in found if due is not None), default=None)
+                deadlines.append(log[position].timestamp + engine.delays_ms.get(key[0], 0))
+        return min((due for due in deadlines if due is not None), default=None)
 
 
 def _names(items: Sequence[Item]) -> str:

@@ -68,9 +68,9 @@ class _Patient:
         self.found = False
 
     def poll(self, timeout_s: float, /) -> list[tuple[int, int]]:
-        found = self._inner.poll(self.patience_s)
-        self.found = bool(found)
-        return found
+        records = self._inner.poll(self.patience_s)
+        self.found = bool(records)
+        return records
 
 
 class _VirtualLoop(Loop):
@@ -217,16 +217,16 @@ class _VirtualNotices(Notices):
         """Nobody sleeps who would have to be woken."""
 
     def until(self, look: Callable[[], T | None], timeout_s: float) -> T | None:
-        found: list[T] = []
+        results: list[T] = []
 
         def done() -> bool:
             seen = look()
             if seen is not None:
-                found.append(seen)
-            return bool(found)
+                results.append(seen)
+            return bool(results)
 
         self._clock.run_until(done, timeout_s)
-        return found[0] if found else None
+        return results[0] if results else None
 
 
 class VirtualClock:

@@ -236,10 +236,10 @@ class Cluster:
 
     def _led(self, topic: str, partition: int) -> tuple[int, int]:
         def look(broker: Broker) -> tuple[int, int]:
-            found = broker.state.topics.partition(topic, partition)
-            if found is None:
+            known_partition = broker.state.topics.partition(topic, partition)
+            if known_partition is None:
                 raise BrokerError(3, f"{topic}-{partition}")
-            return found.leader, found.leader_epoch
+            return known_partition.leader, known_partition.leader_epoch
 
         return self._ask(look)
 
@@ -379,9 +379,9 @@ class Cluster:
             node.handle(message, call)
 
         self._ask(ask)
-        found = answer.result(_ANSWER_S)
-        assert isinstance(found, response), f"{type(found)} answers {message.NAME}"
-        return found
+        outcome = answer.result(_ANSWER_S)
+        assert isinstance(outcome, response), f"{type(outcome)} answers {message.NAME}"
+        return outcome
 
     def _connect(self, nodes: list[int]) -> socket.socket:
         for node in nodes[:-1]:

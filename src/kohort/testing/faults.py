@@ -68,10 +68,10 @@ class SetFault:
 
     def wait(self, hits: int = 1, timeout_s: float = 60.0) -> None:
         """Return when it has been carried out `hits` times. Raises KafkaTimeoutError."""
-        found = self._faults.notices.until(
+        met = self._faults.notices.until(
             lambda: True if self._armed.hits >= hits else None, timeout_s
         )
-        if found is None:
+        if met is None:
             raise KafkaTimeoutError(
                 f"the fault {self._armed.fault.as_json()} was met {self._armed.hits} times within "
                 f"{timeout_s} s, not {hits}; cluster.requests shows what came"
@@ -221,12 +221,12 @@ class Requests:
         names = [] if api is None else [api] if isinstance(api, str) else list(api)
         apis = {api_name(name) for name in names}
         code = None if error is None else error_code(error)
-        found: list[LoggedRequest] = self._ask(
+        requests: list[LoggedRequest] = self._ask(
             lambda: [dataclasses.replace(entry) for entry in self._log.since()]
         )
         return [
             entry
-            for entry in found
+            for entry in requests
             if (not apis or entry.api in apis)
             and node in (None, entry.node)
             and client_id in (None, entry.client_id)
@@ -257,21 +257,21 @@ class Requests:
         """
 
         def look() -> list[LoggedRequest] | None:
-            found = self.of(
+            requests = self.of(
                 api, node=node, client_id=client_id, group=group, topic=topic, error=error,
                 matches=matches,
             )  # fmt: skip
-            enough = [e for e in found if not answered or e.answered_ms is not None][:count]
+            enough = [e for e in requests if not answered or e.answered_ms is not None][:count]
             return enough if len(enough) == count else None
 
-        found = self._notices.until(look, timeout_s)
-        if found is None:
+        requests = self._notices.until(look, timeout_s)
+        if requests is None:
             came = "\n  ".join(str(entry) for entry in self.of()[-20:]) or "nothing"
             raise KafkaTimeoutError(
                 f"fewer than {count} such requests (api {api}) within {timeout_s} s; the last that "
                 f"came:\n  {came}"
             )
-        return found
+        return requests
 
     def clear(self) -> None:
         """Forget what came so far."""

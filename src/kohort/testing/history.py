@@ -219,10 +219,10 @@ class History:
     def wait(self, act: str, member: str = "", *, count: int = 1, timeout_s: float = 120.0) -> None:
         """Return when an act (`assigned`, `committed`, …) was told `count` times, of a member or of
         all together. Raises KafkaTimeoutError."""
-        wanted = Act(act)
+        awaited = Act(act)
         self._until(
-            lambda: self._counts.get((wanted, member), 0) >= count,
-            f"{wanted} {count} times by {member or 'all'}",
+            lambda: self._counts.get((awaited, member), 0) >= count,
+            f"{awaited} {count} times by {member or 'all'}",
             timeout_s,
         )
 

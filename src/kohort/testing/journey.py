@@ -114,11 +114,11 @@ def _title(attempts: Sequence[Attempt]) -> str:
 def _paths(
     attempts: Sequence[Attempt], x: Callable[[int], float], y: Callable[[str], int]
 ) -> list[str]:
-    found: list[str] = []
+    paths: list[str] = []
     for a, b in zip(attempts, [*attempts[1:], None], strict=True):
         start = f"M{x(a.at_ms):.1f} {y(a.read_from)}"
         if b is not None:
-            found.append(f'<path d="{start}V{y(b.read_from)}H{x(b.at_ms):.1f}"/>')
+            paths.append(f'<path d="{start}V{y(b.read_from)}H{x(b.at_ms):.1f}"/>')
         elif a.next_topic and a.next_try_ms is None:
-            found.append(f'<path d="{start}V{y(a.next_topic)}h8"/>')
-    return found
+            paths.append(f'<path d="{start}V{y(a.next_topic)}h8"/>')
+    return paths

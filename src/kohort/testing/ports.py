@@ -24,8 +24,8 @@ def keep_ports(owner: object, host: str, count: int) -> list[int]:
     kept: list[socket.socket] = []
     weakref.finalize(owner, _let_go, kept)  # at the end of the process, too: no ResourceWarning
     try:
-        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = found[0]
+        addresses = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = addresses[0]
         for _ in range(count):
             one = socket.socket(family, socket.SOCK_STREAM)
             kept.append(one)

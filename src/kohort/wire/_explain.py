@@ -29,8 +29,8 @@ def explain(message: Message, version: int, cause: Exception) -> ProtocolError:
     walker = _Walker(definition, version, title)
     try:
         walker.struct(definition.root, message, "")
-    except _Found as found:
-        return found.error
+    except _Found as fault:
+        return fault.error
     if isinstance(cause, ProtocolError):
         return type(cause)(f"{title}: {cause}")
     text = "a value has no place" if isinstance(cause, NoPlace) else str(cause)
@@ -149,6 +149,6 @@ def _is_default(field: _schema.Field, value: Any) -> bool:
         cls = cast("Any", type(value))
         return bool(value == (cls.DEFAULT if hasattr(cls, "DEFAULT") else cls()))
     if field.default is not None:
-        wanted = {"true": True, "false": False}.get(field.default)
-        return value == (float(field.default) if wanted is None else wanted)
+        default = {"true": True, "false": False}.get(field.default)
+        return value == (float(field.default) if default is None else default)
     return not any(value) if field.base == "uuid" else not value

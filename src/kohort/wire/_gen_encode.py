@@ -172,16 +172,16 @@ class EncoderWriter:
         run, star = list(self.run), self.star
         self.depth += 1
         self.flush()
-        found = "()"
+        tags = "()"
         if known:
-            found = self.fresh("k")
-            self.emit(f"{found} = []")
+            tags = self.fresh("k")
+            self.emit(f"{tags} = []")
         for field in known:
             self.emit(f"if {self.differs(field, f'{source}.{field.name}')}:")
             self.depth += 1
-            self.tagged(field, f"{source}.{field.name}", found)
+            self.tagged(field, f"{source}.{field.name}", tags)
             self.depth -= 1
-        self.emit(f"write_tags({self.out}, {found}, {source}.unknown_tags)")
+        self.emit(f"write_tags({self.out}, {tags}, {source}.unknown_tags)")
         self.depth -= 1
         self.run, self.star = [*run, ("x", "")], star
         self.emit("else:")
@@ -189,13 +189,13 @@ class EncoderWriter:
         self.flush()
         self.depth -= 1
 
-    def tagged(self, field: Field, value: str, found: str) -> None:
-        """Writes one tagged value into a list of its own and adds it to `found`."""
+    def tagged(self, field: Field, value: str, tags: str) -> None:
+        """Writes one tagged value into a list of its own and adds it to `tags`."""
         outer, self.out = self.out, self.fresh("s")
         self.emit(f"{self.out} = []")
         self.field(field, value, in_tag=True)
         self.flush()
-        self.emit(f"{found}.append(({field.tag}, b''.join({self.out})))")
+        self.emit(f"{tags}.append(({field.tag}, b''.join({self.out})))")
         self.out = outer
 
     # -- fields

@@ -57,9 +57,9 @@ def record_type(data: Buffer) -> int:
 
 def decode_record_key(cls: type[M], data: Buffer) -> M:
     """The key of a record of an internal topic, whose type must be that of `cls`."""
-    found = _prefix(cls.NAME, data)
-    if found != cls.API_KEY:
-        raise DecodeError(f"record type {found} is not {cls.NAME} (type {cls.API_KEY})")
+    prefix = _prefix(cls.NAME, data)
+    if prefix != cls.API_KEY:
+        raise DecodeError(f"record type {prefix} is not {cls.NAME} (type {cls.API_KEY})")
     return decode(cls, 0, data, offset=2)
 
 

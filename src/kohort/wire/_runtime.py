@@ -115,21 +115,21 @@ def unknown_tags(buf: Buffer, p: int, count: int, most: int) -> tuple[list[tuple
         count, p = uvarint(buf, p, count)
     if count > most:
         raise DecodeError(f"{count} tagged fields before byte {p}: limit is {most}")
-    found: list[tuple[int, bytes]] = []
+    tags: list[tuple[int, bytes]] = []
     for _ in range(count):
         tag, n, p = tag_head(buf, p)
-        found.append((tag, bytes(buf[p : p + n])))
+        tags.append((tag, bytes(buf[p : p + n])))
         p += n
-    return in_order(found), p
+    return in_order(tags), p
 
 
-def in_order(found: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+def in_order(tags: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
     """Unknown tagged fields by tag; a tag may stand only once."""
-    found.sort(key=lambda field: field[0])
-    for (tag, _), (other, _) in pairwise(found):
+    tags.sort(key=lambda field: field[0])
+    for (tag, _), (other, _) in pairwise(tags):
         if tag == other:
             raise DecodeError(f"tagged field {tag} stands twice in one struct")
-    return found
+    return tags
 
 
 def tag_head(buf: Buffer, p: int) -> tuple[int, int, int]:

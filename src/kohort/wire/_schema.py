@@ -133,8 +133,8 @@ class Struct:
 
     def tagged(self, version: int) -> list[Field]:
         """The tagged fields of `version`, by tag."""
-        found = [f for f in self.fields if version in f.versions and version in f.tagged]
-        return sorted(found, key=lambda f: f.tag)
+        tagged = [f for f in self.fields if version in f.versions and version in f.tagged]
+        return sorted(tagged, key=lambda f: f.tag)
 
     def absent(self, version: int) -> list[Field]:
         """The fields that `version` does not have."""

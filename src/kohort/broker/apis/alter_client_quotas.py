@@ -28,13 +28,13 @@ def handle(node: NodeServices, request: AlterClientQuotasRequest, call: Call) ->
     call.answer(AlterClientQuotasResponse(entries=entries))
 
 
-def _alter(node: NodeServices, wanted: WantedEntry, validate_only: bool) -> EntryData:
-    parts = {part.entity_type: part.entity_name for part in wanted.entity}
+def _alter(node: NodeServices, change: WantedEntry, validate_only: bool) -> EntryData:
+    parts = {part.entity_type: part.entity_name for part in change.entity}
     entry = EntryData(
         error_message=None,
         entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in parts.items()],
     )
-    changes = {op.key: None if op.remove else op.value for op in wanted.ops}
+    changes = {op.key: None if op.remove else op.value for op in change.ops}
     try:
         node.quotas.alter(parts.items(), changes, validate_only=validate_only)
     except BrokerError as error:

@@ -49,12 +49,12 @@ def handle(node: NodeServices, request: AlterConfigsRequest, call: Call) -> None
 
 
 def _replacement(resource: AlterConfigsResource) -> dict[str, str]:
-    found: dict[str, str] = {}
+    configs: dict[str, str] = {}
     for config in resource.configs:
         if config.value is None:
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"{config.name}: no value")
-        found[config.name] = config.value
-    return found
+        configs[config.name] = config.value
+    return configs
 
 
 def change(

@@ -44,22 +44,22 @@ def handle(node: NodeServices, request: AlterPartitionReassignmentsRequest, call
 
 
 def _reassign(
-    node: NodeServices, topic: str, wanted: ReassignablePartition, any_number: bool
+    node: NodeServices, topic: str, partition: ReassignablePartition, any_number: bool
 ) -> ReassignablePartitionResponse:
     answer = ReassignablePartitionResponse(
-        partition_index=wanted.partition_index, error_message=None
+        partition_index=partition.partition_index, error_message=None
     )
     try:
-        if node.topics.partition(topic, wanted.partition_index) is None:
+        if node.topics.partition(topic, partition.partition_index) is None:
             raise BrokerError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"there is no {topic}-{answer.partition_index}",
             )
-        if wanted.replicas is None:
+        if partition.replicas is None:
             answer.error_code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
             return answer
-        _check(node, topic, wanted, wanted.replicas, any_number)
-        node.nodes.place(topic, wanted.partition_index, wanted.replicas)
+        _check(node, topic, partition, partition.replicas, any_number)
+        node.nodes.place(topic, partition.partition_index, partition.replicas)
     except BrokerError as error:
         answer.error_code, answer.error_message = error.code, error.detail
     return answer
@@ -68,7 +68,7 @@ def _reassign(
 def _check(
     node: NodeServices,
     topic: str,
-    wanted: ReassignablePartition,
+    partition: ReassignablePartition,
     replicas: list[int],
     any_number: bool,
 ) -> None:
@@ -78,7 +78,7 @@ def _check(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"replicas {replicas} must be one or more of the brokers {list(known)}, each once",
         )
-    now = node.leadership.at(topic, wanted.partition_index).replicas
+    now = node.leadership.at(topic, partition.partition_index).replicas
     if not any_number and len(replicas) != len(now):
         raise BrokerError(
             ErrorCode.INVALID_REPLICATION_FACTOR,

@@ -58,7 +58,7 @@ def _altered(
         mechanism = MECHANISM_IDS.get(change.mechanism)
         if mechanism is None:
             raise BrokerError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism")
-        node.users.alter(user, mechanism, _wanted(node, mechanism, change))
+        node.users.alter(user, mechanism, _credential(node, mechanism, change))
     except BrokerError as error:
         return AlterUserScramCredentialsResult(
             user=user, error_code=error.code, error_message=error.detail
@@ -66,7 +66,7 @@ def _altered(
     return AlterUserScramCredentialsResult(user=user)
 
 
-def _wanted(node: NodeServices, mechanism: str, change: _Change) -> ScramCredential | None:
+def _credential(node: NodeServices, mechanism: str, change: _Change) -> ScramCredential | None:
     if isinstance(change, ScramCredentialDeletion):
         if mechanism not in node.users.of(change.name):
             raise BrokerError(

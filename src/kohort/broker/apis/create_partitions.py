@@ -32,9 +32,9 @@ def handle(node: NodeServices, request: CreatePartitionsRequest, call: Call) -> 
 
 
 def _grow(
-    node: NodeServices, wanted: CreatePartitionsTopic, validate_only: bool, twice: bool
+    node: NodeServices, request: CreatePartitionsTopic, validate_only: bool, twice: bool
 ) -> CreatePartitionsTopicResult:
-    topic = node.topics.get(wanted.name)
+    topic = node.topics.get(request.name)
     try:
         if twice:
             raise BrokerError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
@@ -43,18 +43,18 @@ def _grow(
         if topic.internal:
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"{topic.name} is the broker's own")
         replicas: list[list[int]] = []
-        if wanted.assignments is not None:
-            replicas = [a.broker_ids for a in wanted.assignments]
-            if len(replicas) != wanted.count - len(topic.partitions):
+        if request.assignments is not None:
+            replicas = [a.broker_ids for a in request.assignments]
+            if len(replicas) != request.count - len(topic.partitions):
                 raise BrokerError(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT, "one assignment for each new partition"
                 )
             check_assigned(node, replicas)
         node.topics.add_partitions(
-            topic, wanted.count, validate_only=validate_only, replicas=replicas
+            topic, request.count, validate_only=validate_only, replicas=replicas
         )
     except BrokerError as error:
         return CreatePartitionsTopicResult(
-            name=wanted.name, error_code=error.code, error_message=error.detail or None
+            name=request.name, error_code=error.code, error_message=error.detail or None
         )
-    return CreatePartitionsTopicResult(name=wanted.name, error_message=None)
+    return CreatePartitionsTopicResult(name=request.name, error_message=None)

@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 def handle(node: NodeServices, request: CreateTopicsRequest, call: Call) -> None:
     """Make topics, each on its own."""
     times = Counter(t.name for t in request.topics)
-    found = {t.name: _wanted(node, t, times[t.name] > 1) for t in request.topics}
-    wanted = [new for new in found.values() if isinstance(new, NewTopic)]
+    by_name = {t.name: _new_topic(node, t, times[t.name] > 1) for t in request.topics}
+    valid = [new for new in by_name.values() if isinstance(new, NewTopic)]
     if request.validate_only:
-        made = [_checked(node, new) for new in wanted]
+        made = [_checked(node, new) for new in valid]
     else:
-        made = node.topics.create_all(wanted)
-    results = {n: _refused(n, e) for n, e in found.items() if isinstance(e, BrokerError)}
-    for new, topic in zip(wanted, made, strict=True):
+        made = node.topics.create_all(valid)
+    results = {n: _refused(n, e) for n, e in by_name.items() if isinstance(e, BrokerError)}
+    for new, topic in zip(valid, made, strict=True):
         results[new.name] = _result(node, new, topic)
-    call.answer(CreateTopicsResponse(topics=[results[name] for name in found]))
+    call.answer(CreateTopicsResponse(topics=[results[name] for name in by_name]))
 
 
-def _wanted(node: NodeServices, asked: CreatableTopic, twice: bool) -> NewTopic | BrokerError:
+def _new_topic(node: NodeServices, asked: CreatableTopic, twice: bool) -> NewTopic | BrokerError:
     try:
         if twice:
             raise BrokerError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
@@ -76,26 +76,26 @@ def _result(
     return _created(node, new.name, topic_id, (new.partitions, factor), new.config)
 
 
-def _configs(wanted: CreatableTopic) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for config in wanted.configs:
+def _configs(topic: CreatableTopic) -> dict[str, str]:
+    configs: dict[str, str] = {}
+    for config in topic.configs:
         if config.value is None:
             raise BrokerError(ErrorCode.INVALID_CONFIG, f"{config.name}: no value")
-        found[config.name] = config.value
-    return found
+        configs[config.name] = config.value
+    return configs
 
 
-def _partitions(node: NodeServices, wanted: CreatableTopic) -> tuple[int, list[list[int]]]:
+def _partitions(node: NodeServices, topic: CreatableTopic) -> tuple[int, list[list[int]]]:
     """How many partitions, and the replicas of each; none where every node is one."""
-    if wanted.assignments:
-        if wanted.num_partitions != -1 or wanted.replication_factor != -1:
+    if topic.assignments:
+        if topic.num_partitions != -1 or topic.replication_factor != -1:
             raise BrokerError(
                 ErrorCode.INVALID_REQUEST,
                 "Both numPartitions or replicationFactor and replicasAssignments were set. Both "
                 "cannot be used at the same time.",
             )
-        by_index = {a.partition_index: a.broker_ids for a in wanted.assignments}
-        if sorted(by_index) != list(range(len(wanted.assignments))):
+        by_index = {a.partition_index: a.broker_ids for a in topic.assignments}
+        if sorted(by_index) != list(range(len(topic.assignments))):
             raise BrokerError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 "partitions should be a consecutive 0-based integer sequence",
@@ -103,8 +103,8 @@ def _partitions(node: NodeServices, wanted: CreatableTopic) -> tuple[int, list[l
         replicas = [by_index[index] for index in range(len(by_index))]
         check_assigned(node, replicas)
         return len(replicas), replicas
-    count = node.config.num_partitions if wanted.num_partitions == -1 else wanted.num_partitions
-    factor, nodes = wanted.replication_factor, node.config.nodes
+    count = node.config.num_partitions if topic.num_partitions == -1 else topic.num_partitions
+    factor, nodes = topic.replication_factor, node.config.nodes
     if factor != -1 and not 1 <= factor <= nodes:
         raise BrokerError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -114,7 +114,7 @@ def _partitions(node: NodeServices, wanted: CreatableTopic) -> tuple[int, list[l
     if factor in (-1, nodes):
         return count, []
     placed = node.leadership.replicas
-    return count, [list(placed(wanted.name, index, factor)) for index in range(count)]
+    return count, [list(placed(topic.name, index, factor)) for index in range(count)]
 
 
 def check_assigned(node: NodeServices, replicas: list[list[int]]) -> None:

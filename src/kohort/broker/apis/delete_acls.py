@@ -32,12 +32,12 @@ def handle(node: NodeServices, request: DeleteAclsRequest, call: Call) -> None:
         try:
             if acls.authorizer is None:
                 raise BrokerError(ErrorCode.SECURITY_DISABLED, DISABLED)
-            found = acls.find(_filter(each))
+            matching = acls.find(_filter(each))
         except BrokerError as error:
             results.append(_refused(error))
             continue
-        met += found
-        shown = [_matching(acl) for acl in found]
+        met += matching
+        shown = [_matching(acl) for acl in matching]
         results.append(DeleteAclsFilterResult(error_message=None, matching_acls=shown))
     try:
         acls.change(remove=met)

@@ -48,11 +48,11 @@ def _delete(
             raise BrokerError(refusal)
         if partition.topic.config.compact and not partition.topic.config.delete:
             raise BrokerError(ErrorCode.POLICY_VIOLATION, "the topic is compacted, not deleted")
-        wanted = partition.end_offset if offset == -1 else offset
-        if not 0 <= wanted <= partition.end_offset:
+        new_start = partition.end_offset if offset == -1 else offset
+        if not 0 <= new_start <= partition.end_offset:
             raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        if partition.log is not None and wanted > partition.start_offset:
-            partition.log.delete_before(wanted)
+        if partition.log is not None and new_start > partition.start_offset:
+            partition.log.delete_before(new_start)
             node.save_log_starts()
     except BrokerError as error:
         return DeleteRecordsPartitionResult(

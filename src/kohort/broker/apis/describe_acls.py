@@ -26,7 +26,7 @@ def handle(node: NodeServices, request: DescribeAclsRequest, call: Call) -> None
         call.answer(DescribeAclsResponse(error_code=code, error_message=DISABLED))
         return
     try:
-        wanted = AclFilter(
+        acl_filter = AclFilter(
             Resource(request.resource_type_filter),
             request.resource_name_filter,
             Pattern(request.pattern_type_filter),
@@ -40,7 +40,7 @@ def handle(node: NodeServices, request: DescribeAclsRequest, call: Call) -> None
         call.answer(DescribeAclsResponse(error_code=code, error_message=str(error)))
         return
     resources: dict[tuple[Resource, str, Pattern], DescribeAclsResource] = {}
-    for acl in node.acls.find(wanted):
+    for acl in node.acls.find(acl_filter):
         key = (acl.resource, acl.name, acl.pattern)
         if key not in resources:
             resources[key] = DescribeAclsResource(

@@ -23,7 +23,7 @@ def handle(node: NodeServices, request: DescribeClientQuotasRequest, call: Call)
     """Show the quotas of all who match."""
     components = (Component(c.entity_type, c.match_type, c.match) for c in request.components)
     try:
-        found = node.quotas.matching(components, strict=request.strict)
+        matching = node.quotas.matching(components, strict=request.strict)
     except BrokerError as error:
         call.answer(
             DescribeClientQuotasResponse(
@@ -36,6 +36,6 @@ def handle(node: NodeServices, request: DescribeClientQuotasRequest, call: Call)
             entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
             values=[ValueData(key=key, value=value) for key, value in values.items()],
         )
-        for entity, values in found
+        for entity, values in matching
     ]
     call.answer(DescribeClientQuotasResponse(entries=entries))

@@ -62,17 +62,17 @@ def handle(node: NodeServices, request: DescribeConfigsRequest, call: Call) -> N
     call.answer(DescribeConfigsResponse(results=results))
 
 
-def _describe(node: NodeServices, wanted: DescribeConfigsResource) -> DescribeConfigsResult:
+def _describe(node: NodeServices, resource: DescribeConfigsResource) -> DescribeConfigsResult:
     result = DescribeConfigsResult(
-        resource_type=wanted.resource_type, resource_name=wanted.resource_name, error_message=""
+        resource_type=resource.resource_type, resource_name=resource.resource_name, error_message=""
     )
     try:
-        found = _entries(node, wanted.resource_type, wanted.resource_name)
+        entries = _entries(node, resource.resource_type, resource.resource_name)
     except BrokerError as error:
         result.error_code, result.error_message = error.code, error.detail
         return result
-    keys = wanted.configuration_keys
-    result.configs = [entry for entry in found if entry.name in keys] if keys else found
+    keys = resource.configuration_keys
+    result.configs = [entry for entry in entries if entry.name in keys] if keys else entries
     return result
 
 

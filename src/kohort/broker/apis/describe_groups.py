@@ -30,7 +30,7 @@ def handle(node: NodeServices, request: DescribeGroupsRequest, call: Call) -> No
         if request.include_authorized_operations:
             for group in groups:
                 group.authorized_operations = GROUP_OPERATIONS
-        found = {group.group_id: group for group in groups}
-        return DescribeGroupsResponse(groups=[found[name] for name in request.groups])
+        by_id = {group.group_id: group for group in groups}
+        return DescribeGroupsResponse(groups=[by_id[name] for name in request.groups])
 
     ask_each(node, call, request.groups, one, merge)

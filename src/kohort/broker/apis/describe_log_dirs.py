@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def handle(node: NodeServices, request: DescribeLogDirsRequest, call: Call) -> None:
     """Describe the data directory."""
     topics: dict[str, DescribeLogDirsTopic] = {}
-    for partition in _wanted(node, request):
+    for partition in _described(node, request):
         name = partition.topic.name
         topics.setdefault(name, DescribeLogDirsTopic(name=name)).partitions.append(
             DescribeLogDirsPartition(
@@ -42,15 +42,15 @@ def handle(node: NodeServices, request: DescribeLogDirsRequest, call: Call) -> N
     call.answer(DescribeLogDirsResponse(results=[directory]))
 
 
-def _wanted(node: NodeServices, request: DescribeLogDirsRequest) -> list[Partition]:
+def _described(node: NodeServices, request: DescribeLogDirsRequest) -> list[Partition]:
     if request.topics is None:
-        wanted = list(node.topics.partitions())
+        partitions = list(node.topics.partitions())
     else:
         asked = {(t.topic, index): None for t in request.topics for index in t.partitions}
-        found = (node.topics.partition(*tp) for tp in asked)
-        wanted = [partition for partition in found if partition is not None]
+        existing = (node.topics.partition(*tp) for tp in asked)
+        partitions = [partition for partition in existing if partition is not None]
     leadership = node.leadership
-    return [p for p in wanted if node.node_id in leadership.at(*p.key).replicas]
+    return [p for p in partitions if node.node_id in leadership.at(*p.key).replicas]
 
 
 def _size(partition: Partition) -> int:

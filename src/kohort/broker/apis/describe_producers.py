@@ -39,12 +39,12 @@ def _of(node: NodeServices, topic: str, index: int) -> PartitionResponse:
     if not node.leads(partition):
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         return PartitionResponse(partition_index=index, error_code=code)
-    found = PartitionResponse(partition_index=index)
+    response = PartitionResponse(partition_index=index)
     if partition.log is None:
-        return found
+        return response
     for producer_id, producer in partition.log.producers.items():
         last = producer.batches[-1] if producer.batches else None
-        found.active_producers.append(
+        response.active_producers.append(
             ProducerState(
                 producer_id=producer_id,
                 producer_epoch=producer.epoch,
@@ -54,4 +54,4 @@ def _of(node: NodeServices, topic: str, index: int) -> PartitionResponse:
                 current_txn_start_offset=producer.first_offset,
             )
         )
-    return found
+    return response

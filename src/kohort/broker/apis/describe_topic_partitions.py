@@ -82,16 +82,16 @@ def _page(
             name=name, error_code=code, topic_authorized_operations=TOPIC_OPERATIONS
         )
         return unknown, False
-    found = describe(node, topic)
-    shown = found.partitions[first : first + most]
+    description = describe(node, topic)
+    shown = description.partitions[first : first + most]
     page = DescribeTopicPartitionsResponseTopic(
         name=name,
-        topic_id=found.topic_id,
-        is_internal=found.is_internal,
+        topic_id=description.topic_id,
+        is_internal=description.is_internal,
         partitions=[_partition(part) for part in shown],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
-    return page, first + len(shown) < len(found.partitions)
+    return page, first + len(shown) < len(description.partitions)
 
 
 def _partition(part: MetadataResponsePartition) -> DescribeTopicPartitionsResponsePartition:

@@ -51,8 +51,8 @@ def handle(node: NodeServices, request: ElectLeadersRequest, call: Call) -> None
         known = {tp for tp in asked if node.topics.partition(*tp) is not None}
         leadership = node.leadership
         codes = [(tp, _fault(leadership, tp, tp in known, unclean)) for tp in asked]
-        wanted = [tp for tp, code in codes if code == ErrorCode.NONE]
-        node.nodes.elect_preferred(wanted)
+        eligible = [tp for tp, code in codes if code == ErrorCode.NONE]
+        node.nodes.elect_preferred(eligible)
     call.answer(ElectLeadersResponse(replica_election_results=_results(codes, every)))
 
 

@@ -28,8 +28,8 @@ _BATCHED_FROM = 4
 def handle(node: NodeServices, request: FindCoordinatorRequest, call: Call) -> None:
     """Say who coordinates."""
     if call.api_version >= _BATCHED_FROM:
-        found = [_find(node, key, request.key_type) for key in request.coordinator_keys]
-        call.answer(FindCoordinatorResponse(coordinators=found))
+        coordinators = [_find(node, key, request.key_type) for key in request.coordinator_keys]
+        call.answer(FindCoordinatorResponse(coordinators=coordinators))
         return
     one = _find(node, request.key, request.key_type)
     call.answer(

@@ -70,18 +70,18 @@ def _changed(
     if len(set(names)) < len(names):
         raise BrokerError(ErrorCode.INVALID_REQUEST, "a configuration is changed twice")
     new = dict(own)
-    for wanted in changes:
-        name = wanted.name
-        if wanted.config_operation == _DELETE:
+    for operation in changes:
+        name = operation.name
+        if operation.config_operation == _DELETE:
             new.pop(name, None)
-        elif wanted.value is None:
+        elif operation.value is None:
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"{name}: no value")
-        elif wanted.config_operation == _SET:
-            new[name] = wanted.value
-        elif wanted.config_operation in (_APPEND, _SUBTRACT) and _is_list(settings, name):
+        elif operation.config_operation == _SET:
+            new[name] = operation.value
+        elif operation.config_operation in (_APPEND, _SUBTRACT) and _is_list(settings, name):
             present = _parts(new[name] if name in new else _in_force(node, resource, name))
-            requested = _parts(wanted.value)
-            if wanted.config_operation == _APPEND:
+            requested = _parts(operation.value)
+            if operation.config_operation == _APPEND:
                 present += [v for v in requested if v not in present]
             else:
                 present = [v for v in present if v not in requested]
@@ -90,7 +90,7 @@ def _changed(
             kind = "unknown" if name not in settings else "not a list"
             raise BrokerError(
                 ErrorCode.INVALID_CONFIG,
-                f"{name} is {kind}: operation {wanted.config_operation} cannot be done with it",
+                f"{name} is {kind}: operation {operation.config_operation} cannot be done with it",
             )
     return new
 

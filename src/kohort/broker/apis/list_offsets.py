@@ -61,13 +61,13 @@ def handle(node: NodeServices, request: ListOffsetsRequest, call: Call) -> None:
 
 def _answer(
     partition: Partition | None,
-    wanted: ListOffsetsPartition,
+    partition_request: ListOffsetsPartition,
     node_id: int,
     version: int,
     committed: bool,
     twice: bool,
 ) -> ListOffsetsPartitionResponse:
-    answer = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
+    answer = ListOffsetsPartitionResponse(partition_index=partition_request.partition_index)
     try:
         if twice:
             raise BrokerError(ErrorCode.INVALID_REQUEST)
@@ -75,12 +75,15 @@ def _answer(
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if partition.offline:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR)
-        fault = partition.refusal(node_id, wanted.current_leader_epoch)
+        fault = partition.refusal(node_id, partition_request.current_leader_epoch)
         if fault:
             raise BrokerError(fault)
-        if version < _FIRST_VERSION.get(wanted.timestamp, 0) or wanted.timestamp < EARLIEST_PENDING:
+        if (
+            version < _FIRST_VERSION.get(partition_request.timestamp, 0)
+            or partition_request.timestamp < EARLIEST_PENDING
+        ):
             raise BrokerError(ErrorCode.UNSUPPORTED_VERSION)
-        found = _look_up(partition, wanted.timestamp, committed=committed)
+        entry = _look_up(partition, partition_request.timestamp, committed=committed)
     except BrokerError as error:
         answer.error_code = error.code
     except (OSError, CorruptRecordError) as error:
@@ -88,9 +91,9 @@ def _answer(
         partition.fail_unreadable(error)
         answer.error_code = ErrorCode.KAFKA_STORAGE_ERROR
     else:
-        if found is not None:
-            answer.offset, answer.timestamp = found.offset, found.timestamp
-            answer.leader_epoch = found.leader_epoch if version >= _LEADER_EPOCH_FROM else -1
+        if entry is not None:
+            answer.offset, answer.timestamp = entry.offset, entry.timestamp
+            answer.leader_epoch = entry.leader_epoch if version >= _LEADER_EPOCH_FROM else -1
     return answer
 
 

@@ -25,7 +25,7 @@ def handle(node: NodeServices, request: ListTransactionsRequest, call: Call) -> 
     """List transactions."""
     pattern = request.transactional_id_pattern
     try:
-        wanted = compiled(pattern) if pattern else None
+        id_pattern = compiled(pattern) if pattern else None
     except RegexError:
         code = ErrorCode.INVALID_REGULAR_EXPRESSION
         call.answer(ListTransactionsResponse(error_code=code))
@@ -33,8 +33,8 @@ def handle(node: NodeServices, request: ListTransactionsRequest, call: Call) -> 
 
     def merge(answers: list[ListTransactionsResponse]) -> None:
         states = [state for answer in answers for state in answer.transaction_states]
-        if wanted is not None:
-            states = [s for s in states if wanted.matches(s.transactional_id)]
+        if id_pattern is not None:
+            states = [s for s in states if id_pattern.matches(s.transactional_id)]
         states.sort(key=lambda s: s.transactional_id)
         call.answer(
             ListTransactionsResponse(

@@ -39,23 +39,23 @@ _IDS_FROM = 12
 
 def handle(node: NodeServices, request: MetadataRequest, call: Call) -> None:
     """Describe the cluster and some or all of its topics."""
-    wanted = request.topics
+    requested = request.topics
     if call.api_version < _IDS_FROM and any(
-        topic.name is None or topic.topic_id != ZERO_UUID for topic in wanted or ()
+        topic.name is None or topic.topic_id != ZERO_UUID for topic in requested or ()
     ):
         refused = [
             MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=topic.name or "")
-            for topic in wanted or ()
+            for topic in requested or ()
         ]
         call.answer(MetadataResponse(topics=refused))
         return
-    if wanted is None or (call.api_version == 0 and not wanted):
+    if requested is None or (call.api_version == 0 and not requested):
         topics = [describe(node, topic) for topic in node.topics]
     else:
         may_create = node.config.auto_create_topics_enable and (
             call.api_version < _AUTO_CREATION_FROM or request.allow_auto_topic_creation
         )
-        once = {(topic.name, bytes(topic.topic_id)): topic for topic in wanted}
+        once = {(topic.name, bytes(topic.topic_id)): topic for topic in requested}
         topics = [_describe_wanted(node, topic, may_create) for topic in once.values()]
     allowed = _operations(TOPIC_OPERATIONS, request.include_topic_authorized_operations)
     for topic in topics:
@@ -113,23 +113,23 @@ def _partition(index: int, led: Led, shown: Shown) -> MetadataResponsePartition:
 
 
 def _describe_wanted(
-    node: NodeServices, wanted: MetadataRequestTopic, may_create: bool
+    node: NodeServices, requested: MetadataRequestTopic, may_create: bool
 ) -> MetadataResponseTopic:
-    if wanted.name is None or wanted.topic_id != ZERO_UUID:  # Java sends "" beside the id
-        topic = node.topics.by_id(wanted.topic_id)
+    if requested.name is None or requested.topic_id != ZERO_UUID:  # Java sends "" beside the id
+        topic = node.topics.by_id(requested.topic_id)
         if topic is not None:
             return describe(node, topic)
         code = ErrorCode.UNKNOWN_TOPIC_ID
-        return MetadataResponseTopic(error_code=code, name=None, topic_id=wanted.topic_id)
-    topic = node.topics.get(wanted.name)
+        return MetadataResponseTopic(error_code=code, name=None, topic_id=requested.topic_id)
+    topic = node.topics.get(requested.name)
     if topic is not None:
         return describe(node, topic)
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if topic_name_fault(wanted.name):
+    if topic_name_fault(requested.name):
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
     elif may_create:
         try:
-            return describe(node, node.auto_create(wanted.name))
+            return describe(node, node.auto_create(requested.name))
         except BrokerError as error:
             code = ErrorCode(error.code)
-    return MetadataResponseTopic(error_code=code, name=wanted.name, topic_id=ZERO_UUID)
+    return MetadataResponseTopic(error_code=code, name=requested.name, topic_id=ZERO_UUID)

@@ -60,10 +60,10 @@ def handle(node: NodeServices, request: OffsetCommitRequest, call: Call) -> None
 def _all_known(node: NodeServices, request: OffsetCommitRequest) -> bool:
     """Whether every partition exists: most commits have nothing to refuse."""
     for topic in request.topics:
-        found = node.topics.get(topic.name)
-        if found is None or not topic.partitions:
+        known_topic = node.topics.get(topic.name)
+        if known_topic is None or not topic.partitions:
             return False
-        count = len(found.partitions)
+        count = len(known_topic.partitions)
         for partition in topic.partitions:
             if not 0 <= partition.partition_index < count:
                 return False

@@ -38,13 +38,15 @@ def handle(node: NodeServices, request: OffsetForLeaderEpochRequest, call: Call)
     )
 
 
-def _end(node: NodeServices, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
-    partition = node.topics.partition(topic, wanted.partition)
+def _end(
+    node: NodeServices, topic: str, partition_request: OffsetForLeaderPartition
+) -> EpochEndOffset:
+    partition = node.topics.partition(topic, partition_request.partition)
     if partition is None:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return EpochEndOffset(partition=wanted.partition, error_code=code)
-    fault = partition.refusal(node.node_id, wanted.current_leader_epoch)
+        return EpochEndOffset(partition=partition_request.partition, error_code=code)
+    fault = partition.refusal(node.node_id, partition_request.current_leader_epoch)
     if fault:
-        return EpochEndOffset(partition=wanted.partition, error_code=fault)
-    epoch, end = partition.epoch_end(wanted.leader_epoch)
-    return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=end)
+        return EpochEndOffset(partition=partition_request.partition, error_code=fault)
+    epoch, end = partition.epoch_end(partition_request.leader_epoch)
+    return EpochEndOffset(partition=partition_request.partition, leader_epoch=epoch, end_offset=end)

@@ -102,13 +102,13 @@ def screen(
 ) -> Call | None:
     """The call to go on with; None when the request was refused, and answered so."""
     name = request.NAME.removesuffix("Request")
-    found = AUTHORIZERS[name](Asking(node, authorizer, call), request)
-    if found is None:
+    verdict = AUTHORIZERS[name](Asking(node, authorizer, call), request)
+    if verdict is None:
         return call
-    if isinstance(found, Message):
-        call.answer(None if getattr(request, "acks", 1) == 0 else found)
+    if isinstance(verdict, Message):
+        call.answer(None if getattr(request, "acks", 1) == 0 else verdict)
         return None
-    return _patched(call, found)
+    return _patched(call, verdict)
 
 
 def _patched(call: Call, patch: Patch) -> Call:

@@ -22,10 +22,10 @@ Check = Callable[["Asking", Any], "Message | Patch | None"]
 T = TypeVar("T")
 
 
-def split(wanted: Sequence[T], may: Callable[[T], bool]) -> tuple[list[T], list[T]]:
+def split(items: Sequence[T], may: Callable[[T], bool]) -> tuple[list[T], list[T]]:
     """What may be done, and what is refused; each is asked once, and none compared with others."""
     kept, refused = list[T](), list[T]()
-    for one in wanted:
+    for one in items:
         (kept if may(one) else refused).append(one)
     return kept, refused
 
@@ -102,5 +102,5 @@ class Asking:
 
     def knows(self, operation: Operation, name: str | None, topic_id: bytes) -> bool:
         """As `topic`, where the request may name it by id; what does not exist is let through."""
-        found = self.name_of(name, topic_id)
-        return found is None or self.topic(operation, found)
+        topic_name = self.name_of(name, topic_id)
+        return topic_name is None or self.topic(operation, topic_name)

@@ -110,7 +110,7 @@ def _change_node(broker: Broker, asked: Asked) -> Answer:
 
 
 def _leaders(broker: Broker, asked: Asked) -> Answer:
-    wanted = asked.query.get("topic")
+    topic_name = asked.query.get("topic")
     return {
         "leaders": [
             {
@@ -119,7 +119,7 @@ def _leaders(broker: Broker, asked: Asked) -> Answer:
             }
             for topic in broker.state.topics
             for partition in topic.partitions
-            if wanted in (None, topic.name)
+            if topic_name in (None, topic.name)
         ]
     }  # fmt: skip
 
@@ -204,8 +204,8 @@ def _limit(broker: Broker, asked: Asked) -> Answer:
 def _requests(broker: Broker, asked: Asked) -> Answer:
     log = _gate(broker).requests
     since, api = _whole(asked, "since", 0) or 0, asked.query.get("api")
-    found = [entry for entry in log.since(since) if api in (None, entry.api)]
-    return {"requests": [e.as_json() for e in found[:MAX_REQUESTS]], "count": log.count}
+    entries = [entry for entry in log.since(since) if api in (None, entry.api)]
+    return {"requests": [e.as_json() for e in entries[:MAX_REQUESTS]], "count": log.count}
 
 
 def _forget_requests(broker: Broker, asked: Asked) -> Answer:

@@ -112,8 +112,8 @@ class Control:
             return ask()
 
         def some() -> dict[str, Any] | None:
-            found = ask()
-            return found if found.get("requests") else None
+            answer = ask()
+            return answer if answer.get("requests") else None
 
         found = self.notices.until(some, min(int(wait_ms), MAX_WAIT_MS) / 1000)
         return found if found is not None else ask()

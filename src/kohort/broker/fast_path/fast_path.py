@@ -194,10 +194,10 @@ def permits(authorizer: Authorizer, node: FastPathNode, asked: Entry | Asked) ->
 
     def may(operation: Operation, topic: str | bytes) -> bool:
         if isinstance(topic, bytes):
-            found = node.topics.by_id(topic)
-            if found is None:
+            known_topic = node.topics.by_id(topic)
+            if known_topic is None:
                 return False  # the general way knows what to say
-            topic = found.name
+            topic = known_topic.name
         return authorizer.may(who, host, operation, Resource.TOPIC, topic)
 
     if asked.api == _PRODUCE:

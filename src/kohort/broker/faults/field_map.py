@@ -470,25 +470,25 @@ def errors_in(response: Message | None) -> tuple[int, ...]:
     """The error codes of an answer that are not 0, each once."""
     if response is None:
         return ()
-    found: list[int] = []
+    codes: list[int] = []
     top = getattr(response, "error_code", 0)
     if top:
-        found.append(top)
+        codes.append(top)
     for mirror in FIELD_MAP.get(response.API_KEY, ()):
-        _collect(getattr(response, mirror.target), mirror, found)
+        _collect(getattr(response, mirror.target), mirror, codes)
     if response.API_KEY == _METADATA:
         assert isinstance(response, metadata_response.MetadataResponse)
         for topic in response.topics:
-            found.extend(p.error_code for p in topic.partitions)
+            codes.extend(p.error_code for p in topic.partitions)
     if response.API_KEY == _LOG_DIRS:
-        found.extend(result.error_code for result in response.results)  # type: ignore[attr-defined]
-    return tuple(code for code in dict.fromkeys(found) if code)
+        codes.extend(result.error_code for result in response.results)  # type: ignore[attr-defined]
+    return tuple(code for code in dict.fromkeys(codes) if code)
 
 
-def _collect(elements: Any, mirror: Mirror, found: list[int]) -> None:
+def _collect(elements: Any, mirror: Mirror, codes: list[int]) -> None:
     for element in elements or ():
         if mirror.inner is not None:
-            _collect(getattr(element, mirror.inner.target), mirror.inner, found)
+            _collect(getattr(element, mirror.inner.target), mirror.inner, codes)
         code = getattr(element, mirror.code, 0)
         if code:
-            found.append(code)
+            codes.append(code)

@@ -41,10 +41,10 @@ class Notices:
         try:
             while True:
                 seen = self._sent
-                found = look()
+                result = look()
                 left_s = deadline - time.monotonic()
-                if found is not None or left_s <= 0:
-                    return found
+                if result is not None or left_s <= 0:
+                    return result
                 with self._condition:
                     if self._sent == seen:
                         self._condition.wait(min(left_s, _LOOK_S))

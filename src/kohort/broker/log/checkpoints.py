@@ -20,13 +20,13 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 def decode_offsets(data: bytes | None) -> dict[TopicPartition, int]:
     """The offsets of a checkpoint file; empty when it is missing or damaged."""
-    found: dict[TopicPartition, int] = {}
+    offsets: dict[TopicPartition, int] = {}
     for line in _lines(data):
         parts = line.split(" ")
         if len(parts) != 3 or not parts[1].isdigit() or not parts[2].isdigit():
             return {}
-        found[parts[0], int(parts[1])] = int(parts[2])
-    return found
+        offsets[parts[0], int(parts[1])] = int(parts[2])
+    return offsets
 
 
 def encode_segments(segments: Mapping[TopicPartition, Sequence[int]]) -> bytes:
@@ -38,14 +38,14 @@ def encode_segments(segments: Mapping[TopicPartition, Sequence[int]]) -> bytes:
 
 def decode_segments(data: bytes | None) -> dict[TopicPartition, list[int]]:
     """The offsets of `encode_segments`; empty when the file is missing, damaged or of Kafka."""
-    found: dict[TopicPartition, list[int]] = {}
+    segments: dict[TopicPartition, list[int]] = {}
     for line in _lines(data):
         parts = line.split(" ")
         offsets = parts[-1].split(",")
         if len(parts) != 3 or not all(each.isdigit() for each in (parts[1], *offsets)):
             return {}
-        found[parts[0], int(parts[1])] = [int(each) for each in offsets]
-    return found
+        segments[parts[0], int(parts[1])] = [int(each) for each in offsets]
+    return segments
 
 
 def missing_offsets(offsets: Sequence[int], there: Collection[int]) -> list[tuple[int, int]]:
@@ -84,13 +84,13 @@ class LeaderEpochs:
         """
         if epoch == self.latest:
             return epoch, log_end
-        found = (-1, -1)
+        epoch_end = (-1, -1)
         for at, (known, _) in enumerate(self.entries):
             if known > epoch:
                 break
             end = self.entries[at + 1][1] if at + 1 < len(self.entries) else log_end
-            found = (known, end)
-        return found if epoch < self.latest else (-1, -1)
+            epoch_end = (known, end)
+        return epoch_end if epoch < self.latest else (-1, -1)
 
     def truncate_to(self, log_end: int) -> None:
         """Forget the epochs that began beyond the end of the log."""
@@ -98,12 +98,12 @@ class LeaderEpochs:
 
     def at(self, offset: int) -> int:
         """The epoch in which a record at `offset` was written."""
-        found = -1
+        epoch_at = -1
         for epoch, start in self.entries:
             if start > offset:
                 break
-            found = epoch
-        return found
+            epoch_at = epoch
+        return epoch_at
 
     def encode(self) -> bytes:
         return _encode([f"{epoch} {start}" for epoch, start in self.entries])

@@ -216,10 +216,10 @@ class _Rewriting:
             return
         stays = _none if self._ended.is_aborted(header) else self._stays
         keep_empty = last or self._ended.is_last(header)
-        found = filtered(header, batch, stays, keep_empty=keep_empty)
-        if found is not None:
+        kept = filtered(header, batch, stays, keep_empty=keep_empty)
+        if kept is not None:
             self._ended.wrote(header)
-            self._file.append([found])
+            self._file.append([kept])
 
     def _stays(self, offset: int, key: bytes | None, tombstone: bool, batch_ms: int) -> bool:
         if key is None or self._last_offsets.get(key, offset) > offset:
@@ -280,16 +280,16 @@ def _records(header: BatchHeader, batch: Buffer) -> list[tuple[int, bytes | None
     None: a client sent what nobody can read, as into a topic that is compacted only since. It
     stays. Raises CorruptRecordError for what is damaged here.
     """
-    found: list[tuple[int, bytes | None, bool]] = []
+    records: list[tuple[int, bytes | None, bool]] = []
     try:
         chunk = Chunk("", 0, batch, header.base_offset, check_crc=False)
         while not chunk.exhausted:
             for record in chunk.next_records(1_000):
-                found.append((record.offset, record.key, record.value is None))
+                records.append((record.offset, record.key, record.value is None))
     except CorruptRecordError:
         check_batch(batch, BatchHeader(batch, 0))
         return None
-    return found
+    return records
 
 
 def _rebuilt(header: BatchHeader, batch: Buffer, kept: list[int]) -> Buffer:

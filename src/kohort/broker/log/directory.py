@@ -79,27 +79,27 @@ class TopicRecord:
 
     def encode(self) -> dict[str, Any]:
         """As it stands in the file; what says nothing is left out."""
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "name": self.name,
             "id": self.topic_id.hex(),
             "partitions": self.partitions,
             "config": self.config,
         }
         if self.replicas:
-            found["replicas"] = self.replicas
+            fields["replicas"] = self.replicas
         if self.leaders:
-            found["leaders"] = [[p, *led] for p, led in sorted(self.leaders.items())]
-        return found
+            fields["leaders"] = [[p, *led] for p, led in sorted(self.leaders.items())]
+        return fields
 
     @classmethod
-    def decode(cls, found: dict[str, Any]) -> TopicRecord:
+    def decode(cls, fields: dict[str, Any]) -> TopicRecord:
         return cls(
-            found["name"],
-            bytes.fromhex(found["id"]),
-            found["partitions"],
-            found["config"],
-            found.get("replicas", []),
-            {p: (leader, epoch) for p, leader, epoch in found.get("leaders", [])},
+            fields["name"],
+            bytes.fromhex(fields["id"]),
+            fields["partitions"],
+            fields["config"],
+            fields.get("replicas", []),
+            {p: (leader, epoch) for p, leader, epoch in fields.get("leaders", [])},
         )
 
 

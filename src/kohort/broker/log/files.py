@@ -187,19 +187,19 @@ class MemoryFile:
 
     def views(self, position: int, count: int) -> list[Buffer]:
         end = min(position + count, self.size)
-        found: list[Buffer] = []
+        pieces: list[Buffer] = []
         at = bisect_right(self._starts, position) - 1
         while position < end:
             start, piece = self._starts[at], self._pieces[at]
             take = min(end - start, len(piece))
-            found.append(memoryview(piece)[position - start : take])
+            pieces.append(memoryview(piece)[position - start : take])
             position = start + take
             at += 1
-        return found
+        return pieces
 
     def read(self, position: int, count: int) -> Buffer:
-        found = self.views(position, count)
-        return found[0] if len(found) == 1 else b"".join(found)
+        pieces = self.views(position, count)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def sync(self) -> None: ...
 

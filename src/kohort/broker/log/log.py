@@ -392,7 +392,7 @@ class PartitionLog:
 
         Raises OSError, CorruptRecordError.
         """
-        found: list[AbortedTransaction] = []
+        transactions: list[AbortedTransaction] = []
         for segment in self.segments_from(start):
             if not segment.has_aborted:
                 continue
@@ -403,10 +403,10 @@ class PartitionLog:
             self._index_used(segment)
             for entry in entries:
                 if entry.last_offset >= start and entry.first_offset < end:
-                    found.append(entry)
+                    transactions.append(entry)
             if entries and entries[-1].stable_offset >= end:
                 break
-        return sorted(found, key=lambda entry: entry.first_offset)
+        return sorted(transactions, key=lambda entry: entry.first_offset)
 
     def _find_aborted(self) -> None:
         """Build the index of aborted transactions again, from every batch that is there."""
@@ -456,9 +456,9 @@ class PartitionLog:
                 continue
             limit = upto.position if segment is upto.segment else segment.size
             for header, batch in segment.batches_from_time(timestamp, start, limit):
-                found = first_at_time(header, batch, timestamp, start)
-                if found is not None:
-                    return TimedOffset(found[0], found[1], self.epochs.at(found[0]))
+                stamped = first_at_time(header, batch, timestamp, start)
+                if stamped is not None:
+                    return TimedOffset(stamped[0], stamped[1], self.epochs.at(stamped[0]))
         return None
 
     def max_timestamp(self, upto: Mark) -> TimedOffset | None:
@@ -468,14 +468,14 @@ class PartitionLog:
             if segment.next_offset > self.log_start_offset:
                 largest = max(largest, segment.max_timestamp)
                 self._index_used(segment)
-        found = self.offset_for_time(largest, upto) if largest >= 0 else None
-        if found is not None or largest < 0:
-            return found
+        stamped = self.offset_for_time(largest, upto) if largest >= 0 else None
+        if stamped is not None or largest < 0:
+            return stamped
         # The largest lies below the log's start, or beyond what may be shown: look at the rest.
         for span in self._visible_batches(upto):
-            if found is None or span.timestamp > found.timestamp:
-                found = span
-        return found
+            if stamped is None or span.timestamp > stamped.timestamp:
+                stamped = span
+        return stamped
 
     def _visible_batches(self, upto: Mark) -> Iterator[TimedOffset]:
         start = self.log_start_offset

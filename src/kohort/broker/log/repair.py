@@ -75,14 +75,14 @@ def damage_of(files: Files, directory: str) -> list[Damage]:
     names = files.list(directory)
     bases = segment_bases(names)
     compacted = COMPACTED_MARKER in names
-    found: list[Damage] = []
+    damages: list[Damage] = []
     for base, following in zip(bases, [*bases[1:], -1], strict=True):
         path = f"{directory}/{file_name(base)}"
         damaged, end = _examine(files, path, Bounds(base, following, compacted))
-        found += damaged
+        damages += damaged
         if following >= 0 and end < following and not (damaged or compacted):
-            found.append(Damage(path, 0, 0, end, following))
-    return found
+            damages.append(Damage(path, 0, 0, end, following))
+    return damages
 
 
 def repair(files: Files, directory: str, damage: list[Damage]) -> None:
@@ -160,7 +160,7 @@ class Bounds:
 def _examine(files: Files, path: str, bounds: Bounds) -> tuple[list[Damage], int]:
     """The damage of one segment, and the offset behind its last sound batch."""
     file = files.open(path)
-    found: list[Damage] = []
+    damages: list[Damage] = []
     position = 0
     try:
         while position < file.size:
@@ -171,14 +171,14 @@ def _examine(files: Files, path: str, bounds: Bounds) -> tuple[list[Damage], int
                 bounds.damaged = False
                 goes_on = bounds.following if header is None else header.base_offset
                 size = resumed - position
-                found.append(Damage(path, position, size, bounds.next_offset, goes_on))
+                damages.append(Damage(path, position, size, bounds.next_offset, goes_on))
                 position = resumed
             if header is not None:
                 position += header.size
                 bounds.next_offset = header.next_offset
     finally:
         file.close()
-    return found, bounds.next_offset
+    return damages, bounds.next_offset
 
 
 def _sound(file: LogFile, position: int, bounds: Bounds) -> BatchHeader | None:
@@ -225,13 +225,13 @@ def _next_sound(file: LogFile, position: int, bounds: Bounds) -> tuple[int, Batc
         behind = position + header.size
         if behind == file.size:
             return behind, None
-        found = _sound(file, behind, bounds)
-        if found is not None:
-            return behind, found
+        sound = _sound(file, behind, bounds)
+        if sound is not None:
+            return behind, sound
     for candidate in _candidates(file, position + 1):
-        found = _sound(file, candidate, bounds)
-        if found is not None:
-            return candidate, found
+        sound = _sound(file, candidate, bounds)
+        if sound is not None:
+            return candidate, sound
     return file.size, None
 
 

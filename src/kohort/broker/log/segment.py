@@ -232,11 +232,11 @@ class Segment:
     def batch_at(self, offset: int) -> BatchHeader | None:
         """The first batch whose last offset is not below `offset`."""
         position, entry = self.index.position_for(offset)
-        first, found = find(self.file.read, position, self.size, offset)
+        first, batch = find(self.file.read, position, self.size, offset)
         if entry >= 0 and (first is None or first.last_offset != entry):
             self.rebuild_index()
-            _, found = find(self.file.read, 0, self.size, offset)
-        return found
+            _, batch = find(self.file.read, 0, self.size, offset)
+        return batch
 
     def end_for(self, start: int, max_bytes: int, end: int) -> int:
         """Where a read of at most `max_bytes` from the batch at `start` ends: between two batches.
@@ -253,10 +253,10 @@ class Segment:
 
     def offset_behind(self, end: int) -> int:
         """The offset behind the last batch before `end`, which lies between two batches."""
-        found = -1
+        next_offset = -1
         for header in headers(self.file.read, self.index.boundary_before(end - 1), end):
-            found = header.next_offset
-        return found
+            next_offset = header.next_offset
+        return next_offset
 
     def batches_from_time(
         self, timestamp: int, from_offset: int, end: int

@@ -16,9 +16,9 @@ def first_at_time(
     """`(offset, timestamp)` of a batch's first record at or after a time and an offset."""
     if header.timestamp_type.value:  # one time for all of them
         return max(header.base_offset, from_offset), header.max_timestamp
-    for offset, found in times_of(batch, from_offset):
-        if found >= timestamp and offset >= from_offset:
-            return offset, found
+    for offset, record_time in times_of(batch, from_offset):
+        if record_time >= timestamp and offset >= from_offset:
+            return offset, record_time
     return None
 
 

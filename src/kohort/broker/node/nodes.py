@@ -198,15 +198,15 @@ class Nodes:
 
     def place(self, topic: str, partition: int, replicas: Sequence[int]) -> None:
         """Give a partition that is there other replicas. Raises BrokerError."""
-        found = self._state.topics.get(topic)
-        assert found is not None, "the caller has looked"
+        existing = self._state.topics.get(topic)
+        assert existing is not None, "the caller has looked"
         leadership = self._state.leadership
         before = leadership.at(topic, partition)
         if before.replicas == tuple(replicas):
             return
         change = leadership.place(topic, partition, replicas)
         try:
-            self._state.topics.placed_otherwise(found)
+            self._state.topics.placed_otherwise(existing)
         except BrokerError:
             leadership.put_back(topic, partition, before)
             raise

@@ -37,9 +37,9 @@ class Acls:
                 open_without_entries=config.allow_everyone_if_no_acl_found,
             )
 
-    def find(self, wanted: AclFilter) -> list[Acl]:
+    def find(self, acl_filter: AclFilter) -> list[Acl]:
         """The entries that a filter meets."""
-        return [acl for acl in self._acls if wanted.meets(acl)]
+        return [acl for acl in self._acls if acl_filter.meets(acl)]
 
     def change(self, add: Iterable[Acl] = (), remove: Iterable[Acl] = ()) -> None:
         """Add and remove entries. Raises BrokerError and then changes nothing."""

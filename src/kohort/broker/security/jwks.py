@@ -119,12 +119,12 @@ def _read(url: str) -> dict[str, Any]:
                 f"{_SETTING}={url}: it must begin with https:// (http:// on this machine only) "
                 "or file:/"
             )
-        found: Any = json.loads(data)
+        document: Any = json.loads(data)
     except (OSError, URLError, ValueError) as error:
         raise ConfigError(f"{_SETTING}={url} cannot be read: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise ConfigError(f"{_SETTING}={url} is not a JWKS document")
-    return cast("dict[str, Any]", found)
+    return cast("dict[str, Any]", document)
 
 
 def _opener() -> OpenerDirector:

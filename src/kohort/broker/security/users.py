@@ -69,8 +69,8 @@ class Users:
         """What is shown for a name in a login; as much work for names that do not exist."""
         credentials = self._users.get(user)
         decoy = self._decoys.credential(mechanism, user, credentials)
-        found = (credentials or {}).get(mechanism)
-        return Held(found or decoy, found is not None)
+        credential = (credentials or {}).get(mechanism)
+        return Held(credential or decoy, credential is not None)
 
     def ensure(self, entries: Sequence[str]) -> None:
         """Let the users of a configuration (`name:password`) exist with these passwords.

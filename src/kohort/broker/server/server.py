@@ -339,19 +339,19 @@ def _volume(directory: str) -> tuple[int, int]:
 
 def _want_descriptors(config: BrokerConfig) -> None:
     """Let this process open what its limits on files and connections come to, if it may."""
-    wanted = config.max_open_files + config.max_connections + _OTHER_DESCRIPTORS
+    needed = config.max_open_files + config.max_connections + _OTHER_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    if soft == resource.RLIM_INFINITY or soft >= needed:
         return
     granted = soft
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     for asked in (most, min(most, _MACOS_DESCRIPTORS_MAX)):
         if asked > granted:
             # The system may allow less than the limit says, by another rule.
             with contextlib.suppress(ValueError, OSError):
                 resource.setrlimit(resource.RLIMIT_NOFILE, (asked, hard))
                 granted = asked
-    if granted < wanted:
+    if granted < needed:
         log.warning(
             "this process may open %d files; %d log files and %d connections may want more: raise "
             "the limit (ulimit -Hn), or lower max_open_files and max_connections",

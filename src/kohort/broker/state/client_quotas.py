@@ -78,29 +78,29 @@ class ClientQuotas:
         self, components: Iterable[Component], *, strict: bool
     ) -> list[tuple[Entity, dict[str, float]]]:
         """The quotas of all who match; `strict`: who have no further kind. Raises BrokerError."""
-        wanted: dict[str, Component] = {}
+        components_by_type: dict[str, Component] = {}
         for component in components:
-            _check_component(component, wanted)
-            wanted[component.kind] = component
-        if ADDRESS in wanted and len(wanted) > 1:
+            _check_component(component, components_by_type)
+            components_by_type[component.kind] = component
+        if ADDRESS in components_by_type and len(components_by_type) > 1:
             raise BrokerError(
                 ErrorCode.INVALID_REQUEST, "an address has quotas alone, not with a user or client"
             )
         return [
             (entity, values)
             for entity, values in self._quotas.items()
-            if _matches(dict(entity), wanted, strict=strict)
+            if _matches(dict(entity), components_by_type, strict=strict)
         ]
 
 
 def _matches(
-    entity: Mapping[str, str | None], wanted: Mapping[str, Component], *, strict: bool
+    entity: Mapping[str, str | None], components: Mapping[str, Component], *, strict: bool
 ) -> bool:
-    if strict and len(entity) != len(wanted):
+    if strict and len(entity) != len(components):
         return False
     return all(
         kind in entity and (component.match == ANY or entity[kind] == component.name)
-        for kind, component in wanted.items()
+        for kind, component in components.items()
     )
 
 

@@ -109,22 +109,22 @@ class BrokerConfigs:
 
     def chain(self, broker: str, name: str) -> list[tuple[str, int]]:
         """The values of a settable configuration, with their sources; what holds comes first."""
-        found: list[tuple[str, int]] = []
+        values: list[tuple[str, int]] = []
         if broker and name in self.own(broker):
-            found.append((self.own(broker)[name], DYNAMIC_BROKER))
+            values.append((self.own(broker)[name], DYNAMIC_BROKER))
         if name in self.own(ALL_BROKERS):
-            found.append((self.own(ALL_BROKERS)[name], DYNAMIC_DEFAULT))
+            values.append((self.own(ALL_BROKERS)[name], DYNAMIC_DEFAULT))
         topic_setting = _TOPIC_DEFAULTS.get(name)
         if name in _ACTING:
             field = _ACTING[name].broker_field or name
             value = getattr(self._config, field)
             is_default = value == getattr(_defaults(), field)
-            return [*found, (str(value), DEFAULT if is_default else STATIC)]
+            return [*values, (str(value), DEFAULT if is_default else STATIC)]
         if topic_setting is None:
-            return [*found, (_IDLE_SETTINGS[name].default, DEFAULT)]
+            return [*values, (_IDLE_SETTINGS[name].default, DEFAULT)]
         started_with = default_of(self._config, topic_setting)
         is_default = started_with == default_of(_defaults(), topic_setting)
-        return [*found, (started_with, DEFAULT if is_default else STATIC)]
+        return [*values, (started_with, DEFAULT if is_default else STATIC)]
 
     def acting(self, name: str, node_id: int | None = None) -> int:
         """The number that holds for a node, or (None) for what all nodes share."""

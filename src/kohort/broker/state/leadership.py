@@ -72,11 +72,11 @@ class Leadership:
 
     def replicas(self, topic: str, partition: int, count: int = 0) -> tuple[int, ...]:
         """The replicas that a partition gets; `count` 0: every node."""
-        nodes, wanted = self.nodes, count or len(self.nodes)
+        nodes, replica_count = self.nodes, count or len(self.nodes)
         first = (crc32(topic.encode()) + partition) % len(nodes)
         rest = nodes[first + 1 :] + nodes[:first]
         shift = partition // len(nodes) % len(rest) if rest else 0
-        return (nodes[first], *rest[shift:], *rest[:shift])[:wanted]
+        return (nodes[first], *rest[shift:], *rest[:shift])[:replica_count]
 
     def add(
         self,
@@ -103,8 +103,8 @@ class Leadership:
         """A topic has `count` partitions now; `assigned` names the replicas of all of them."""
         table = self._topics[topic]
         for index in range(len(table), count):
-            wanted = assigned[index] if index < len(assigned) else ()
-            known = tuple(n for n in wanted if n in self.nodes)
+            requested = assigned[index] if index < len(assigned) else ()
+            known = tuple(n for n in requested if n in self.nodes)
             replicas = known or self.replicas(topic, index)
             table.append(self._shared(Led(self._first_alive(replicas), 0, replicas)))
 
@@ -150,11 +150,11 @@ class Leadership:
 
     def prefer(self, partitions: Iterable[tuple[str, int]] | None = None) -> list[Change]:
         """Partitions (None: all) go back to their preferred leader, where that one lives."""
-        wanted = None if partitions is None else set(partitions)
+        chosen = None if partitions is None else set(partitions)
         return [
             self._lead(topic, index, led.replicas[0])
             for topic, index, led in self._each()
-            if (wanted is None or (topic, index) in wanted)
+            if (chosen is None or (topic, index) in chosen)
             and led.leader != led.replicas[0]
             and led.replicas[0] in self.alive
         ]

@@ -166,16 +166,16 @@ class Partition:
         if self.log is None:
             return None
         upto = self._upto(self.log, committed)
-        found = self.log.offset_for_time(timestamp, upto)
-        return found if found is not None and found.offset < upto.offset else None
+        stamped = self.log.offset_for_time(timestamp, upto)
+        return stamped if stamped is not None and stamped.offset < upto.offset else None
 
     def max_timestamp(self, *, committed: bool = False) -> TimedOffset | None:
         """The visible record with the largest timestamp."""
         if self.log is None:
             return None
         upto = self._upto(self.log, committed)
-        found = self.log.max_timestamp(upto)
-        return found if found is not None and found.offset < upto.offset else None
+        stamped = self.log.max_timestamp(upto)
+        return stamped if stamped is not None and stamped.offset < upto.offset else None
 
     def aborted(self, span: Span, offset: int) -> list[AbortedTransaction]:
         """The aborted transactions with records in what was located from `offset` on."""

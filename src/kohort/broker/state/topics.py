@@ -188,10 +188,10 @@ class Topics:
             raise made
         return made
 
-    def create_all(self, wanted: Iterable[NewTopic]) -> list[Topic | BrokerError]:
+    def create_all(self, new_topics: Iterable[NewTopic]) -> list[Topic | BrokerError]:
         """Make topics, each on its own, and write them at once: each write is two flushes."""
         results: list[Topic | BrokerError] = []
-        for new in wanted:
+        for new in new_topics:
             try:
                 results.append(self._begun(new))
             except BrokerError as error:

@@ -32,8 +32,8 @@ class AdminAcls(AdminCalls):
 
         Raises BrokerError (SECURITY_DISABLED, CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST).
         """
-        wanted, deadline_ms = arguments.several(acls, "create_acls"), self._deadline(timeout_s)
-        for acl in wanted:
+        new_acls, deadline_ms = arguments.several(acls, "create_acls"), self._deadline(timeout_s)
+        for acl in new_acls:
             arguments.one_of(acl, Acl, "create_acls()")
         request = CreateAclsRequest(
             creations=[
@@ -46,13 +46,13 @@ class AdminAcls(AdminCalls):
                     operation=acl.operation,
                     permission_type=acl.permission,
                 )
-                for acl in wanted
+                for acl in new_acls
             ]
         )
 
         def attempt() -> None:
             answer = self._on_controller(CreateAclsResponse, request, deadline_ms)
-            results = zip(wanted, answer.results, strict=True)
+            results = zip(new_acls, answer.results, strict=True)
             raise_failed(
                 "adding the entry",
                 {str(acl): (result.error_code, result.error_message) for acl, result in results},
@@ -109,16 +109,16 @@ class AdminAcls(AdminCalls):
         return self._until(deadline_ms, attempt)
 
 
-def _fields(wanted: AclFilter) -> dict[str, Any]:
+def _fields(acl_filter: AclFilter) -> dict[str, Any]:
     """A filter as both requests have it."""
     return {
-        "resource_type_filter": wanted.resource,
-        "resource_name_filter": wanted.name,
-        "pattern_type_filter": wanted.pattern,
-        "principal_filter": wanted.principal,
-        "host_filter": wanted.host,
-        "operation": wanted.operation,
-        "permission_type": wanted.permission,
+        "resource_type_filter": acl_filter.resource,
+        "resource_name_filter": acl_filter.name,
+        "pattern_type_filter": acl_filter.pattern,
+        "principal_filter": acl_filter.principal,
+        "host_filter": acl_filter.host,
+        "operation": acl_filter.operation,
+        "permission_type": acl_filter.permission,
     }
 
 

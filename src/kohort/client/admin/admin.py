@@ -112,10 +112,10 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
 
         Raises BrokerError (TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, ...) when one was refused.
         """
-        wanted = [_new_topic(topic) for topic in arguments.several(topics, "create_topics")]
+        new_topics = [_new_topic(topic) for topic in arguments.several(topics, "create_topics")]
         deadline_ms = self._deadline(timeout_s)
         request = CreateTopicsRequest(
-            topics=[_creatable(topic) for topic in wanted],
+            topics=[_creatable(topic) for topic in new_topics],
             timeout_ms=self.config.request_timeout_ms,
             validate_only=validate_only,
         )
@@ -134,14 +134,14 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
 
     def delete_topics(self, names: Iterable[str], *, timeout_s: float | None = None) -> None:
         """Delete topics with their records. Raises BrokerError when one was refused."""
-        wanted, deadline_ms = arguments.names(names, "delete_topics"), self._deadline(timeout_s)
+        topics, deadline_ms = arguments.names(names, "delete_topics"), self._deadline(timeout_s)
         wait_ms = self.config.request_timeout_ms
 
         def build(version: int) -> Message:
             if version >= 6:  # KIP-516
-                states = [DeleteTopicState(name=name) for name in wanted]
+                states = [DeleteTopicState(name=name) for name in topics]
                 return DeleteTopicsRequest(topics=states, timeout_ms=wait_ms)
-            return DeleteTopicsRequest(topic_names=wanted, timeout_ms=wait_ms)
+            return DeleteTopicsRequest(topic_names=topics, timeout_ms=wait_ms)
 
         def attempt() -> None:
             answer = self._ask(
@@ -153,7 +153,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
             )
 
         # An unknown topic is retriable in Kafka's table, but waiting does not make it exist.
-        self._checked(wanted, deadline_ms)
+        self._checked(topics, deadline_ms)
         self._until(deadline_ms, attempt, mutates=True)
 
     def create_partitions(
@@ -190,10 +190,10 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
         self, *, include_internal: bool = False, timeout_s: float | None = None
     ) -> list[TopicListing]:
         """All topics, by name."""
-        found = self._topics(None, self._deadline(timeout_s))
+        topics = self._topics(None, self._deadline(timeout_s))
         return [
             TopicListing(name, t.topic_id, t.is_internal, len(t.partitions))
-            for name, t in sorted(found.items())
+            for name, t in sorted(topics.items())
             if include_internal or not t.is_internal
         ]
 
@@ -201,23 +201,26 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
         self, names: Iterable[str], *, timeout_s: float | None = None
     ) -> dict[str, TopicDescription]:
         """Topics with their partitions. Raises BrokerError when one does not exist."""
-        wanted, deadline_ms = arguments.names(names, "describe_topics"), self._deadline(timeout_s)
-        if not wanted:
+        topic_names, deadline_ms = (
+            arguments.names(names, "describe_topics"),
+            self._deadline(timeout_s),
+        )
+        if not topic_names:
             return {}
         try:
-            pages = self._topic_pages(wanted, deadline_ms)
+            pages = self._topic_pages(topic_names, deadline_ms)
         except UnsupportedVersionError:  # before Kafka 3.8
-            found = self._checked(wanted, deadline_ms)
-            return {name: _description(name, found[name]) for name in wanted}
-        return {name: pages[name] for name in wanted}
+            topics = self._checked(topic_names, deadline_ms)
+            return {name: _description(name, topics[name]) for name in topic_names}
+        return {name: pages[name] for name in topic_names}
 
     def _topics(
         self, names: Iterable[str] | None, deadline_ms: int
     ) -> dict[str, MetadataResponseTopic]:
-        wanted = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        requested = None if names is None else [MetadataRequestTopic(name=name) for name in names]
 
         def build(version: int) -> Message:
-            topics = [] if wanted is None and version == 0 else wanted
+            topics = [] if requested is None and version == 0 else requested
             # Before v4 the broker alone decides whether asking creates a topic.
             return MetadataRequest(topics=topics, allow_auto_topic_creation=version < 4)
 
@@ -231,9 +234,9 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
 
     def _checked(self, names: Iterable[str], deadline_ms: int) -> dict[str, MetadataResponseTopic]:
         """The topics' metadata; raises BrokerError when one does not exist."""
-        found = self._topics(names, deadline_ms)
-        raise_failed("topic", {name: (t.error_code, None) for name, t in found.items()})
-        return found
+        topics = self._topics(names, deadline_ms)
+        raise_failed("topic", {name: (t.error_code, None) for name, t in topics.items()})
+        return topics
 
     # -- configurations
 
@@ -380,10 +383,10 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
         deadline_ms = self._deadline(timeout_s)
         places = arguments.by_partition(wanted, "list_offsets", "places")
         times = {tp: _timestamp(spec) for tp, spec in places}
-        found: dict[TopicPartition, OffsetAndTimestamp] = {}
+        offsets: dict[TopicPartition, OffsetAndTimestamp] = {}
 
         def attempt() -> None:
-            left = [tp for tp in times if tp not in found]
+            left = [tp for tp in times if tp not in offsets]
             requests: dict[int, Message | Versioned] = {
                 node_id: _list_offsets(tps, times, isolation, self.config.request_timeout_ms)
                 for node_id, tps in self._leaders(left, deadline_ms).items()
@@ -395,7 +398,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
                         tp = TopicPartition(topic.name, p.partition_index)
                         failed[str(tp)] = (p.error_code, None)
                         if not p.error_code:
-                            found[tp] = OffsetAndTimestamp(p.offset, p.timestamp, p.leader_epoch)
+                            offsets[tp] = OffsetAndTimestamp(p.offset, p.timestamp, p.leader_epoch)
             raise_failed("listing offsets of", failed)
 
         try:
@@ -404,7 +407,7 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
         except (BrokerError, ConnectionFailedError, KafkaTimeoutError):
             if not partial:
                 raise
-        return found
+        return offsets
 
     def reset_group_offsets(
         self,
@@ -430,13 +433,13 @@ class Admin(AdminGroups, AdminSurvey, AdminCluster, AdminAcls, AdminUsers):
             chosen = list(self.list_group_offsets(group_id, timeout_s=left_s()))
         else:
             chosen = arguments.partitions(partitions, "reset_group_offsets")
-        found = self.list_offsets(dict.fromkeys(chosen, to), timeout_s=left_s())
-        none = [tp for tp, at in found.items() if at.offset < 0]
+        by_spec = self.list_offsets(dict.fromkeys(chosen, to), timeout_s=left_s())
+        none = [tp for tp, at in by_spec.items() if at.offset < 0]
         ends = self.list_offsets(dict.fromkeys(none, "latest"), timeout_s=left_s())
-        wanted = {tp: (ends.get(tp) or at).offset for tp, at in found.items()}
-        if wanted:
-            self.alter_group_offsets(group_id, wanted, timeout_s=left_s())
-        return wanted
+        targets = {tp: (ends.get(tp) or at).offset for tp, at in by_spec.items()}
+        if targets:
+            self.alter_group_offsets(group_id, targets, timeout_s=left_s())
+        return targets
 
     # -- the cluster
 

@@ -199,11 +199,11 @@ class AdminCalls(Observed):
 
     def _coordinator(self, group_id: str, deadline_ms: int) -> Node:
         answer = self._ask(FindCoordinatorResponse, ANY, find_coordinator(group_id), deadline_ms)
-        found = coordinator_in(answer, group_id)
-        if isinstance(found, BrokerError):
-            raise found
-        self._thread.call(self._cluster.learn_node, found).result()
-        return found
+        coordinator = coordinator_in(answer, group_id)
+        if isinstance(coordinator, BrokerError):
+            raise coordinator
+        self._thread.call(self._cluster.learn_node, coordinator).result()
+        return coordinator
 
     def _on_coordinator(
         self,
@@ -229,12 +229,12 @@ class AdminCalls(Observed):
         self, partitions: Iterable[TopicPartition], deadline_ms: int
     ) -> dict[int, list[TopicPartition]]:
         """The partitions by the node that leads them; retriable error when one has no leader."""
-        wanted = list(partitions)
-        names = {tp.topic for tp in wanted}
+        tps = list(partitions)
+        names = {tp.topic for tp in tps}
         self._thread.call(self._cluster.watch_topics, names).result()
         metadata = self._refresh(deadline_ms)
         by_node: dict[int, list[TopicPartition]] = {}
-        for tp in wanted:
+        for tp in tps:
             if tp.topic in metadata.errors:
                 raise BrokerError(metadata.errors[tp.topic], f"topic {tp.topic!r}; does it exist?")
             if metadata.partition(*tp) is None:
@@ -250,16 +250,16 @@ def each_of(
     what: str, names: Iterable[str], call: Callable[[str], T], kind: type[BrokerError] = BrokerError
 ) -> dict[str, T]:
     """Make a call for each of these, then raise one error for all that brokers refused."""
-    found: dict[str, T] = {}
+    results: dict[str, T] = {}
     failed: dict[str, tuple[int, str | None]] = {}
     for name in names:
         failed[name] = (0, None)
         try:
-            found[name] = call(name)
+            results[name] = call(name)
         except BrokerError as error:
             failed[name] = (error.code, None)
     raise_failed(what, failed, kind)
-    return found
+    return results
 
 
 def raise_failed(

@@ -144,18 +144,18 @@ class AdminCluster(AdminCalls):
             brokers = arguments.several(brokers, "describe_log_dirs")
             brokers = [arguments.whole_number(each, "the id of a broker") for each in brokers]
         deadline_ms = self._deadline(timeout_s)
-        wanted = self._brokers(brokers, deadline_ms)
+        node_ids = self._brokers(brokers, deadline_ms)
         request = DescribeLogDirsRequest(topics=None)
 
         def attempt() -> dict[int, list[LogDirDescription]]:
             answers = self._ask_all(
-                DescribeLogDirsResponse, dict.fromkeys(wanted, request), deadline_ms
+                DescribeLogDirsResponse, dict.fromkeys(node_ids, request), deadline_ms
             )
             raise_failed(
                 "describing the log directories of broker",
                 {str(node_id): (a.error_code, None) for node_id, a in answers.items()},
             )
-            return {n: [_log_dir(found) for found in a.results] for n, a in answers.items()}
+            return {n: [_log_dir(result) for result in a.results] for n, a in answers.items()}
 
         return self._until(deadline_ms, attempt)
 
@@ -166,11 +166,11 @@ class AdminCluster(AdminCalls):
     ) -> dict[TopicPartition, list[ProducerDescription]]:
         """Who has produced to partitions with an id of its own, and whose transaction is open."""
         deadline_ms = self._deadline(timeout_s)
-        wanted = arguments.partitions(partitions, "describe_producers")
-        found: dict[TopicPartition, list[ProducerDescription]] = {}
+        requested = arguments.partitions(partitions, "describe_producers")
+        producers: dict[TopicPartition, list[ProducerDescription]] = {}
 
         def attempt() -> None:
-            left = [tp for tp in wanted if tp not in found]
+            left = [tp for tp in requested if tp not in producers]
             requests: dict[int, Message | Versioned] = {}
             for node_id, tps in self._leaders(left, deadline_ms).items():
                 topics: dict[str, TopicRequest] = {}
@@ -185,7 +185,7 @@ class AdminCluster(AdminCalls):
                         tp = TopicPartition(topic.name, part.partition_index)
                         failed[str(tp)] = (part.error_code, part.error_message)
                         if not part.error_code:
-                            found[tp] = [
+                            producers[tp] = [
                                 ProducerDescription(
                                     p.producer_id,
                                     p.producer_epoch,
@@ -199,7 +199,7 @@ class AdminCluster(AdminCalls):
             raise_failed("describing the producers of", failed)
 
         self._until(deadline_ms, attempt)
-        return found
+        return producers
 
     def list_transactions(
         self,
@@ -251,12 +251,12 @@ class AdminCluster(AdminCalls):
                 "listing the transactions of broker",
                 {str(node_id): (a.error_code, None) for node_id, a in answers.items()},
             )
-            found = [
+            transactions = [
                 TransactionListing(s.transactional_id, s.producer_id, s.transaction_state)
                 for answer in answers.values()
                 for s in answer.transaction_states
             ]
-            return sorted(found, key=lambda listing: listing.transactional_id)
+            return sorted(transactions, key=lambda listing: listing.transactional_id)
 
         return self._until(deadline_ms, attempt)
 
@@ -277,13 +277,15 @@ class AdminCluster(AdminCalls):
 
     def _transaction(self, name: str, deadline_ms: int) -> TransactionDescription:
         request = find_coordinator(name, TRANSACTION)
-        found = coordinator_in(self._ask(FindCoordinatorResponse, ANY, request, deadline_ms), name)
-        if isinstance(found, BrokerError):
-            raise found
-        self._thread.call(self._cluster.learn_node, found).result()
+        coordinator = coordinator_in(
+            self._ask(FindCoordinatorResponse, ANY, request, deadline_ms), name
+        )
+        if isinstance(coordinator, BrokerError):
+            raise coordinator
+        self._thread.call(self._cluster.learn_node, coordinator).result()
         answer = self._ask(
             DescribeTransactionsResponse,
-            found.node_id,
+            coordinator.node_id,
             DescribeTransactionsRequest(transactional_ids=[name]),
             deadline_ms,
         )
@@ -297,7 +299,7 @@ class AdminCluster(AdminCalls):
             state.transaction_timeout_ms,
             state.transaction_start_time_ms,
             tuple(TopicPartition(t.topic, p) for t in state.topics for p in t.partitions),
-            found,
+            coordinator,
         )
 
     def abort_transaction(
@@ -433,11 +435,11 @@ class AdminCluster(AdminCalls):
             name, partition = tp
             topic = topics.setdefault(name, elected.TopicPartitions(topic=name))
             topic.partitions.append(partition)
-        wanted = None if partitions is None else list(topics.values())
+        partition_lists = None if partitions is None else list(topics.values())
 
         def build(version: int) -> Message:
             request = elected.ElectLeadersRequest(
-                topic_partitions=wanted, timeout_ms=self.config.request_timeout_ms
+                topic_partitions=partition_lists, timeout_ms=self.config.request_timeout_ms
             )
             if version >= _CODES_FROM:
                 request.election_type = _UNCLEAN if kind == "unclean" else _PREFERRED
@@ -470,11 +472,11 @@ class AdminCluster(AdminCalls):
 
     # -- inside
 
-    def _brokers(self, wanted: Iterable[int] | None, deadline_ms: int) -> list[int]:
+    def _brokers(self, brokers: Iterable[int] | None, deadline_ms: int) -> list[int]:
         nodes = self._refresh(deadline_ms).nodes
-        if wanted is None:
+        if brokers is None:
             return sorted(nodes)
-        asked = list(wanted)
+        asked = list(brokers)
         unknown = sorted(set(asked) - set(nodes))
         if unknown:
             raise UsageError(f"there are no brokers {unknown}; brokers by id: {sorted(nodes)}")
@@ -490,7 +492,7 @@ class AdminCluster(AdminCalls):
 
         Raises UnsupportedVersionError where the broker cannot, BrokerError when one does not exist.
         """
-        found: dict[str, TopicDescription] = {}
+        topics: dict[str, TopicDescription] = {}
         failed: dict[str, tuple[int, str | None]] = {}
         cursor: Cursor | None = None
         while True:
@@ -501,14 +503,14 @@ class AdminCluster(AdminCalls):
             for topic in answer.topics:
                 name = topic.name or ""
                 failed[name] = (topic.error_code, None)
-                before = found[name].partitions if name in found else ()
-                found[name] = _described(topic, before)
+                before = topics[name].partitions if name in topics else ()
+                topics[name] = _described(topic, before)
             after = answer.next_cursor
             if after is None:
                 break
             cursor = Cursor(topic_name=after.topic_name, partition_index=after.partition_index)
         raise_failed("topic", failed)
-        return found
+        return topics
 
 
 def _described(
@@ -530,14 +532,14 @@ def _described(
     return TopicDescription(topic.name or "", topic.topic_id, topic.is_internal, every)
 
 
-def _log_dir(found: DescribeLogDirsResult) -> LogDirDescription:
+def _log_dir(result: DescribeLogDirsResult) -> LogDirDescription:
     sizes = {
         TopicPartition(topic.name, part.partition_index): ReplicaSize(
             part.partition_size, part.offset_lag, part.is_future_key
         )
-        for topic in found.topics
+        for topic in result.topics
         for part in topic.partitions
     }
     return LogDirDescription(
-        found.log_dir, found.error_code, sizes, found.total_bytes, found.usable_bytes
+        result.log_dir, result.error_code, sizes, result.total_bytes, result.usable_bytes
     )

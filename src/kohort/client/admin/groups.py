@@ -59,10 +59,10 @@ class AdminGroups(AdminCalls):
         self, *, states: Iterable[str] = (), timeout_s: float | None = None
     ) -> list[GroupListing]:
         """The groups of all brokers, by id; `states` (`Stable`, `Empty`, ...) picks some."""
-        deadline_ms, wanted = self._deadline(timeout_s), arguments.names(states, "list_groups")
+        deadline_ms, state_names = self._deadline(timeout_s), arguments.names(states, "list_groups")
 
         def build(version: int) -> Message:
-            return ListGroupsRequest(states_filter=wanted if version >= _STATES_FROM else [])
+            return ListGroupsRequest(states_filter=state_names if version >= _STATES_FROM else [])
 
         def attempt() -> list[GroupListing]:
             nodes = self._refresh(deadline_ms).nodes
@@ -74,13 +74,13 @@ class AdminGroups(AdminCalls):
                 "listing the groups of broker",
                 {str(node_id): (a.error_code, None) for node_id, a in answers.items()},
             )
-            found = {
+            groups = {
                 g.group_id: GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type)
                 for answer in answers.values()
                 for g in answer.groups
-                if not wanted or not g.group_state or g.group_state in wanted
+                if not state_names or not g.group_state or g.group_state in state_names
             }
-            return [found[group_id] for group_id in sorted(found)]
+            return [groups[group_id] for group_id in sorted(groups)]
 
         return self._until(deadline_ms, attempt)
 
@@ -88,11 +88,11 @@ class AdminGroups(AdminCalls):
         self, group_ids: Iterable[str], *, timeout_s: float | None = None
     ) -> dict[str, GroupDescription]:
         """Groups of both protocols with their members; one that does not exist is `Dead`."""
-        wanted, deadline_ms = (
+        ids, deadline_ms = (
             arguments.names(group_ids, "describe_groups"),
             self._deadline(timeout_s),
         )
-        return {group_id: self._describe(group_id, deadline_ms) for group_id in wanted}
+        return {group_id: self._describe(group_id, deadline_ms) for group_id in ids}
 
     def _describe(self, group_id: str, deadline_ms: int) -> GroupDescription:
         def attempt() -> GroupDescription:
@@ -106,8 +106,8 @@ class AdminGroups(AdminCalls):
             group = answer.groups[0]
             # Since v6 an unknown group is an error instead of the state Dead (KIP-1043).
             if group.error_code == ErrorCode.GROUP_ID_NOT_FOUND or group.group_state == DEAD:
-                found = self._describe_consumer(group_id, node, deadline_ms)
-                return found or dead_group(group_id, node)
+                description = self._describe_consumer(group_id, node, deadline_ms)
+                return description or dead_group(group_id, node)
             _check(group.error_code, f"describing group {group_id!r}")
             return classic_group(group, node)
 
@@ -241,8 +241,8 @@ class AdminGroups(AdminCalls):
         """Set committed offsets of a group that has no members (else GroupError)."""
         topics: dict[str, OffsetCommitRequestTopic] = {}
         arguments.name(group_id, "alter_group_offsets(): the group")
-        wanted = arguments.offsets(offsets, "alter_group_offsets")
-        for (name, partition), place in wanted.items():
+        checked = arguments.offsets(offsets, "alter_group_offsets")
+        for (name, partition), place in checked.items():
             topic = topics.setdefault(name, OffsetCommitRequestTopic(name=name))
             topic.partitions.append(
                 OffsetCommitRequestPartition(

@@ -65,11 +65,11 @@ class AdminSurvey(AdminCalls):
         groups: dict[str, SurveyedGroup] = {}
         for node_id, node in sorted(nodes.items()):
             try:
-                found = self._survey_node(node, deadline_ms)
+                surveyed = self._survey_node(node, deadline_ms)
             except KohortError as error:
                 unreachable[node_id] = str(error)
             else:
-                groups |= {one.listing.group_id: one for one in found}
+                groups |= {one.listing.group_id: one for one in surveyed}
         return GroupsSurvey(dict(sorted(groups.items())), unreachable)
 
     def _survey_node(self, node: Node, deadline_ms: int) -> list[SurveyedGroup]:
@@ -82,10 +82,10 @@ class AdminSurvey(AdminCalls):
             GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type)
             for g in answer.groups
         ]
-        found: list[SurveyedGroup] = []
+        groups: list[SurveyedGroup] = []
         for start in range(0, len(listed), GROUPS_AT_ONCE):
-            found += self._survey_page(node, listed[start : start + GROUPS_AT_ONCE], deadline_ms)
-        return found
+            groups += self._survey_page(node, listed[start : start + GROUPS_AT_ONCE], deadline_ms)
+        return groups
 
     def _survey_page(
         self, node: Node, listed: list[GroupListing], deadline_ms: int
@@ -108,7 +108,7 @@ class AdminSurvey(AdminCalls):
         """By the protocol that the listing names; what an older listing hides is asked again."""
         consumer = [g.group_id for g in listed if g.group_type.lower() == "consumer"]
         classic = [g.group_id for g in listed if g.group_type.lower() in ("", "classic")]
-        found: dict[str, GroupDescription] = {}
+        descriptions: dict[str, GroupDescription] = {}
         if classic:
             answer = self._ask(
                 DescribeGroupsResponse, node.node_id, DescribeGroupsRequest(groups=classic),
@@ -121,8 +121,8 @@ class AdminSurvey(AdminCalls):
                 elif group.error_code:
                     errors[group.group_id] = ErrorCode.name_of(group.error_code)
                 else:
-                    found[group.group_id] = classic_group(group, node)
-        return found | self._survey_consumer_protocol(node, consumer, errors, deadline_ms)
+                    descriptions[group.group_id] = classic_group(group, node)
+        return descriptions | self._survey_consumer_protocol(node, consumer, errors, deadline_ms)
 
     def _survey_consumer_protocol(
         self, node: Node, names: list[str], errors: _Errors, deadline_ms: int

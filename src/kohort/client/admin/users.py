@@ -148,8 +148,8 @@ class AdminUsers(AdminCalls):
 
 
 def _known(mechanisms: Iterable[str], numbers: Mapping[str, int]) -> list[str]:
-    wanted = list(dict.fromkeys(arguments.names(mechanisms, "mechanisms")))
-    for mechanism in wanted:
+    mechanism_names = list(dict.fromkeys(arguments.names(mechanisms, "mechanisms")))
+    for mechanism in mechanism_names:
         if mechanism not in numbers:
             raise ConfigError(f"mechanism {mechanism!r}; there are {', '.join(BOTH)}")
-    return wanted
+    return mechanism_names

@@ -200,8 +200,8 @@ class ClusterClient:
 
     def feature(self, node_id: int, name: str) -> int:
         """The level of a feature, as a node said when it was connected; 0 when it did not."""
-        found = [p.features.get(name, 0) for (n, _), p in self._peers.items() if n == node_id]
-        return max(found, default=0)
+        levels = [p.features.get(name, 0) for (n, _), p in self._peers.items() if n == node_id]
+        return max(levels, default=0)
 
     def local_directory(self, node_id: int, lane: Lane) -> str | None:
         """Where the broker at the other end of this connection lets its files be read."""

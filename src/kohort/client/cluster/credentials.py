@@ -104,21 +104,21 @@ class Credentials:
 
     def _fetch(self, loop: Loop) -> None:
         """On the thread of its own."""
-        found: Token | KohortError
+        outcome: Token | KohortError
         try:
-            found = self._fetched(loop.wall_ms())
+            outcome = self._fetched(loop.wall_ms())
         except KohortError as error:
-            found = error
+            outcome = error
         except OSError as error:  # what a provider of the user's could not reach
-            found = ConnectionFailedError(f"no token could be got: {error!r}; is its source up?")
+            outcome = ConnectionFailedError(f"no token could be got: {error!r}; is its source up?")
         except Exception as error:  # the user's own code; its text might hold the token
-            found = AuthenticationError(
+            outcome = AuthenticationError(
                 f"the token provider raised {type(error).__name__}",
                 mechanism=OAUTHBEARER,
                 advice="see the cause, and mend the provider",
             )
-            found.__cause__ = error
-        loop.call_soon_threadsafe(self._got, loop, found)
+            outcome.__cause__ = error
+        loop.call_soon_threadsafe(self._got, loop, outcome)
 
     def _fetched(self, now_ms: int) -> Token:
         config = self._config
@@ -140,14 +140,14 @@ class Credentials:
             now_ms,
         )
 
-    def _got(self, loop: Loop, found: Token | KohortError) -> None:
+    def _got(self, loop: Loop, outcome: Token | KohortError) -> None:
         from kohort.sasl.oauthbearer import OAuthBearerClient
 
         waiting, self._waiting = self._waiting, []
-        if not isinstance(found, KohortError):
+        if not isinstance(outcome, KohortError):
             now_ms = loop.wall_ms()
-            end_ms = now_ms if found.expires_ms is None else found.expires_ms
-            self._token = found
+            end_ms = now_ms if outcome.expires_ms is None else outcome.expires_ms
+            self._token = outcome
             self._use_until_ms = now_ms + (end_ms - now_ms) * _USED_PERCENT // 100
         for ready in waiting:
-            ready(found if isinstance(found, KohortError) else OAuthBearerClient(found))
+            ready(outcome if isinstance(outcome, KohortError) else OAuthBearerClient(outcome))

@@ -26,11 +26,11 @@ def find_coordinator(key: str, kind: int = GROUP) -> Versioned:
 
 def coordinator_in(answer: FindCoordinatorResponse, group_id: str) -> Node | BrokerError:
     """The coordinator that an answer names, or its error."""
-    found = answer.coordinators[0] if answer.coordinators else answer
-    if found.error_code:
+    coordinator = answer.coordinators[0] if answer.coordinators else answer
+    if coordinator.error_code:
         return GroupError(
-            found.error_code,
+            coordinator.error_code,
             f"finding the coordinator of group {group_id!r}"
-            + (f": {found.error_message}" if found.error_message else ""),
+            + (f": {coordinator.error_message}" if coordinator.error_message else ""),
         )
-    return Node(found.node_id, found.host, found.port)
+    return Node(coordinator.node_id, coordinator.host, coordinator.port)

@@ -90,10 +90,10 @@ def _opener(ca_file: str | None) -> OpenerDirector:
 
 def _token_of(body: bytes, client_id: str, url: str, now_ms: int) -> Token:
     try:
-        found: Any = json.loads(body)
+        answer: Any = json.loads(body)
     except ValueError:
-        found = None
-    document = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+        answer = None
+    document = cast("dict[str, Any]", answer) if isinstance(answer, dict) else {}
     value, lasts_s = document.get("access_token"), document.get("expires_in")
     if not isinstance(value, str) or not value:
         raise _refused(client_id, f"{url} answers without an access_token")

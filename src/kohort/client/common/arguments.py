@@ -27,23 +27,23 @@ _SHOWN_MAX: Final = 60
 def seconds(argument: Any, call: str, name: str = "timeout") -> float:
     """A time in seconds."""
     if type(argument) is float or type(argument) is int:
-        found = argument
+        value = argument
     else:
         number = hasattr(type(argument), "__float__") or hasattr(type(argument), "__index__")
         if not number or isinstance(argument, bool):
             raise UsageError(f"{call}: {name} is a number of seconds, not {shown(argument)}")
-        found = float(argument)
-    if found != found:
+        value = float(argument)
+    if value != value:
         raise UsageError(f"{call}: {name} is a number of seconds, not NaN")
-    return max(0.0, min(found, FOR_EVER_S))
+    return max(0.0, min(value, FOR_EVER_S))
 
 
 def whole_number(argument: Any, what: str, least: int = 0, most: int = _INT64_MAX) -> int:
     """A number without a fraction within these bounds."""
     if not isinstance(argument, bool) and hasattr(type(argument), "__index__"):
-        found = index(argument)
-        if least <= found <= most:
-            return found
+        number = index(argument)
+        if least <= number <= most:
+            return number
     bounds = f", {least} or more" if most == _INT64_MAX else f" from {least} to {most}"
     raise UsageError(f"{what} is a whole number{bounds}, not {shown(argument)}")
 
@@ -132,14 +132,14 @@ def partitions(argument: Any, call: str) -> list[TopicPartition]:
     if isinstance(argument, str | bytes) or not isinstance(argument, Iterable):
         wrong = argument
     else:
-        found: list[TopicPartition] = []
+        tps: list[TopicPartition] = []
         for each in argument:
             if not isinstance(each, tuple | list) or len(each) != 2:
                 wrong = each
                 break
-            found.append(partition(each, call))
+            tps.append(partition(each, call))
         else:
-            return found
+            return tps
     raise UsageError(f'{call}() takes partitions, not {shown(wrong)}; write [("TOPIC", 0)]')
 
 

@@ -63,8 +63,8 @@ class Packers:
             thread.start()
 
     def _run(self) -> None:
-        while (found := self._jobs.get()) is not None:
-            job, on_packed = found
+        while (entry := self._jobs.get()) is not None:
+            job, on_packed = entry
             if not self._stopped:
                 self._post(on_packed, job())
-            del found, job, on_packed  # its memory is free as soon as it is done
+            del entry, job, on_packed  # its memory is free as soon as it is done

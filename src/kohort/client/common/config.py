@@ -110,13 +110,13 @@ class ClientConfig(SecurityConfig, Config):
         """As `Config.unknown`; for a key of another client it says what to write here."""
         from kohort.client.common.foreign_keys import instead_of  # only errors need it
 
-        found = instead_of(plain(key))
-        if not found:
+        replacement = instead_of(plain(key))
+        if not replacement:
             return super().unknown(key, origin)
         where = f" ({origin})" if origin else ""
         return ConfigError(
             f"unknown {cls.role()} configuration key {key!r}{where}; it is another client's. Here "
-            f"instead: {found} (docs/migration.md)"
+            f"instead: {replacement} (docs/migration.md)"
         )
 
     def __post_init__(self) -> None:

@@ -169,8 +169,8 @@ def in_our_words(values: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
         elif (stem := name.removesuffix("_file")) != name and stem in known and is_secret(stem):
             translated[stem] = _held(key, str(value))
         elif name == "sasl_jaas_config":
-            for found, text in jaas_options(str(value)).items():
-                translated.setdefault(found, text)
+            for option, text in jaas_options(str(value)).items():
+                translated.setdefault(option, text)
         elif name in _STORE_TYPES:
             _require_pem(name, str(value))
         elif secured and name not in _UNUSED:
@@ -204,10 +204,10 @@ def jaas_options(text: str) -> dict[str, str]:
         raise ConfigError(
             'sasl.jaas.config is not `MODULE required username="..." password="...";`'
         )
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for option in _JAAS_OPTION.finditer(match[2]):
         name, quoted, bare = option.groups()
         if name in _JAAS_KEYS:
             value = bare if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
-            found[_JAAS_KEYS[name]] = value
-    return found
+            options[_JAAS_KEYS[name]] = value
+    return options

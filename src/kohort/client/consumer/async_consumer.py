@@ -256,8 +256,8 @@ class AsyncConsumer(ConsumerBase):
             call = "beginning_offsets" if sentinel == EARLIEST else "end_offsets"
             targets = dict.fromkeys(self._partitions(partitions, call), sentinel)
             time_ms = self._time_ms(timeout, f"{call}()")
-            found = await self._run(self._calls.offsets(targets, time_ms))
-            return {tp: 0 if at is None else at.offset for tp, at in found.items()}
+            offsets = await self._run(self._calls.offsets(targets, time_ms))
+            return {tp: 0 if at is None else at.offset for tp, at in offsets.items()}
 
     # -- the end ---------------------------------------------------------------------------------
 

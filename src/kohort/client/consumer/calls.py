@@ -122,9 +122,9 @@ class ConsumerCalls:
                     free = yield from self.attend(until_ms)
                 if core.loop.now_ms() >= self._complain_at_ms:
                     self._complain(timeout_s)
-                if free and core.fatal is None and (found := take()):
+                if free and core.fatal is None and (records := take()):
                     self.after_take()
-                    return found
+                    return records
                 self.after_take()
                 if self.nudged:
                     self.nudged = False

@@ -372,9 +372,9 @@ class ConsumerCore:
 
     def _wants_metadata(self) -> bool:
         planner, resolver, queries = self.planner, self.resolver, self.queries
-        wanted = planner.needs_metadata or resolver.needs_metadata or queries.needs_metadata
+        needed = planner.needs_metadata or resolver.needs_metadata or queries.needs_metadata
         planner.needs_metadata = resolver.needs_metadata = queries.needs_metadata = False
-        return wanted
+        return needed
 
     def _arm(self, now_ms: int) -> None:
         """One timer for the nearest deadline; what was due has been dealt with just now."""

@@ -143,21 +143,21 @@ class Exchange:
             assert isinstance(answer, FetchResponse)
             named = requests.fetched(answer, ids.name, directory)
             try:
-                found = session.answered(answer.error_code, answer.session_id, named)
+                results = session.answered(answer.error_code, answer.session_id, named)
             except DecodeError as error:
                 session.lost()
                 self._answers.fetched(order.token, error)
                 return
-            if found is None:
+            if results is None:
                 self.fetch(order)
             elif answer.error_code:
                 error = BrokerError(answer.error_code, f"fetching from node {order.node}")
                 self._answers.fetched(order.token, error)
             else:
-                if loop.now_ms() < until_ms and not any(r.error or len(r.records) for r in found):
+                if loop.now_ms() < until_ms and not any(r.error or len(r.records) for r in results):
                     self._answers.cut_short()
-                self._answers.fetched(order.token, found)
-                sizes = [size for result in found if (size := len(result.records))]
+                self._answers.fetched(order.token, results)
+                sizes = [size for result in results if (size := len(result.records))]
                 took_ms = loop.now_ms() - sent_ms
                 self._cluster.events.emit(FetchDone(order.node, took_ms, sum(sizes), len(sizes)))
 
@@ -285,10 +285,10 @@ class Exchange:
 
         def done(answer: Message | KohortError) -> None:
             if isinstance(answer, OffsetFetchResponse):
-                found = requests.offsets_fetched(answer, ids.name)
-                if found[0] in EPOCH_CODES:
+                committed = requests.offsets_fetched(answer, ids.name)
+                if committed[0] in EPOCH_CODES:
                     self._answers.stale_epoch()
-                on_answer(found)
+                on_answer(committed)
             else:
                 assert isinstance(answer, KohortError)
                 on_answer(answer)

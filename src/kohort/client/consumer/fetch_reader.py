@@ -114,10 +114,10 @@ class FetchReader:
         out: list[Record] = []
         self._settle()
         while len(out) < most:
-            found = self._head()
-            if found is None:
+            head = self._head()
+            if head is None:
                 break
-            position, fetched = found
+            position, fetched = head
             chunk = self._chunk(position, fetched)
             records = _held(fetched, most - len(out))
             try:
@@ -148,10 +148,10 @@ class FetchReader:
         rows = size = 0
         self._settle()
         while rows < enough and size < ENOUGH_COLUMN_BYTES:
-            found = self._head(with_copies=not out)
-            if found is None:
+            head = self._head(with_copies=not out)
+            if head is None:
                 break
-            position, fetched = found
+            position, fetched = head
             if fetched.held:  # records that an iteration left: read the set again from there
                 fetched.held, fetched.chunk, fetched.offset = [], None, position.offset
             chunk = self._chunk(position, fetched)
@@ -175,8 +175,8 @@ class FetchReader:
     def take_piece(self, most: int) -> Piece | None:
         """Records of one partition; the position moves with each `hand_one`."""
         self._settle()
-        while (found := self._head()) is not None:
-            position, fetched = found
+        while (head := self._head()) is not None:
+            position, fetched = head
             chunk = self._chunk(position, fetched)
             records = _held(fetched, most)
             try:
@@ -250,12 +250,12 @@ class FetchReader:
 
         Without copies: None, if it has much, because it would be copied to go with others.
         """
-        while (found := self._first()) is not None:
-            position, fetched = found
+        while (first := self._first()) is not None:
+            position, fetched = first
             if not with_copies and fetched.size >= ENOUGH_COLUMN_BYTES:
                 return None
             if fetched.chunk is not None or self._brought(position, fetched):
-                return found
+                return first
         return None
 
     def _brought(self, position: Position, fetched: Fetched) -> bool:
@@ -264,9 +264,9 @@ class FetchReader:
         if isinstance(records, Records):
             return True
         # Who begins in the middle cannot tell where an aborted transaction has ended.
-        found = records.read(whole=bool(fetched.aborted))
-        if found is not None:
-            fetched.records, fetched.rest = found
+        batches = records.read(whole=bool(fetched.aborted))
+        if batches is not None:
+            fetched.records, fetched.rest = batches
             return True
         with self._lock:
             if position.buffer is fetched:

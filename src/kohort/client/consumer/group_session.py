@@ -329,22 +329,22 @@ class GroupSession:
         if self._finding:
             return
         self._finding = True
-        self._cluster.request(ANY, find_coordinator(self.group_id), self._found)
+        self._cluster.request(ANY, find_coordinator(self.group_id), self._coordinator_answered)
 
-    def _found(self, answer: Message | KohortError) -> None:
+    def _coordinator_answered(self, answer: Message | KohortError) -> None:
         self._finding = False
         if isinstance(answer, KohortError):
             self._not_found(answer)
             return
         assert isinstance(answer, FindCoordinatorResponse)
-        found = coordinator_in(answer, self.group_id)
-        if isinstance(found, KohortError):
-            self._not_found(found)
+        coordinator = coordinator_in(answer, self.group_id)
+        if isinstance(coordinator, KohortError):
+            self._not_found(coordinator)
             return
-        self._cluster.learn_node(found)
-        self.coordinator = found.node_id
+        self._cluster.learn_node(coordinator)
+        self.coordinator = coordinator.node_id
         if self.member is not None:
-            self._run(self.member.coordinator_found(found.node_id, self._now()))
+            self._run(self.member.coordinator_found(coordinator.node_id, self._now()))
         self._owner.changed()
 
     def _not_found(self, error: KohortError) -> None:

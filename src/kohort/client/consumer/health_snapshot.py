@@ -42,20 +42,20 @@ def _last_rebalance(member: GroupMember) -> str:
 
 
 def _concerns(core: ConsumerCore, now_ms: int) -> tuple[str, ...]:
-    cluster, found, session = core.cluster, list(core.missing.concerns()), core.session
+    cluster, concerns, session = core.cluster, list(core.missing.concerns()), core.session
     member = None if session is None else session.member
     refusal = None if session is None else core.positions.refusals.get(session.name)
     if session is not None and refusal is not None:
-        found.append(f"{session.name}: refused with {refusal.text(now_ms)}, it is tried on")
+        concerns.append(f"{session.name}: refused with {refusal.text(now_ms)}, it is tried on")
     hopeless = cluster.damaged.worst(now_ms) or core.nowhere.overdue(now_ms)
     if hopeless is not None:
-        found.append(str(hopeless))
+        concerns.append(str(hopeless))
     if member is not None and (waiting := member.waits_for_others(now_ms)):
-        found.append(waiting)
+        concerns.append(waiting)
     never = not cluster.metadata.version and cluster.metadata_error is not None
     if never or cluster.is_cut_off:
-        found.append(str(cluster.unreachable()))
-    return tuple(found)
+        concerns.append(str(cluster.unreachable()))
+    return tuple(concerns)
 
 
 def check_watchdog(core: ConsumerCore) -> None:

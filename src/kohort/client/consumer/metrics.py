@@ -240,14 +240,14 @@ class ConsumerMetrics(ClientMetrics):
         """Lag and lead of each partition where they are known."""
         core = self._core
         only = core.config.isolation_level == "read_committed"
-        found: dict[TopicPartition, tuple[int, int | None]] = {}
+        lags: dict[TopicPartition, tuple[int, int | None]] = {}
         with core.lock:
             for position in core.positions:
                 lag = position.lag(committed_only=only)
                 if lag is not None:
                     start = position.log_start
-                    found[position.tp] = (lag, position.offset - start if start >= 0 else None)
-        return found
+                    lags[position.tp] = (lag, position.offset - start if start >= 0 else None)
+        return lags
 
     def _of(self, tp: TopicPartition) -> Tags:
         return (*self.tags, ("topic", tp.topic), ("partition", str(tp.partition)))

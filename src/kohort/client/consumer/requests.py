@@ -145,8 +145,10 @@ def record_set(
 
 def aborted(part: fetch_response.PartitionData) -> tuple[tuple[int, int], ...]:
     """Aborted transactions in this answer: (producer id, first offset), sorted by us (B56, F2)."""
-    found = ((entry.producer_id, entry.first_offset) for entry in part.aborted_transactions or ())
-    return tuple(sorted(found, key=lambda pair: pair[1]))
+    transactions = (
+        (entry.producer_id, entry.first_offset) for entry in part.aborted_transactions or ()
+    )
+    return tuple(sorted(transactions, key=lambda pair: pair[1]))
 
 
 # -- ListOffsets ---------------------------------------------------------------------------------
@@ -163,10 +165,10 @@ def list_offsets(
                 lo.ListOffsetsPartition(
                     partition_index=partition, current_leader_epoch=epoch, timestamp=timestamp
                 )
-                for partition, (timestamp, epoch) in found
+                for partition, (timestamp, epoch) in partitions
             ],
         )
-        for topic, found in by_topic(targets)
+        for topic, partitions in by_topic(targets)
     ]
     return lo.ListOffsetsRequest(
         replica_id=CONSUMER, isolation_level=isolation_level, topics=topics, timeout_ms=timeout_ms
@@ -218,10 +220,10 @@ def validate(question: Validate) -> ole.OffsetForLeaderEpochRequest:
                     current_leader_epoch=asked.leader_epoch,
                     leader_epoch=asked.value,
                 )
-                for partition, asked in found
+                for partition, asked in partitions
             ],
         )
-        for topic, found in by_topic(question.parts)
+        for topic, partitions in by_topic(question.parts)
     ]
     return ole.OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=topics)
 
@@ -250,15 +252,15 @@ def offset_fetch(
     topics = list(by_topic(dict.fromkeys(tps, 0)))
     if version < 8:
         old = [
-            of.OffsetFetchRequestTopic(name=name, partition_indexes=[p for p, _ in found])
-            for name, found in topics
+            of.OffsetFetchRequestTopic(name=name, partition_indexes=[p for p, _ in partitions])
+            for name, partitions in topics
         ]
         return of.OffsetFetchRequest(group_id=group, topics=old, require_stable=version >= 7)
     new = [
         of.OffsetFetchRequestTopics(
-            name=name, topic_id=ids(name), partition_indexes=[p for p, _ in found]
+            name=name, topic_id=ids(name), partition_indexes=[p for p, _ in partitions]
         )
-        for name, found in topics
+        for name, partitions in topics
     ]
     one = of.OffsetFetchRequestGroup(
         group_id=group,
@@ -273,17 +275,17 @@ def offsets_fetched(
     response: OffsetFetchResponse, names: Callable[[bytes], str | None]
 ) -> tuple[int, dict[TopicPartition, Committed]]:
     """The group's error code, and the partitions of an OffsetFetch answer."""
-    found: dict[TopicPartition, Committed] = {}
+    committed: dict[TopicPartition, Committed] = {}
     if response.groups:
         group = response.groups[0]
         for topic in group.topics:
             name = topic.name or names(topic.topic_id)
             if name is not None:
-                found.update(_committed(name, topic.partitions))
-        return group.error_code, found
+                committed.update(_committed(name, topic.partitions))
+        return group.error_code, committed
     for topic in response.topics:
-        found.update(_committed(topic.name, topic.partitions))
-    return response.error_code, found
+        committed.update(_committed(topic.name, topic.partitions))
+    return response.error_code, committed
 
 
 def _committed(
@@ -308,9 +310,9 @@ def offset_commit(group: str, send: CommitSend, ids: TopicIds) -> oc.OffsetCommi
         oc.OffsetCommitRequestTopic(
             name=topic,
             topic_id=ids(topic),
-            partitions=[_commit(partition, offset) for partition, offset in found],
+            partitions=[_commit(partition, offset) for partition, offset in partitions],
         )
-        for topic, found in by_topic(send.offsets)
+        for topic, partitions in by_topic(send.offsets)
     ]
     return oc.OffsetCommitRequest(
         group_id=group,

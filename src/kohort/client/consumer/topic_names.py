@@ -24,10 +24,10 @@ class TopicNames:
     """The names of some topic ids; `found` is called when there are new ones."""
 
     def __init__(
-        self, cluster: ClusterClient, config: ClientConfig, found: Callable[[], None]
+        self, cluster: ClusterClient, config: ClientConfig, on_names: Callable[[], None]
     ) -> None:
         self._cluster = cluster
-        self._found = found
+        self._found = on_names
         self._backoff = Backoff(
             config.retry_backoff_ms, config.retry_backoff_max_ms, cluster.uniform
         )

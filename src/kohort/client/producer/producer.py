@@ -203,15 +203,15 @@ class Producer(Front, Transacting, _Begun):
         core = self._core
         while True:
             try:
-                wanted = next(steps)
+                wait = next(steps)
             except StopIteration as done:
                 return done.value
-            if wanted is None:
+            if wait is None:
                 if give_way_s := core.give_way_s:
                     time.sleep(give_way_s)
                 continue
             core.check_may_wait()
-            if not wanted.future.wait((wanted.deadline_ms - core.now_ms()) / 1000):
+            if not wait.future.wait((wait.deadline_ms - core.now_ms()) / 1000):
                 raise core.blocked_error(topic)
 
 
@@ -320,12 +320,12 @@ class AsyncProducer(AsyncTransacting, _Begun):
         core = self._core
         while True:
             try:
-                wanted = next(steps)
+                wait = next(steps)
             except StopIteration as done:
                 return done.value
-            if wanted is None:
+            if wait is None:
                 await asyncio.sleep(0)
-            elif not await _in_time(wanted.future, (wanted.deadline_ms - core.now_ms()) / 1000):
+            elif not await _in_time(wait.future, (wait.deadline_ms - core.now_ms()) / 1000):
                 raise core.blocked_error(topic)
 
     async def _shut_down(self) -> None:

@@ -151,10 +151,10 @@ def _partition_count(core: ProducerCore, topic: str) -> Filling[int]:
     """How many partitions a topic has; waits for its metadata."""
     deadline_ms = core.now_ms() + core.config.max_block_ms
     while True:
-        found = core.partition_count(topic)
-        if isinstance(found, int):
-            return found
-        yield Wanted(found, deadline_ms)
+        count = core.partition_count(topic)
+        if isinstance(count, int):
+            return count
+        yield Wanted(count, deadline_ms)
 
 
 def _extender(

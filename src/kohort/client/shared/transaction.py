@@ -227,11 +227,11 @@ class SharedTransaction(AdminCalls):
         if node_id is None:
             request = find_coordinator(key, kind)
             answer = self._ask(FindCoordinatorResponse, ANY, request, self._deadline(None))
-            found = coordinator_in(answer, key)
-            if isinstance(found, BrokerError):
-                raise found
-            self._thread.call(self._cluster.learn_node, found).result()
-            node_id = self._coordinators[key, kind] = found.node_id
+            coordinator = coordinator_in(answer, key)
+            if isinstance(coordinator, BrokerError):
+                raise coordinator
+            self._thread.call(self._cluster.learn_node, coordinator).result()
+            node_id = self._coordinators[key, kind] = coordinator.node_id
         return node_id
 
     def _again(self, attempt: Callable[[], T]) -> T:

@@ -81,8 +81,8 @@ def _made(
     known: Mapping[str, Callable[[], Assignor]],
     default: str,
 ) -> list[Assignor]:
-    wanted = names.split(",") if isinstance(names, str) else list(names)
-    made = [each if isinstance(each, Assignor) else _one(each.strip(), known) for each in wanted]
+    entries = names.split(",") if isinstance(names, str) else list(names)
+    made = [each if isinstance(each, Assignor) else _one(each.strip(), known) for each in entries]
     if not made:
         raise ConfigError(f"no assignor is named; Kafka's default is {default}")
     nameless = [type(each).__name__ for each in made if not each.name]
@@ -111,8 +111,8 @@ def _one(text: str, known: Mapping[str, Callable[[], Assignor]]) -> Assignor:
 def _imported(text: str, module: str, attribute: str) -> Assignor:
     """An assignor of one's own, by where it is."""
     try:
-        found = getattr(import_module(module), attribute)
-        made = found() if isinstance(found, type) else found
+        imported = getattr(import_module(module), attribute)
+        made = imported() if isinstance(imported, type) else imported
     except Exception as error:  # a user's own module: whatever it raises is named
         raise ConfigError(
             f"assignor {text!r} cannot be loaded: {type(error).__name__}: {error}"

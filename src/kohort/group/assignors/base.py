@@ -91,17 +91,17 @@ class GroupView:
             same.setdefault(member.topics, []).append(member)
         kinds = list(same.items())
         lists: dict[tuple[int, ...], list[MemberView]] = {}
-        found: dict[str, list[MemberView]] = {}
+        by_topic: dict[str, list[MemberView]] = {}
         for topic in sorted(self.topics):
             key = tuple(n for n, (topics, _) in enumerate(kinds) if topic in topics)
             if len(key) == 1:
-                found[topic] = kinds[key[0]][1]
+                by_topic[topic] = kinds[key[0]][1]
             elif key:
                 if key not in lists:
                     several = [member for n in key for member in kinds[n][1]]
                     lists[key] = sorted(several, key=lambda member: member.order)
-                found[topic] = lists[key]
-        return found
+                by_topic[topic] = lists[key]
+        return by_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,16 +197,16 @@ def _check(plan: Plan, group: GroupView) -> None:
     for topic in sorted(subscribed.intersection(group.topics)):
         start, end = end, end + group.topics[topic].partitions
         spans[topic] = start, end
-    row, found = array("i", [FREE]) * end, 0
+    row, count = array("i", [FREE]) * end, 0
     for who, (member_id, parts) in enumerate(plan.assignments.items()):
         member = group.members.get(member_id)
         if member is None:
             raise _BrokenRuleError(f"it assigns to {member_id!r}, who is not a member")
         try:
-            found |= note(row, spans, who, parts, member.topics)
+            count |= note(row, spans, who, parts, member.topics)
         except (TypeError, OverflowError) as error:
             raise _BrokenRuleError(f"what {member_id!r} gets is no partition: {error}") from None
-    if found or FREE in row:
+    if count or FREE in row:
         _complain(plan, group, spans)
 
 

@@ -49,11 +49,11 @@ class Ownership:
         self.row = array("i", [FREE]) * end
         self._claims = claims
         self._members = members
-        found = 0
+        count = 0
         for who, claim in enumerate(claims):
             if claim.owned:
-                found |= note(self.row, self.spans, who, claim.owned, self._topics(who))
-        if found & TWICE:
+                count |= note(self.row, self.spans, who, claim.owned, self._topics(who))
+        if count & TWICE:
             self._settle()
 
     def _topics(self, who: int) -> frozenset[str] | None:

@@ -45,22 +45,22 @@ def note(
 
     With `topics`, partitions of others are strange.
     """
-    found = 0
+    count = 0
     for topic, numbers in partitions.items():
         if topic not in spans or (topics is not None and topic not in topics):
             if len(numbers):
-                found |= STRANGE
+                count |= STRANGE
             continue
         start, stop = spans[topic]
         for number in numbers:
             at = start + index(number)
             if not start <= at < stop:
-                found |= STRANGE
+                count |= STRANGE
             elif row[at] == FREE:
                 row[at] = who
             else:
-                found |= TWICE
-    return found
+                count |= TWICE
+    return count
 
 
 def tally(row: array[int], stretches: Sequence[tuple[int, int]], counts: array[int]) -> None:
@@ -113,15 +113,15 @@ def hand_out(
 ) -> None:
     """Write the row, topic by topic, into each member's share: ascending tuples."""
     for topic, (start, stop) in spans.items():
-        found: dict[int, list[int]] = {}
+        dealt: dict[int, list[int]] = {}
         for number, who in enumerate(row[start:stop]):
             if who < 0:
                 continue
-            if who in found:
-                found[who].append(number)
+            if who in dealt:
+                dealt[who].append(number)
             else:
-                found[who] = [number]
-        for who, numbers in found.items():
+                dealt[who] = [number]
+        for who, numbers in dealt.items():
             shares[who][topic] = tuple(numbers)
 
 
@@ -155,7 +155,7 @@ class PartitionReader:
 
         Topics in order, numbers ascending, topics without partitions left out.
         """
-        found: dict[str, tuple[int, ...]] = {}
+        by_topic: dict[str, tuple[int, ...]] = {}
         end = len(data)
         topics, at = array_size(data, at, 6), at + 4
         tidy, last = True, ""
@@ -175,11 +175,11 @@ class PartitionReader:
                 numbers = tuple(sorted(numbers))
             if name > last and size:
                 last = name
-                found[name] = numbers
+                by_topic[name] = numbers
             else:
                 tidy = False
-                found[name] = found.get(name, ()) + numbers
-        return (found if tidy else _tidied(found)), at
+                by_topic[name] = by_topic.get(name, ()) + numbers
+        return (by_topic if tidy else _tidied(by_topic)), at
 
     def _name(self, raw: bytes) -> str:
         name = self._names.get(raw)
@@ -202,8 +202,8 @@ def array_size(data: bytes, at: int, smallest: int) -> int:
     return size
 
 
-def _tidied(found: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    return {topic: tuple(sorted(found[topic])) for topic in sorted(found) if found[topic]}
+def _tidied(by_topic: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    return {topic: tuple(sorted(by_topic[topic])) for topic in sorted(by_topic) if by_topic[topic]}
 
 
 class PartitionWriter:

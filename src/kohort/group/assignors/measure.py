@@ -50,12 +50,12 @@ class Nearness:
 
 def spread(counts: Iterable[int]) -> Spread:
     """The spread of some counts; all 0 for none."""
-    found = list(counts)
-    if not found:
+    sizes = list(counts)
+    if not sizes:
         return Spread(0, 0, 0.0, 0.0)
-    mean = sum(found) / len(found)
-    deviation = sqrt(sum((count - mean) ** 2 for count in found) / len(found))
-    return Spread(min(found), max(found), mean, deviation)
+    mean = sum(sizes) / len(sizes)
+    deviation = sqrt(sum((count - mean) ** 2 for count in sizes) / len(sizes))
+    return Spread(min(sizes), max(sizes), mean, deviation)
 
 
 def per_topic(group: GroupView, plan: Parts) -> dict[str, Spread]:
@@ -70,15 +70,15 @@ def moves(group: GroupView, before: Mapping[str, Partitions], after: Parts) -> l
     """What changes hands from `before` to `after`, by topic and number."""
     had = _owners(before)
     gets = _owners(after)
-    found: list[Move] = []
+    moved: list[Move] = []
     for topic, number in sorted({*had, *gets}):
         source, target = had.get((topic, number)), gets.get((topic, number))
         if source == target:
             continue
         member = group.members.get(source) if source is not None else None
         needed = source is not None and (member is None or topic not in member.topics)
-        found.append(Move(topic, number, source, target, needed))
-    return found
+        moved.append(Move(topic, number, source, target, needed))
+    return moved
 
 
 def nearness(group: GroupView, plan: Parts) -> Nearness:

@@ -54,10 +54,10 @@ class LeaderRacks:
         """A missing replica weighs more than all missing leaders, and these more than all moves."""
         leader, replicas = cast("tuple[str | None, Kind]", kind)
         racks, step = self._replicas.of_members, self._replicas.step
-        found = dict.fromkeys(self._replicas.far(replicas, readers), step * step)
+        costs = dict.fromkeys(self._replicas.far(replicas, readers), step * step)
         if leader is not None:
             for place in readers:
-                if place in found or racks[place] is None or racks[place] == leader:
+                if place in costs or racks[place] is None or racks[place] == leader:
                     continue
-                found[place] = step
-        return found
+                costs[place] = step
+        return costs

@@ -48,11 +48,11 @@ class ReplicaRacks:
         subscribed = frozenset[str]().union(*{member.topics for member in members})
         views = [view for topic, view in group.topics.items() if topic in subscribed]
         self.step = 1 + sum(view.partitions for view in views)
-        found = {racks for view in views for racks in view.racks}
-        found.update(frozenset[str]() for view in views if len(view.racks) < view.partitions)
-        everywhere = frozenset[str]().union(*found)
+        rack_sets = {racks for view in views for racks in view.racks}
+        rack_sets.update(frozenset[str]() for view in views if len(view.racks) < view.partitions)
+        everywhere = frozenset[str]().union(*rack_sets)
         self._same: dict[frozenset[str], frozenset[str]] = {}
-        self.matter = not self._used.isdisjoint(everywhere) and found != {everywhere}
+        self.matter = not self._used.isdisjoint(everywhere) and rack_sets != {everywhere}
 
     def kinds(self, topic: TopicView) -> Iterable[Kind]:
         """The racks of its replicas that some member is in."""

@@ -64,11 +64,11 @@ class RangeAssignor(Assignor):
                         plan[member_id][topic.name] = sorted(numbers)
 
 
-def _stretches(group: GroupView, wanted: AbstractSet[str]) -> dict[str, dict[str, Sequence[int]]]:
-    """The `wanted` topics in equal stretches to their subscribers in order."""
+def _stretches(group: GroupView, topics: AbstractSet[str]) -> dict[str, dict[str, Sequence[int]]]:
+    """The `topics` topics in equal stretches to their subscribers in order."""
     plan: dict[str, dict[str, Sequence[int]]] = {member_id: {} for member_id in group.members}
     for topic, members in group.subscribers().items():
-        if topic not in wanted:
+        if topic not in topics:
             continue
         each, extra = divmod(group.topics[topic].partitions, len(members))
         start = 0

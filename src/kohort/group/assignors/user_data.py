@@ -42,13 +42,13 @@ def decode_previous(
 
 
 def _read_previous(data: bytes, at: int, reader: PartitionReader) -> tuple[Partitions, int]:
-    found, at = reader.read(data, at)
+    partitions, at = reader.read(data, at)
     if at == len(data):
-        return found, NO_GENERATION
+        return partitions, NO_GENERATION
     (generation,) = _INT32.unpack_from(data, at)
     if at + 4 != len(data):
         raise DecodeError(f"{len(data) - at - 4} bytes are left")
-    return found, generation
+    return partitions, generation
 
 
 def encode_generation(generation: int) -> bytes:

@@ -260,12 +260,12 @@ def _with_moves(rebalance: Rebalance, before: _Scene | None, after: _Scene) -> R
     known = before.members if before is not None else {}
     topics = _topics(had, after.has)
     group = GroupView(after.members, topics)
-    found = moves_of(group, had, after.has)
+    moved = moves_of(group, had, after.has)
     assigned = {topic for parts in after.has.values() for topic in parts}
     total = sum(topic.partitions for topic in topics.values())
     budgets = _budgets(group, had) if total <= WEIGHED_MAX and after.members else None
     moves: list[ToldMove] = []
-    for move in found:
+    for move in moved:
         needed: str | None = ""
         if move.source is None:
             needed = "new"
@@ -409,12 +409,12 @@ def from_tags(tags: Sequence[tuple[int, bytes]] | None) -> list[Rebalance] | Non
     return None
 
 
-def _from_json(found: dict[str, Any]) -> Rebalance:
+def _from_json(document: dict[str, Any]) -> Rebalance:
     fields: dict[str, Any] = {
-        **found,
-        "causes": tuple(ToldCause(**cause) for cause in found["causes"]),
-        "moves": tuple(ToldMove(**move) for move in found["moves"]),
+        **document,
+        "causes": tuple(ToldCause(**cause) for cause in document["causes"]),
+        "moves": tuple(ToldMove(**move) for move in document["moves"]),
     }
     for name in ("came", "went", "inferred"):
-        fields[name] = tuple(found[name])
+        fields[name] = tuple(document[name])
     return Rebalance(**fields)

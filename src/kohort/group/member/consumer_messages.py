@@ -89,15 +89,15 @@ def assigned(
         )
     if answer.assignment is None:
         return None
-    found: dict[bytes, set[int]] = {}
+    partitions: dict[bytes, set[int]] = {}
     for topic in answer.assignment.topic_partitions:
-        found.setdefault(bytes(topic.topic_id), set()).update(topic.partitions)
-    if any(number < 0 for numbers in found.values() for number in numbers):
+        partitions.setdefault(bytes(topic.topic_id), set()).update(topic.partitions)
+    if any(number < 0 for numbers in partitions.values() for number in numbers):
         raise ProtocolError(
             "a heartbeat was answered with a negative partition number. The broker breaks the "
             "protocol"
         )
-    return {topic: tuple(sorted(numbers)) for topic, numbers in found.items() if numbers}
+    return {topic: tuple(sorted(numbers)) for topic, numbers in partitions.items() if numbers}
 
 
 def without(left: Owned, right: Owned) -> dict[bytes, tuple[int, ...]]:

@@ -177,16 +177,16 @@ class ConsumerMemberCore(MemberBase[State, Event]):
 
     def _named(self, owned: Owned) -> Partitions:
         """By name; two topics of one name (the old one and the one made anew) come together."""
-        found: dict[str, set[int]] = {}
+        partitions: dict[str, set[int]] = {}
         for topic_id, numbers in owned.items():
-            found.setdefault(self._names[topic_id], set()).update(numbers)
-        return freeze(found)
+            partitions.setdefault(self._names[topic_id], set()).update(numbers)
+        return freeze(partitions)
 
     def _watch(self, names: frozenset[str], ids: frozenset[bytes]) -> None:
-        wanted = (names - self._topics, ids)
-        if wanted != self._watched:
-            self._watched = wanted
-            self._out.append(WatchTopics(*wanted))
+        watched = (names - self._topics, ids)
+        if watched != self._watched:
+            self._watched = watched
+            self._out.append(WatchTopics(*watched))
 
     # -- giving up -----------------------------------------------------------------------------
 

@@ -107,9 +107,9 @@ class Engine(EngineCore):
 
     def in_flight_of(self, keys: Iterable[TopicPartition]) -> int:
         """How many records of these partitions are with workers or being published."""
-        wanted = {p for key in keys if (p := self.partitions.get(key)) is not None}
-        held = sum(item.partition in wanted for work in self._works.values() for item in work)
-        return held + sum(partition.publishing for partition in wanted)
+        partitions = {p for key in keys if (p := self.partitions.get(key)) is not None}
+        held = sum(item.partition in partitions for work in self._works.values() for item in work)
+        return held + sum(partition.publishing for partition in partitions)
 
     def next_deadline(self) -> int | None:
         """When `tick` has something to do."""
@@ -216,10 +216,10 @@ class Engine(EngineCore):
         if records and partition.tracker.is_set_back(records[0].offset):
             partition = self._set_back(partition, records[0].offset, now_ms)
         offsets, size = offsets_and_size(records)
-        wanted = partition.tracker.polled(offsets, next_fetch)
-        if len(wanted) < len(records):
-            self.counts["done_before"] += len(records) - len(wanted)
-            chosen = set(wanted)
+        to_do = partition.tracker.polled(offsets, next_fetch)
+        if len(to_do) < len(records):
+            self.counts["done_before"] += len(records) - len(to_do)
+            chosen = set(to_do)
             records = [record for record in records if record.offset in chosen]
             size = offsets_and_size(records)[1]
         if not records:
@@ -465,8 +465,8 @@ class Engine(EngineCore):
 
     def publications(self) -> list[Publication]:
         """What is to be produced now. Each must be answered by `published`."""
-        found, self._outbox = self._outbox, []
-        return found
+        publications, self._outbox = self._outbox, []
+        return publications
 
     def published(
         self,

@@ -153,7 +153,7 @@ class ExactEngine(Engine):
         done = {partition: [item.offset for item in items] for partition, items in plain.items()}
         for publication in chosen:
             done.setdefault(publication.item.partition, []).append(publication.item.offset)
-        found: dict[TopicPartition, Commit] = {}
+        commits: dict[TopicPartition, Commit] = {}
         unfit: set[Partition] = set()
         for key, partition in self.partitions.items():
             tracker, offsets = partition.tracker, done.get(partition, ())
@@ -162,8 +162,8 @@ class ExactEngine(Engine):
                 if commit is None:
                     unfit.add(partition)
                 else:
-                    found[key] = commit
-        return found, unfit
+                    commits[key] = commit
+        return commits, unfit
 
     def owes(self, keys: Collection[TopicPartition]) -> bool:
         """Whether a batch would have anything to say of these partitions."""
@@ -268,10 +268,10 @@ class ExactEngine(Engine):
 
     def unjudged(self, most: int) -> list[Item]:
         """Records of retry topics to look up in the ledger; `judged` answers each."""
-        found = list(islice((i for i in self._unjudged if i.partition.live), most))
-        gone = set(map(id, found))
+        items = list(islice((i for i in self._unjudged if i.partition.live), most))
+        gone = set(map(id, items))
         self._unjudged = [i for i in self._unjudged if i.partition.live and id(i) not in gone]
-        return found
+        return items
 
     def judged(
         self, items: Sequence[Item], owed: Collection[int], elsewhere: Collection[int], now_ms: int

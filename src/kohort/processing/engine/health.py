@@ -155,13 +155,13 @@ class AppHealth:
         return "\n".join([first, *self._lines(), *map(str, self.partitions)])
 
     def _lines(self) -> list[str]:
-        found = [f"trouble: {concern}" for concern in self.concerns]
+        lines = [f"trouble: {concern}" for concern in self.concerns]
         if self.retries is not None and self.retries.waiting:
-            found.append(str(self.retries))
+            lines.append(str(self.retries))
         if self.last_failure is not None:
             ago = format_elapsed(max(0, self.now_ms - self.last_failure.failed_ms))
-            found.append(f"last failure {ago} ago: {self.last_failure}")
-        return found
+            lines.append(f"last failure {ago} ago: {self.last_failure}")
+        return lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,16 +190,16 @@ def positions_in(consumer: ConsumerHealth) -> dict[tuple[str, int], int]:
 
 def reading(consumer: ConsumerHealth, retry_topics: RetryTopics) -> dict[tuple[str, int], Reading]:
     """How far every partition is read; `retry topics`: unread records and due ones of theirs."""
-    found: dict[tuple[str, int], Reading] = {}
+    readings: dict[tuple[str, int], Reading] = {}
     for each in consumer.partitions:
         key = (each.partition.topic, each.partition.partition)
         why = PAUSED if each.paused else "" if each.at_bound else each.why  # the gate's bound
         if key not in retry_topics:
-            found[key] = Reading(each.lag, None, why)
+            readings[key] = Reading(each.lag, None, why)
             continue
         unread, due = retry_topics[key]
-        found[key] = Reading(unread, due, why)
-    return found
+        readings[key] = Reading(unread, due, why)
+    return readings
 
 
 def examine(partition: Partition, now_ms: int, read: Reading) -> AppPartitionHealth:

@@ -106,7 +106,7 @@ class Scanned(NamedTuple):
 
 def waiting_in(records: Iterable[Record], group: str) -> list[Waiting]:
     """What holds its key, among records of a retry topic."""
-    found: list[Waiting] = []
+    waiting: list[Waiting] = []
     for record in records:
         if record.key is None:
             continue
@@ -116,8 +116,8 @@ def waiting_in(records: Iterable[Record], group: str) -> list[Waiting]:
             continue  # it will go to the dead-letter topic, and holds nothing
         if retry.group == group:
             origin = retry.origin
-            found.append(Waiting(record.offset, record.key, (origin.partition, origin.offset)))
-    return found
+            waiting.append(Waiting(record.offset, record.key, (origin.partition, origin.offset)))
+    return waiting
 
 
 class HoldScans:
@@ -174,8 +174,8 @@ class HoldScans:
 
     def wanted(self) -> list[TopicPartition]:
         """The retry topics to be read now; each is answered by `scanned`."""
-        found, self._wanted = self._wanted, []
-        return found
+        partitions, self._wanted = self._wanted, []
+        return partitions
 
     def scanned(self, retry_topic: TopicPartition, *, whole: bool) -> None:
         """A retry topic was read to its end, or as far as there was room."""

@@ -134,11 +134,11 @@ def _decoded(base: int, raw: bytes) -> Snapshot:
 def _smallest(base: int, done: Sequence[Range], span: int) -> tuple[int, bytes]:
     if not done:
         return _NOTHING, b""
-    found = [(_RUNS, _runs(base, done)), (_BITMAP, _bitmap(base, done, span))]
-    if min(len(body) for _, body in found) > _WORTH_ZIPPING_BYTES:
-        found.append((_ZIPPED_BITMAP, zlib.compress(found[1][1], 6)))
-        found.append((_ZIPPED_RUNS, zlib.compress(found[0][1], 6)))
-    return min(found, key=lambda each: len(each[1]))
+    encodings = [(_RUNS, _runs(base, done)), (_BITMAP, _bitmap(base, done, span))]
+    if min(len(body) for _, body in encodings) > _WORTH_ZIPPING_BYTES:
+        encodings.append((_ZIPPED_BITMAP, zlib.compress(encodings[1][1], 6)))
+        encodings.append((_ZIPPED_RUNS, zlib.compress(encodings[0][1], 6)))
+    return min(encodings, key=lambda each: len(each[1]))
 
 
 def _runs(base: int, done: Sequence[Range]) -> bytes:
@@ -175,7 +175,7 @@ def _read(base: int, span: int, encoding: int, body: bytes) -> Iterable[Range]:
 
 
 def _from_runs(base: int, span: int, body: bytes) -> list[Range]:
-    found: list[Range] = []
+    ranges: list[Range] = []
     at, place = 0, base
     while at < len(body):
         not_done, at = _take(body, at)
@@ -185,23 +185,23 @@ def _from_runs(base: int, span: int, body: bytes) -> list[Range]:
         if place - base > span:
             raise SnapshotError(f"the snapshot at offset {base} runs past its span of {span}")
         if length:
-            found.append((start, place))
-    return found
+            ranges.append((start, place))
+    return ranges
 
 
 def _from_bitmap(base: int, span: int, body: bytes) -> list[Range]:
     bits = int.from_bytes(body, "little")
     if bits.bit_length() > span:
         raise SnapshotError(f"the snapshot at offset {base} runs past its span of {span}")
-    found: list[Range] = []
+    ranges: list[Range] = []
     text = bin(bits)[:1:-1]  # the lowest offset first
     start = text.find("1")
     while start >= 0:
         end = text.find("0", start)
         end = len(text) if end < 0 else end
-        found.append((base + start, base + end))
+        ranges.append((base + start, base + end))
         start = text.find("1", end)
-    return found
+    return ranges
 
 
 def _crc(base: int, raw: bytes) -> bytes:

@@ -231,24 +231,24 @@ class EngineCore:
 
     def scans(self) -> list[tuple[TopicPartition, int, int]]:
         """Retry topics to read to their end: partition, start offset, and the epoch to answer."""
-        found = [(key, self.partitions[key].tracker) for key in self._scans.wanted()]
+        scans = [(key, self.partitions[key].tracker) for key in self._scans.wanted()]
         # What has been read already is held since then, or has ended.
-        return [(key, max(t.base, t.next_fetch), t.epoch) for key, t in found]
+        return [(key, max(t.base, t.next_fetch), t.epoch) for key, t in scans]
 
-    def scanned(self, found: Scanned, now_ms: int) -> None:
+    def scanned(self, scanned: Scanned, now_ms: int) -> None:
         """What waits in a retry topic: its keys are held from now on."""
-        partition = self.partitions.get(found.retry_topic)
-        if partition is None or partition.tracker.epoch != found.epoch:
+        partition = self.partitions.get(scanned.retry_topic)
+        if partition is None or partition.tracker.epoch != scanned.epoch:
             return
         source = partition.route.topic
-        for waiting in found.waiting:
+        for waiting in scanned.waiting:
             # What was read meanwhile is held since then, or has ended.
             unread = waiting.offset >= partition.tracker.next_fetch
             if unread and not partition.tracker.was_done(waiting.offset):
-                self.holds.scheduled((source, waiting.key), waiting.place, found.retry_topic[0])
-        self._scans.scanned(found.retry_topic, whole=found.whole)
+                self.holds.scheduled((source, waiting.key), waiting.place, scanned.retry_topic[0])
+        self._scans.scanned(scanned.retry_topic, whole=scanned.whole)
         self.counts["retry_topics_scanned"] += 1
-        self._look_at_holds(self._scans.family(found.retry_topic), now_ms)
+        self._look_at_holds(self._scans.family(scanned.retry_topic), now_ms)
 
     def _look_at_holds(self, keys: Iterable[TopicPartition], now_ms: int) -> None:
         """Whether these may begin: only when it is known which keys are held, and there is room."""
@@ -341,9 +341,9 @@ class EngineCore:
 
     def take_failures(self) -> list[FailedAttempt]:
         """Every failed attempt since this was asked last; the oldest are lost beyond 10,000."""
-        found = list(self._failures)
+        failures = list(self._failures)
         self._failures.clear()
-        return found
+        return failures
 
     def waiting_in_place(self) -> int:
         """How many records wait in memory for their next try."""
@@ -356,29 +356,29 @@ class EngineCore:
         self.counts["postponed"] += 1
         self._post(Publication(item, copy=copy))
 
-    def unreadable(self, key: TopicPartition, found: Unreadable, now_ms: int) -> None:
+    def unreadable(self, key: TopicPartition, unreadable: Unreadable, now_ms: int) -> None:
         """A batch of a partition cannot be read: it is done when its bytes are dead-lettered."""
         partition = self.partitions.get(key)
         if partition is None or partition.draining:
             return
         tracker, route = partition.tracker, partition.route
-        again = partition.damage is not None and found.batch == partition.damage
-        partition.damage = found.batch
-        if again or not tracker.polled((found.offset,), found.next_offset):
+        again = partition.damage is not None and unreadable.batch == partition.damage
+        partition.damage = unreadable.batch
+        if again or not tracker.polled((unreadable.offset,), unreadable.next_offset):
             # The same batch, one offset on: its header does not say where it ends.
-            tracker.polled((), found.next_offset)
+            tracker.polled((), unreadable.next_offset)
             return
-        attempt = found.attempt(partition.topic_id)
-        record = Record(*key, found.offset, timestamp=-1, key=None, value=found.batch)
+        attempt = unreadable.attempt(partition.topic_id)
+        record = Record(*key, unreadable.offset, timestamp=-1, key=None, value=unreadable.batch)
         item = Item(record, partition, None, attempt)
         partition.outstanding += 1
         partition.outstanding_bytes += record.size
         self.outstanding += 1
         self.outstanding_bytes += record.size
-        failure = found.failure()
+        failure = unreadable.failure()
         self.counts["unreadable"] += 1
         self._count_copy(route, failure, None)
-        copy = found.copy(attempt, route.topics, now_ms)
+        copy = unreadable.copy(attempt, route.topics, now_ms)
         self._note_copied(item, failure, copy, now_ms)
         self._post(Publication(item, copy=copy, failure=failure))
 

@@ -135,14 +135,14 @@ class PartitionTracker:
         if self._first and (offsets or next_fetch != self.base):
             self._begin_at(offsets[0] if offsets else next_fetch)
         if self._restored or (offsets and offsets[0] < self.base):
-            wanted = self._not_restored(offsets)
+            to_do = self._not_restored(offsets)
         else:
-            wanted = list(offsets)
-        self._queue.extend(wanted)
-        self._incomplete.update(wanted)
+            to_do = list(offsets)
+        self._queue.extend(to_do)
+        self._incomplete.update(to_do)
         self.next_fetch = max(next_fetch, self.next_fetch)
         self._retire()
-        return wanted
+        return to_do
 
     def complete(self, epoch: int, offset: int) -> bool:
         """One record is done (handled, or its copy is safe). False: stale, or known already."""
@@ -256,14 +256,14 @@ class PartitionTracker:
             self._restore([(max(s, first), e) for s, e in self._restored if e > first])
 
     def _not_restored(self, offsets: Sequence[int]) -> list[int]:
-        wanted: list[int] = []
+        to_do: list[int] = []
         for offset in offsets:
             # The base may have passed a restored range before that range was read.
             if offset < self.base or self.was_done(offset):
                 self.duplicates += 1
             else:
-                wanted.append(offset)
-        return wanted
+                to_do.append(offset)
+        return to_do
 
     def _retire(self) -> None:
         queue, incomplete = self._queue, self._incomplete
@@ -287,7 +287,7 @@ class PartitionTracker:
 
     def _done_ranges(self) -> list[Range]:
         """Done offsets from the base on: what is read and not unfinished, and what was restored."""
-        found: list[Range] = []
+        ranges: list[Range] = []
         end_read = min(self.next_fetch, self.highest_done + 1)
         at, incomplete = self.base, self._incomplete
         for offset in self._queue:
@@ -295,19 +295,19 @@ class PartitionTracker:
                 break
             if offset in incomplete:
                 if offset > at:
-                    found.append((at, offset))
+                    ranges.append((at, offset))
                 at = offset + 1
         if at < end_read:
-            found.append((at, end_read))
-        return _union(found, self._restored) if self._restored else found
+            ranges.append((at, end_read))
+        return _union(ranges, self._restored) if self._restored else ranges
 
 
 def _union(some: Sequence[Range], others: Sequence[Range]) -> list[Range]:
     """Both lists of ranges as one, ascending and apart."""
-    found: list[Range] = []
+    ranges: list[Range] = []
     for start, end in sorted([*some, *others]):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        if ranges and start <= ranges[-1][1]:
+            ranges[-1] = (ranges[-1][0], max(end, ranges[-1][1]))
         else:
-            found.append((start, end))
-    return found
+            ranges.append((start, end))
+    return ranges

@@ -59,8 +59,8 @@ class Way:
     @property
     def shared(self) -> dict[str, Any]:
         """What every client has of the configuration."""
-        found = {key: value for key, value in self.client.items() if key.startswith(_SHARED)}
-        return {**found, "bootstrap_servers": self.servers}
+        shared = {key: value for key, value in self.client.items() if key.startswith(_SHARED)}
+        return {**shared, "bootstrap_servers": self.servers}
 
     @property
     def producing(self) -> dict[str, Any]:

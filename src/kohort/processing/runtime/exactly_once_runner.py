@@ -72,11 +72,11 @@ class ExactRunner(Runner):
 
     def troubles(self) -> list[str]:
         """As `Runner.troubles`; a store that answers nothing, as a locked one, raises nothing."""
-        asked_ms, found = self._asked_ms, super().troubles()
+        asked_ms, troubles = self._asked_ms, super().troubles()
         if asked_ms is None or self.now_ms() - asked_ms < UNANSWERED_MS:
-            return found
+            return troubles
         who = "the store is locked or" if self.tells_group else "the cluster"
-        return [f"a transaction does not end: {who} does not answer", *found]
+        return [f"a transaction does not end: {who} does not answer", *troubles]
 
     def skew_ms(self) -> int | None:
         """As `Runner.skew_ms`."""
@@ -133,11 +133,11 @@ class ExactRunner(Runner):
     def _starts(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Start]:
         committed = super()._starts(partitions)
         asked_ms, self._asked_ms = self._asked_ms, self.now_ms()
-        found = self.transactor.take_over(
+        taken_over = self.transactor.take_over(
             {(tp.topic, tp.partition): start for tp, start in committed.items()}
         )
         self._asked_ms = asked_ms
-        starts = {tp: found[tp.topic, tp.partition] for tp in partitions}
+        starts = {tp: taken_over[tp.topic, tp.partition] for tp in partitions}
         for tp, start in starts.items():
             if start.offset is not None and start.offset != committed[tp].offset:
                 self.consumer.seek(tp, start.offset)

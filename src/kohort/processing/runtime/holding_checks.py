@@ -40,14 +40,14 @@ def check_holding(routes: Iterable[Route], counts: Mapping[str, int]) -> None:
     for route in routes:
         if not _holds(route):
             continue
-        wanted = counts[route.topic]
+        count = counts[route.topic]
         for retry_topic in route.topics.delays_ms:
-            if counts[retry_topic] != wanted:
+            if counts[retry_topic] != count:
                 raise ConfigError(
                     f"{retry_topic} has {counts[retry_topic]} partitions and {route.topic} has "
-                    f"{wanted}; "
+                    f"{count}; "
                     'on_failure="hold_key" needs as many. Add partitions:\n'
-                    f"  kafka-topics --alter --topic {retry_topic} --partitions {wanted}"
+                    f"  kafka-topics --alter --topic {retry_topic} --partitions {count}"
                 )
 
 

@@ -145,8 +145,8 @@ class KafkaTransactor(Transactor):
                         sent.append((index, self._sends.send(publication, output)))
                     except (AbortableTransactionError, FencedError, ClosedError):
                         raise
-                    except KohortError as found:
-                        error = found
+                    except KohortError as failure:
+                        error = failure
                 if error is not None:
                     refused[index] = error
                     break
@@ -181,18 +181,18 @@ class KafkaTransactor(Transactor):
         except KohortError as worse:
             log.warning("a transaction could not be aborted (%s); a new producer will", worse)
             self._close()
-        found = dict(refused or {})
+        reasons = dict(refused or {})
         for at, future in sent:
             refusal = future.error() if future.done else None
             if refusal is not None and not isinstance(refusal, TransactionAbortedError):
-                found.setdefault(at, refusal)
-        unfit = {at: each for at, each in found.items() if is_unfit(each)}
+                reasons.setdefault(at, refusal)
+        unfit = {at: each for at, each in reasons.items() if is_unfit(each)}
         later = {
-            at for at, each in found.items() if at not in unfit and not isinstance(
+            at for at, each in reasons.items() if at not in unfit and not isinstance(
                 each, (AbortableTransactionError, FencedError)
             )
         }  # fmt: skip
-        cause = next(iter(found.values()), error.__cause__ or error)
+        cause = next(iter(reasons.values()), error.__cause__ or error)
         if not isinstance(cause, KohortError):
             cause = error
         return Verdict(batch, cause, unfit=unfit, refused=later)
@@ -203,14 +203,14 @@ class KafkaTransactor(Transactor):
         while not self._stopping.is_set():
             try:
                 self._ready()
-                found = self._committed(list(batch.commits))
+                committed = self._committed(list(batch.commits))
             except KohortError as worse:
                 log.warning("whether a transaction was committed is not known yet (%s)", worse)
                 self._close()
                 self._stopping.wait(1)
                 continue
             through = all(
-                (at := found.get(key)) is not None
+                (at := committed.get(key)) is not None
                 and (at.offset, at.metadata) == (commit.offset, commit.metadata)
                 for key, commit in batch.commits.items()
             )

@@ -149,20 +149,20 @@ class Gatekeeper:
             if self._starts and self._thread.is_alive():
                 self._look_again()
             starts = dict(self._starts)
-        found: dict[TopicPartition, tuple[int, int]] = {}
+        depths: dict[TopicPartition, tuple[int, int]] = {}
         for at, start in starts.items():
             position, opened = read.get(at, start), self._gate.opened(at)
             if opened is not None:
                 end = max(opened.end, self._released.get(at, 0))
-                found[at] = max(0, opened.latest - position), max(0, end - position)
-        return found
+                depths[at] = max(0, opened.latest - position), max(0, end - position)
+        return depths
 
     def next_due_ms(self) -> int | None:
         """When the next record that waits falls due, by the last answers; None: none waits."""
         with self._changed:
             starts = list(self._starts)
-        found = [self._gate.opened(at) for at in starts]
-        dues = (each.next_due_ms for each in found if each is not None)
+        due_times = [self._gate.opened(at) for at in starts]
+        dues = (each.next_due_ms for each in due_times if each is not None)
         return min((due for due in dues if due is not None), default=None)
 
     def _look_again(self) -> None:
@@ -195,20 +195,20 @@ class Gatekeeper:
             topics = self._looked_after & self._failed.keys()
             if not topics or self._now_ms() < self._failed_due_ms:
                 return
-        wanted = {
+        tps = {
             (self._failed[topic][0], number): topic
             for topic in topics
             for number in range(self._failed[topic][1])
         }
         try:
-            found = self._port.by_time(dict.fromkeys(wanted, 0))
+            first_offsets = self._port.by_time(dict.fromkeys(tps, 0))
         except KohortError as error:
             log.info("the oldest failure could not be asked for (%s); asked again", error)
             return
         oldest: dict[str, int] = {}
-        for at, stamped in found.items():
+        for at, stamped in first_offsets.items():
             if stamped.offset >= 0:
-                topic = wanted[at]
+                topic = tps[at]
                 oldest[topic] = min(oldest.get(topic, stamped.timestamp_ms), stamped.timestamp_ms)
         with self._changed:
             self._oldest_ms = oldest
@@ -233,12 +233,12 @@ class Gatekeeper:
 
     def _scan(self, retry_topic: TopicPartition, start: int, epoch: int) -> bool:
         """False: the cluster did not answer, and it is to be tried again."""
-        found: list[Waiting] = []
+        waiting: list[Waiting] = []
         whole = True
         try:
             for page in self._port.read(retry_topic, start):
-                found += waiting_in(page, self._group)
-                if len(found) >= MAX_HELD:
+                waiting += waiting_in(page, self._group)
+                if len(waiting) >= MAX_HELD:
                     whole = False
                     break
         except KohortError as error:
@@ -246,14 +246,14 @@ class Gatekeeper:
                 "%s-%d could not be read for held keys (%s); again soon", *retry_topic, error
             )
             return False
-        self._scanned(Scanned(retry_topic, epoch, found[:MAX_HELD], whole))
+        self._scanned(Scanned(retry_topic, epoch, waiting[:MAX_HELD], whole))
         return True
 
     def _scan_all(self) -> bool:
         """Everything that is to be read; False when something has to be tried again."""
         with self._changed:
-            wanted, self._scans = self._scans, []
-        again = [each for each in wanted if not self._scan(*each)]
+            scans, self._scans = self._scans, []
+        again = [each for each in scans if not self._scan(*each)]
         with self._changed:
             self._scans += [each for each in again if each[0] in self._starts]
         return not again
@@ -314,12 +314,12 @@ class Gatekeeper:
                     if at in self._starts and (opened := self._gate.opened(at)) is not None
                 }
                 self._released |= released
-            found = {
+            answers = {
                 at: max(opened.end, self._released.get(at, 0))
                 for at in starts
                 if at in self._starts and (opened := self._gate.opened(at)) is not None
             }
-            news = {at: end for at, end in found.items() if self._ends.get(at) != end}
+            news = {at: end for at, end in answers.items() if self._ends.get(at) != end}
             self._ends.update(news)
         if released:  # first: what is read then is not to wait again
             self._scanned(Released(released))

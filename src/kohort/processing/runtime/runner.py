@@ -216,11 +216,11 @@ class Runner(RebalanceListener):
 
     def workers(self) -> dict[str, Workers]:
         """How busy each kind of workers is. Any thread."""
-        found: dict[str, Workers] = {}
+        workers: dict[str, Workers] = {}
         for name, feed in self._feeds.items():
             busy = min(feed.lists, feed.pool.workers)
-            found[name] = Workers(feed.pool.workers, busy, self.engine.in_flight_in(name))
-        return found
+            workers[name] = Workers(feed.pool.workers, busy, self.engine.in_flight_in(name))
+        return workers
 
     def health(self, group: str) -> AppHealth:
         """What is known of every partition at this instant. Any thread."""
@@ -242,8 +242,8 @@ class Runner(RebalanceListener):
 
     def troubles(self) -> list[str]:
         """What outside of this program is wrong at present, in words. Any thread."""
-        found = [PAUSED if self.is_paused else "", self.trouble, *self.consumer.health().concerns]
-        return list(dict.fromkeys(each for each in found if each))
+        troubles = [PAUSED if self.is_paused else "", self.trouble, *self.consumer.health().concerns]
+        return list(dict.fromkeys(each for each in troubles if each))
 
     # -- the owner -----------------------------------------------------------------------------
 
@@ -366,11 +366,11 @@ class Runner(RebalanceListener):
 
     def _events(self) -> list[object]:
         """What lies in the inbox."""
-        found: list[object] = []
+        events: list[object] = []
         with suppress(Empty):
             while True:
-                found.append(self._inbox.get_nowait())
-        return found
+                events.append(self._inbox.get_nowait())
+        return events
 
     def _give_more(self, heard: Sequence[object], now_ms: int) -> None:
         """Workers first: the books of what they have done are made while they work on."""
@@ -435,13 +435,13 @@ class Runner(RebalanceListener):
 
     def _pause(self, now_ms: int) -> None:
         """Pauses follow from what is true now; the consumer's own flags are only compared."""
-        wanted = {TopicPartition(*key) for key in self.engine.paused(now_ms)}
+        to_pause = {TopicPartition(*key) for key in self.engine.paused(now_ms)}
         if self.is_paused:
-            wanted |= self.consumer.assignment()
+            to_pause |= self.consumer.assignment()
         paused = self.consumer.paused()
-        if new := (wanted - paused) & self.consumer.assignment():
+        if new := (to_pause - paused) & self.consumer.assignment():
             self.consumer.pause(*new)
-        if over := paused - wanted:
+        if over := paused - to_pause:
             self.consumer.resume(*over)
 
     def _look_at_progress(self, now_ms: int) -> None:
@@ -611,11 +611,11 @@ def _offsets(commits: Mapping[tuple[str, int], Commit]) -> dict[TopicPartition, 
 
 def _runs(records: Sequence[Record]) -> list[tuple[tuple[str, int], int, int]]:
     """Neighbours of one partition: (topic, number), start, end."""
-    found: list[tuple[tuple[str, int], int, int]] = []
+    runs: list[tuple[tuple[str, int], int, int]] = []
     topic, number, start = records[0].topic, records[0].partition, 0
     for index, record in enumerate(records):
         if record.partition != number or record.topic != topic:
-            found.append(((topic, number), start, index))
+            runs.append(((topic, number), start, index))
             topic, number, start = record.topic, record.partition, index
-    found.append(((topic, number), start, len(records)))
-    return found
+    runs.append(((topic, number), start, len(records)))
+    return runs

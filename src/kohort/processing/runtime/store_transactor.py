@@ -348,21 +348,21 @@ def _entries(publication: Publication, now_ms: int) -> list[Entries]:
     if failure is None:
         return [books.held(attempt, copy, place, now_ms)]
     also: LedgerRow | None = books.also_ended(attempt, publication.step, now_ms)
-    found = [books.failed(attempt, failure, copy, publication.step, place, now_ms)]
-    return found if also is None else [*found, Entries(None, also)]
+    entries = [books.failed(attempt, failure, copy, publication.step, place, now_ms)]
+    return entries if also is None else [*entries, Entries(None, also)]
 
 
 def _doubled(batch: Batch, retry_topics: Sequence[int]) -> set[int]:
     """Of copies of one attempt in one batch all but the first."""
     seen: set[tuple[str, int, int]] = set()
-    found: set[int] = set()
+    indices: set[int] = set()
     for index in retry_topics:
         attempt = attempt_of(batch.publications[index].item)
         name = (attempt.origin.retry_id, attempt.redrive_count, attempt.number)
         if name in seen:
-            found.add(index)
+            indices.add(index)
         seen.add(name)
-    return found
+    return indices
 
 
 def _from_retry_topic(publication: Publication) -> bool:

@@ -88,27 +88,27 @@ class Transactor(ABC):
         """
         if self._at_once:
             return self._take_over(wanted)
-        done, found = threading.Event(), list[Any]()
+        done, results = threading.Event(), list[Any]()
 
         def ask() -> None:
             try:
-                found.append(self._take_over(wanted))
+                results.append(self._take_over(wanted))
             except KohortError as error:
-                found.append(error)
+                results.append(error)
             finally:
                 done.set()
 
         self._inbox.put(ask)
         while not done.wait(LOOK_S) and self._thread.is_alive():
             pass
-        if not found:
+        if not results:
             raise KohortError(
                 "the store could not be asked where to go on: the thread of transactions has "
                 "ended; see the log for why"
             )
-        if isinstance(found[0], KohortError):
-            raise found[0]
-        return found[0]
+        if isinstance(results[0], KohortError):
+            raise results[0]
+        return results[0]
 
     @property
     def skew_ms(self) -> int | None:

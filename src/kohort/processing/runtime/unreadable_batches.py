@@ -71,10 +71,10 @@ class PastDamage:
         tp, now_ms = TopicPartition(error.topic, error.partition), self._now_ms()
         if tp not in self._consumer.assignment():
             return
-        found = Unreadable.of(error)
-        if found is not None:
-            self._engine.unreadable(tp, found, now_ms)
-            self._consumer.seek(tp, found.next_offset)
+        unreadable = Unreadable.of(error)
+        if unreadable is not None:
+            self._engine.unreadable(tp, unreadable, now_ms)
+            self._consumer.seek(tp, unreadable.next_offset)
             return
         log.error("%s; this partition is tried again in %g s", error, PAUSE_MS / 1_000)
         offset = self._consumer.position(tp) if error.offset is None else error.offset

@@ -199,26 +199,26 @@ class Invoker:
 
     def _run_mixed(self, items: Sequence[Item]) -> list[Outcome] | None:
         """Records for handlers of one record and of batches: neighbours that are alike at once."""
-        found, failed = nothing_said(items), set[Hashable]()
+        merged, failed = nothing_said(items), set[Hashable]()
         for batches, neighbours in groupby(
             range(len(items)), lambda at: self._in_batches(items[at])
         ):
             begun: list[int] = []
             for index in neighbours:
                 if items[index].lane in failed:
-                    found[index] = NOT_BEGUN
+                    merged[index] = NOT_BEGUN
                 else:
                     begun.append(index)
             chosen = [items[index] for index in begun]
             run = self._run_batches if batches else self._run_singly
             outcomes = (run(chosen) if chosen else None) or nothing_said(chosen)
             for index, outcome in zip(begun, outcomes, strict=True):
-                found[index] = outcome
+                merged[index] = outcome
                 note_lane(items[index], outcome, failed)
-        return found if any(outcome is not None for outcome in found) else None
+        return merged if any(outcome is not None for outcome in merged) else None
 
     def _run_singly(self, items: Sequence[Item]) -> list[Outcome] | None:
-        found: list[Outcome] | None = None
+        outcomes: list[Outcome] | None = None
         failed: set[Hashable] = set()
         index = 0
         while index < len(items):
@@ -237,11 +237,11 @@ class Invoker:
                 item = items[index]
                 outcome = done(spec, shown, None) if error is None else spec.classify(error)
             if outcome is not None:
-                found = found or nothing_said(items)
-                found[index] = outcome
+                outcomes = outcomes or nothing_said(items)
+                outcomes[index] = outcome
                 note_lane(item, outcome, failed)
             index += 1
-        return found
+        return outcomes
 
     def _run_one(self, spec: HandlerSpec, item: Item) -> Outcome:
         received = self.received(spec, item)
@@ -274,7 +274,7 @@ class Invoker:
 
     def _run_batches(self, items: Sequence[Item]) -> list[Outcome] | None:
         """Calls of neighbours of one topic, at most `max_batch` at once."""
-        found: list[Outcome] = []
+        outcomes: list[Outcome] = []
         start = 0
         while start < len(items):
             spec = self.specs[items[start].partition.route.topic]
@@ -285,10 +285,10 @@ class Invoker:
                 and items[end].partition.route.topic == spec.topic
             ):
                 end += 1
-            found += self._run_batch(spec, items[start:end])
+            outcomes += self._run_batch(spec, items[start:end])
             start = end
-        _hold_back(items, found)
-        return found if any(outcome is not None for outcome in found) else None
+        _hold_back(items, outcomes)
+        return outcomes if any(outcome is not None for outcome in outcomes) else None
 
     def _run_batch(self, spec: HandlerSpec, items: Sequence[Item]) -> list[Outcome]:
         received = [self.received(spec, item) for item in items]

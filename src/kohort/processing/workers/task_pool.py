@@ -37,7 +37,7 @@ CANCELLED_INSIDE: Final = "cancelled_inside"
 
 async def run_async(invoker: Invoker, items: Sequence[Item]) -> list[Outcome] | None:
     """All of them, in order, in this task; None when every one succeeded."""
-    found: list[Outcome] | None = None
+    outcomes: list[Outcome] | None = None
     failed: set[Hashable] = set()
     for index, item in enumerate(items):
         spec = invoker.specs[item.partition.route.topic]
@@ -56,10 +56,10 @@ async def run_async(invoker: Invoker, items: Sequence[Item]) -> list[Outcome] | 
                     continue
                 outcome = done(spec, received, returned)
         if outcome is not None:
-            found = found or nothing_said(items)
-            found[index] = outcome
+            outcomes = outcomes or nothing_said(items)
+            outcomes[index] = outcome
             note_lane(item, outcome, failed)
-    return found
+    return outcomes
 
 
 async def _run_one(invoker: Invoker, spec: HandlerSpec, item: Item) -> Outcome:

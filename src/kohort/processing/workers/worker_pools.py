@@ -202,11 +202,11 @@ class ProcessPool(_Crew):
             return answer
         if len(items) == 1:
             return self._alone(child, items[0], answer)
-        found: list[Outcome] = []
+        outcomes: list[Outcome] = []
         failed: set[object] = set()
         for item in items:
             if item.lane is not None and item.lane in failed:
-                found.append(NOT_BEGUN)
+                outcomes.append(NOT_BEGUN)
                 continue
             one = child.ask([item], self._timeout_s)
             outcome = self._alone(child, item, one)[0] if isinstance(one, Failure) else (
@@ -214,8 +214,8 @@ class ProcessPool(_Crew):
             )  # fmt: skip
             if isinstance(outcome, Failure) and item.partition.route.stops_lane:
                 failed.add(item.lane)
-            found.append(outcome)
-        return found
+            outcomes.append(outcome)
+        return outcomes
 
     def _alone(self, child: _Child, item: Item, death: Failure) -> list[Outcome]:
         """It killed its process alone: once may be chance, twice is the record."""

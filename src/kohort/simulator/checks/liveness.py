@@ -77,7 +77,7 @@ class Liveness:
 
     def unread(self) -> list[str]:
         """Partitions whose last visible record nobody has been handed."""
-        found: list[str] = []
+        unread: list[str] = []
         groups = sorted({app.plan.group for app in self._world.live()})
         wanted = sorted(self.wanted())
         for group_id in groups:
@@ -86,8 +86,8 @@ class Liveness:
                 assert log is not None, "wanted partitions exist"
                 read = self._consumer.read.get((group_id, tp), 0)
                 if log.visible and read <= log.visible[-1]:
-                    found.append(f"{tp} (read to {read}, ends at {log.end})")
-        return found
+                    unread.append(f"{tp} (read to {read}, ends at {log.end})")
+        return unread
 
     def all_read(self) -> bool:
         """Whether every record has been handed out."""

@@ -171,7 +171,7 @@ class LifeChecks:
 
     def uncommitted(self) -> list[tuple[str, TopicPartition, int | None, int]]:
         """What applications have dealt with and is not committed, though nobody told them so."""
-        found: list[tuple[str, TopicPartition, int | None, int]] = []
+        missing: list[tuple[str, TopicPartition, int | None, int]] = []
         for app in self._world.live():
             must_commit = app.plan.commit == "sync" and not app.commit_failed
             if app.plan.commit != "auto" and not must_commit:
@@ -180,8 +180,8 @@ class LifeChecks:
                 past = self._offsets.history.get((app.plan.group, tp))
                 committed = past[-1].offset if past else None
                 if committed is None or committed < handed:
-                    found.append((app.name, tp, committed, handed))
-        return found
+                    missing.append((app.name, tp, committed, handed))
+        return missing
 
     def living(self) -> set[str]:
         """The ids of members that a living process, or a hand, is behind."""

@@ -30,10 +30,10 @@ class Commit(NamedTuple):
     written_ms: int
 
 
-def o2_told_is_kept(key: Key, acknowledged: Commit, found: Any) -> None:
+def o2_told_is_kept(key: Key, acknowledged: Commit, stored: Any) -> None:
     """O2: what was answered without an error is there after every load."""
     demand(
-        found is not None and found.record_offset >= acknowledged.record_offset,
+        stored is not None and stored.record_offset >= acknowledged.record_offset,
         "O2",
         f"group {key[0]}: the commit of {acknowledged.offset} in {key[1]} was confirmed and lost",
     )
@@ -60,13 +60,13 @@ def o4_time_is_over(key: Key, last: Commit | None, before_ms: int, held: bool) -
     )
 
 
-def o5_later_record_wins(key: Key, wanted: int | None, found: int | None) -> None:
+def o5_later_record_wins(key: Key, expected: int | None, actual: int | None) -> None:
     """O5: what counts after a marker is the offset whose record stands last in the log."""
     demand(
-        wanted == found,
+        expected == actual,
         "O5",
-        f"group {key[0]}: after a marker {key[1]} is committed at {found}; the last record that "
-        f"counts says {wanted}",
+        f"group {key[0]}: after a marker {key[1]} is committed at {actual}; the last record that "
+        f"counts says {expected}",
     )
 
 
@@ -137,9 +137,9 @@ class OffsetChecks:
             if committed and (not past or commit.record_offset > past[-1].record_offset):
                 past.append(commit._replace(at_ms=self._world.schedule.now_ms))
             group_id, tp = key
-            found = host.shard.durable.offsets.get(group_id, {}).get((tp.topic, tp.partition))
+            stored = host.shard.durable.offsets.get(group_id, {}).get((tp.topic, tp.partition))
             o5_later_record_wins(
-                key, past[-1].offset if past else None, None if found is None else found.offset
+                key, past[-1].offset if past else None, None if stored is None else stored.offset
             )
 
     def lost(self, log: GroupLog) -> None:
@@ -164,15 +164,15 @@ class OffsetChecks:
             if self._world.cluster.partition_of(group_id) == host.log.partition:
                 if self.history[key][-1].offset is None:
                     continue  # its time was over (O4)
-                found = host.shard.durable.offsets.get(group_id, {}).get((tp.topic, tp.partition))
-                o2_told_is_kept(key, acknowledged, found)
+                stored = host.shard.durable.offsets.get(group_id, {}).get((tp.topic, tp.partition))
+                o2_told_is_kept(key, acknowledged, stored)
 
     def answered(self, host: ShardHost, asked: Asked, response: Message) -> None:
         """O7 on confirmed commits."""
         if not isinstance(response, OffsetCommitResponse):
             return
         request: Any = asked.request
-        wanted = {
+        committed = {
             TopicPartition(topic.name, part.partition_index): part.committed_offset
             for topic in request.topics
             for part in topic.partitions
@@ -185,7 +185,7 @@ class OffsetChecks:
                     continue
                 tp = TopicPartition(name, part.partition_index)
                 key = request.group_id, tp
-                same = [c for c in self.history.get(key, ()) if c.offset == wanted[tp]]
+                same = [c for c in self.history.get(key, ()) if c.offset == committed[tp]]
                 at = min((c.record_offset for c in same if c.record_offset >= 0), default=-1)
                 o7_success_is_durable(key, at, host.log.flushed)
                 self._acknowledged[key] = [c for c in same if c.record_offset < host.log.flushed][

@@ -108,28 +108,28 @@ def g14_owner_gives_up_first(group_id: str, stored: StoredGroup) -> None:
         subscription = decode_versioned(ConsumerProtocolSubscription, member.subscription)[1]
         for owned in subscription.owned_partitions:
             for number in owned.partitions:
-                found = claims.setdefault((owned.topic, number), [])
-                found.append((subscription.generation_id, member.member_id))
+                claimants = claims.setdefault((owned.topic, number), [])
+                claimants.append((subscription.generation_id, member.member_id))
     for member in stored.members.values():
         if not member.assignment:
             continue
         plan = decode_versioned(ConsumerProtocolAssignment, member.assignment)[1]
         for part in plan.assigned_partitions:
             for number in part.partitions:
-                found = sorted(claims.get((part.topic, number), ()), reverse=True)
-                if not found:
+                claimants = sorted(claims.get((part.topic, number), ()), reverse=True)
+                if not claimants:
                     continue
-                tie = len(found) > 1 and found[0][0] == found[1][0]
+                tie = len(claimants) > 1 and claimants[0][0] == claimants[1][0]
                 demand(
                     not tie,
                     "G14",
                     f"group {group_id}, generation {stored.generation}: {part.topic}-{number} is "
-                    f"given to {member.client_id}, and two members own it since {found[0][0]}",
+                    f"given to {member.client_id}, and two members own it since {claimants[0][0]}",
                 )
                 demand(
-                    found[0][1] == member.member_id,
+                    claimants[0][1] == member.member_id,
                     "G14",
                     f"group {group_id}, generation {stored.generation}: {part.topic}-{number} is "
-                    f"given to {member.client_id} while {found[0][1]} owns it since generation "
-                    f"{found[0][0]}",
+                    f"given to {member.client_id} while {claimants[0][1]} owns it since generation "
+                    f"{claimants[0][0]}",
                 )

@@ -162,7 +162,7 @@ def run_one(design: Design, plan: Plan, progress: Progress | None = None) -> Run
 
 def by_design(runs: Iterable[Run]) -> Mapping[str, list[Run]]:
     """The runs of each design, smallest size first."""
-    found: dict[str, list[Run]] = {}
+    grouped: dict[str, list[Run]] = {}
     for run in sorted(runs, key=lambda run: run.size.members):
-        found.setdefault(run.design, []).append(run)
-    return {name: found[name] for name in DESIGNS if name in found}
+        grouped.setdefault(run.design, []).append(run)
+    return {name: grouped[name] for name in DESIGNS if name in grouped}

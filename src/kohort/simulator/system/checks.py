@@ -71,15 +71,15 @@ def _acknowledged(history: History, final: Final) -> None:
     for sent in history.sent:
         if sent.partition.topic == TABLE:
             continue
-        found = places.get(sent.value, [])
-        if sent.fate is Fate.DONE and found != [(sent.partition, sent.offset)]:
+        stored = places.get(sent.value, [])
+        if sent.fate is Fate.DONE and stored != [(sent.partition, sent.offset)]:
             raise Violation(
                 "SY1",
                 f"{sent.value!r} was acknowledged at {_place(sent.partition, sent.offset)}; "
-                f"it is at {[_place(*at) for at in found] or 'no place'}",
+                f"it is at {[_place(*at) for at in stored] or 'no place'}",
             )
-        if len(found) > 1:
-            text = ", ".join(_place(*at) for at in found)
+        if len(stored) > 1:
+            text = ", ".join(_place(*at) for at in stored)
             raise Violation("SY2", f"{sent.value!r} was sent once and is stored at {text}")
 
 

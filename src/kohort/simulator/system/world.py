@@ -266,11 +266,11 @@ class SystemWorld:
         )
 
     def _ends(self, topic: str) -> dict[TopicPartition, int]:
-        found = self.broker.state.topics.get(topic)
-        assert found is not None, "its topics were made first"
+        known_topic = self.broker.state.topics.get(topic)
+        assert known_topic is not None, "its topics were made first"
         return {
             TopicPartition(topic, p.index): 0 if p.log is None else p.log.end.offset
-            for p in found.partitions
+            for p in known_topic.partitions
         }
 
     def _group_offsets(self, group: str) -> dict[TopicPartition, int]:
@@ -317,7 +317,7 @@ class SystemWorld:
         self, places: list[TopicPartition], isolation: str, bound_ms: int | None = None
     ) -> Logs:
         """Read partitions from start to end with a consumer of a fresh process."""
-        found: dict[TopicPartition, list[Stored]] = {place: [] for place in places}
+        by_place: dict[TopicPartition, list[Stored]] = {place: [] for place in places}
         ended: list[BaseException | None] = []
         process = self.new_process(f"final-{len(self._processes)}", Clock(), ended.append)
 
@@ -337,7 +337,7 @@ class SystemWorld:
                         return
                     for r in await consumer.poll(0.2):
                         stored = Stored(r.offset, r.key, r.value)
-                        found[TopicPartition(r.topic, r.partition)].append(stored)
+                        by_place[TopicPartition(r.topic, r.partition)].append(stored)
 
         process.run(program)
         limit_ms = self.schedule.now_ms + REST_MS if bound_ms is None else bound_ms + REST_MS
@@ -346,7 +346,7 @@ class SystemWorld:
         process.kill()
         if ended[0] is not None:
             raise ended[0]
-        return found
+        return by_place
 
     # -- beginning
 

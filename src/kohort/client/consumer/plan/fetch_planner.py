@@ -183,16 +183,16 @@ class FetchPlanner:
         """Every order that may go out now."""
         if self.parked or not self._worth_while():
             return []
-        wanted, unread = self._fetchable(leader_of, now_ms)
-        if not wanted:
+        by_node, unread = self._fetchable(leader_of, now_ms)
+        if not by_node:
             return []
         orders: list[FetchOrder] = []
-        for node, found in wanted.items():
-            idle = all(map(self._read_up, found))
-            lane = self._lane(node, found, hurry=node in unread, idle=idle)
+        for node, positions in by_node.items():
+            idle = all(map(self._read_up, positions))
+            lane = self._lane(node, positions, hurry=node in unread, idle=idle)
             if lane is not None:
                 hurry = node in unread or lane == SPARE
-                order = self._order(node, lane, found, hurry=hurry, idle=idle)
+                order = self._order(node, lane, positions, hurry=hurry, idle=idle)
                 if order is not None:
                     orders.append(order)
         return orders
@@ -210,7 +210,9 @@ class FetchPlanner:
             return False
         return not any(p.buffer and not p.paused for p in self.positions)
 
-    def _lane(self, node: int, found: Sequence[Position], *, hurry: bool, idle: bool) -> int | None:
+    def _lane(
+        self, node: int, positions: Sequence[Position], *, hurry: bool, idle: bool
+    ) -> int | None:
         """The connection for an order, if one is free for such a one."""
         busy = {order.lane: order.idle for order in self.under_way.values() if order.node == node}
         free = [lane for lane in range(LANES) if lane not in busy]
@@ -219,13 +221,13 @@ class FetchPlanner:
             return SPARE if spare else None
         if len(free) == 1:
             return None if hurry and idle else free[0]
-        return _usual_lane(free, found)
+        return _usual_lane(free, positions)
 
     def _fetchable(
         self, leader_of: Callable[[TopicPartition], int | None], now_ms: int
     ) -> tuple[dict[int, list[Position]], set[int]]:
         """Partitions to ask for by node, and the nodes some of whose partitions are unread."""
-        wanted: dict[int, list[Position]] = {}
+        by_node: dict[int, list[Position]] = {}
         unread: set[int] = set()
         local = bool(self._local)
         part_bytes = self.limits.part_bytes(len(self.positions), local=local)
@@ -248,8 +250,8 @@ class FetchPlanner:
             if node is None:
                 self.needs_metadata = True
             elif position.retry_at_ms <= now_ms:
-                wanted.setdefault(node, []).append(position)
-        return wanted, unread
+                by_node.setdefault(node, []).append(position)
+        return by_node, unread
 
     def _goes_on(self, position: Position) -> bool:
         """Whether the log is known to go on behind what is unread, of which there is not much."""
@@ -273,13 +275,13 @@ class FetchPlanner:
         return leader_of(position.tp)
 
     def _order(
-        self, node: int, lane: int, found: list[Position], *, hurry: bool, idle: bool
+        self, node: int, lane: int, positions: list[Position], *, hurry: bool, idle: bool
     ) -> FetchOrder | None:
         limits = self.limits
         room = limits.buffer_bytes - self.positions.buffered_bytes - self._reserved
         local = node in self._local
         part_bytes = limits.part_bytes(len(self.positions), local=local)
-        most = min(limits.order_bytes(local=local), part_bytes * len(found), room)
+        most = min(limits.order_bytes(local=local), part_bytes * len(positions), room)
         least = min(MIN_ORDER_BYTES, part_bytes)
         if most < least:
             if not self._starved():
@@ -287,12 +289,12 @@ class FetchPlanner:
             most = least
         if idle:  # it will hardly bring much, and must not hold the room for others
             most = min(most, limits.part_bytes(1))
-        found.sort(key=lambda position: position.last_fetch_ms)
-        found, backlog = self._chosen(node, found)
+        positions.sort(key=lambda position: position.last_fetch_ms)
+        positions, backlog = self._chosen(node, positions)
         self._next_token += 1
         token = self._next_token
         parts: list[FetchPart] = []
-        for position in found:
+        for position in positions:
             position.in_flight, position.lane = token, lane
             parts.append(
                 FetchPart(
@@ -309,14 +311,14 @@ class FetchPlanner:
         self._reserved += most
         return order
 
-    def _chosen(self, node: int, found: list[Position]) -> tuple[list[Position], int]:
+    def _chosen(self, node: int, positions: list[Position]) -> tuple[list[Position], int]:
         """Those to ask for: of the ones known to have records only twice what an answer holds.
 
         The others would cost both sides as much and get nothing; they are the next ones' first.
         """
         chosen: list[Position] = []
-        backlog, most = 0, self._fits.get(node, len(found))
-        for position in found:
+        backlog, most = 0, self._fits.get(node, len(positions))
+        for position in positions:
             if position.high_watermark > UNKNOWN and not self._read_up(position):
                 if backlog == most:
                     continue
@@ -477,9 +479,9 @@ class FetchPlanner:
         return error not in WAIT_CODES
 
 
-def _usual_lane(free: Sequence[int], found: Sequence[Position]) -> int:
+def _usual_lane(free: Sequence[int], positions: Sequence[Position]) -> int:
     """The free lane that most of these went over last: its session knows them (KIP-227)."""
-    usual = Counter(position.lane for position in found)
+    usual = Counter(position.lane for position in positions)
     return max(free, key=lambda lane: (usual[lane], -lane))
 
 

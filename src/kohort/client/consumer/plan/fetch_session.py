@@ -128,17 +128,17 @@ class FetchSession:
             if error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
                 self._session_id = NO_SESSION
             return None if again else []
-        found = list(results)
+        all_results = list(results)
         if session_id == NO_SESSION:
             self._session_id, self._epoch = NO_SESSION, FIRST_EPOCH
-            return found
+            return all_results
         incremental = self._epoch != FIRST_EPOCH
         self._session_id = session_id
         self._epoch = 1 if self._epoch == _INT32_MAX else self._epoch + 1
-        self._remember(found)
+        self._remember(all_results)
         if incremental:
-            found += self._unsaid()
-        return found
+            all_results += self._unsaid()
+        return all_results
 
     def end(self) -> int:
         """The session that the broker has and need not keep; `NO_SESSION` if there is none."""
@@ -150,8 +150,8 @@ class FetchSession:
         """The request or its answer may have been lost: begin anew, and end the old session."""
         self._epoch = FIRST_EPOCH
 
-    def _remember(self, found: Iterable[FetchResult]) -> None:
-        for result in found:
+    def _remember(self, results: Iterable[FetchResult]) -> None:
+        for result in results:
             known = self._known.get(result.tp)
             if known is None:  # nobody asked for it: the two ends do not agree
                 self.lost()
@@ -169,11 +169,11 @@ class FetchSession:
         return unsaid
 
 
-def _altered(asked: FetchPart, wanted: FetchPart) -> bool:
+def _altered(asked: FetchPart, part: FetchPart) -> bool:
     return (
-        asked.offset != wanted.offset
-        or asked.leader_epoch != wanted.leader_epoch
-        or asked.max_bytes != wanted.max_bytes
+        asked.offset != part.offset
+        or asked.leader_epoch != part.leader_epoch
+        or asked.max_bytes != part.max_bytes
     )
 
 

@@ -108,8 +108,10 @@ class OffsetQueries:
             answer = answers if isinstance(answers, KohortError) else answers.get(tp)
             if isinstance(answer, TimeAnswer) and not answer.error:
                 nothing = answer.offset < 0
-                found = OffsetAndTimestamp(answer.offset, answer.timestamp_ms, answer.leader_epoch)
-                query.found[tp] = None if nothing else found
+                stamped = OffsetAndTimestamp(
+                    answer.offset, answer.timestamp_ms, answer.leader_epoch
+                )
+                query.found[tp] = None if nothing else stamped
                 continue
             stale = True
             query.retry_at_ms = now_ms + self.backoff_ms

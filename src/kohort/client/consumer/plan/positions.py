@@ -199,13 +199,13 @@ class Positions:
 
     def get(self, tp: TopicPartition) -> Position:
         """The partition's position; UsageError when it is not assigned here."""
-        found = self.partitions.get(tp)
-        if found is None:
+        position = self.partitions.get(tp)
+        if position is None:
             raise UsageError(
                 f"{tp.topic}-{tp.partition} is not assigned to this consumer; "
                 f"assigned are {len(self.partitions)} partitions (see assignment())"
             )
-        return found
+        return position
 
     def add(self, tps: Iterable[TopicPartition], now_ms: int) -> list[Position]:
         """Take partitions in; those that are here already keep everything (retained)."""

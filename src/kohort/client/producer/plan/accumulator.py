@@ -194,9 +194,9 @@ class Accumulator:
         Returns the batch and how many were added; None when there is no memory for a new batch.
         Raises RecordTooLargeError for a record that no request could carry.
         """
-        found = self.add_to_open(queue, add)
-        if found is not None:
-            return found
+        appended = self.add_to_open(queue, add)
+        if appended is not None:
+            return appended
         batch = self.open_batch(queue, now_ms)
         if batch is None:
             return None

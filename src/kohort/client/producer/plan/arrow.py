@@ -42,8 +42,8 @@ def pieces(
         if number is not None or by_key is None or source.key is None:
             yield Piece(number, source, None)
             continue
-        *found, without = by_key(source.key, source.rows)
-        for number, rows in enumerate(found):
+        *with_key, without = by_key(source.key, source.rows)
+        for number, rows in enumerate(with_key):
             if len(rows):
                 yield Piece(number, source, rows)
         if len(without):

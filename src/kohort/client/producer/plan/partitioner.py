@@ -70,7 +70,7 @@ def rows_by(
     end = column.first + rows
     if rows and (len(offsets) <= end or (bits is not None and memoryview(bits).nbytes * 8 < end)):
         raise UsageError(f"a column of keys is too short for {rows} rows")
-    found = [array("i") for _ in range(partitions + 1)]
+    rows_of = [array("i") for _ in range(partitions + 1)]
     chosen: dict[bytes, int] = {}
     for row in range(rows):
         at, number = column.first + row, partitions
@@ -81,8 +81,8 @@ def rows_by(
             if key not in chosen:
                 chosen[key] = choose(key)
             number = chosen[key]
-        found[number].append(row)
-    return [memoryview(some) for some in found]
+        rows_of[number].append(row)
+    return [memoryview(some) for some in rows_of]
 
 
 class Sticky:

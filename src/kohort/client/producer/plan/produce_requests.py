@@ -104,14 +104,14 @@ def answers_in(
     response: ProduceResponse, batches: Sequence[Batch], metadata: ClusterMetadata
 ) -> list[Answer | None]:
     """The answer for each batch of the request, in order; None where the broker left one out."""
-    found: dict[tuple[str, int], PartitionProduceResponse] = {}
+    by_partition: dict[tuple[str, int], PartitionProduceResponse] = {}
     for topic in response.responses:
         name = topic.name or metadata.names_by_id.get(topic.topic_id, "")
         for partition in topic.partition_responses:
-            found[name, partition.index] = partition
+            by_partition[name, partition.index] = partition
     answers: list[Answer | None] = []
     for batch in batches:
-        result = found.get((batch.queue.topic, batch.queue.partition))
+        result = by_partition.get((batch.queue.topic, batch.queue.partition))
         if result is None:
             answers.append(None)
             continue

@@ -277,15 +277,15 @@ class Transactions:
         assert self._renew, "there is something left to do until the transaction has ended"
         return self._at_coordinator(Kind.INIT, requests.init(who, self._timeout_ms))
 
-    def _plan_offsets(self, wanted: _Offsets) -> Ask:
-        who, group_id = self.identity, wanted.group.group_id
+    def _plan_offsets(self, offsets: _Offsets) -> Ask:
+        who, group_id = self.identity, offsets.group.group_id
         self._begun = True
         if not self.kip_890 and group_id not in self._groups_added:
             return self._at_coordinator(Kind.ADD_OFFSETS, requests.add_offsets(who, group_id))
         node_id = self._groups.get(group_id)
         if node_id is None:
             return Ask(Kind.FIND_GROUP, ANY, find_coordinator(group_id, GROUP))
-        message = requests.offsets(who, wanted.group, wanted.offsets, kip_890=self.kip_890)
+        message = requests.offsets(who, offsets.group, offsets.offsets, kip_890=self.kip_890)
         return Ask(Kind.OFFSETS, node_id, message)
 
     def _at_coordinator(self, kind: Kind, message: Message | Versioned) -> Ask:
@@ -305,7 +305,7 @@ class Transactions:
         if isinstance(answer, KohortError):
             return self._lost(ask, answer, now_ms)
         if isinstance(answer, FindCoordinatorResponse):
-            return self._found(ask, answer, now_ms)
+            return self._coordinator_found(ask, answer, now_ms)
         codes = requests.codes_in(answer)
         if codes:
             return self._refused(ask, codes[0], now_ms)
@@ -327,7 +327,9 @@ class Transactions:
         elif kind not in (Kind.FIND_GROUP, Kind.FIND_TRANSACTIONS):
             self._coordinator = None
 
-    def _found(self, ask: Ask, answer: FindCoordinatorResponse, now_ms: int) -> list[Settled]:
+    def _coordinator_found(
+        self, ask: Ask, answer: FindCoordinatorResponse, now_ms: int
+    ) -> list[Settled]:
         name = self.identity.transactional_id
         if ask.kind is Kind.FIND_GROUP:
             if not self._offsets:
@@ -344,23 +346,23 @@ class Transactions:
         return []
 
     def _refused(self, ask: Ask, code: int, now_ms: int) -> list[Settled]:
-        found = requests.verdict(ask.kind, code)
+        verdict = requests.verdict(ask.kind, code)
         name = self.identity.transactional_id
-        if found is Verdict.MOVED:
+        if verdict is Verdict.MOVED:
             self._forget_coordinator(ask.kind)
-        if found in (Verdict.MOVED, Verdict.RETRY):
+        if verdict in (Verdict.MOVED, Verdict.RETRY):
             busy = code == ErrorCode.CONCURRENT_TRANSACTIONS
             wait_ms = self._backoff.failed()
             self._refusals.note(self._name, code, now_ms)
             self._retry_at_ms = now_ms + (min(_BUSY_MS, wait_ms) if busy else wait_ms)
             return []
-        if found is Verdict.FENCED:
+        if verdict is Verdict.FENCED:
             return self._die(FencedError(code, requests.fenced(name)))
         error = BrokerError(code, f"{ask.kind.value} of transactional_id {name!r}")
         unknown = ask.kind is Kind.END and code == ErrorCode.INVALID_TXN_STATE and not self._sure
         if unknown and self.state is TxState.ABORTING:
             return self._after_end()  # the coordinator never heard of the transaction
-        if found is Verdict.BROKEN and (self.state, TxEvent.FAILED) in TRANSITIONS:
+        if verdict is Verdict.BROKEN and (self.state, TxEvent.FAILED) in TRANSITIONS:
             self._renew = self._renew or code in _STRANGE
             return self._break(error)
         if self.state is TxState.ABORTING and ask.kind not in (Kind.END, Kind.INIT):
@@ -430,7 +432,7 @@ class Transactions:
         return self._die(error)
 
     def _drop_offsets(self, error: KohortError) -> list[Settled]:
-        dropped = [Settled(wanted.token, error) for wanted in self._offsets]
+        dropped = [Settled(offsets.token, error) for offsets in self._offsets]
         self._offsets.clear()
         return dropped
 

@@ -109,9 +109,9 @@ _BY_KIND: Final[Mapping[tuple[Kind, ErrorCode], Verdict]] = {
 def verdict(kind: Kind, code: int) -> Verdict:
     """What `code` means as the answer to `kind`."""
     known = ErrorCode(code) if code in _E._value2member_map_ else _E.UNKNOWN_SERVER_ERROR
-    found = _BY_KIND.get((kind, known)) or _EVERYWHERE.get(known)
-    if found is not None:
-        return found
+    special = _BY_KIND.get((kind, known)) or _EVERYWHERE.get(known)
+    if special is not None:
+        return special
     return _V.RETRY if known in RETRIABLE_CODES else _V.FATAL
 
 

@@ -81,16 +81,16 @@ def _next(
     added: dict[bytes, list[int]] = {}
     waits = False
     for topic_id in target.keys() | current.assigned.keys():
-        wanted = target.get(topic_id, ()) if topic_id in subscribed else ()
+        assigned = target.get(topic_id, ()) if topic_id in subscribed else ()
         had = current.assigned.get(topic_id, {})
-        if len(had) == len(wanted) and all(number in had for number in wanted):
+        if len(had) == len(assigned) and all(number in had for number in assigned):
             if had:
                 kept[topic_id] = dict(had)
             continue
-        wanted_set = frozenset(wanted)
+        wanted_set = frozenset(assigned)
         stays = {n: epoch for n, epoch in had.items() if n in wanted_set}
         goes = {n: epoch for n, epoch in had.items() if n not in wanted_set}
-        new = [n for n in wanted if n not in had]
+        new = [n for n in assigned if n not in had]
         free = [n for n in new if not is_taken(topic_id, n)]
         waits = waits or len(free) < len(new)
         if stays:

@@ -81,7 +81,7 @@ def remember(ws: Workspace, draft: Draft, now_ms: int) -> None:
         members = dict(draft.members())
         targets = {member_id: draft.target(member_id) for member_id in members}
         resolved = ((regex, draft.resolved(regex)) for regex in draft.regexes())
-        regexes = {regex: found for regex, found in resolved if found is not None}
+        regexes = {regex: topics for regex, topics in resolved if topics is not None}
         after = ConsumerView(members, targets, regexes, ws.topics)
         ws.history.targeted(group_id, draft.target_epoch, after, at_ms)
 

@@ -322,21 +322,23 @@ def fetch(
     stable = request.require_stable
     if context.api_version >= BATCH_FETCH_FROM:
         for asked in request.groups:
-            found = OffsetFetchResponseGroup(group_id=asked.group_id)
+            group_response = OffsetFetchResponseGroup(group_id=asked.group_id)
             consumer = ws.durable.consumer_groups.get(asked.group_id)
             if consumer is not None:
                 code = consumer_offsets.fault_of_fetch(
                     consumer, asked.member_epoch, asked.member_id
                 )
-                found.error_code = int(code)
-            if found.error_code:
+                group_response.error_code = int(code)
+            if group_response.error_code:
                 pass  # the error stands for all its topics
             elif asked.topics is None:
                 for name, partitions in _all_partitions(ws, asked.group_id):
                     entries = _entries(
                         OffsetFetchResponsePartitions, ws, asked.group_id, name, partitions, stable
                     )
-                    found.topics.append(OffsetFetchResponseTopics(name=name, partitions=entries))
+                    group_response.topics.append(
+                        OffsetFetchResponseTopics(name=name, partitions=entries)
+                    )
             else:
                 for topic in asked.topics:
                     entries = _entries(
@@ -347,12 +349,12 @@ def fetch(
                         topic.partition_indexes,
                         stable,
                     )
-                    found.topics.append(
+                    group_response.topics.append(
                         OffsetFetchResponseTopics(
                             name=topic.name, topic_id=topic.topic_id, partitions=entries
                         )
                     )
-            response.groups.append(found)
+            response.groups.append(group_response)
     else:
         wanted: Iterable[tuple[str, Sequence[int]]]
         if request.topics is None:
@@ -391,14 +393,14 @@ def _entries(
 ) -> list[E]:
     entries: list[E] = []
     for partition in partitions:
-        found = _find(ws, group_id, topic, partition, require_stable)
+        entry = _find(ws, group_id, topic, partition, require_stable)
         entries.append(
             kind(
                 partition_index=partition,
-                committed_offset=found.offset,
-                committed_leader_epoch=found.leader_epoch,
-                metadata=found.metadata,
-                error_code=found.code,
+                committed_offset=entry.offset,
+                committed_leader_epoch=entry.leader_epoch,
+                metadata=entry.metadata,
+                error_code=entry.code,
             )
         )
     return entries

@@ -337,31 +337,31 @@ class _Parser:
     def char_class(self) -> set[str]:
         began = self.at - 1
         negated = self.take("^")
-        found: set[str] = set()
+        members: set[str] = set()
         first = True
         while first or not self.peek("]"):
             first = False
             if self.at >= len(self.pattern):
                 raise self.fail("a class that is not closed", began)
             if self.take("[:"):
-                found |= self.posix_class()
+                members |= self.posix_class()
                 continue
             low = self.class_char()
             if isinstance(low, frozenset):
-                found |= low
+                members |= low
                 continue
             if self.peek("-") and not self.pattern.startswith("-]", self.at):
                 self.at += 1
                 high = self.class_char()
                 if isinstance(high, frozenset) or high < low:
                     raise self.fail("a range of a class")
-                found |= {c for c in NAME_CHARS if low <= c <= high}
+                members |= {c for c in NAME_CHARS if low <= c <= high}
             else:
-                found.add(low)
+                members.add(low)
         self.at += 1
         if self.ignore_case:
-            found = {c for char in found for c in (char.lower(), char.upper())}
-        return set(NAME_CHARS) - found if negated else found
+            members = {c for char in members for c in (char.lower(), char.upper())}
+        return set(NAME_CHARS) - members if negated else members
 
     def class_char(self) -> str | frozenset[str]:
         char = self.next_char("a class")
@@ -410,18 +410,18 @@ class Regex:
         States of `$` stay in the set until the end: then they are gone through.
         """
         machine = self._machine
-        found: set[int] = set()
+        closure: set[int] = set()
         todo = list(states)
         while todo:
             state = todo.pop()
-            if state in found:
+            if state in closure:
                 continue
-            found.add(state)
+            closure.add(state)
             assertion = machine.assertion[state]
             if (assertion == "^" and not at_start) or (assertion == "$" and not at_end):
                 continue
             todo += machine.branches[state]
-        return frozenset(found)
+        return frozenset(closure)
 
     def matches(self, name: str) -> bool:
         """Whether the whole of `name` matches."""

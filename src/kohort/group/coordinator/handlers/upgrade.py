@@ -173,7 +173,7 @@ def _currents(
 
 def _take(topics: TopicsImage, named: Named, epoch: int, taken: set[tuple[bytes, int]]) -> Epochs:
     """These partitions by topic id, without those that are gone or taken already."""
-    found: dict[bytes, dict[int, int]] = {}
+    epochs: dict[bytes, dict[int, int]] = {}
     for name, numbers in named.items():
         topic = topics.by_name.get(name)
         if topic is None:
@@ -181,5 +181,5 @@ def _take(topics: TopicsImage, named: Named, epoch: int, taken: set[tuple[bytes,
         mine = [n for n in numbers if n < topic.partitions and (topic.topic_id, n) not in taken]
         taken.update((topic.topic_id, n) for n in mine)
         if mine:
-            found[topic.topic_id] = dict.fromkeys(mine, epoch)
-    return found
+            epochs[topic.topic_id] = dict.fromkeys(mine, epoch)
+    return epochs

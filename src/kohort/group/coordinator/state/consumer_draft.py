@@ -95,8 +95,8 @@ class Draft:
         """What a member is to have."""
         if member_id in self._gone:
             return NO_PARTITIONS
-        found = self._targets.get(member_id)
-        return self.group.target(member_id) if found is None else found
+        target = self._targets.get(member_id)
+        return self.group.target(member_id) if target is None else target
 
     def has_target(self, member_id: str) -> bool:
         """Whether the target says anything of the member, be it nothing at all."""

@@ -308,15 +308,15 @@ def _current(data: bytes) -> Current:
 
 def _epochs(topics: list[TopicPartitions], member_epoch: int) -> Epochs:
     """Brokers before KIP-1251 wrote no assignment epochs: the member's own is taken then."""
-    found: dict[bytes, dict[int, int]] = {}
+    epochs_by_topic: dict[bytes, dict[int, int]] = {}
     for topic in topics:
         epochs = topic.assignment_epochs
         if epochs is None or len(epochs) != len(topic.partitions):
             epochs = [member_epoch] * len(topic.partitions)
         if topic.partitions:
             pairs = sorted(zip(topic.partitions, epochs, strict=True))
-            found.setdefault(topic.topic_id, {}).update(pairs)
-    return found
+            epochs_by_topic.setdefault(topic.topic_id, {}).update(pairs)
+    return epochs_by_topic
 
 
 def _regex(data: bytes) -> Resolved:

@@ -137,10 +137,10 @@ class DurableState:
 
     def partitions_of(self, group_id: str) -> list[TopicPartition]:
         """Every partition with an offset, committed or pending."""
-        found = dict.fromkeys(self.offsets.get(group_id, {}))
+        partitions = dict.fromkeys(self.offsets.get(group_id, {}))
         for producer_id in sorted(self.open_producers.get(group_id, ())):
-            found.update(dict.fromkeys(self.pending[producer_id][group_id]))
-        return list(found)
+            partitions.update(dict.fromkeys(self.pending[producer_id][group_id]))
+        return list(partitions)
 
     def holds_offsets(self, group_id: str) -> bool:
         """Whether the group has any offset, committed or pending."""

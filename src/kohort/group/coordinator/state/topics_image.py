@@ -102,13 +102,13 @@ def by_name(
     topics: TopicsImage, partitions: Mapping[bytes, tuple[int, ...]]
 ) -> dict[str, tuple[int, ...]]:
     """The same partitions by name; topics and partitions that are gone are left out."""
-    found: dict[str, tuple[int, ...]] = {}
+    names: dict[str, tuple[int, ...]] = {}
     for topic_id, numbers in partitions.items():
         topic = topics.by_id.get(topic_id)
         if topic is None:
             continue
         if numbers[-1] < topic.partitions:
-            found[topic.name] = numbers  # the common case; a thousand members pass here at once
+            names[topic.name] = numbers  # the common case; a thousand members pass here at once
         elif there := tuple(n for n in numbers if n < topic.partitions):
-            found[topic.name] = there
-    return found
+            names[topic.name] = there
+    return names
