@@ -71,19 +71,40 @@ class Permission(IntEnum):
 
 _O = Operation
 OPERATIONS: Final[dict[Resource, frozenset[Operation]]] = {
-    Resource.TOPIC: frozenset({
-        _O.READ, _O.WRITE, _O.CREATE, _O.DELETE, _O.ALTER, _O.DESCRIBE, _O.DESCRIBE_CONFIGS,
-        _O.ALTER_CONFIGS,
-    }),
-    Resource.GROUP: frozenset({
-        _O.READ, _O.DELETE, _O.DESCRIBE, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS,
-    }),
-    Resource.CLUSTER: frozenset({
-        _O.CREATE, _O.CLUSTER_ACTION, _O.DESCRIBE, _O.ALTER, _O.DESCRIBE_CONFIGS, _O.ALTER_CONFIGS,
-        _O.IDEMPOTENT_WRITE,
-    }),
+    Resource.TOPIC: frozenset(
+        {
+            _O.READ,
+            _O.WRITE,
+            _O.CREATE,
+            _O.DELETE,
+            _O.ALTER,
+            _O.DESCRIBE,
+            _O.DESCRIBE_CONFIGS,
+            _O.ALTER_CONFIGS,
+        }
+    ),
+    Resource.GROUP: frozenset(
+        {
+            _O.READ,
+            _O.DELETE,
+            _O.DESCRIBE,
+            _O.DESCRIBE_CONFIGS,
+            _O.ALTER_CONFIGS,
+        }
+    ),
+    Resource.CLUSTER: frozenset(
+        {
+            _O.CREATE,
+            _O.CLUSTER_ACTION,
+            _O.DESCRIBE,
+            _O.ALTER,
+            _O.DESCRIBE_CONFIGS,
+            _O.ALTER_CONFIGS,
+            _O.IDEMPOTENT_WRITE,
+        }
+    ),
     Resource.TRANSACTIONAL_ID: frozenset({_O.DESCRIBE, _O.WRITE, _O.TWO_PHASE_COMMIT}),
-}  # fmt: skip
+}
 """What can be done with each kind of resource that this broker guards."""
 
 

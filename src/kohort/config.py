@@ -25,9 +25,15 @@ from kohort.setting_keys import is_secret, nearest, plain
 _DURATION_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _SIZE_UNITS = {
-    "": 1, "b": 1, "kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000,
-    "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,
-}  # fmt: skip
+    "": 1,
+    "b": 1,
+    "kb": 1_000,
+    "mb": 1_000_000,
+    "gb": 1_000_000_000,
+    "kib": 1 << 10,
+    "mib": 1 << 20,
+    "gib": 1 << 30,
+}
 _SIZE = re.compile(r"(\d+)\s*([a-z]*)")
 _SIZES = ("batch_size", "buffer_memory", "max_request_size", "sasl_server_max_receive_size")
 """Settings in bytes whose names (Kafka's) do not say so."""

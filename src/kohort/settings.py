@@ -262,8 +262,9 @@ def environment_settings(environ: Mapping[str, str], known: Iterable[str]) -> li
             settings.append(Setting(name, value, origin, role if nested else ""))
         elif near := nearest(name, names, cutoff=_NEAR):
             meant = variable.removesuffix(name.upper()) + near.upper()
-            raise ConfigError(f"unknown setting in the environment, {variable}: did you mean "
-                              f"{meant}?")  # fmt: skip
+            raise ConfigError(
+                f"unknown setting in the environment, {variable}: did you mean {meant}?"
+            )
     return settings
 
 

@@ -53,9 +53,18 @@ class BrokerProcess:
         self._end_unnoted()
         self.directory.mkdir(parents=True, exist_ok=True)
         command = [
-            sys.executable, "-m", "kohort", "broker", "run",
-            "--data-dir", str(self.data), "--port", "0", "--durability", "fsync",
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "kohort",
+            "broker",
+            "run",
+            "--data-dir",
+            str(self.data),
+            "--port",
+            "0",
+            "--durability",
+            "fsync",
+        ]
         with (self.directory / "broker.log").open("a") as log:
             # A session of its own: an interrupt at the terminal is the driver's to handle.
             child = subprocess.Popen(

@@ -38,13 +38,34 @@ ORIGINS = ("EWR", "JFK", "LGA")
 LATE_PER_MILLE = 100
 Partitioner = Callable[[bytes, int], int]
 _FLIGHT_COLUMNS = (
-    "time_hour", "carrier", "flight", "tailnum", "origin", "dest", "sched_dep_time", "dep_time",
-    "dep_delay", "sched_arr_time", "arr_time", "arr_delay", "air_time", "distance",
-)  # fmt: skip
+    "time_hour",
+    "carrier",
+    "flight",
+    "tailnum",
+    "origin",
+    "dest",
+    "sched_dep_time",
+    "dep_time",
+    "dep_delay",
+    "sched_arr_time",
+    "arr_time",
+    "arr_delay",
+    "air_time",
+    "distance",
+)
 _WEATHER_COLUMNS = (
-    "origin", "time_hour", "temp", "dewp", "humid", "wind_dir", "wind_speed",
-    "wind_gust", "precip", "pressure", "visib",
-)  # fmt: skip
+    "origin",
+    "time_hour",
+    "temp",
+    "dewp",
+    "humid",
+    "wind_dir",
+    "wind_speed",
+    "wind_gust",
+    "precip",
+    "pressure",
+    "visib",
+)
 
 
 @dataclass(frozen=True, slots=True)

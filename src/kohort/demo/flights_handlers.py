@@ -109,9 +109,18 @@ def flight(batch: Batch, store: Lookup) -> None:
 def flight_row(row: dict[str, Any], planes: set[str], attempt: int, now: float) -> dict[str, Any]:
     """One row of `flights`. A plane that the plane table lacks is no failure: it is left empty."""
     columns = (
-        "time_hour", "carrier", "flight", "origin", "dest", "tailnum", "sched_dep_time",
-        "dep_delay", "arr_delay", "air_time", "distance",
-    )  # fmt: skip
+        "time_hour",
+        "carrier",
+        "flight",
+        "origin",
+        "dest",
+        "tailnum",
+        "sched_dep_time",
+        "dep_delay",
+        "arr_delay",
+        "air_time",
+        "distance",
+    )
     loaded = {column: row[column] for column in columns}
     loaded["plane"] = row["tailnum"] if row["tailnum"] in planes else None
     return loaded | {"attempt": attempt, "loaded_at": now}

@@ -170,11 +170,21 @@ def plots_of(facts: Facts) -> list[tuple[str, str, str]]:
 
 def _draw(draw: Any, facts: Facts) -> str:
     style: Any = {
-        "font.family": "sans-serif", "font.size": 9, "text.color": INK, "axes.edgecolor": GRID,
-        "axes.labelcolor": MUTED, "xtick.color": MUTED, "ytick.color": MUTED, "axes.grid": True,
-        "grid.color": GRID, "axes.axisbelow": True, "svg.fonttype": "none",
-        "svg.hashsalt": "kohort", "axes.spines.top": False, "axes.spines.right": False,
-    }  # fmt: skip
+        "font.family": "sans-serif",
+        "font.size": 9,
+        "text.color": INK,
+        "axes.edgecolor": GRID,
+        "axes.labelcolor": MUTED,
+        "xtick.color": MUTED,
+        "ytick.color": MUTED,
+        "axes.grid": True,
+        "grid.color": GRID,
+        "axes.axisbelow": True,
+        "svg.fonttype": "none",
+        "svg.hashsalt": "kohort",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
     with plt.rc_context(style):
         figure, axes = plt.subplots(figsize=(7.2, 2.9), layout="constrained")
         draw(axes, facts)

@@ -22,9 +22,18 @@ class Sensor:
     """Takes values, with the time at which they came."""
 
     __slots__ = (
-        "_before", "_count", "_count_before", "_max", "_max_before", "_start_ms", "_sum",
-        "_sum_before", "count", "last_ms", "total",
-    )  # fmt: skip
+        "_before",
+        "_count",
+        "_count_before",
+        "_max",
+        "_max_before",
+        "_start_ms",
+        "_sum",
+        "_sum_before",
+        "count",
+        "last_ms",
+        "total",
+    )
 
     def __init__(self) -> None:
         self.count = 0

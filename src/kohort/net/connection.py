@@ -130,11 +130,33 @@ class Connection:
     """A framed stream on a loop. Made by `Loop.connect` and by a `Listener`."""
 
     __slots__ = (
-        "_addresses", "_deadline", "_dirty", "_expected", "_filled", "_frame", "_handler", "_head",
-        "_idle_timer", "_listener", "_loop", "_low", "_mask", "_moving", "_out", "_parting",
-        "_paused", "_rest", "_transport", "id", "is_closed", "is_connected", "last_read_ms",
-        "max_frame_bytes", "peer", "queued_bytes",
-    )  # fmt: skip
+        "_addresses",
+        "_deadline",
+        "_dirty",
+        "_expected",
+        "_filled",
+        "_frame",
+        "_handler",
+        "_head",
+        "_idle_timer",
+        "_listener",
+        "_loop",
+        "_low",
+        "_mask",
+        "_moving",
+        "_out",
+        "_parting",
+        "_paused",
+        "_rest",
+        "_transport",
+        "id",
+        "is_closed",
+        "is_connected",
+        "last_read_ms",
+        "max_frame_bytes",
+        "peer",
+        "queued_bytes",
+    )
 
     def __init__(
         self,

@@ -222,9 +222,16 @@ class Loop:
         when the address is in use or not ours.
         """
         return Listener(
-            self, host, port, accept, max_frame_bytes, max_connections, max_unfinished_bytes,
-            backlog, tls,
-        )  # fmt: skip
+            self,
+            host,
+            port,
+            accept,
+            max_frame_bytes,
+            max_connections,
+            max_unfinished_bytes,
+            backlog,
+            tls,
+        )
 
     # -- what connections and listeners use
 

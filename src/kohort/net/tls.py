@@ -29,8 +29,10 @@ from kohort.net.ports import LoopPort
 
 PROTOCOLS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 CLIENT_AUTH: Final = {
-    "none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED,
-}  # fmt: skip
+    "none": ssl.CERT_NONE,
+    "requested": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
 _CIPHERTEXT_BYTES: Final = 131_072  # read from the socket at once
 _RECORD_BYTES: Final = 16_384
 _SEND_BYTES: Final = 262_144  # encrypted at once
@@ -489,10 +491,16 @@ def _explained(error: ssl.SSLError, peer: str, is_broker: bool) -> Authenticatio
 
 
 _SHORT: Final = {
-    "commonName": "CN", "countryName": "C", "stateOrProvinceName": "ST", "localityName": "L",
-    "organizationName": "O", "organizationalUnitName": "OU", "streetAddress": "STREET",
-    "domainComponent": "DC", "userId": "UID",
-}  # fmt: skip
+    "commonName": "CN",
+    "countryName": "C",
+    "stateOrProvinceName": "ST",
+    "localityName": "L",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "streetAddress": "STREET",
+    "domainComponent": "DC",
+    "userId": "UID",
+}
 
 
 def distinguished_name(subject: Sequence[Sequence[tuple[str, str]]]) -> str:

@@ -122,9 +122,10 @@ class Ended:
 
 
 _SUMMARY: Final = (
-    ("succeeded", "succeeded"), ("to_retry", "scheduled for retry"),
+    ("succeeded", "succeeded"),
+    ("to_retry", "scheduled for retry"),
     ("to_dead_letter", "dead-lettered"),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -304,10 +305,15 @@ class App:
                 check_returns(topic, function)
             rows = self.exactly.rows(topic, kind, function, table, tuple(key), origin)
             spec = HandlerSpec(
-                topic, function, kind, checked_decode(topic, decode),
-                classifier_of(topic, permanent, temporary), parse_duration_ms(timeout),
-                max_batch, rows,
-            )  # fmt: skip
+                topic,
+                function,
+                kind,
+                checked_decode(topic, decode),
+                classifier_of(topic, permanent, temporary),
+                parse_duration_ms(timeout),
+                max_batch,
+                rows,
+            )
             self._specs[topic], self._routes[topic] = spec, route
             return function
 
@@ -460,24 +466,41 @@ class App:
         routes = self._routes.values()
         with (
             self._lookups() as lookups,
-            self._way.consumer(routes) as consumer, self._way.producer() as producer,
-        ):  # fmt: skip
+            self._way.consumer(routes) as consumer,
+            self._way.producer() as producer,
+        ):
             runner = self.exactly.runner(
-                routes, self._limits, consumer, self._pools(lookups), self._timing, ids,
-                skew_ms=self._skew_ms, crash_guard=self._crash_guard,
-            )  # fmt: skip
+                routes,
+                self._limits,
+                consumer,
+                self._pools(lookups),
+                self._timing,
+                ids,
+                skew_ms=self._skew_ms,
+                crash_guard=self._crash_guard,
+            )
             if isinstance(runner, ExactRunner):
                 runner.tells_group = self.exactly.store_url is not None
                 runner.transactor = self.exactly.transactor(
-                    self.group, self._way.producing, port, producer, counts, ids,
+                    self.group,
+                    self._way.producing,
+                    port,
+                    producer,
+                    counts,
+                    ids,
                     self._way.client.get("group_instance_id"),
-                )  # fmt: skip
+                )
             publisher = Publisher(producer, lambda topic: counts[topic], runner.tell)
             gatekeeper = Gatekeeper(
-                runner.engine.delays_ms, self._skew_ms, port, completion.wall_ms, runner.opened,
-                group=self.group, scanned=runner.tell,
+                runner.engine.delays_ms,
+                self._skew_ms,
+                port,
+                completion.wall_ms,
+                runner.opened,
+                group=self.group,
+                scanned=runner.tell,
                 failed={t: (r.dead_letter, counts[r.dead_letter]) for t, r in self.topics.items()},
-            )  # fmt: skip
+            )
             self._runner = runner
             runner.on_trouble = on_trouble
             runner.on_failure = self._on_failure
@@ -610,9 +633,14 @@ class App:
         """
         self._require_handler()
         return AppParts(
-            self._specs, self._routes, self._limits, self.exactly, self._crash_guard,
-            self._setups, self._on_failure,
-        )  # fmt: skip
+            self._specs,
+            self._routes,
+            self._limits,
+            self.exactly,
+            self._crash_guard,
+            self._setups,
+            self._on_failure,
+        )
 
     def _require_handler(self) -> None:
         if not self._specs:

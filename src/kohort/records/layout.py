@@ -252,9 +252,14 @@ def too_many_records(count: int, size: int) -> CorruptRecordError:
 
 
 def corrupt(
-    topic: str, partition: int, base_offset: int, position: int, next_offset: int, what: str,
+    topic: str,
+    partition: int,
+    base_offset: int,
+    position: int,
+    next_offset: int,
+    what: str,
     batch: bytes,
-) -> CorruptRecordError:  # fmt: skip
+) -> CorruptRecordError:
     """The error for a damaged batch in a fetch.
 
     Args:

@@ -70,9 +70,16 @@ class Record:
     """
 
     __slots__ = (
-        "headers", "key", "leader_epoch", "offset", "partition", "timestamp", "timestamp_type",
-        "topic", "value",
-    )  # fmt: skip
+        "headers",
+        "key",
+        "leader_epoch",
+        "offset",
+        "partition",
+        "timestamp",
+        "timestamp_type",
+        "topic",
+        "value",
+    )
 
     def __init__(
         self,
@@ -108,9 +115,16 @@ class Record:
 
     def __reduce__(self) -> tuple[Callable[..., Record], tuple[Any, ...]]:
         return rebuild_record, (
-            self.topic, self.partition, self.offset, self.timestamp, self.key, self.value,
-            self.headers, int(self.timestamp_type), self.leader_epoch,
-        )  # fmt: skip
+            self.topic,
+            self.partition,
+            self.offset,
+            self.timestamp,
+            self.key,
+            self.value,
+            self.headers,
+            int(self.timestamp_type),
+            self.leader_epoch,
+        )
 
     def __repr__(self) -> str:
         return (
@@ -132,9 +146,16 @@ def rebuild_record(
 ) -> Record:
     """A record from its fields; what a pickled one is made from."""
     return Record(
-        topic, partition, offset, timestamp=timestamp, key=key, value=value, headers=headers,
-        timestamp_type=timestamp_type, leader_epoch=leader_epoch,
-    )  # fmt: skip
+        topic,
+        partition,
+        offset,
+        timestamp=timestamp,
+        key=key,
+        value=value,
+        headers=headers,
+        timestamp_type=timestamp_type,
+        leader_epoch=leader_epoch,
+    )
 
 
 @final
@@ -204,12 +225,17 @@ class Chunk:
             names = tuple((n.decode("utf-8", "replace"), v) for n, v in item.headers)
             out.append(
                 Record(
-                    self.topic, self.partition, header.base_offset + item.delta,
-                    timestamp=timestamp, key=item.key, value=item.value, headers=names,
+                    self.topic,
+                    self.partition,
+                    header.base_offset + item.delta,
+                    timestamp=timestamp,
+                    key=item.key,
+                    value=item.value,
+                    headers=names,
                     timestamp_type=header.timestamp_type,
                     leader_epoch=header.partition_leader_epoch,
                 )
-            )  # fmt: skip
+            )
 
         self._run(give, lambda _: len(out) >= max_records)
         return out

@@ -71,15 +71,24 @@ def _settle(
     if isinstance(outcome, NeedProof):
         best = port.max_timestamp([at])[at]
         answer = Answer(
-            answer.latest, answer.by_time_offset, answer.by_time_ms, best.offset,
-            best.timestamp_ms, log_start=answer.log_start,
-        )  # fmt: skip
+            answer.latest,
+            answer.by_time_offset,
+            answer.by_time_ms,
+            best.offset,
+            best.timestamp_ms,
+            log_start=answer.log_start,
+        )
         outcome = gate.answer(question, answer, now_ms)
     if isinstance(outcome, NeedScan):
         scan = port.scan(at, outcome.start, outcome.end, outcome.target_ms)
         answer = Answer(
-            answer.latest, answer.by_time_offset, answer.by_time_ms, answer.max_offset,
-            answer.max_timestamp_ms, scan.offset,
-            scan.timestamp_ms if scan.timestamp_ms >= 0 else None, answer.log_start,
-        )  # fmt: skip
+            answer.latest,
+            answer.by_time_offset,
+            answer.by_time_ms,
+            answer.max_offset,
+            answer.max_timestamp_ms,
+            scan.offset,
+            scan.timestamp_ms if scan.timestamp_ms >= 0 else None,
+            answer.log_start,
+        )
         gate.answer(question, answer, now_ms)

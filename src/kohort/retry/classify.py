@@ -32,8 +32,14 @@ _NOT_IN_REASON = re.compile(r"[^A-Za-z0-9_.:-]+")
 
 
 PROGRAM_OR_DATA: Final = (
-    ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError, ValueError,
-)  # fmt: skip
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NameError,
+    TypeError,
+    ValueError,
+)
 """What the record or the program causes. Only the raised error counts, never what it came from: a
 dependency's error is often raised while a KeyError is being handled."""
 

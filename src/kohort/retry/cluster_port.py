@@ -303,9 +303,9 @@ def _plain(offsets: Mapping[Partition, int]) -> dict[TopicPartition, int]:
     return {(tp.topic, tp.partition): offset for tp, offset in offsets.items()}
 
 
-def _stamped(offsets: Mapping[Partition, OffsetAndTimestamp | None]) -> dict[
-    TopicPartition, Stamped
-]:  # fmt: skip
+def _stamped(
+    offsets: Mapping[Partition, OffsetAndTimestamp | None],
+) -> dict[TopicPartition, Stamped]:
     return {
         (tp.topic, tp.partition): _NONE if o is None else Stamped(o.offset, o.timestamp_ms)
         for tp, o in offsets.items()

@@ -78,9 +78,17 @@ class Copy:
 
 
 def read_attempt(
-    topic: str, partition: int, offset: int, key: bytes | None, value: bytes | None,
-    headers: Sequence[Header], *, policy: RetryPolicy, delay_ms: int, group: str,
-) -> Attempt:  # fmt: skip
+    topic: str,
+    partition: int,
+    offset: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Sequence[Header],
+    *,
+    policy: RetryPolicy,
+    delay_ms: int,
+    group: str,
+) -> Attempt:
     """The attempt that a record of a retry topic stands for.
 
     Raises HeaderFault when the headers are not what this group would have written for this retry
@@ -101,9 +109,14 @@ def read_attempt(
     elif retry.number > policy.retries:
         raise HeaderFault(f"{h.NUMBER} is {retry.number}; this policy has {policy.retries}")
     return Attempt(
-        origin=retry.origin, number=retry.number, position=(topic, partition, offset),
-        key=key, value=value, headers=headers, previous=retry,
-    )  # fmt: skip
+        origin=retry.origin,
+        number=retry.number,
+        position=(topic, partition, offset),
+        key=key,
+        value=value,
+        headers=headers,
+        previous=retry,
+    )
 
 
 def due_ms(attempt: Attempt, append_ms: int, delay_ms: int, skew_ms: int = DEFAULT_SKEW_MS) -> int:
@@ -200,9 +213,14 @@ def postponed_copy(attempt: Attempt, *, topics: RetryTopics, now_ms: int) -> Cop
 
 
 def redrive_copy(
-    attempt: Attempt, *, topics: RetryTopics, redrive_id: str, now_ms: int,
-    topic: str | None = None, number: int = 0,
-) -> Copy:  # fmt: skip
+    attempt: Attempt,
+    *,
+    topics: RetryTopics,
+    redrive_id: str,
+    now_ms: int,
+    topic: str | None = None,
+    number: int = 0,
+) -> Copy:
     """The copy that sends a record of the dead-letter topic back for another round (spec 5.6).
 
     `topic` and `number` choose a retry topic, or any topic, instead of the group's entry topic.
@@ -212,10 +230,16 @@ def redrive_copy(
     target = topic or topics.entry
     delay_ms = topics.delays_ms.get(target, 0)
     retry = replace(
-        attempt.previous, number=number, not_before_ms=now_ms + delay_ms, delay_ms=delay_ms,
-        error_stack="", disposition=Disposition.REDRIVEN, redrive_id=redrive_id, wait_left_ms=0,
+        attempt.previous,
+        number=number,
+        not_before_ms=now_ms + delay_ms,
+        delay_ms=delay_ms,
+        error_stack="",
+        disposition=Disposition.REDRIVEN,
+        redrive_id=redrive_id,
+        wait_left_ms=0,
         redrive_count=attempt.previous.redrive_count + 1,
-    )  # fmt: skip
+    )
     return _copy(target, attempt, retry, dead_letter=False)
 
 

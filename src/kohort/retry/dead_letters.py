@@ -92,6 +92,12 @@ class FailedCopies:
             backed = backs_failed(place, newest(rows), retry.redrive_count)
             if backed or inert:
                 yield FailedCopy(
-                    place, retry.origin, retry, record.key, record.value, record.headers,
-                    record.timestamp, backed,
-                )  # fmt: skip
+                    place,
+                    retry.origin,
+                    retry,
+                    record.key,
+                    record.value,
+                    record.headers,
+                    record.timestamp,
+                    backed,
+                )

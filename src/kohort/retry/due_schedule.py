@@ -91,9 +91,9 @@ class NeedScan:
 Outcome = Opened | NeedProof | NeedScan
 
 
-def decide(question: Question, answer: Answer, *, delay_ms: int, skew_ms: int, now_ms: int) -> (
-    Outcome
-):  # fmt: skip
+def decide(
+    question: Question, answer: Answer, *, delay_ms: int, skew_ms: int, now_ms: int
+) -> Outcome:
     """One step of the gate for one partition: open it, or say what is still to be asked."""
     start, latest, target = question.start, answer.latest, question.target_ms
     if delay_ms == 0:

@@ -278,10 +278,17 @@ class RangeLoad:
             try:
                 attempts.append(
                     read_attempt(
-                        span.topic, span.partition, r.offset, r.key, r.value, r.headers,
-                        policy=topics.policy, delay_ms=span.delay_ms, group=topics.group,
+                        span.topic,
+                        span.partition,
+                        r.offset,
+                        r.key,
+                        r.value,
+                        r.headers,
+                        policy=topics.policy,
+                        delay_ms=span.delay_ms,
+                        group=topics.group,
                     )
-                )  # fmt: skip
+                )
             except HeaderFault as fault:
                 failure = describe(fault, permanent=True, reason=BAD_HEADERS_REASON)
                 faulty.append(_Ended(self._own(r), failure))

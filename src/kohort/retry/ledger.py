@@ -220,13 +220,21 @@ def held(attempt: Attempt, copy: Copy, place: Place, now_ms: int) -> Entries:
     It follows its key there (`hold_key`), or waits out what is left of a `RetryAfter`.
     """
     row = LedgerRow(
-        origin=attempt.origin, redrive_count=attempt.redrive_count, number=attempt.number,
-        status=Status.SCHEDULED, place=place, due_ms=copy.retry.not_before_ms,
-        key_hash=key_hash(attempt.key), disposition=copy.retry.disposition.value,
-        reason=copy.retry.reason, error_class=copy.retry.error_class,
+        origin=attempt.origin,
+        redrive_count=attempt.redrive_count,
+        number=attempt.number,
+        status=Status.SCHEDULED,
+        place=place,
+        due_ms=copy.retry.not_before_ms,
+        key_hash=key_hash(attempt.key),
+        disposition=copy.retry.disposition.value,
+        reason=copy.retry.reason,
+        error_class=copy.retry.error_class,
         error_message=cut_utf8(copy.retry.error_message, MAX_MESSAGE_BYTES).decode(),
-        fingerprint=copy.retry.fingerprint, created_ms=now_ms, delay_ms=copy.retry.delay_ms,
-    )  # fmt: skip
+        fingerprint=copy.retry.fingerprint,
+        created_ms=now_ms,
+        delay_ms=copy.retry.delay_ms,
+    )
     if not _has_row(attempt):
         return Entries(None, row)
     return Entries(_claim(attempt, moved=row), None)
@@ -270,14 +278,20 @@ def failed_unread(
             row.redrive_count,
             row.number,
             replace(
-                row, status=Status.FAILED, place=place, due_ms=None, closed_ms=now_ms,
-                disposition=copy.retry.disposition.value, reason=failure.reason,
-                error_class=failure.error_class, fingerprint=failure.fingerprint,
+                row,
+                status=Status.FAILED,
+                place=place,
+                due_ms=None,
+                closed_ms=now_ms,
+                disposition=copy.retry.disposition.value,
+                reason=failure.reason,
+                error_class=failure.error_class,
+                fingerprint=failure.fingerprint,
                 error_message=cut_utf8(failure.message, MAX_MESSAGE_BYTES).decode(),
             ),
         )
         for row in owed
-    ]  # fmt: skip
+    ]
 
 
 def also_ended(attempt: Attempt, step: Step | None, now_ms: int) -> LedgerRow | None:
@@ -310,9 +324,18 @@ def _claim(
 def _ended(attempt: Attempt, status: Status, now_ms: int) -> LedgerRow:
     previous = attempt.previous
     return LedgerRow(
-        origin=attempt.origin, redrive_count=attempt.redrive_count, number=attempt.number,
-        status=status, place=Place(*attempt.position), due_ms=None,
+        origin=attempt.origin,
+        redrive_count=attempt.redrive_count,
+        number=attempt.number,
+        status=status,
+        place=Place(*attempt.position),
+        due_ms=None,
         key_hash=key_hash(attempt.key),
-        disposition=previous.disposition.value if previous else "", reason="", error_class="",
-        error_message="", fingerprint="", created_ms=now_ms, closed_ms=now_ms,
-    )  # fmt: skip
+        disposition=previous.disposition.value if previous else "",
+        reason="",
+        error_class="",
+        error_message="",
+        fingerprint="",
+        created_ms=now_ms,
+        closed_ms=now_ms,
+    )

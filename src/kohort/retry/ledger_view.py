@@ -208,14 +208,36 @@ def without_password(url: str) -> str:
 
 def _failed_row(row: Sequence[Any]) -> FailedRow:
     (
-        topic, partition, offset, timestamp, reason, error_class, message, fingerprint,
-        disposition, number, redrives, first, failed, dest, copy_partition, copy_offset,
-    ) = row  # fmt: skip
+        topic,
+        partition,
+        offset,
+        timestamp,
+        reason,
+        error_class,
+        message,
+        fingerprint,
+        disposition,
+        number,
+        redrives,
+        first,
+        failed,
+        dest,
+        copy_partition,
+        copy_offset,
+    ) = row
     return FailedRow(
-        Origin(topic, partition, offset, timestamp), reason, error_class, message, fingerprint,
-        disposition, number + 1, redrives, first, failed,
+        Origin(topic, partition, offset, timestamp),
+        reason,
+        error_class,
+        message,
+        fingerprint,
+        disposition,
+        number + 1,
+        redrives,
+        first,
+        failed,
         None if copy_offset is None else Place(dest, copy_partition, copy_offset),
-    )  # fmt: skip
+    )
 
 
 def _ask(store: Store, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:

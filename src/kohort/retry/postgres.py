@@ -45,9 +45,14 @@ of its own (serialization, deadlock, shutdown, no connection)."""
 CONFLICTS: Final = frozenset({"40001", "40P01"})
 """Serialization failure and deadlock: the transaction was undone, and may be run again."""
 SORTABLE: Final[dict[str, type]] = {
-    "smallint": int, "integer": int, "bigint": int, "text": str, "character varying": str,
-    "uuid": UUID, "bytea": bytes,
-}  # fmt: skip
+    "smallint": int,
+    "integer": int,
+    "bigint": int,
+    "text": str,
+    "character varying": str,
+    "uuid": UUID,
+    "bytea": bytes,
+}
 """Types of key columns whose equal values are equal in Python too, and the type there."""
 _KEY_TYPES: Final = (
     "SELECT a.attname, format_type(a.atttypid, NULL), coalesce(c.collisdeterministic, true) "

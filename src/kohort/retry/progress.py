@@ -157,9 +157,11 @@ class Progress(ABC):
         return self._written(change.statements, lambda parts: self._advance(change, parts, done_at))
 
     def _advance(
-        self, change: Advance, parts: Sequence[Statement],
+        self,
+        change: Advance,
+        parts: Sequence[Statement],
         done_at: Callable[[int, str, int], bool],
-    ) -> Advanced:  # fmt: skip
+    ) -> Advanced:
         try:
             with self._transaction() as cursor:
                 self._move_all(cursor, change)
@@ -182,10 +184,16 @@ class Progress(ABC):
                     "AND next_offset = ? AND snapshot = ?"
                 ),
                 (
-                    move.next_offset, move.snapshot, change.now_ms,
-                    change.pipeline, move.topic, move.partition, move.epoch, *move.before,
+                    move.next_offset,
+                    move.snapshot,
+                    change.now_ms,
+                    change.pipeline,
+                    move.topic,
+                    move.partition,
+                    move.epoch,
+                    *move.before,
                 ),
-            )  # fmt: skip
+            )
             if cursor.rowcount != 1:
                 self._check_epoch(cursor, change.pipeline, move)
                 fenced.append((move.topic, move.partition))

@@ -329,9 +329,13 @@ class Redrive:
         place = (record.topic, record.partition, record.offset)
         attempt = Attempt(retry.origin, retry.number, place, key, value, headers, retry)
         return redrive_copy(
-            attempt, topics=self._topics, redrive_id=self.id, now_ms=now_ms,
-            topic=self._target, number=self._number,
-        )  # fmt: skip
+            attempt,
+            topics=self._topics,
+            redrive_id=self.id,
+            now_ms=now_ms,
+            topic=self._target,
+            number=self._number,
+        )
 
     def _original(self, retry: RetryHeaders) -> Record | None:
         """The record that a stub stands for, where it stood first; None when it is gone."""

@@ -20,9 +20,20 @@ SEND_IT: Final = (
     'Send it with record.send(TOPIC, value), or give the app a store (exactly_once="sqlite:///...")'
 )
 _NOTHING_OR_UNKNOWN: Final = (
-    inspect.Signature.empty, None, type(None), NoReturn, Never, Any, object, "None", "NoReturn",
-    "Never", "Any", "typing.Any", "object",
-)  # fmt: skip
+    inspect.Signature.empty,
+    None,
+    type(None),
+    NoReturn,
+    Never,
+    Any,
+    object,
+    "None",
+    "NoReturn",
+    "Never",
+    "Any",
+    "typing.Any",
+    "object",
+)
 
 
 def checked_topic(topic: object, way: str) -> str:

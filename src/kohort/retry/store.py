@@ -74,12 +74,28 @@ SCHEMA: Final = (
     PROGRESS_SCHEMA,
 )
 ROW_COLUMNS: Final = (
-    "retry_id", "redrive_count", "retry_number", "status", "origin_topic", "origin_partition",
-    "origin_offset", "origin_timestamp", "dest", "copy_partition", "copy_offset",
-    "delay_ms", "due", "key_hash", "disposition", "reason", "error_class", "error_message",
+    "retry_id",
+    "redrive_count",
+    "retry_number",
+    "status",
+    "origin_topic",
+    "origin_partition",
+    "origin_offset",
+    "origin_timestamp",
+    "dest",
+    "copy_partition",
+    "copy_offset",
+    "delay_ms",
+    "due",
+    "key_hash",
+    "disposition",
+    "reason",
+    "error_class",
+    "error_message",
     "fingerprint",
-    "created_at", "closed_at",
-)  # fmt: skip
+    "created_at",
+    "closed_at",
+)
 _INSERT_ROW = (
     f"INSERT INTO kohort_ledger (pipeline, {', '.join(ROW_COLUMNS)}) "
     f"VALUES ({', '.join('?' * (len(ROW_COLUMNS) + 1))})"
@@ -484,10 +500,14 @@ class Store(Progress):
                 "AND topic = ? AND partition = ? AND next_offset = ?"
             ),
             (
-                move.next_offset, change.now_ms, change.pipeline, move.topic, move.partition,
+                move.next_offset,
+                change.now_ms,
+                change.pipeline,
+                move.topic,
+                move.partition,
                 move.expected,
             ),
-        )  # fmt: skip
+        )
         if cursor.rowcount != 1:
             raise LostRaceError(Applied.FENCE_LOST)
 
@@ -525,11 +545,21 @@ class Store(Progress):
                 f"error_class = ?, error_message = ?, fingerprint = ? {_OF_ATTEMPT}"
             ),
             (
-                change.now_ms, place.topic, place.partition, place.offset, row.disposition,
-                row.reason, row.error_class, row.error_message, row.fingerprint,
-                change.pipeline, claim.retry_id, claim.redrive_count, claim.number,
+                change.now_ms,
+                place.topic,
+                place.partition,
+                place.offset,
+                row.disposition,
+                row.reason,
+                row.error_class,
+                row.error_message,
+                row.fingerprint,
+                change.pipeline,
+                claim.retry_id,
+                claim.redrive_count,
+                claim.number,
             ),
-        )  # fmt: skip
+        )
         if cursor.rowcount != 1:
             raise LostRaceError(Applied.CLAIM_LOST)
 
@@ -541,11 +571,19 @@ class Store(Progress):
                 f"delay_ms = ?, due = ?, disposition = ?, reason = ? {_OF_ATTEMPT}"
             ),
             (
-                place.topic, place.partition, place.offset, row.delay_ms, row.due_ms,
-                row.disposition, row.reason,
-                change.pipeline, claim.retry_id, claim.redrive_count, claim.number,
+                place.topic,
+                place.partition,
+                place.offset,
+                row.delay_ms,
+                row.due_ms,
+                row.disposition,
+                row.reason,
+                change.pipeline,
+                claim.retry_id,
+                claim.redrive_count,
+                claim.number,
             ),
-        )  # fmt: skip
+        )
         if cursor.rowcount != 1:
             raise LostRaceError(Applied.CLAIM_LOST)
 
@@ -633,27 +671,68 @@ class Store(Progress):
 def _from_row(row: LedgerRow) -> tuple[Any, ...]:
     place = row.place
     return (
-        row.retry_id, row.redrive_count, row.number, row.status.value, row.origin.topic,
-        row.origin.partition, row.origin.offset, row.origin.timestamp_ms,
-        place.topic if place else None, place.partition if place else None,
-        place.offset if place else None, row.delay_ms, row.due_ms, row.key_hash, row.disposition,
+        row.retry_id,
+        row.redrive_count,
+        row.number,
+        row.status.value,
+        row.origin.topic,
+        row.origin.partition,
+        row.origin.offset,
+        row.origin.timestamp_ms,
+        place.topic if place else None,
+        place.partition if place else None,
+        place.offset if place else None,
+        row.delay_ms,
+        row.due_ms,
+        row.key_hash,
+        row.disposition,
         row.reason,
-        row.error_class, row.error_message, row.fingerprint, row.created_ms, row.closed_ms,
-    )  # fmt: skip
+        row.error_class,
+        row.error_message,
+        row.fingerprint,
+        row.created_ms,
+        row.closed_ms,
+    )
 
 
 def _to_row(values: Sequence[Any]) -> LedgerRow:
     (
-        _, redrives, number, status, topic, partition, offset, stamp, dest, copy_partition,
-        copy_offset, delay, due, key, disposition, reason, error_class, message, fingerprint,
+        _,
+        redrives,
+        number,
+        status,
+        topic,
+        partition,
+        offset,
+        stamp,
+        dest,
+        copy_partition,
+        copy_offset,
+        delay,
+        due,
+        key,
+        disposition,
+        reason,
+        error_class,
+        message,
+        fingerprint,
         created,
         closed,
-    ) = values  # fmt: skip
+    ) = values
     return LedgerRow(
-        origin=Origin(topic, partition, offset, stamp), redrive_count=redrives, number=number,
+        origin=Origin(topic, partition, offset, stamp),
+        redrive_count=redrives,
+        number=number,
         status=Status(status),
         place=None if copy_offset is None else Place(dest, copy_partition, copy_offset),
-        due_ms=due, key_hash=key, disposition=disposition, reason=reason,
-        error_class=error_class, error_message=message, fingerprint=fingerprint,
-        created_ms=created, closed_ms=closed, delay_ms=delay,
-    )  # fmt: skip
+        due_ms=due,
+        key_hash=key,
+        disposition=disposition,
+        reason=reason,
+        error_class=error_class,
+        error_message=message,
+        fingerprint=fingerprint,
+        created_ms=created,
+        closed_ms=closed,
+        delay_ms=delay,
+    )

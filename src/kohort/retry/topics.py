@@ -43,9 +43,15 @@ class TopicSpec:
     def command(self, bootstrap: str) -> str:
         """The `kafka-topics` line that creates it."""
         words = [
-            "kafka-topics", "--bootstrap-server", bootstrap, "--create", "--topic", self.name,
-            "--partitions", str(self.partitions),
-        ]  # fmt: skip
+            "kafka-topics",
+            "--bootstrap-server",
+            bootstrap,
+            "--create",
+            "--topic",
+            self.name,
+            "--partitions",
+            str(self.partitions),
+        ]
         if self.replication_factor > 0:
             words += ["--replication-factor", str(self.replication_factor)]
         for key, value in self.configs.items():
@@ -83,11 +89,14 @@ def plan_topics(
         common["min.insync.replicas"] = min_insync
     specs = [
         TopicSpec(
-            name, count, replication_factor,
-            {**common, "retention.ms": str(max(WEEK_MS, RETENTION_DELAYS * delay))}, delay,
+            name,
+            count,
+            replication_factor,
+            {**common, "retention.ms": str(max(WEEK_MS, RETENTION_DELAYS * delay))},
+            delay,
         )
         for name, delay in topics.delays_ms.items()
-    ]  # fmt: skip
+    ]
     kept = {**common, "retention.ms": "-1"}
     specs.append(TopicSpec(topics.dead_letter, count, replication_factor, kept, None))
     _refuse_shared_names(topics, specs)
@@ -128,11 +137,20 @@ def look_at_topics(
         if not wrong:
             states.append(TopicState(spec, True))
             continue
-        alter = shlex.join([
-            "kafka-configs", "--bootstrap-server", bootstrap, "--alter", "--entity-type",
-            "topics", "--entity-name", spec.name, "--add-config",
-            ",".join(f"{key}={spec.configs[key]}" for key, _ in wrong),
-        ])  # fmt: skip
+        alter = shlex.join(
+            [
+                "kafka-configs",
+                "--bootstrap-server",
+                bootstrap,
+                "--alter",
+                "--entity-type",
+                "topics",
+                "--entity-name",
+                spec.name,
+                "--add-config",
+                ",".join(f"{key}={spec.configs[key]}" for key, _ in wrong),
+            ]
+        )
         problem = "; ".join(f"{key} is {value!r}" for key, value in wrong)
         states.append(TopicState(spec, True, problem, alter))
     return states
@@ -155,11 +173,12 @@ def left_behind(
     """The state of a retry topic whose records nobody reads (spec 5.4: nor forgotten)."""
     delay = format_duration(delay_ms)
     return TopicState(
-        TopicSpec(name, partitions, -1, {}, delay_ms), True,
+        TopicSpec(name, partitions, -1, {}, delay_ms),
+        True,
         f"about {waiting:,} record{'s' * (waiting != 1)} of {topics.topic!r} wait in it, and "
         f"retries={str(topics.policy)!r} does not read it: run a program whose retries name "
         f"{delay}, too, until it is empty",
-    )  # fmt: skip
+    )
 
 
 def check_topics(

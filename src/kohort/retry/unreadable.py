@@ -58,9 +58,12 @@ class Unreadable:
         """Why these offsets are never handled."""
         text = f"{self.topic}-{self.partition}, {self.offsets}: {self.why}"
         return stated(
-            REASON, permanent=True, message=text, disposition=Disposition.UNREADABLE,
+            REASON,
+            permanent=True,
+            message=text,
+            disposition=Disposition.UNREADABLE,
             error_class="kohort.errors.CorruptRecordError",
-        )  # fmt: skip
+        )
 
     def attempt(self, topic_id: str = "") -> Attempt:
         """The batch in the place of the record that nobody can read."""

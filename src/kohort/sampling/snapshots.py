@@ -125,9 +125,14 @@ def take(admin: Admin, previous: ClusterSnapshot | None = None) -> ClusterSnapsh
         if one.description is None
     }
     return ClusterSnapshot(
-        time.time_ns() // 1_000_000, at_s, cluster, topics, groups, errors,
+        time.time_ns() // 1_000_000,
+        at_s,
+        cluster,
+        topics,
+        groups,
+        errors,
         (*troubles, *_leaderless(topics, running)),
-    )  # fmt: skip
+    )
 
 
 def _shared(

@@ -42,8 +42,12 @@ LOOKS_ONLY: Final[dict[str, Any]] = {
 }
 
 UNANSWERED: Final = (
-    BrokerError, ConnectionFailedError, KafkaTimeoutError, NoOffsetForPartitionError, ProtocolError,
-)  # fmt: skip
+    BrokerError,
+    ConnectionFailedError,
+    KafkaTimeoutError,
+    NoOffsetForPartitionError,
+    ProtocolError,
+)
 
 
 def without_records(

@@ -24,11 +24,17 @@ def saslprep(text: str) -> str:
     )
     prepared = ucd_3_2_0.normalize("NFKC", mapped)
     prohibited = (
-        stringprep.in_table_c12, stringprep.in_table_c21_c22, stringprep.in_table_c3,
-        stringprep.in_table_c4, stringprep.in_table_c5, stringprep.in_table_c6,
-        stringprep.in_table_c7, stringprep.in_table_c8, stringprep.in_table_c9,
+        stringprep.in_table_c12,
+        stringprep.in_table_c21_c22,
+        stringprep.in_table_c3,
+        stringprep.in_table_c4,
+        stringprep.in_table_c5,
+        stringprep.in_table_c6,
+        stringprep.in_table_c7,
+        stringprep.in_table_c8,
+        stringprep.in_table_c9,
         stringprep.in_table_a1,
-    )  # fmt: skip
+    )
     for at, c in enumerate(prepared):
         if any(table(c) for table in prohibited):
             raise ConfigError(

@@ -21,8 +21,17 @@ from kohort.lean import dataclass
 from kohort.sasl import OAUTHBEARER
 
 PUBLIC_KEY_ALGORITHMS: Final = (
-    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
-)  # fmt: skip
+    "RS256",
+    "RS384",
+    "RS512",
+    "PS256",
+    "PS384",
+    "PS512",
+    "ES256",
+    "ES384",
+    "ES512",
+    "EdDSA",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +110,14 @@ class SignedTokens:
 
 
 _CHECKED_HERE: Final = (
-    "verify_exp", "verify_nbf", "verify_iat", "verify_aud", "verify_iss", "verify_sub",
+    "verify_exp",
+    "verify_nbf",
+    "verify_iat",
+    "verify_aud",
+    "verify_iss",
+    "verify_sub",
     "verify_jti",
-)  # fmt: skip
+)
 
 
 def _judged(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> tuple[str, int]:

@@ -108,7 +108,8 @@ _READERS_MAX: Final = 1_000
 
 def missing(library: str, error: ImportError) -> KohortError:
     """The error for an extra that is not installed."""
-    failure = KohortError(f"this format needs {library}; install it with: "
-                       "pip install 'kohort[registry]'")  # fmt: skip
+    failure = KohortError(
+        f"this format needs {library}; install it with: pip install 'kohort[registry]'"
+    )
     failure.__cause__ = error
     return failure

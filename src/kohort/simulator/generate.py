@@ -16,8 +16,12 @@ from kohort.simulator.schedule import Random
 
 NAMES = "abcdefghij"
 ASSIGNORS = (
-    "range", "roundrobin", "sticky", "cooperative-sticky", "range,cooperative-sticky",
-)  # fmt: skip
+    "range",
+    "roundrobin",
+    "sticky",
+    "cooperative-sticky",
+    "range,cooperative-sticky",
+)
 PROTOCOLS = ("classic", "classic", "consumer", "consumer", "mixed")
 """`mixed`: each member speaks one of the two, and the group migrates to and fro (KIP-848)."""
 APIS = ("JoinGroup", "SyncGroup", "Heartbeat", "OffsetCommit", "OffsetFetch", "LeaveGroup", "Fetch")

@@ -383,9 +383,21 @@ BUGS: Final = Section(
 )
 
 SECTIONS: Final = (
-    COORDINATOR, LIVENESS, CONSUMER, FETCHER, OFFSETS, LOG, RETRIES, EXACTLY_ONCE, DESIGN, WORKERS,
-    SECURITY, SYSTEM, SIMULATOR, BUGS,
-)  # fmt: skip
+    COORDINATOR,
+    LIVENESS,
+    CONSUMER,
+    FETCHER,
+    OFFSETS,
+    LOG,
+    RETRIES,
+    EXACTLY_ONCE,
+    DESIGN,
+    WORKERS,
+    SECURITY,
+    SYSTEM,
+    SIMULATOR,
+    BUGS,
+)
 
 PROMISES: Final[Mapping[str, str]] = MappingProxyType(
     {code: sentence for section in SECTIONS for code, sentence in section.codes.items()}

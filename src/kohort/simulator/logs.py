@@ -131,9 +131,13 @@ class TopicLog:
         builder, first = BatchBuilder(), self.end
         builder.append(at_ms, b"\0\0\0\1", b"\0\0\0\0\0\0")
         data = builder.build(
-            base_offset=first, leader_epoch=self.epoch, producer_id=1, producer_epoch=0,
-            control=True, transactional=True,
-        )  # fmt: skip
+            base_offset=first,
+            leader_epoch=self.epoch,
+            producer_id=1,
+            producer_epoch=0,
+            control=True,
+            transactional=True,
+        )
         self._add(Batch(first, first, data, False))
 
     def _add(self, batch: Batch) -> None:

@@ -52,9 +52,14 @@ PORT = 9092
 MAX_SESSION_ID = (1 << 31) - 1
 _BY_ID_FROM = 10
 _SERVED: tuple[type[Message], ...] = (
-    ApiVersionsRequest, MetadataRequest, FindCoordinatorRequest, FetchRequest, ListOffsetsRequest,
-    OffsetForLeaderEpochRequest, *sorted(REQUESTS, key=lambda cls: cls.API_KEY),
-)  # fmt: skip
+    ApiVersionsRequest,
+    MetadataRequest,
+    FindCoordinatorRequest,
+    FetchRequest,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+    *sorted(REQUESTS, key=lambda cls: cls.API_KEY),
+)
 
 
 def host_name(node: int) -> str:
@@ -169,9 +174,13 @@ class SimNode:
             frame, again = talk.waiting.popleft()
             request = decode_request(frame)
             asked = Asked(
-                next(self.world.numbers), channel, request.api_version, request.correlation_id,
-                request.message, again,
-            )  # fmt: skip
+                next(self.world.numbers),
+                channel,
+                request.api_version,
+                request.correlation_id,
+                request.message,
+                again,
+            )
             if not again:
                 talk.busy = asked
             self._serve(asked, request.client_id or "")

@@ -28,9 +28,20 @@ from kohort.simulator.script import parse_step
 SUFFIX = ".toml"
 DEFAULT_SEEDS = 3
 _TOP = {
-    "name", "about", "proves", "bug", "spec", "seeds", "variants", "steps", "expect", "peace_ms",
-    "world", "consumers", "settings",
-}  # fmt: skip
+    "name",
+    "about",
+    "proves",
+    "bug",
+    "spec",
+    "seeds",
+    "variants",
+    "steps",
+    "expect",
+    "peace_ms",
+    "world",
+    "consumers",
+    "settings",
+}
 _WORLD = {"nodes", "topics", "group_partitions", "node_permille"}
 _CONSUMER = {f.name for f in dataclasses.fields(ConsumerPlan)}
 _SETTINGS = {f.name for f in dataclasses.fields(Settings)}

@@ -264,9 +264,13 @@ class AppHarness:
     def _make_transactor(self) -> StoreTransactor:
         producer = MemoryProducer(self.topics, lambda: self.now_ms, self._reach)
         return StoreTransactor(
-            self._app.group, open_store(self._parts.exactly.store_url or ""),
-            cast("Any", producer), lambda _: self.topics.partitions, {}, lambda: self.now_ms,
-        )  # fmt: skip
+            self._app.group,
+            open_store(self._parts.exactly.store_url or ""),
+            cast("Any", producer),
+            lambda _: self.topics.partitions,
+            {},
+            lambda: self.now_ms,
+        )
 
     def _close_transactor(self) -> None:
         if self._transactor is not None:
@@ -366,10 +370,15 @@ class AppHarness:
             number = 0 if attempt is None else attempt.number
             self.attempts.append(
                 Attempt(
-                    self.now_ms, place.topic, place.partition, place.offset, record.topic, number,
+                    self.now_ms,
+                    place.topic,
+                    place.partition,
+                    place.offset,
+                    record.topic,
+                    number,
                     failure,
                 )
-            )  # fmt: skip
+            )
 
     def _hear_failures(self) -> None:
         for failed in self._engine.take_failures():

@@ -43,9 +43,11 @@ T = TypeVar("T")
 DAY_S: Final = 86_400
 """How long `run_app` runs an app at most, unless told otherwise."""
 QUIET: Final = {
-    "fetch_max_wait_ms": 25_000, "heartbeat_interval_ms": 300_000, "session_timeout_ms": 1_200_000,
+    "fetch_max_wait_ms": 25_000,
+    "heartbeat_interval_ms": 300_000,
+    "session_timeout_ms": 1_200_000,
     "max_poll_interval_ms": 1_200_000,
-}  # fmt: skip
+}
 """Of an app in virtual time: what it does when nothing happens is most of what it does."""
 LOOK_MS: Final = 1_000
 """How often `run_app` asks `until`, in virtual time."""

@@ -373,9 +373,13 @@ class Cluster:
         def ask(broker: Broker) -> None:
             node = next(n for n in broker.nodes if n.node_id in nodes)
             call = Call(
-                version, 1, "kohort-testing", "/127.0.0.1", False,
+                version,
+                1,
+                "kohort-testing",
+                "/127.0.0.1",
+                False,
                 lambda done: answer.set_result(done.response),
-            )  # fmt: skip
+            )
             node.handle(message, call)
 
         self._ask(ask)

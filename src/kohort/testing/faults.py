@@ -258,9 +258,14 @@ class Requests:
 
         def look() -> list[LoggedRequest] | None:
             requests = self.of(
-                api, node=node, client_id=client_id, group=group, topic=topic, error=error,
+                api,
+                node=node,
+                client_id=client_id,
+                group=group,
+                topic=topic,
+                error=error,
                 matches=matches,
-            )  # fmt: skip
+            )
             enough = [e for e in requests if not answered or e.answered_ms is not None][:count]
             return enough if len(enough) == count else None
 

@@ -68,8 +68,10 @@ class History:
         self, *, from_start: bool = True, exactly_once: bool = False, zombies: bool = False
     ) -> None:
         self._options = {
-            "from_start": from_start, "exactly_once": exactly_once, "zombies": zombies,
-        }  # fmt: skip
+            "from_start": from_start,
+            "exactly_once": exactly_once,
+            "zombies": zombies,
+        }
         self._acts: list[Told] = []
         self._last_ms: dict[str, int] = {}
         self._verbose: dict[tuple[str, str, int], list[tuple[int, str | None]]] = {}
@@ -81,9 +83,14 @@ class History:
     # -- by calls
 
     def sent(
-        self, topic: str, partition: int, offset: int, value: str | None = None,
-        *, time_ms: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        value: str | None = None,
+        *,
+        time_ms: int | None = None,
+    ) -> None:
         """A record was acknowledged at an offset."""
         self._tell("", Act.SENT, [(topic, partition)], offset, offset, value, time_ms)
 
@@ -106,9 +113,16 @@ class History:
         self._tell(member, Act.LOST, partitions, time_ms=time_ms)
 
     def read(
-        self, member: str, topic: str, partition: int, first: int, last: int | None = None,
-        *, value: str | None = None, time_ms: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        member: str,
+        topic: str,
+        partition: int,
+        first: int,
+        last: int | None = None,
+        *,
+        value: str | None = None,
+        time_ms: int | None = None,
+    ) -> None:
         """A member was handed a record, or all from the first to the last of a partition."""
         stop = first if last is None else last
         self._tell(member, Act.READ, [(topic, partition)], first, stop, value, time_ms)

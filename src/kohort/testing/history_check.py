@@ -199,10 +199,16 @@ class Replay:
             known = stop > first
             self.violations.append(
                 Violation(
-                    kind, act.topic, act.partition, members, first if known else None,
-                    stop - 1 if known else None, act.time_ms, what,
+                    kind,
+                    act.topic,
+                    act.partition,
+                    members,
+                    first if known else None,
+                    stop - 1 if known else None,
+                    act.time_ms,
+                    what,
                 )
-            )  # fmt: skip
+            )
 
     # -- ownership
 
@@ -235,9 +241,12 @@ class Replay:
                 owners = [member for member, other in place.spans.items() if other.owned]
                 owner = f", it was {owners[0]}'s" if owners else ""
                 self._complain(
-                    Kind.TWO_OWNERS, act, f"{act.member} {doing} what it did not own{owner}",
-                    [(act.first, act.first + 1)], *owners,
-                )  # fmt: skip
+                    Kind.TWO_OWNERS,
+                    act,
+                    f"{act.member} {doing} what it did not own{owner}",
+                    [(act.first, act.first + 1)],
+                    *owners,
+                )
             span = place.spans[act.member] = Span(act.time_ms, owned=False, start=place.committed)
         return span
 
@@ -276,9 +285,11 @@ class Replay:
         sent = place.values.get(act.first)
         if act.value is not None and sent is not None and sent != act.value:
             self._complain(
-                Kind.LOST, act, f"{sent!r} was acknowledged, {act.member} read {act.value!r}",
+                Kind.LOST,
+                act,
+                f"{sent!r} was acknowledged, {act.member} read {act.value!r}",
                 [(act.first, act.first + 1)],
-            )  # fmt: skip
+            )
 
     def _first_read(self, act: Told, place: Place, span: Span) -> None:
         first, stop = act.first, act.last + 1
@@ -326,10 +337,12 @@ class Replay:
         for rival, since_ms in span.rivals.items():
             if since_ms < act.time_ms:
                 self._complain(
-                    Kind.TWO_OWNERS, act,
+                    Kind.TWO_OWNERS,
+                    act,
                     f"{act.member} committed {act.time_ms - since_ms} ms after {rival} had it",
-                    [(offset, offset + 1)], rival,
-                )  # fmt: skip
+                    [(offset, offset + 1)],
+                    rival,
+                )
                 break
         position = span.position
         if position is None:
@@ -337,15 +350,18 @@ class Replay:
         beyond = list(place.existing(position, offset))
         if beyond:
             self._complain(
-                Kind.COMMIT_BEYOND_POSITION, act,
-                f"{act.member} committed {offset}, its position was {position}", beyond,
-            )  # fmt: skip
+                Kind.COMMIT_BEYOND_POSITION,
+                act,
+                f"{act.member} committed {offset}, its position was {position}",
+                beyond,
+            )
         if place.committed is not None and offset < place.committed:
             self._complain(
-                Kind.COMMIT_WENT_BACK, act,
+                Kind.COMMIT_WENT_BACK,
+                act,
                 f"{act.member} committed {offset} after {place.committed} had been",
                 [(offset, place.committed)],
-            )  # fmt: skip
+            )
         place.committed = offset
 
     # -- the end
@@ -356,9 +372,13 @@ class Replay:
             if span.owned and span.rivals and not self._zombies:
                 rival = next(iter(span.rivals))
                 self._complain(
-                    Kind.TWO_OWNERS, end, f"{member} never gave it up, and {rival} was assigned it",
-                    (), member, rival,
-                )  # fmt: skip
+                    Kind.TWO_OWNERS,
+                    end,
+                    f"{member} never gave it up, and {rival} was assigned it",
+                    (),
+                    member,
+                    rival,
+                )
         if not place.sent:
             return
         stop = place.sent.stop if complete else place.committed or 0

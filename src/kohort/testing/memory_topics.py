@@ -53,9 +53,15 @@ class MemoryTopics:
         number = self._partition(topic, key, partition)
         log = self.logs[topic, number]
         record = Record(
-            topic, number, len(log), timestamp=now_ms, key=key, value=value,
-            headers=tuple(headers), timestamp_type=LOG_APPEND_TIME,
-        )  # fmt: skip
+            topic,
+            number,
+            len(log),
+            timestamp=now_ms,
+            key=key,
+            value=value,
+            headers=tuple(headers),
+            timestamp_type=LOG_APPEND_TIME,
+        )
         log.append(record)
         return record
 

@@ -36,9 +36,14 @@ NO_PARTITIONS: Final[frozenset[TopicPartition]] = frozenset()
 _VALUE_VERSION = 1
 _S = TransactionState
 _STATUS: Final = (
-    _S.EMPTY, _S.ONGOING, _S.PREPARE_COMMIT, _S.PREPARE_ABORT, _S.COMPLETE_COMMIT,
-    _S.COMPLETE_ABORT, _S.DEAD,
-)  # fmt: skip
+    _S.EMPTY,
+    _S.ONGOING,
+    _S.PREPARE_COMMIT,
+    _S.PREPARE_ABORT,
+    _S.COMPLETE_COMMIT,
+    _S.COMPLETE_ABORT,
+    _S.DEAD,
+)
 _STATUS_OF: Final = {state: at for at, state in enumerate(_STATUS)}
 
 

@@ -62,10 +62,13 @@ from kohort.wire.messages.list_transactions_request import ListTransactionsReque
 
 REQUESTS: Final = frozenset(
     {
-        InitProducerIdRequest, AddPartitionsToTxnRequest, EndTxnRequest,
-        DescribeTransactionsRequest, ListTransactionsRequest,
+        InitProducerIdRequest,
+        AddPartitionsToTxnRequest,
+        EndTxnRequest,
+        DescribeTransactionsRequest,
+        ListTransactionsRequest,
     }
-)  # fmt: skip
+)
 """The requests that a shard answers."""
 MAX_ID_BYTES = 8_192
 KIP_890_ADD_FROM, KIP_890_END_FROM = 4, 5

@@ -75,8 +75,9 @@ def _credential(node: NodeServices, mechanism: str, change: _Change) -> ScramCre
             )
         return None
     for too, wrong in (
-        ("few", change.iterations < MIN_ITERATIONS), ("many", change.iterations > MAX_ITERATIONS),
-    ):  # fmt: skip
+        ("few", change.iterations < MIN_ITERATIONS),
+        ("many", change.iterations > MAX_ITERATIONS),
+    ):
         if wrong:
             raise BrokerError(ErrorCode.UNACCEPTABLE_CREDENTIAL, f"Too {too} iterations")
     if not change.salt or not change.salted_password:

@@ -29,8 +29,13 @@ if TYPE_CHECKING:
     from kohort.broker.coordinator.node_services import NodeServices
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING = (
-    -1, -2, -3, -4, -5, -6,
-)  # fmt: skip
+    -1,
+    -2,
+    -3,
+    -4,
+    -5,
+    -6,
+)
 _LEADER_EPOCH_FROM = 4
 READ_COMMITTED = 1
 _FIRST_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING: 11}

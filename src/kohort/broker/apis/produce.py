@@ -70,9 +70,12 @@ def handle(node: NodeServices, request: ProduceRequest, call: Call) -> None:
                 if not node.leads(partition):
                     raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 batch, header = checked(
-                    part.records, call.api_version, partition.topic.config, node.env.wall_ms(),
+                    part.records,
+                    call.api_version,
+                    partition.topic.config,
+                    node.env.wall_ms(),
                     response,
-                )  # fmt: skip
+                )
                 pending.take(_Arrival(partition, batch, header, response))
             except BrokerError as error:
                 refuse(response, error)

@@ -33,9 +33,11 @@ if TYPE_CHECKING:
 _ABORTABLE_FROM, _ADDS_FROM = 4, 5
 _E = ErrorCode
 _WAIT = {
-    _E.CONCURRENT_TRANSACTIONS, _E.COORDINATOR_LOAD_IN_PROGRESS, _E.COORDINATOR_NOT_AVAILABLE,
+    _E.CONCURRENT_TRANSACTIONS,
+    _E.COORDINATOR_LOAD_IN_PROGRESS,
+    _E.COORDINATOR_NOT_AVAILABLE,
     _E.NOT_COORDINATOR,
-}  # fmt: skip
+}
 
 
 def handle(node: NodeServices, request: TxnOffsetCommitRequest, call: Call) -> None:

@@ -59,9 +59,13 @@ class _Writing:
                 try:
                     require_leader(self._node, topic.name, index)
                     write_marker(
-                        self._node, (topic.name, index), asked.producer_id,
-                        asked.producer_epoch, marker, done,
-                    )  # fmt: skip
+                        self._node,
+                        (topic.name, index),
+                        asked.producer_id,
+                        asked.producer_epoch,
+                        marker,
+                        done,
+                    )
                 except BrokerError as error:
                     done(error)
 

@@ -124,9 +124,15 @@ def _patched(call: Call, patch: Patch) -> Call:
             inner.given_up()
 
     inner = Call(
-        call.api_version, call.correlation_id, call.client_id, call.client_host, call.may_park,
-        answered, call.hint_cursor, call.principal,
-    )  # fmt: skip
+        call.api_version,
+        call.correlation_id,
+        call.client_id,
+        call.client_host,
+        call.may_park,
+        answered,
+        call.hint_cursor,
+        call.principal,
+    )
     inner.hides = call.hides
     call.given_up = given_up
     return inner

@@ -80,7 +80,7 @@ class Call:
         "principal",
         "response",
         "session",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,

@@ -114,14 +114,16 @@ def _leaders(broker: Broker, asked: Asked) -> Answer:
     return {
         "leaders": [
             {
-                "topic": topic.name, "partition": partition.index, "leader": partition.leader,
+                "topic": topic.name,
+                "partition": partition.index,
+                "leader": partition.leader,
                 "leader_epoch": partition.leader_epoch,
             }
             for topic in broker.state.topics
             for partition in topic.partitions
             if topic_name in (None, topic.name)
         ]
-    }  # fmt: skip
+    }
 
 
 def _move_leader(broker: Broker, asked: Asked) -> Answer:

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 
 _RETRY_MS, _RETRY_MAX_MS = 50, 1_000
 _NEEDS_NONE = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-}  # fmt: skip
+}
 
 
 class TransactionHost(ShardHost[TransactionShard]):
@@ -87,9 +88,13 @@ class _Writing:
         m = self._markers
         try:
             write_marker(
-                self._node, partition, m.producer_id, m.epoch, self._marker,
+                self._node,
+                partition,
+                m.producer_id,
+                m.epoch,
+                self._marker,
                 lambda result: self._appended(partition, result),
-            )  # fmt: skip
+            )
         except BrokerError as error:
             self._appended(partition, error)
 

@@ -64,11 +64,23 @@ _TOPIC_FIELDS: Final = ("name", "topic")
 _NOT_TOPICS: Final = frozenset({"group_id", "key", "transactional_id"})
 _SAME: Final = frozenset(
     {
-        "name", "topic", "topic_id", "index", "partition", "partition_index", "group_id",
-        "resource_type", "resource_name", "transactional_id", "producer_id", "member_id", "key",
-        "entity", "user",
+        "name",
+        "topic",
+        "topic_id",
+        "index",
+        "partition",
+        "partition_index",
+        "group_id",
+        "resource_type",
+        "resource_name",
+        "transactional_id",
+        "producer_id",
+        "member_id",
+        "key",
+        "entity",
+        "user",
     }
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,41 +99,72 @@ class Mirror:
 
 
 def _p(
-    source: str, target: str, element: type[Struct], key: str = "", source_key: str = "",
+    source: str,
+    target: str,
+    element: type[Struct],
+    key: str = "",
+    source_key: str = "",
     code: str = "error_code",
-) -> Mirror:  # fmt: skip
+) -> Mirror:
     return Mirror(source, target, element, None, key, source_key, code)
 
 
 _PARTITIONS: Final = "partitions"
 FIELD_MAP: Final[dict[int, tuple[Mirror, ...]]] = {
     0: (
-        Mirror("topic_data", "responses", produce_response.TopicProduceResponse, _p(
-            "partition_data", "partition_responses", produce_response.PartitionProduceResponse)),
+        Mirror(
+            "topic_data",
+            "responses",
+            produce_response.TopicProduceResponse,
+            _p("partition_data", "partition_responses", produce_response.PartitionProduceResponse),
+        ),
     ),
     1: (
-        Mirror("topics", "responses", fetch_response.FetchableTopicResponse, _p(
-            _PARTITIONS, _PARTITIONS, fetch_response.PartitionData,
-            "partition_index", "partition")),
+        Mirror(
+            "topics",
+            "responses",
+            fetch_response.FetchableTopicResponse,
+            _p(
+                _PARTITIONS,
+                _PARTITIONS,
+                fetch_response.PartitionData,
+                "partition_index",
+                "partition",
+            ),
+        ),
     ),
     2: (
-        Mirror("topics", "topics", list_offsets_response.ListOffsetsTopicResponse, _p(
-            _PARTITIONS, _PARTITIONS, list_offsets_response.ListOffsetsPartitionResponse)),
+        Mirror(
+            "topics",
+            "topics",
+            list_offsets_response.ListOffsetsTopicResponse,
+            _p(_PARTITIONS, _PARTITIONS, list_offsets_response.ListOffsetsPartitionResponse),
+        ),
     ),
     3: (Mirror("topics", "topics", metadata_response.MetadataResponseTopic),),
     8: (
-        Mirror("topics", "topics", offset_commit_response.OffsetCommitResponseTopic, _p(
-            _PARTITIONS, _PARTITIONS, offset_commit_response.OffsetCommitResponsePartition)),
+        Mirror(
+            "topics",
+            "topics",
+            offset_commit_response.OffsetCommitResponseTopic,
+            _p(_PARTITIONS, _PARTITIONS, offset_commit_response.OffsetCommitResponsePartition),
+        ),
     ),
     9: (
-        Mirror("topics", "topics", offset_fetch_response.OffsetFetchResponseTopic, _p(
-            "partition_indexes", _PARTITIONS, offset_fetch_response.OffsetFetchResponsePartition,
-            "partition_index")),
+        Mirror(
+            "topics",
+            "topics",
+            offset_fetch_response.OffsetFetchResponseTopic,
+            _p(
+                "partition_indexes",
+                _PARTITIONS,
+                offset_fetch_response.OffsetFetchResponsePartition,
+                "partition_index",
+            ),
+        ),
         Mirror("groups", "groups", offset_fetch_response.OffsetFetchResponseGroup),
     ),
-    10: (
-        _p("coordinator_keys", "coordinators", find_coordinator_response.Coordinator, "key"),
-    ),
+    10: (_p("coordinator_keys", "coordinators", find_coordinator_response.Coordinator, "key"),),
     15: (_p("groups", "groups", describe_groups_response.DescribedGroup, "group_id"),),
     19: (Mirror("topics", "topics", create_topics_response.CreatableTopicResult),),
     20: (
@@ -129,35 +172,81 @@ FIELD_MAP: Final[dict[int, tuple[Mirror, ...]]] = {
         _p("topic_names", "responses", delete_topics_response.DeletableTopicResult, "name"),
     ),
     21: (
-        Mirror("topics", "topics", delete_records_response.DeleteRecordsTopicResult, _p(
-            _PARTITIONS, _PARTITIONS, delete_records_response.DeleteRecordsPartitionResult)),
+        Mirror(
+            "topics",
+            "topics",
+            delete_records_response.DeleteRecordsTopicResult,
+            _p(_PARTITIONS, _PARTITIONS, delete_records_response.DeleteRecordsPartitionResult),
+        ),
     ),
     23: (
-        Mirror("topics", "topics", offset_for_leader_epoch_response.OffsetForLeaderTopicResult, _p(
-            _PARTITIONS, _PARTITIONS, offset_for_leader_epoch_response.EpochEndOffset)),
+        Mirror(
+            "topics",
+            "topics",
+            offset_for_leader_epoch_response.OffsetForLeaderTopicResult,
+            _p(_PARTITIONS, _PARTITIONS, offset_for_leader_epoch_response.EpochEndOffset),
+        ),
     ),
     24: (
-        Mirror("v3_and_below_topics", "results_by_topic_v3_and_below",
-               add_partitions.AddPartitionsToTxnTopicResult, _p(
-            _PARTITIONS, "results_by_partition",
-            add_partitions.AddPartitionsToTxnPartitionResult, "partition_index",
-            code="partition_error_code")),
-        Mirror("transactions", "results_by_transaction", add_partitions.AddPartitionsToTxnResult,
-            Mirror("topics", "topic_results", add_partitions.AddPartitionsToTxnTopicResult, _p(
-                _PARTITIONS, "results_by_partition",
-                add_partitions.AddPartitionsToTxnPartitionResult, "partition_index",
-                code="partition_error_code"))),
+        Mirror(
+            "v3_and_below_topics",
+            "results_by_topic_v3_and_below",
+            add_partitions.AddPartitionsToTxnTopicResult,
+            _p(
+                _PARTITIONS,
+                "results_by_partition",
+                add_partitions.AddPartitionsToTxnPartitionResult,
+                "partition_index",
+                code="partition_error_code",
+            ),
+        ),
+        Mirror(
+            "transactions",
+            "results_by_transaction",
+            add_partitions.AddPartitionsToTxnResult,
+            Mirror(
+                "topics",
+                "topic_results",
+                add_partitions.AddPartitionsToTxnTopicResult,
+                _p(
+                    _PARTITIONS,
+                    "results_by_partition",
+                    add_partitions.AddPartitionsToTxnPartitionResult,
+                    "partition_index",
+                    code="partition_error_code",
+                ),
+            ),
+        ),
     ),
     27: (
-        Mirror("markers", "markers", write_txn_markers_response.WritableTxnMarkerResult,
-            Mirror("topics", "topics", write_txn_markers_response.WritableTxnMarkerTopicResult, _p(
-                "partition_indexes", _PARTITIONS,
-                write_txn_markers_response.WritableTxnMarkerPartitionResult, "partition_index"))),
+        Mirror(
+            "markers",
+            "markers",
+            write_txn_markers_response.WritableTxnMarkerResult,
+            Mirror(
+                "topics",
+                "topics",
+                write_txn_markers_response.WritableTxnMarkerTopicResult,
+                _p(
+                    "partition_indexes",
+                    _PARTITIONS,
+                    write_txn_markers_response.WritableTxnMarkerPartitionResult,
+                    "partition_index",
+                ),
+            ),
+        ),
     ),
     28: (
-        Mirror("topics", "topics", txn_offset_commit_response.TxnOffsetCommitResponseTopic, _p(
-            _PARTITIONS, _PARTITIONS,
-            txn_offset_commit_response.TxnOffsetCommitResponsePartition)),
+        Mirror(
+            "topics",
+            "topics",
+            txn_offset_commit_response.TxnOffsetCommitResponseTopic,
+            _p(
+                _PARTITIONS,
+                _PARTITIONS,
+                txn_offset_commit_response.TxnOffsetCommitResponsePartition,
+            ),
+        ),
     ),
     30: (Mirror("creations", "results", create_acls_response.AclCreationResult),),
     31: (Mirror("filters", "filter_results", delete_acls_response.DeleteAclsFilterResult),),
@@ -166,41 +255,80 @@ FIELD_MAP: Final[dict[int, tuple[Mirror, ...]]] = {
     37: (Mirror("topics", "results", create_partitions_response.CreatePartitionsTopicResult),),
     42: (_p("groups_names", "results", delete_groups_response.DeletableGroupResult, "group_id"),),
     43: (
-        Mirror("topic_partitions", "replica_election_results",
-               elect_leaders_response.ReplicaElectionResult, _p(
-            _PARTITIONS, "partition_result", elect_leaders_response.PartitionResult,
-            "partition_id")),
+        Mirror(
+            "topic_partitions",
+            "replica_election_results",
+            elect_leaders_response.ReplicaElectionResult,
+            _p(
+                _PARTITIONS,
+                "partition_result",
+                elect_leaders_response.PartitionResult,
+                "partition_id",
+            ),
+        ),
     ),
     44: (
-        Mirror("resources", "responses",
-               incremental_alter_configs_response.AlterConfigsResourceResponse),
+        Mirror(
+            "resources",
+            "responses",
+            incremental_alter_configs_response.AlterConfigsResourceResponse,
+        ),
     ),
     47: (
-        Mirror("topics", "topics", offset_delete_response.OffsetDeleteResponseTopic, _p(
-            _PARTITIONS, _PARTITIONS, offset_delete_response.OffsetDeleteResponsePartition)),
+        Mirror(
+            "topics",
+            "topics",
+            offset_delete_response.OffsetDeleteResponseTopic,
+            _p(_PARTITIONS, _PARTITIONS, offset_delete_response.OffsetDeleteResponsePartition),
+        ),
     ),
     49: (Mirror("entries", "entries", alter_client_quotas_response.EntryData),),
     51: (
-        _p("upsertions", "results", alter_scram_response.AlterUserScramCredentialsResult,
-           "user", "name"),
-        _p("deletions", "results", alter_scram_response.AlterUserScramCredentialsResult,
-           "user", "name"),
+        _p(
+            "upsertions",
+            "results",
+            alter_scram_response.AlterUserScramCredentialsResult,
+            "user",
+            "name",
+        ),
+        _p(
+            "deletions",
+            "results",
+            alter_scram_response.AlterUserScramCredentialsResult,
+            "user",
+            "name",
+        ),
     ),
     61: (
-        Mirror("topics", "topics", describe_producers_response.TopicResponse, _p(
-            "partition_indexes", _PARTITIONS, describe_producers_response.PartitionResponse,
-            "partition_index")),
+        Mirror(
+            "topics",
+            "topics",
+            describe_producers_response.TopicResponse,
+            _p(
+                "partition_indexes",
+                _PARTITIONS,
+                describe_producers_response.PartitionResponse,
+                "partition_index",
+            ),
+        ),
     ),
     65: (
-        _p("transactional_ids", "transaction_states",
-           describe_transactions_response.TransactionState, "transactional_id"),
+        _p(
+            "transactional_ids",
+            "transaction_states",
+            describe_transactions_response.TransactionState,
+            "transactional_id",
+        ),
     ),
     75: (
-        Mirror("topics", "topics",
-               describe_topic_partitions_response.DescribeTopicPartitionsResponseTopic),
+        Mirror(
+            "topics",
+            "topics",
+            describe_topic_partitions_response.DescribeTopicPartitionsResponseTopic,
+        ),
     ),
     69: (_p("group_ids", "groups", consumer_group_describe_response.DescribedGroup, "group_id"),),
-}  # fmt: skip
+}
 """By API key. Two rows: each is used in the versions that fill its source."""
 
 STAMPED: Final = frozenset({_FETCH, _METADATA, _LOG_DIRS})

@@ -139,9 +139,19 @@ class Passage:
     """One request on its way through the gate."""
 
     __slots__ = (
-        "_api", "_armed", "_call", "_code", "_delay_ms", "_entry", "_gate", "_inner", "_name_of",
-        "_node", "_peer", "_request",
-    )  # fmt: skip
+        "_api",
+        "_armed",
+        "_call",
+        "_code",
+        "_delay_ms",
+        "_entry",
+        "_gate",
+        "_inner",
+        "_name_of",
+        "_node",
+        "_peer",
+        "_request",
+    )
 
     def __init__(
         self,

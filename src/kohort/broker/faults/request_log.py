@@ -94,9 +94,16 @@ class RequestLog:
         """A request has come."""
         self.count += 1
         entry = LoggedRequest(
-            self.count, now_ms, seen.node, seen.client_id, seen.api, seen.version, seen.groups,
-            seen.transactional_id, seen.partitions[:MAX_PARTITIONS],
-        )  # fmt: skip
+            self.count,
+            now_ms,
+            seen.node,
+            seen.client_id,
+            seen.api,
+            seen.version,
+            seen.groups,
+            seen.transactional_id,
+            seen.partitions[:MAX_PARTITIONS],
+        )
         self._kept.append(entry)
         self.changed()
         return entry

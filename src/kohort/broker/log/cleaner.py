@@ -308,10 +308,22 @@ def _rebuilt(header: BatchHeader, batch: Buffer, kept: list[int]) -> Buffer:
     out = bytearray(HEADER_BYTES + len(packed))
     out[HEADER_BYTES:] = packed
     _REBUILT.pack_into(
-        out, 0, header.base_offset, len(out) - 12, header.partition_leader_epoch, 2, 0,
-        attributes, header.last_offset_delta, header.base_timestamp, max_timestamp,
-        header.producer_id, header.producer_epoch, header.base_sequence, len(kept),
-    )  # fmt: skip
+        out,
+        0,
+        header.base_offset,
+        len(out) - 12,
+        header.partition_leader_epoch,
+        2,
+        0,
+        attributes,
+        header.last_offset_delta,
+        header.base_timestamp,
+        max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        len(kept),
+    )
     out[17:21] = crc32c(memoryview(out)[CRC_START:]).to_bytes(4, "big")
     return out
 

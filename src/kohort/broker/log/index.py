@@ -26,9 +26,16 @@ class SegmentIndex:
     """Positions by offset and by time within one segment."""
 
     __slots__ = (
-        "_since", "_time_offsets", "_times", "base_offset", "interval", "max_timestamp",
-        "max_timestamp_offset", "offsets", "positions",
-    )  # fmt: skip
+        "_since",
+        "_time_offsets",
+        "_times",
+        "base_offset",
+        "interval",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "offsets",
+        "positions",
+    )
 
     def __init__(self, base_offset: int, interval: int) -> None:
         self.base_offset = base_offset

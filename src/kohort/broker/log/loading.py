@@ -257,9 +257,12 @@ class _Recovery:
         if end.reason is not None:
             log.warning(
                 "%s: cut at byte %d, after offset %d: %s; %d bytes dropped",
-                segment.file.path, end.position, end.next_offset - 1, end.reason,
+                segment.file.path,
+                end.position,
+                end.next_offset - 1,
+                end.reason,
                 segment.size - end.position,
-            )  # fmt: skip
+            )
             segment.file.truncate(end.position)
         if self._opening.durable:
             self.unsynced.append(segment.file)
@@ -272,8 +275,9 @@ class _Recovery:
         for segment in reversed(later):
             log.warning(
                 "%s: deleted with its %d bytes, because the log ends before it",
-                segment.file.path, segment.size,
-            )  # fmt: skip
+                segment.file.path,
+                segment.size,
+            )
             segment.remove()
             segment.remove_index()
             if self._opening.durable:

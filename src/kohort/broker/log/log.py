@@ -311,9 +311,10 @@ class PartitionLog:
             if not self._refusing:
                 self._refusing = True
                 log.error(
-                    "cannot write %s; clients are told KAFKA_STORAGE_ERROR, and try again%s", what,
+                    "cannot write %s; clients are told KAFKA_STORAGE_ERROR, and try again%s",
+                    what,
                     ": free some space, and it goes on" if error.errno in DISK_FULL else "",
-                )  # fmt: skip
+                )
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, what) from error
         if self._refusing:
             self._refusing = False

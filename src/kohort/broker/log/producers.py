@@ -223,10 +223,14 @@ class Producers:
         for producer_id, known in self._by_id.items():
             parts.append(
                 _PRODUCER.pack(
-                    producer_id, known.epoch, known.last_ms, len(known.batches),
-                    known.coordinator_epoch, known.first_offset,
+                    producer_id,
+                    known.epoch,
+                    known.last_ms,
+                    len(known.batches),
+                    known.coordinator_epoch,
+                    known.first_offset,
                 )
-            )  # fmt: skip
+            )
             parts += [
                 _BATCH.pack(b.first_sequence, b.last_sequence, b.base_offset, b.timestamp)
                 for b in known.batches

@@ -44,9 +44,19 @@ class Segment:
     """A segment. `next_offset` is the offset after its last batch."""
 
     __slots__ = (
-        "_aborted", "_files", "_index", "_interval", "_max_timestamp", "base_offset", "directory",
-        "file", "first_append_ms", "has_aborted", "indexed", "next_offset",
-    )  # fmt: skip
+        "_aborted",
+        "_files",
+        "_index",
+        "_interval",
+        "_max_timestamp",
+        "base_offset",
+        "directory",
+        "file",
+        "first_append_ms",
+        "has_aborted",
+        "indexed",
+        "next_offset",
+    )
 
     def __init__(
         self, files: Files, directory: str, base_offset: int, file: LogFile, interval: int

@@ -45,49 +45,79 @@ class Setting:
 
 
 _B, _S, _I, _L, _D, _C = (
-    Kind.BOOLEAN, Kind.STRING, Kind.INT, Kind.LONG, Kind.DOUBLE, Kind.LIST,
-)  # fmt: skip
+    Kind.BOOLEAN,
+    Kind.STRING,
+    Kind.INT,
+    Kind.LONG,
+    Kind.DOUBLE,
+    Kind.LIST,
+)
 
 SETTINGS: dict[str, Setting] = {
     "cleanup.policy": Setting(
-        _C, "delete", "what becomes of old segments", "log_cleanup_policy",
+        _C,
+        "delete",
+        "what becomes of old segments",
+        "log_cleanup_policy",
         choices=frozenset({"delete", "compact"}),
     ),
     "compression.type": Setting(
-        _S, "producer", "shown only: batches are stored as they were sent",
+        _S,
+        "producer",
+        "shown only: batches are stored as they were sent",
         choices=frozenset({"producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"}),
     ),
     "delete.retention.ms": Setting(
-        _L, "86400000", "how long compaction keeps a tombstone", "log_cleaner_delete_retention_ms",
+        _L,
+        "86400000",
+        "how long compaction keeps a tombstone",
+        "log_cleaner_delete_retention_ms",
         low=0,
     ),
     "index.interval.bytes": Setting(
-        _I, "4096", "how many bytes lie between two entries of an index",
-        "log_index_interval_bytes", low=0,
+        _I,
+        "4096",
+        "how many bytes lie between two entries of an index",
+        "log_index_interval_bytes",
+        low=0,
     ),
     "max.message.bytes": Setting(
         _I, "1048588", "the largest batch that is accepted", "message_max_bytes", low=0
     ),
     "message.timestamp.type": Setting(
-        _S, "CreateTime", "whose clock a record's time is of: its producer's or the broker's",
-        "log_message_timestamp_type", choices=frozenset({"CreateTime", "LogAppendTime"}),
+        _S,
+        "CreateTime",
+        "whose clock a record's time is of: its producer's or the broker's",
+        "log_message_timestamp_type",
+        choices=frozenset({"CreateTime", "LogAppendTime"}),
     ),
     "message.timestamp.before.max.ms": Setting(
-        _L, str(INT64_MAX), "how far in the past a record's time may lie",
-        "log_message_timestamp_before_max_ms", low=0,
+        _L,
+        str(INT64_MAX),
+        "how far in the past a record's time may lie",
+        "log_message_timestamp_before_max_ms",
+        low=0,
     ),
     "message.timestamp.after.max.ms": Setting(
-        _L, "3600000", "how far in the future a record's time may lie",
-        "log_message_timestamp_after_max_ms", low=0,
+        _L,
+        "3600000",
+        "how far in the future a record's time may lie",
+        "log_message_timestamp_after_max_ms",
+        low=0,
     ),
     "min.insync.replicas": Setting(_I, "1", "there is one copy of everything", low=1),
     "retention.bytes": Setting(
-        _L, "-1", "the size from which on the oldest segments are deleted; -1: none",
+        _L,
+        "-1",
+        "the size from which on the oldest segments are deleted; -1: none",
         "log_retention_bytes",
     ),
     "retention.ms": Setting(
-        _L, "604800000", "the age from which on segments are deleted; -1: none",
-        "log_retention_ms", low=-1,
+        _L,
+        "604800000",
+        "the age from which on segments are deleted; -1: none",
+        "log_retention_ms",
+        low=-1,
     ),
     "segment.bytes": Setting(
         _I, "134217728", "the size at which a new segment begins", "log_segment_bytes", low=14
@@ -95,7 +125,7 @@ SETTINGS: dict[str, Setting] = {
     "segment.ms": Setting(
         _L, "604800000", "the age at which a new segment begins", "log_roll_ms", low=1
     ),
-}  # fmt: skip
+}
 """Every topic configuration that is acted upon."""
 
 _IDLE = "kept and shown, without effect here"

@@ -131,8 +131,11 @@ def _opener() -> OpenerDirector:
     """HTTP and HTTPS, no redirects, and nothing else."""
     opener = OpenerDirector()
     for handler in (
-        ProxyHandler(), HTTPHandler(), HTTPSHandler(), HTTPErrorProcessor(),
+        ProxyHandler(),
+        HTTPHandler(),
+        HTTPSHandler(),
+        HTTPErrorProcessor(),
         HTTPDefaultErrorHandler(),
-    ):  # fmt: skip
+    ):
         opener.add_handler(handler)
     return opener

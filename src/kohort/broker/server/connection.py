@@ -220,9 +220,16 @@ class ClientConnection:
             )
         message = decode_body(frame, head)
         call = Call(
-            version, correlation_id, client_id or "", self.host, api.may_park, self.answered,
-            self._hint_cursor, self.principal, self._session,
-        )  # fmt: skip
+            version,
+            correlation_id,
+            client_id or "",
+            self.host,
+            api.may_park,
+            self.answered,
+            self._hint_cursor,
+            self.principal,
+            self._session,
+        )
         return api, call, message
 
     def _token(self, data: bytes) -> tuple[Api, Call, Message]:
@@ -231,10 +238,16 @@ class ClientConnection:
 
         api = APIS[SASL_AUTHENTICATE]
         call = Call(
-            0, 0, "", self.host, api.may_park, self._token_answered, self._hint_cursor,
+            0,
+            0,
+            "",
+            self.host,
+            api.may_park,
+            self._token_answered,
+            self._hint_cursor,
             self.principal,
             self._session,
-        )  # fmt: skip
+        )
         return api, call, SaslAuthenticateRequest(auth_bytes=data)
 
     def _token_answered(self, call: Call) -> None:

@@ -355,8 +355,10 @@ def _want_descriptors(config: BrokerConfig) -> None:
         log.warning(
             "this process may open %d files; %d log files and %d connections may want more: raise "
             "the limit (ulimit -Hn), or lower max_open_files and max_connections",
-            granted, config.max_open_files, config.max_connections,
-        )  # fmt: skip
+            granted,
+            config.max_open_files,
+            config.max_connections,
+        )
 
 
 def serve(

@@ -168,8 +168,11 @@ class BrokerState:
                 log.warning(
                     "%s/%s is missing, though the last shutdown was clean: offsets %d to %d are "
                     "lost, and readers pass them; stop the broker and restore the file from a copy",
-                    directory, file_name(first), first, end - 1,
-                )  # fmt: skip
+                    directory,
+                    file_name(first),
+                    first,
+                    end - 1,
+                )
 
     @property
     def cluster_id(self) -> str:

@@ -45,9 +45,12 @@ class ClientQuotas:
         self._quotas: dict[Entity, dict[str, float]] = dict(directory.registry.quotas)
 
     def alter(
-        self, parts: Iterable[tuple[str, str | None]], changes: Mapping[str, float | None],
-        *, validate_only: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        parts: Iterable[tuple[str, str | None]],
+        changes: Mapping[str, float | None],
+        *,
+        validate_only: bool = False,
+    ) -> None:
         """Set quotas of one entity (None: take away). Raises BrokerError; then nothing changes."""
         entity = tuple(sorted(dict(parts).items()))
         known = _check_entity(entity)

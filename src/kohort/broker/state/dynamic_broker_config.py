@@ -43,28 +43,41 @@ def broker_name_of(topic_setting: str) -> str:
 
 _OF_TOPICS_ALONE: Final = frozenset(
     {
-        "flush.messages", "flush.ms", "follower.replication.throttled.replicas",
-        "leader.replication.throttled.replicas", "remote.log.copy.disable",
-        "remote.log.delete.on.disable", "remote.storage.enable",
+        "flush.messages",
+        "flush.ms",
+        "follower.replication.throttled.replicas",
+        "leader.replication.throttled.replicas",
+        "remote.log.copy.disable",
+        "remote.log.delete.on.disable",
+        "remote.storage.enable",
     }
-)  # fmt: skip
+)
 """What a broker has no default for that could be changed: when it flushes is its durability."""
 _DEFAULTED: Final = [name for name in ALL_SETTINGS if name not in _OF_TOPICS_ALONE]
 _TOPIC_DEFAULTS: Final = {broker_name_of(name): name for name in _DEFAULTED}
 _ACTING: Final[dict[str, Setting]] = {
     "log.cleaner.backoff.ms": Setting(
-        Kind.LONG, "", "how often it is looked whether a compacted log is worth cleaning",
-        "log_cleaner_backoff_ms", low=1,
+        Kind.LONG,
+        "",
+        "how often it is looked whether a compacted log is worth cleaning",
+        "log_cleaner_backoff_ms",
+        low=1,
     ),
     "max.connections.per.ip": Setting(
-        Kind.INT, "", "the most connections from one address; those that are open stay",
-        "max_connections_per_ip", low=1,
+        Kind.INT,
+        "",
+        "the most connections from one address; those that are open stay",
+        "max_connections_per_ip",
+        low=1,
     ),
     "producer.id.expiration.ms": Setting(
-        Kind.INT, "", "how long a partition remembers a producer that writes nothing",
-        "producer_id_expiration_ms", low=1,
+        Kind.INT,
+        "",
+        "how long a partition remembers a producer that writes nothing",
+        "producer_id_expiration_ms",
+        low=1,
     ),
-}  # fmt: skip
+}
 """What acts while the broker runs, beside the defaults of topics."""
 _UNLIMITED: Final = str(INT64_MAX)
 _IDLE: Final = "kept and shown, without effect here"

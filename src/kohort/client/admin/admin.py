@@ -84,11 +84,19 @@ TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
 _SET, _DELETE = 0, 1
 _SOURCES: Final = {
-    1: "topic", 2: "broker", 3: "default broker", 4: "static broker", 5: "default",
-}  # fmt: skip
+    1: "topic",
+    2: "broker",
+    3: "default broker",
+    4: "static broker",
+    5: "default",
+}
 _TIMESTAMPS: Final = {
-    "latest": -1, "earliest": -2, "max_timestamp": -3, "earliest_local": -4, "latest_tiered": -5,
-}  # fmt: skip
+    "latest": -1,
+    "earliest": -2,
+    "max_timestamp": -3,
+    "earliest_local": -4,
+    "latest_tiered": -5,
+}
 _FIRST_VERSION: Final = {-3: 7, -4: 8, -5: 9}
 """Of ListOffsets: KIP-734, KIP-405, KIP-1005."""
 

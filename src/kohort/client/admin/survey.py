@@ -96,11 +96,13 @@ class AdminSurvey(AdminCalls):
         offsets = self._survey_offsets(node, names, errors, deadline_ms)
         return [
             SurveyedGroup(
-                one, described.get(one.group_id), offsets.get(one.group_id, {}),
+                one,
+                described.get(one.group_id),
+                offsets.get(one.group_id, {}),
                 errors.get(one.group_id, ""),
             )
             for one in listed
-        ]  # fmt: skip
+        ]
 
     def _survey_described(
         self, node: Node, listed: Iterable[GroupListing], errors: _Errors, deadline_ms: int
@@ -111,9 +113,11 @@ class AdminSurvey(AdminCalls):
         descriptions: dict[str, GroupDescription] = {}
         if classic:
             answer = self._ask(
-                DescribeGroupsResponse, node.node_id, DescribeGroupsRequest(groups=classic),
+                DescribeGroupsResponse,
+                node.node_id,
+                DescribeGroupsRequest(groups=classic),
                 deadline_ms,
-            )  # fmt: skip
+            )
             for group in answer.groups:
                 unknown = group.error_code == ErrorCode.GROUP_ID_NOT_FOUND
                 if unknown or group.group_state == DEAD:

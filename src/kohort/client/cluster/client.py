@@ -222,9 +222,16 @@ class ClusterClient:
             address = (node.host, node.port)
             name = f"{node.host}:{node.port}" if node_id in self._bootstrap else str(node)
             peer = Peer(
-                self.loop, self, self.config, node_id, address, name, lane, self.uniform,
+                self.loop,
+                self,
+                self.config,
+                node_id,
+                address,
+                name,
+                lane,
+                self.uniform,
                 self._credentials,
-            )  # fmt: skip
+            )
             self._peers[node_id, lane] = peer
         return peer
 

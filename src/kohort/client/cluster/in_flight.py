@@ -31,9 +31,18 @@ class PendingRequest:
     """A request on its way; `done` is told exactly once."""
 
     __slots__ = (
-        "answer", "api", "at_most", "build", "correlation_id", "deadline_ms", "done",
-        "routed", "sent_bytes", "sent_ms", "version",
-    )  # fmt: skip
+        "answer",
+        "api",
+        "at_most",
+        "build",
+        "correlation_id",
+        "deadline_ms",
+        "done",
+        "routed",
+        "sent_bytes",
+        "sent_ms",
+        "version",
+    )
 
     def __init__(
         self,

@@ -81,9 +81,12 @@ def _opener(ca_file: str | None) -> OpenerDirector:
         context.load_verify_locations(ca_file)
     opener = OpenerDirector()
     for handler in (
-        ProxyHandler(), HTTPHandler(), HTTPSHandler(context=context), HTTPErrorProcessor(),
+        ProxyHandler(),
+        HTTPHandler(),
+        HTTPSHandler(context=context),
+        HTTPErrorProcessor(),
         HTTPDefaultErrorHandler(),
-    ):  # fmt: skip
+    ):
         opener.add_handler(handler)
     return opener
 

@@ -246,8 +246,10 @@ def several_times(headers: Any) -> Any:
 
 def _headers(argument: Any) -> None:
     if isinstance(argument, Mapping):
-        raise UsageError("send(): headers are pairs, of which a name may have several; write "
-                         "headers=[*YOURS.items()]")  # fmt: skip
+        raise UsageError(
+            "send(): headers are pairs, of which a name may have several; write "
+            "headers=[*YOURS.items()]"
+        )
     wrong = argument
     if isinstance(argument, list | tuple):
         for wrong in argument:
@@ -266,9 +268,11 @@ def _headers(argument: Any) -> None:
 
 def column(argument: Any, call: str, what: str) -> None:
     """Values of many records: a sequence."""
-    if isinstance(argument, str | bytes) or not (
-        hasattr(type(argument), "__getitem__") and hasattr(type(argument), "__len__")
-    ) or isinstance(argument, Mapping):  # fmt: skip
+    if (
+        isinstance(argument, str | bytes)
+        or not (hasattr(type(argument), "__getitem__") and hasattr(type(argument), "__len__"))
+        or isinstance(argument, Mapping)
+    ):
         raise UsageError(f"{call}() takes a list of {what}, not {shown(argument)}")
 
 

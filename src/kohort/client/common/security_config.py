@@ -30,16 +30,26 @@ _SPELT_OTHERWISE: Final = {
 }
 _UNUSED: Final = frozenset(
     {
-        "ssl_protocol", "ssl_provider", "ssl_secure_random_implementation",
-        "ssl_keymanager_algorithm", "ssl_trustmanager_algorithm",
-        "sasl_login_callback_handler_class", "sasl_login_class",
-        "sasl_client_callback_handler_class", "sasl_kerberos_service_name",
-        "sasl_kerberos_kinit_cmd", "sasl_login_retry_backoff_ms", "sasl_login_retry_backoff_max_ms",
-        "sasl_login_refresh_window_factor", "sasl_login_refresh_window_jitter",
-        "sasl_login_refresh_min_period_seconds", "sasl_login_refresh_buffer_seconds",
-        "sasl_login_read_timeout_ms", "sasl_oauthbearer_method",
+        "ssl_protocol",
+        "ssl_provider",
+        "ssl_secure_random_implementation",
+        "ssl_keymanager_algorithm",
+        "ssl_trustmanager_algorithm",
+        "sasl_login_callback_handler_class",
+        "sasl_login_class",
+        "sasl_client_callback_handler_class",
+        "sasl_kerberos_service_name",
+        "sasl_kerberos_kinit_cmd",
+        "sasl_login_retry_backoff_ms",
+        "sasl_login_retry_backoff_max_ms",
+        "sasl_login_refresh_window_factor",
+        "sasl_login_refresh_window_jitter",
+        "sasl_login_refresh_min_period_seconds",
+        "sasl_login_refresh_buffer_seconds",
+        "sasl_login_read_timeout_ms",
+        "sasl_oauthbearer_method",
     }
-)  # fmt: skip
+)
 """Kafka's keys that name Java classes, or how fast Java does what is done here by itself."""
 _STORE_TYPES: Final = ("ssl_truststore_type", "ssl_keystore_type")
 _JAAS: Final = re.compile(
@@ -47,10 +57,12 @@ _JAAS: Final = re.compile(
 )
 _JAAS_OPTION: Final = re.compile(r"""\s*([\w.]+)\s*=\s*(?:"((?:\\.|[^"\\])*)"|([^\s"]+))""", re.S)
 _JAAS_KEYS: Final = {
-    "username": "sasl_username", "password": "sasl_password",
-    "clientId": "sasl_oauthbearer_client_id", "clientSecret": "sasl_oauthbearer_client_secret",
+    "username": "sasl_username",
+    "password": "sasl_password",
+    "clientId": "sasl_oauthbearer_client_id",
+    "clientSecret": "sasl_oauthbearer_client_secret",
     "scope": "sasl_oauthbearer_scope",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, repr=False)

@@ -246,9 +246,11 @@ class ConsumerCalls:
             step.stage = Stage.LISTENER
         if step.stage is Stage.LISTENER:
             step.stage = Stage.DRAINING
-            tell = self.listener.on_partitions_lost if step.lost else (
-                self.listener.on_partitions_revoked
-            )  # fmt: skip
+            tell = (
+                self.listener.on_partitions_lost
+                if step.lost
+                else (self.listener.on_partitions_revoked)
+            )
             begun_ms, event = now_ms(), PartitionsLost if step.lost else PartitionsRevoked
             if step.partitions:
                 try:

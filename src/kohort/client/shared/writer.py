@@ -136,9 +136,11 @@ class SharedWriter(AdminCalls):
         super().__init__(AdminConfig.from_mapping(known_to(AdminConfig, config)))
 
     def write(
-        self, identity: Identity, batches: Iterable[EncodedBatch],
+        self,
+        identity: Identity,
+        batches: Iterable[EncodedBatch],
         after: Mapping[TopicPartition, int] = MappingProxyType({}),
-    ) -> dict[TopicPartition, int]:  # fmt: skip
+    ) -> dict[TopicPartition, int]:
         """Write everything and wait until it is stored: how many records, by partition.
 
         Args:
@@ -230,9 +232,11 @@ class _Write:
             if size >= MAX_REQUEST_BYTES:
                 break
         request = ProduceRequest(
-            transactional_id=self._identity.transactional_id, acks=-1,
-            timeout_ms=self._writer.config.request_timeout_ms, topic_data=list(topics.values()),
-        )  # fmt: skip
+            transactional_id=self._identity.transactional_id,
+            acks=-1,
+            timeout_ms=self._writer.config.request_timeout_ms,
+            topic_data=list(topics.values()),
+        )
         message = Versioned(ProduceRequest, lambda _: request, at_most=BEFORE_KIP_890["produce"])
         self._asked += 1
         answers = self._answers

@@ -236,9 +236,10 @@ def _changed(before: _Scene | None, after: _Scene | None) -> list[str]:
     if before is None or after is None:
         return []
     return [
-        m for m, view in after.members.items()
+        m
+        for m, view in after.members.items()
         if m in before.members and before.members[m].topics != view.topics
-    ]  # fmt: skip
+    ]
 
 
 def _names(entry: Entry) -> dict[str, str]:
@@ -372,9 +373,14 @@ def _filled(rebalance: Rebalance, read: Rebalance | None) -> Rebalance:
         return rebalance
     names = {**read.names, **rebalance.names}
     return replace(
-        rebalance, partitions=read.partitions, moved=read.moved, needed=read.needed,
-        not_needed=read.not_needed, moves=read.moves, names=names,
-    )  # fmt: skip
+        rebalance,
+        partitions=read.partitions,
+        moved=read.moved,
+        needed=read.needed,
+        not_needed=read.not_needed,
+        moves=read.moves,
+        names=names,
+    )
 
 
 # Between broker and client

@@ -118,18 +118,32 @@ sync and its answer, when the coordinator holds its session open itself (spec 1.
 
 SEEKING: Final = frozenset(
     {
-        _S.DISCOVERING, _S.REVOKING, _S.JOINING, _S.PLANNING, _S.SYNCING, _S.ASSIGNING,
-        _S.STABLE, _S.REDISCOVERING, _S.UNSUBSCRIBING, _S.CLOSING,
+        _S.DISCOVERING,
+        _S.REVOKING,
+        _S.JOINING,
+        _S.PLANNING,
+        _S.SYNCING,
+        _S.ASSIGNING,
+        _S.STABLE,
+        _S.REDISCOVERING,
+        _S.UNSUBSCRIBING,
+        _S.CLOSING,
     }
-)  # fmt: skip
+)
 """Where a member that has no coordinator looks for one."""
 
 POLL_WATCHED: Final = frozenset(
     {
-        _S.DISCOVERING, _S.REVOKING, _S.JOINING, _S.PLANNING, _S.SYNCING, _S.ASSIGNING,
-        _S.STABLE, _S.REDISCOVERING,
+        _S.DISCOVERING,
+        _S.REVOKING,
+        _S.JOINING,
+        _S.PLANNING,
+        _S.SYNCING,
+        _S.ASSIGNING,
+        _S.STABLE,
+        _S.REDISCOVERING,
     }
-)  # fmt: skip
+)
 """Where the caller must poll within `max.poll.interval.ms`."""
 
 MACHINE: Final = machine_of(State, Event, TRANSITIONS, seeking=SEEKING, poll_watched=POLL_WATCHED)

@@ -117,10 +117,18 @@ HEARTBEATING: Final = frozenset(
 
 SEEKING: Final = frozenset(
     {
-        _S.DISCOVERING, _S.JOINING, _S.STABLE, _S.RECONCILING, _S.ACKNOWLEDGING, _S.RESOLVING,
-        _S.REDISCOVERING, _S.FENCED, _S.UNSUBSCRIBING, _S.CLOSING,
+        _S.DISCOVERING,
+        _S.JOINING,
+        _S.STABLE,
+        _S.RECONCILING,
+        _S.ACKNOWLEDGING,
+        _S.RESOLVING,
+        _S.REDISCOVERING,
+        _S.FENCED,
+        _S.UNSUBSCRIBING,
+        _S.CLOSING,
     }
-)  # fmt: skip
+)
 """Where a member that has no coordinator looks for one."""
 
 SETTLING: Final = frozenset({_S.STABLE, _S.RECONCILING, _S.ACKNOWLEDGING, _S.RESOLVING})
@@ -128,10 +136,15 @@ SETTLING: Final = frozenset({_S.STABLE, _S.RECONCILING, _S.ACKNOWLEDGING, _S.RES
 
 POLL_WATCHED: Final = frozenset(
     {
-        _S.DISCOVERING, _S.JOINING, _S.STABLE, _S.RECONCILING, _S.ACKNOWLEDGING, _S.RESOLVING,
+        _S.DISCOVERING,
+        _S.JOINING,
+        _S.STABLE,
+        _S.RECONCILING,
+        _S.ACKNOWLEDGING,
+        _S.RESOLVING,
         _S.REDISCOVERING,
     }
-)  # fmt: skip
+)
 """Where the caller must poll within `max.poll.interval.ms`."""
 
 MACHINE: Final = machine_of(State, Event, TRANSITIONS, seeking=SEEKING, poll_watched=POLL_WATCHED)

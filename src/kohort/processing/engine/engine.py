@@ -261,10 +261,16 @@ class Engine(EngineCore):
             item = Item(record, partition, self._lane_of_retry_topic(partition, record))
             try:
                 item.attempt = read_attempt(
-                    record.topic, record.partition, record.offset, record.key, record.value,
-                    record.headers, policy=route.topics.policy, delay_ms=delay_ms,
+                    record.topic,
+                    record.partition,
+                    record.offset,
+                    record.key,
+                    record.value,
+                    record.headers,
+                    policy=route.topics.policy,
+                    delay_ms=delay_ms,
                     group=route.topics.group,
-                )  # fmt: skip
+                )
             except HeaderFault as fault:
                 self._publish_copy(
                     item, describe(fault, permanent=True, reason=BAD_HEADERS_REASON), now_ms

@@ -33,9 +33,18 @@ class Publication:
     """
 
     __slots__ = (
-        "_rungs", "copy", "effects", "failure", "inert", "item", "outputs", "place", "refusals",
-        "step", "wait_until_ms",
-    )  # fmt: skip
+        "_rungs",
+        "copy",
+        "effects",
+        "failure",
+        "inert",
+        "item",
+        "outputs",
+        "place",
+        "refusals",
+        "step",
+        "wait_until_ms",
+    )
 
     def __init__(
         self,

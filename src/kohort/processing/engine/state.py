@@ -333,11 +333,22 @@ class EngineCore:
         origin = attempt.origin
         self._failures.append(
             FailedAttempt(
-                origin.topic, origin.partition, origin.offset, attempt.number, failure.reason,
-                failure.error_class, failure.message, failure.stack, failure.fingerprint,
-                failure.permanent, now_ms, next_try_ms, waits_in, dead,
+                origin.topic,
+                origin.partition,
+                origin.offset,
+                attempt.number,
+                failure.reason,
+                failure.error_class,
+                failure.message,
+                failure.stack,
+                failure.fingerprint,
+                failure.permanent,
+                now_ms,
+                next_try_ms,
+                waits_in,
+                dead,
             )
-        )  # fmt: skip
+        )
 
     def take_failures(self) -> list[FailedAttempt]:
         """Every failed attempt since this was asked last; the oldest are lost beyond 10,000."""
@@ -429,9 +440,13 @@ class EngineCore:
         if item.attempt is None:
             record, partition = item.record, item.partition
             origin = Origin(
-                record.topic, record.partition, record.offset, record.timestamp,
-                int(record.timestamp_type), partition.topic_id,
-            )  # fmt: skip
+                record.topic,
+                record.partition,
+                record.offset,
+                record.timestamp,
+                int(record.timestamp_type),
+                partition.topic_id,
+            )
             place = (record.topic, record.partition, record.offset)
             item.attempt = Attempt(origin, 0, place, record.key, record.value, record.headers)
         return item.attempt

@@ -50,10 +50,25 @@ class PartitionTracker:
     """
 
     __slots__ = (
-        "_committed_version", "_first", "_incomplete", "_known", "_limit_chars", "_queue",
-        "_restored", "_starts", "_window", "base", "crashes", "duplicates", "epoch", "highest_done",
-        "next_fetch", "suspect", "unreadable", "version",
-    )  # fmt: skip
+        "_committed_version",
+        "_first",
+        "_incomplete",
+        "_known",
+        "_limit_chars",
+        "_queue",
+        "_restored",
+        "_starts",
+        "_window",
+        "base",
+        "crashes",
+        "duplicates",
+        "epoch",
+        "highest_done",
+        "next_fetch",
+        "suspect",
+        "unreadable",
+        "version",
+    )
 
     def __init__(self, epoch: int, committed: int | None, metadata: str = "") -> None:
         self.epoch = epoch

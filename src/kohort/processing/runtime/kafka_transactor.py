@@ -188,10 +188,10 @@ class KafkaTransactor(Transactor):
                 reasons.setdefault(at, refusal)
         unfit = {at: each for at, each in reasons.items() if is_unfit(each)}
         later = {
-            at for at, each in reasons.items() if at not in unfit and not isinstance(
-                each, (AbortableTransactionError, FencedError)
-            )
-        }  # fmt: skip
+            at
+            for at, each in reasons.items()
+            if at not in unfit and not isinstance(each, (AbortableTransactionError, FencedError))
+        }
         cause = next(iter(reasons.values()), error.__cause__ or error)
         if not isinstance(cause, KohortError):
             cause = error

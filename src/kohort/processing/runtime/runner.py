@@ -231,10 +231,16 @@ class Runner(RebalanceListener):
             for key, partition in sorted(dict(self.engine.partitions).items())
         ]
         return AppHealth(
-            group, True, self.workers(), partitions, self.troubles(), consumer,
+            group,
+            True,
+            self.workers(),
+            partitions,
+            self.troubles(),
+            consumer,
             retries_in(partitions, self.engine.waiting_in_place(), self._next_due_ms(), now_ms),
-            self._failure_log.last, now_ms,
-        )  # fmt: skip
+            self._failure_log.last,
+            now_ms,
+        )
 
     def _next_due_ms(self) -> int | None:
         """When the next record of a retry topic is due, as far as the gate knows."""
@@ -505,9 +511,13 @@ class Runner(RebalanceListener):
                     self.consumer.seek_to_beginning(tp)
                 self.consumer.limit(tp, start.offset or 0)
             self.engine.assigned(
-                tp, self._epoch, start.offset, start.snapshot,
-                topic_id=self.topic_ids.get(tp.topic, ""), now_ms=now_ms,
-            )  # fmt: skip
+                tp,
+                self._epoch,
+                start.offset,
+                start.snapshot,
+                topic_id=self.topic_ids.get(tp.topic, ""),
+                now_ms=now_ms,
+            )
         if self._gatekeeper is not None:
             self._gatekeeper.look_after(partitions)
             if retry_topics:
@@ -527,10 +537,11 @@ class Runner(RebalanceListener):
                 pause(PAUSE_S)
         self.trouble = ""
         return {
-            tp: Start(None, "") if (at := committed.get(tp)) is None
+            tp: Start(None, "")
+            if (at := committed.get(tp)) is None
             else Start(at.offset, at.metadata)
             for tp in partitions
-        }  # fmt: skip
+        }
 
     def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """The last chance: let work in flight end, and commit."""
@@ -562,8 +573,11 @@ class Runner(RebalanceListener):
             waited_s = 0.0 if self._hurried else drain_ms / 1_000
             log.warning(
                 "%d %s still being worked on after %g s and done again by whoever owns the "
-                "partition next", left, "record was" if left == 1 else "records were", waited_s,
-            )  # fmt: skip
+                "partition next",
+                left,
+                "record was" if left == 1 else "records were",
+                waited_s,
+            )
         return left
 
     def _commit_last(self, keys: Sequence[TopicPartition]) -> None:

@@ -237,9 +237,7 @@ class StoreTransactor(Transactor):
             return None
         unfit = {index: error for index, error in failures.items() if is_unfit(error)}
         cause = next(iter(failures.values()))
-        return Verdict(
-            batch, cause, unfit=unfit, refused=failures.keys() - unfit.keys()
-        )  # fmt: skip
+        return Verdict(batch, cause, unfit=unfit, refused=failures.keys() - unfit.keys())
 
     def _advance(self, batch: Batch) -> Advance:
         now = self._now_ms()

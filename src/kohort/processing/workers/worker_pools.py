@@ -209,9 +209,11 @@ class ProcessPool(_Crew):
                 outcomes.append(NOT_BEGUN)
                 continue
             one = child.ask([item], self._timeout_s)
-            outcome = self._alone(child, item, one)[0] if isinstance(one, Failure) else (
-                one[0] if one else None
-            )  # fmt: skip
+            outcome = (
+                self._alone(child, item, one)[0]
+                if isinstance(one, Failure)
+                else (one[0] if one else None)
+            )
             if isinstance(outcome, Failure) and item.partition.route.stops_lane:
                 failed.add(item.lane)
             outcomes.append(outcome)
@@ -254,9 +256,11 @@ class _Child:
             code = self._code()
             self.kill()
             return stated(
-                "process_crashed", permanent=True, disposition=Disposition.CRASH,
+                "process_crashed",
+                permanent=True,
+                disposition=Disposition.CRASH,
                 message=f"the worker process ended with {code} at work on this record",
-            )  # fmt: skip
+            )
         return unpack(answer)
 
     def _code(self) -> str:

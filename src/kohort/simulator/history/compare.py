@@ -62,10 +62,23 @@ FULL_SIZE = Size(10_000, 100_000)
 
 
 COLUMNS: tuple[str, ...] = (
-    "design", "members", "partitions", "event", "at_s", "stable_s", "messages", "keep_alives",
-    "notifications", "bytes", "unowned_partition_s", "split_brain_partition_s", "split_brains",
-    "zombie_partition_s", "failed_claims", "moved",
-)  # fmt: skip
+    "design",
+    "members",
+    "partitions",
+    "event",
+    "at_s",
+    "stable_s",
+    "messages",
+    "keep_alives",
+    "notifications",
+    "bytes",
+    "unowned_partition_s",
+    "split_brain_partition_s",
+    "split_brains",
+    "zombie_partition_s",
+    "failed_claims",
+    "moved",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +114,23 @@ class Run:
     def row(self, figures: Figures) -> dict[str, Any]:
         """`figures` of this run, with the keys `COLUMNS`."""
         values = (
-            self.design, self.size.members, self.size.partitions, figures.what, figures.at_s,
-            figures.settled_s, figures.messages, figures.keep_alives, figures.notifications,
-            figures.size, figures.unowned_s, figures.split_s, figures.splits, figures.overlap_s,
-            figures.failed_claims, figures.moved,
-        )  # fmt: skip
+            self.design,
+            self.size.members,
+            self.size.partitions,
+            figures.what,
+            figures.at_s,
+            figures.settled_s,
+            figures.messages,
+            figures.keep_alives,
+            figures.notifications,
+            figures.size,
+            figures.unowned_s,
+            figures.split_s,
+            figures.splits,
+            figures.overlap_s,
+            figures.failed_claims,
+            figures.moved,
+        )
         return dict(zip(COLUMNS, values, strict=True))
 
 

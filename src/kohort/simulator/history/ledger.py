@@ -184,8 +184,13 @@ class Ledger:
     def _now(self) -> tuple[Counter[str], Counter[str], Sequence[int]]:
         own = self.ownership
         numbers = (
-            own.unowned_ms, own.split_ms, own.splits, own.overlap_ms, self.failed_claims, own.moved,
-        )  # fmt: skip
+            own.unowned_ms,
+            own.split_ms,
+            own.splits,
+            own.overlap_ms,
+            self.failed_claims,
+            own.moved,
+        )
         return self.traffic.messages.copy(), self.traffic.sizes.copy(), numbers
 
     def begin(self, event: Event | None, now_ms: int) -> None:

@@ -147,9 +147,16 @@ class Plan:
 
 
 STEPS = (
-    Kind.JOIN, Kind.LEAVE, Kind.CRASH, Kind.GROW, Kind.BOUNCE, Kind.SLOW, Kind.SERVER_DIES,
-    Kind.CUT, Kind.DEPOSED,
-)  # fmt: skip
+    Kind.JOIN,
+    Kind.LEAVE,
+    Kind.CRASH,
+    Kind.GROW,
+    Kind.BOUNCE,
+    Kind.SLOW,
+    Kind.SERVER_DIES,
+    Kind.CUT,
+    Kind.DEPOSED,
+)
 GAP_MS = 30_000
 JITTER_MS = 3_000
 """A heartbeat's interval: members whose heartbeats keep step are met at any point of it."""

@@ -30,11 +30,21 @@ COLOURS = {
     "kip848": "#2e9e6b",
 }
 STYLE: Any = {
-    "font.family": "sans-serif", "font.size": 9, "text.color": INK, "axes.edgecolor": GRID,
-    "axes.labelcolor": MUTED, "xtick.color": MUTED, "ytick.color": MUTED, "axes.grid": True,
-    "grid.color": GRID, "axes.axisbelow": True, "svg.fonttype": "none",
-    "svg.hashsalt": "kohort", "axes.spines.top": False, "axes.spines.right": False,
-}  # fmt: skip
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "text.color": INK,
+    "axes.edgecolor": GRID,
+    "axes.labelcolor": MUTED,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "axes.grid": True,
+    "grid.color": GRID,
+    "axes.axisbelow": True,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "kohort",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
 
 Draw = Callable[[Any, Sequence[Run]], None]
 
@@ -142,9 +152,14 @@ def _growth(
         if not known:
             continue  # it does nothing of the kind
         axes.plot(
-            [x for x, _ in known], [y for _, y in known],
-            color=COLOURS[name], marker="o", markersize=4, linewidth=1.6, label=name,
-        )  # fmt: skip
+            [x for x, _ in known],
+            [y for _, y in known],
+            color=COLOURS[name],
+            marker="o",
+            markersize=4,
+            linewidth=1.6,
+            label=name,
+        )
     members = sorted({run.size.members for run in runs})
     axes.set_xscale("log")
     axes.set_yscale(scale)
@@ -267,9 +282,15 @@ def _timeline(figure: Any, runs: Sequence[Run]) -> None:
             axes.axvline(event.at_s, color=MUTED, linewidth=0.5, linestyle=":")
     for event in chosen[0].events:
         every[0, 0].annotate(
-            event.what, (event.at_s, 105), rotation=35, fontsize=7, color=MUTED,
-            annotation_clip=False, xytext=(0, 14), textcoords="offset points",
-        )  # fmt: skip
+            event.what,
+            (event.at_s, 105),
+            rotation=35,
+            fontsize=7,
+            color=MUTED,
+            annotation_clip=False,
+            xytext=(0, 14),
+            textcoords="offset points",
+        )
     every[-1, 0].set_xlabel("seconds of virtual time")
 
 

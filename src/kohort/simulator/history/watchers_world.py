@@ -73,9 +73,11 @@ class WatchersWorld(World):
         """A process starts: it connects, registers, looks, claims."""
         timing = self.timing
         machine = Watcher(
-            f"c{member:05}", tuple(self.topics), timing.rebalance_retries,
+            f"c{member:05}",
+            tuple(self.topics),
+            timing.rebalance_retries,
             timing.rebalance_backoff_ms,
-        )  # fmt: skip
+        )
         client = Client(member, machine, 0)
         self._clients[member] = client
         self._connect(client)

@@ -184,12 +184,21 @@ class Ensemble:
         named = sum(map(len, children))
         read = len(children) * (len(request.parent) + 1) + named
         size = (
-            HEAD_IN + 5 + len(request.parent) + HEAD_OUT + 4 + 4 * len(children) + named
-            + len(children) * (HEAD_IN + 5 + HEAD_OUT + STAT + 4) + read
+            HEAD_IN
+            + 5
+            + len(request.parent)
+            + HEAD_OUT
+            + 4
+            + 4 * len(children)
+            + named
+            + len(children) * (HEAD_IN + 5 + HEAD_OUT + STAT + 4)
+            + read
             + sum(self._data_size(request.parent, child) for child in children[:1]) * len(children)
-            + sum(HEAD_IN + 5 + len(p) + HEAD_OUT + STAT + 4 + len(d)
-                  for p, d in zip(request.also, data, strict=True))
-        )  # fmt: skip
+            + sum(
+                HEAD_IN + 5 + len(p) + HEAD_OUT + STAT + 4 + len(d)
+                for p, d in zip(request.also, data, strict=True)
+            )
+        )
         return Answer(View(children, data), 1 + len(children) + len(data), 0, size)
 
     def _data_size(self, parent: str, child: str) -> int:

@@ -147,6 +147,13 @@ class Simulation:
     def _outcome(self, code: str | None, what: str) -> Outcome:
         read = sum(app.read for app in self.world.all_apps)
         return Outcome(
-            self.world.plan, code, what, self.world.journal.digest, self.world.schedule.events,
-            self.world.schedule.now_ms, self.world.journal.story, read, self.world.generation(),
-        )  # fmt: skip
+            self.world.plan,
+            code,
+            what,
+            self.world.journal.digest,
+            self.world.schedule.events,
+            self.world.schedule.now_ms,
+            self.world.journal.story,
+            read,
+            self.world.generation(),
+        )

@@ -9,10 +9,22 @@ from typing import Final
 from kohort.simulator.schedule import Random
 
 FAULTS: Final = (
-    "node_kill", "node_stop", "leader_move", "coordinator_move", "broker_kill", "power_cut",
-    "cut", "block", "slow_disk", "full_disk", "disk_error", "client_kill", "client_stall",
-    "wall_jump", "slow_network",
-)  # fmt: skip
+    "node_kill",
+    "node_stop",
+    "leader_move",
+    "coordinator_move",
+    "broker_kill",
+    "power_cut",
+    "cut",
+    "block",
+    "slow_disk",
+    "full_disk",
+    "disk_error",
+    "client_kill",
+    "client_stall",
+    "wall_jump",
+    "slow_network",
+)
 PROGRAMS: Final = ("load", "update", "transact", "move", "read")
 
 

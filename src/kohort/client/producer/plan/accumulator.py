@@ -55,9 +55,22 @@ class Batch:
     """Records of one partition that travel together."""
 
     __slots__ = (
-        "attempts", "builder", "count", "created_ms", "deadline_ms", "delivery", "error", "leased",
-        "ordinal", "payload", "queue", "reserved_bytes", "retry_at_ms", "sequence", "stamp",
-    )  # fmt: skip
+        "attempts",
+        "builder",
+        "count",
+        "created_ms",
+        "deadline_ms",
+        "delivery",
+        "error",
+        "leased",
+        "ordinal",
+        "payload",
+        "queue",
+        "reserved_bytes",
+        "retry_at_ms",
+        "sequence",
+        "stamp",
+    )
 
     def __init__(
         self, queue: PartitionQueue, builder: BatchBuilder, now_ms: int, deadline_ms: int
@@ -108,9 +121,18 @@ class PartitionQueue(Slot):
     """The batches of one partition, in order: in flight, closed, open."""
 
     __slots__ = (
-        "bump", "closed", "identity", "in_flight", "next_sequence", "open", "ordinals",
-        "packing", "partition", "topic", "usual_bytes",
-    )  # fmt: skip
+        "bump",
+        "closed",
+        "identity",
+        "in_flight",
+        "next_sequence",
+        "open",
+        "ordinals",
+        "packing",
+        "partition",
+        "topic",
+        "usual_bytes",
+    )
 
     def __init__(self, topic: str, partition: int, packing: Packing) -> None:
         super().__init__()

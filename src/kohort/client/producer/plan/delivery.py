@@ -27,7 +27,7 @@ class Delivery(Completion):
         "parts",
         "seen",
         "topic",
-    )  # fmt: skip
+    )
 
     def __init__(self, topic: str, partition: int) -> None:
         super().__init__()

@@ -114,11 +114,17 @@ def commit(
         request.generation_id_or_member_epoch,
         context.api_version,
         [
-            (t.name, p.partition_index, p.committed_offset, p.committed_leader_epoch,
-             p.committed_metadata)
-            for t in request.topics for p in t.partitions
+            (
+                t.name,
+                p.partition_index,
+                p.committed_offset,
+                p.committed_leader_epoch,
+                p.committed_metadata,
+            )
+            for t in request.topics
+            for p in t.partitions
         ],
-    )  # fmt: skip
+    )
     codes = store(ws, commit_request, now_ms, out.records, request.retention_time_ms)
     out.replies.append(quick(Reply, (context.token, committed(request, codes))))
 

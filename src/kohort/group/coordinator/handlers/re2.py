@@ -39,19 +39,29 @@ _WORD = frozenset(string.ascii_letters + string.digits + "_")
 _NONE: frozenset[str] = frozenset()
 _SPACE = frozenset(" ")
 _CLASSES: Final = {
-    "d": _DIGITS, "D": NAME_CHARS - _DIGITS, "w": _WORD & NAME_CHARS, "W": NAME_CHARS - _WORD,
-    "s": _SPACE, "S": NAME_CHARS - _SPACE,
-}  # fmt: skip
+    "d": _DIGITS,
+    "D": NAME_CHARS - _DIGITS,
+    "w": _WORD & NAME_CHARS,
+    "W": NAME_CHARS - _WORD,
+    "s": _SPACE,
+    "S": NAME_CHARS - _SPACE,
+}
 _POSIX: Final = {
     "alnum": frozenset(string.ascii_letters + string.digits),
     "alpha": frozenset(string.ascii_letters),
-    "ascii": NAME_CHARS, "blank": _SPACE, "cntrl": _NONE, "digit": _DIGITS,
+    "ascii": NAME_CHARS,
+    "blank": _SPACE,
+    "cntrl": _NONE,
+    "digit": _DIGITS,
     "graph": NAME_CHARS - _SPACE,
-    "lower": frozenset(string.ascii_lowercase), "print": NAME_CHARS,
-    "punct": frozenset(string.punctuation), "space": _SPACE,
+    "lower": frozenset(string.ascii_lowercase),
+    "print": NAME_CHARS,
+    "punct": frozenset(string.punctuation),
+    "space": _SPACE,
     "upper": frozenset(string.ascii_uppercase),
-    "word": _WORD, "xdigit": frozenset(string.hexdigits),
-}  # fmt: skip
+    "word": _WORD,
+    "xdigit": frozenset(string.hexdigits),
+}
 _CONTROLS: Final = {"a": "\a", "f": "\f", "t": "\t", "n": "\n", "r": "\r", "v": "\v"}
 
 

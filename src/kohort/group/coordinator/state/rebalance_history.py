@@ -79,9 +79,14 @@ def cause_of(
 ) -> Cause:
     """A cause that a member is, of either protocol."""
     return Cause(
-        trigger, at_ms, member_id, member.instance_id, member.client_id, member.client_host,
+        trigger,
+        at_ms,
+        member_id,
+        member.instance_id,
+        member.client_id,
+        member.client_host,
         reason[:REASON_CHARS_MAX],
-    )  # fmt: skip
+    )
 
 
 class ConsumerView(NamedTuple):
