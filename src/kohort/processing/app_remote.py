@@ -70,9 +70,10 @@ def figures(health: AppHealth, counts: Mapping[str, int]) -> dict[str, Any]:
         found[f"{kind}_busy"], found[kind] = workers.busy, workers.workers
     if health.retries is not None:
         found |= {
-            "retries_waiting": health.retries.waiting, "retries_due": health.retries.due,
+            "retries_waiting": health.retries.waiting,
+            "retries_due": health.retries.due,
             "next_due_in_ms": health.retries.next_due_in_ms,
-        }  # fmt: skip
+        }
     for name in ("succeeded", "to_retry", "to_dead_letter"):
         found[name] = counts.get(name, 0)
     if health.last_failure is not None:
@@ -89,13 +90,19 @@ def _partitions(health: AppHealth) -> list[dict[str, Any]]:
 
     return [
         {
-            "topic": each.partition[0], "partition": each.partition[1], "state": each.state,
-            "since_ms": each.since_ms, "lag": each.lag, "outstanding": each.outstanding,
-            "oldest": each.oldest, "oldest_ms": each.oldest_ms, "circuit": each.circuit or None,
+            "topic": each.partition[0],
+            "partition": each.partition[1],
+            "state": each.state,
+            "since_ms": each.since_ms,
+            "lag": each.lag,
+            "outstanding": each.outstanding,
+            "oldest": each.oldest,
+            "oldest_ms": each.oldest_ms,
+            "circuit": each.circuit or None,
             "why": each.why or None,
         }
         for each in sorted(health.partitions, key=severity)
-    ]  # fmt: skip
+    ]
 
 
 def _actions(app: Reachable) -> dict[Action, Callable[[], str]]:
@@ -120,6 +127,9 @@ def _actions(app: Reachable) -> dict[Action, Callable[[], str]]:
         return f"trying {retries.waiting if retries else 0:,} waiting records now"
 
     return {
-        Action.STATUS: status, Action.PAUSE: pause, Action.RESUME: resume, Action.DRAIN: drain,
+        Action.STATUS: status,
+        Action.PAUSE: pause,
+        Action.RESUME: resume,
+        Action.DRAIN: drain,
         Action.RETRY_NOW: retry_now,
-    }  # fmt: skip
+    }

@@ -248,7 +248,11 @@ class Runner(RebalanceListener):
 
     def troubles(self) -> list[str]:
         """What outside of this program is wrong at present, in words. Any thread."""
-        troubles = [PAUSED if self.is_paused else "", self.trouble, *self.consumer.health().concerns]
+        troubles = [
+            PAUSED if self.is_paused else "",
+            self.trouble,
+            *self.consumer.health().concerns,
+        ]
         return list(dict.fromkeys(each for each in troubles if each))
 
     # -- the owner -----------------------------------------------------------------------------
