@@ -127,7 +127,7 @@ compat: setup  ## librdkafka's own test-runner against `kohort broker run` (npm,
 	@$(BIN)/python tools/compat.py
 
 postgres: setup  ## exactly once into PostgreSQL, on a server of its own (says why it skips)
-	@$(PYTEST) -q -rs -m postgres tests/retry tests/processing
+	@$(PYTEST) -q -rs -m "postgres and not nightly" tests/retry tests/processing tests/spark
 
 console: setup  ## the web console in a real Chromium (Debian's; says why it skips)
 	@$(PYTEST) -q -rs -m browser tests/console

@@ -2,7 +2,8 @@
 
     python -m tests.spark.outputs.job SETTINGS.json
 
-Ends by SIGKILL, of its JVM and of itself, when it reaches the step of a batch that it was told.
+When it reaches the step of a batch that the settings name, it ends by SIGKILL, of its JVM and of
+itself; with `worker` it kills an executor of that worker instead.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from kohort.spark import session, to_outputs, to_table, to_topic
 from kohort.spark.outputs.protocol import Step
+from tests.spark.standalone import kill_executor
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,7 +28,7 @@ BATCH_ROWS = 40
 def main(path: str) -> None:
     """Run the query over everything that is there."""
     settings: dict[str, Any] = json.loads(Path(path).read_text())
-    spark = session("kill table", master="local[2]", profile="test")
+    spark = session("kill table", master=settings.get("master", "local[2]"), profile="test")
     rows = (
         spark.readStream.format("kohort")
         .option("kafka.bootstrap.servers", settings["servers"])
@@ -39,13 +41,19 @@ def main(path: str) -> None:
     if stateful:
         rows = rows.groupBy((rows["n"] % 7).alias("k")).agg({"n": "sum"}).toDF("k", "total")
     function = function_of(settings, stateful)
-    deaths = 0
+    batches = 0
 
     def reached(step: Step) -> None:
-        nonlocal deaths
+        nonlocal batches
         if step is Step.BEGUN:
-            deaths += 1
-        if step.name == settings.get("step") and deaths == settings["batch"] + 1:
+            batches += 1
+        if step.name != settings.get("step") or batches != settings["batch"] + 1:
+            return
+        if "worker" in settings:
+            if settings["worker"]:
+                kill_executor(settings["worker"])
+            settings["worker"] = 0  # once
+        else:
             proc = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
             os.kill(proc.pid, signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)

@@ -13,19 +13,10 @@ import pytest
 from kohort.errors import ConfigError
 from kohort.spark import to_delta, to_files, to_iceberg, to_outputs, to_table
 from kohort.spark.outputs import files
-from tests.spark.outputs.test_outputs import Stream
+from tests.spark.outputs.stream import Stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from kohort.testing import Cluster
-
-
-@pytest.fixture
-def stream(
-    spark: SparkSession, cluster: Cluster, topic: Callable[..., str], produce: Any, tmp_path: Path
-) -> Stream:
-    return Stream(spark, cluster, topic(name="numbers"), produce, tmp_path)
 
 
 def numbers_in(spark: SparkSession, path: Path) -> list[int]:

@@ -2,117 +2,30 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import pytest
 
-from kohort import Consumer
-from kohort.client.common.types import TopicPartition
 from kohort.client.producer.plan.partitioner import for_key
 from kohort.errors import ConfigError, UsageError
-from kohort.records import Record
 from kohort.retry.store import Store
 from kohort.retry.stores import open_store
 from kohort.spark import (
-    BatchFunction,
     OutputRecord,
     Rejected,
     to_outputs,
     to_table,
     to_topic,
 )
+from tests.spark.outputs.stream import Stream, create, records
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from kohort.testing import Cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
-numbers = itertools.count()
-
-
-class Stream:
-    """Numbers in a topic, as a stream of rows; queries over it with a checkpoint of their own."""
-
-    def __init__(
-        self, spark: SparkSession, cluster: Cluster, source: str, send: Any, directory: Path
-    ) -> None:
-        self.spark, self.cluster, self.source, self._send = spark, cluster, source, send
-        self.directory = directory
-        self.checkpoint = directory / "checkpoint"
-        self.name = f"q{next(numbers)}"
-
-    def send(self, *values: object) -> None:
-        self._send(self.source, *((n % 2, None, str(v).encode()) for n, v in enumerate(values)))
-
-    def rows(self) -> DataFrame:
-        return (
-            self.spark.readStream.format("kohort")
-            .option("kafka.bootstrap.servers", self.cluster.bootstrap)
-            .options(subscribe=self.source, startingOffsets="earliest")
-            .load()
-            .selectExpr("CAST(CAST(value AS STRING) AS INT) AS n")
-        )
-
-    def totals(self) -> DataFrame:
-        rows = self.rows()
-        rows = rows.groupBy((rows["n"] % 3).alias("k"))
-        return rows.agg({"n": "sum", "*": "count"}).selectExpr(
-            "k", "`sum(n)` AS total", "`count(1)` AS c"
-        )
-
-    def run(self, frame: DataFrame, function: BatchFunction, output_mode: str = "append") -> None:
-        """Everything that is there, in one run of the query."""
-        writer = frame.writeStream.foreachBatch(function).outputMode(output_mode)
-        writer = writer.queryName(self.name) if self.name else writer
-        writer = writer.option("checkpointLocation", str(self.checkpoint))
-        try:
-            writer.trigger(availableNow=True).start().awaitTermination()
-        finally:
-            function.close()
-
-    def forget_last_commit(self) -> None:
-        """As if the driver had died before Spark's commit log."""
-        commits = sorted((self.checkpoint / "commits").glob("[0-9]*"), key=lambda p: int(p.name))
-        commits[-1].unlink()
-
-
-@pytest.fixture
-def stream(
-    spark: SparkSession, cluster: Cluster, topic: Callable[..., str], produce: Any, tmp_path: Path
-) -> Stream:
-    return Stream(spark, cluster, topic(name="numbers"), produce, tmp_path)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    made = open_store(f"sqlite:///{tmp_path / 'db.sqlite'}")
-    yield made
-    made.close()
-
-
-def create(store: Store, ddl: str) -> None:
-    with store.transaction() as cursor:
-        cursor.execute(ddl)
-
-
-def records(cluster: Cluster, topic: str) -> list[Record]:
-    with Consumer(
-        bootstrap_servers=cluster.bootstrap, isolation_level="read_committed",
-        auto_offset_reset="earliest", enable_auto_commit=False,
-    ) as consumer:  # fmt: skip
-        at = [TopicPartition(topic, p) for p in range(3)]
-        consumer.assign(at)
-        ends = consumer.end_offsets(at)
-        found: list[Record] = []
-        while any(consumer.position(tp) < end for tp, end in ends.items()):
-            found += consumer.poll(1)
-        return found
 
 
 def test_update_mode_upserts_and_a_replay_changes_nothing(stream: Stream, store: Store) -> None:
