@@ -15,7 +15,6 @@ from kohort.retry.headers import Origin
 from kohort.retry.ledger import FenceMove, LedgerRow, Place, Status
 from kohort.retry.store import Transaction
 from kohort.spark import Pipeline, PipelineFailedError, Temporary
-from kohort.spark.checkpoint import begin_anew_for_other_topics
 from kohort.spark.supervise import check_waiting, open_fences
 from kohort.testing import Cluster
 from tests.patience import PATIENCE_S
@@ -226,16 +225,6 @@ def test_a_change_while_records_wait_is_refused_before_anything_starts(
         spark: Any = object()  # never used: nothing is started
         with pytest.raises(ConfigError, match=r"1 in orders\.changing\.retry\.5m.*Put back"):
             after.run("until_idle", spark=spark)
-
-
-def test_a_checkpoint_of_other_topics_is_begun_anew(tmp_path: Path) -> None:
-    place = tmp_path / "source"
-    assert not begin_anew_for_other_topics(place, ["b", "a"])
-    place.mkdir()
-    assert not begin_anew_for_other_topics(place, ["a", "b"])
-    assert place.is_dir()
-    assert begin_anew_for_other_topics(place, ["a"])
-    assert not place.exists()
 
 
 @pytest.mark.spark

@@ -31,7 +31,7 @@ class InSession(Shell):
 
     def run(self, command: str) -> str:
         words = shlex.split(command)
-        if words[:3] == ["kohort", "pipeline", "run"]:
+        if words[:3] in (["kohort", "pipeline", "run"], ["kohort", "pipeline", "replay"]):
             return self.said_by(lambda: invoke(app, words[1:]))
         if words[0] == "python" and words[1].endswith(".py"):
             return self.said_by(lambda: runpy.run_path(str(self.directory / words[1])))

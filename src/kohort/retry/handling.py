@@ -20,7 +20,7 @@ from typing import Any, Literal, cast
 
 from kohort.errors import KohortError, StorageError, UsageError
 from kohort.records import Record as Fetched
-from kohort.retry.classify import Classifier, Disposition, Failure, describe, stated
+from kohort.retry.classify import Classifier, Disposition, Failure, Permanent, describe, stated
 from kohort.retry.copies import Attempt
 from kohort.retry.effects import Effect, Execute, Insert, Params, Upsert, statements
 from kohort.retry.headers import Header, Origin
@@ -32,6 +32,8 @@ Outcome = Sequence[Effect] | Failure
 UNDECODABLE = "undecodable"
 UNANSWERED = "decoder_unanswered"
 """Reasons of a value that does not decode: it never will; or a schema registry did not answer."""
+UNDIRECTED = "replay_effect"
+"""Reason of a record whose handler names a table itself, in a replay into other tables."""
 _EFFECTS = (Insert, Upsert, Execute)
 
 
@@ -220,6 +222,7 @@ class HandlerSpec:
         origin: two columns of `table` that get the record's first partition and offset; with them
             a reconciliation can tell each input apart.
         decode: "json", "text", a function of the bytes, or None for the bytes themselves.
+        only_table: refuse effects, which name their tables themselves.
     """
 
     topic: str
@@ -230,6 +233,7 @@ class HandlerSpec:
     origin: tuple[str, str] | None = None
     decode: Decode = "json"
     classifier: Classifier = field(default_factory=Classifier)
+    only_table: bool = False
 
     def effects(self, returned: Any, record: RecordView) -> Sequence[Effect]:
         """What a handler returned for a record: None, a row, an effect, or several of them."""
@@ -238,6 +242,12 @@ class HandlerSpec:
         if isinstance(returned, dict):  # the common case first: a Mapping is slow to tell
             return (self._row(cast(dict[str, Any], returned), record),)
         if isinstance(returned, _EFFECTS):
+            if self.only_table:
+                raise Permanent(
+                    UNDIRECTED,
+                    f"the handler of {self.topic} returned {type(returned).__name__}, which names "
+                    "a table itself: a replay cannot send it to a shadow table. Return rows",
+                )
             return (returned,)
         if isinstance(returned, Mapping):
             return (self._row(cast(Mapping[str, Any], returned), record),)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         reconcile,
         retries_over_time,
     )
+    from kohort.spark.rebuilding import Replayed, replay
     from kohort.spark.sessions import register, session
     from kohort.spark.supervise import PipelineFailedError
     from kohort.spark.watching import QueryWatch, watch
@@ -63,6 +64,7 @@ __all__ = [
     "Reconciliation",
     "Record",
     "Rejected",
+    "Replayed",
     "RetryAfter",
     "SetupStore",
     "Temporary",
@@ -72,6 +74,7 @@ __all__ = [
     "measure",
     "reconcile",
     "register",
+    "replay",
     "retries_over_time",
     "session",
     "to_delta",
@@ -91,6 +94,8 @@ _LATER = {
     "reconcile": "progress",
     "retries_over_time": "progress",
     "PipelineFailedError": "supervise",
+    "Replayed": "rebuilding",
+    "replay": "rebuilding",
     "QueryHealth": "health",
     "QueryWatch": "watching",
     "watch": "watching",

@@ -13,7 +13,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Iterable
@@ -22,6 +21,7 @@ from types import TracebackType
 from typing import Any, Final, Self, cast
 
 from kohort.errors import ConfigError
+from kohort.spark.checkpoint_files import CheckpointFiles
 
 LOCK_NAME: Final = "driver.lock"
 JVM_WAIT_S: Final = 30.0
@@ -96,33 +96,33 @@ class CheckpointLock:
         os.pwrite(self._fd, raw, 0)
 
 
-def topics_of(checkpoint: Path) -> list[str] | None:
+def topics_of(files: CheckpointFiles, name: str) -> list[str] | None:
     """The topics that a query's checkpoint was made for; None without a checkpoint."""
-    try:
-        found: Any = json.loads(checkpoint.with_suffix(".topics").read_bytes())
-    except (FileNotFoundError, ValueError):
-        return None
-    return cast(list[str], found) if checkpoint.exists() and isinstance(found, list) else None
+    topics = _topics(files, name)
+    return topics if topics is not None and files.exists(name) else None
 
 
-def begin_anew_for_other_topics(checkpoint: Path, topics: Iterable[str]) -> bool:
+def begin_anew_for_other_topics(files: CheckpointFiles, name: str, topics: Iterable[str]) -> bool:
     """Remove the checkpoint of a query that read other topics; True when there was one.
 
     It would replay a batch of topics that nobody handles any more. The store's fences know better
-    where the query stands.
+    where the query is.
     """
-    record, names = checkpoint.with_suffix(".topics"), sorted(topics)
-    try:
-        before: Any = json.loads(record.read_bytes())
-    except (FileNotFoundError, ValueError):
-        before = None
-    stale = checkpoint.exists() and before != names
+    names, before = sorted(topics), _topics(files, name)
+    stale = before != names and files.exists(name)
     if stale:
-        shutil.rmtree(checkpoint)
+        files.remove(name)
     if before != names:
-        record.parent.mkdir(parents=True, exist_ok=True)
-        record.write_text(json.dumps(names))
+        files.write(f"{name}.topics", json.dumps(names))
     return stale
+
+
+def _topics(files: CheckpointFiles, name: str) -> list[str] | None:
+    try:
+        value: Any = json.loads(files.read(f"{name}.topics") or "null")
+    except ValueError:
+        return None
+    return cast(list[str], value) if isinstance(value, list) else None
 
 
 def _is_java(pid: int) -> bool:

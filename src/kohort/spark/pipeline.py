@@ -49,6 +49,7 @@ from kohort.retry.store import Store
 from kohort.retry.stores import open_store
 from kohort.serdes.basic import Serde
 from kohort.setting_keys import plain
+from kohort.spark.checkpoint_files import is_url
 from kohort.spark.dataframes.graph import (
     Graph,
     Reference,
@@ -84,8 +85,9 @@ class Pipeline:
             the pipeline's name by default.
         retries: delays of the retries in order, or "none".
         bootstrap_servers: default `$KOHORT_BOOTSTRAP_SERVERS`, then localhost:9092.
-        checkpoint: Spark's checkpoint directory; default `.kohort/checkpoints/NAME`. It may be
-            deleted at any time while the pipeline does not run: the store knows where it stands.
+        checkpoint: Spark's checkpoint directory, or a URL that Spark's Hadoop can write to
+            (`s3a://...`, `hdfs://...`); default `.kohort/checkpoints/NAME`. While the pipeline does
+            not run it may be deleted, unless a step keeps state: the store knows the positions.
         max_offsets_per_trigger: the most records of one micro-batch.
         chunk_rows: the most records of one transaction.
         trigger: how often new records are looked for, while there are none.
@@ -126,7 +128,7 @@ class Pipeline:
         self.store = store
         self.policy = retries if isinstance(retries, RetryPolicy) else RetryPolicy.parse(retries)
         self.bootstrap_servers = bootstrap_servers
-        self.checkpoint = Path(checkpoint) if checkpoint else Path(".kohort/checkpoints") / name
+        self.checkpoint = str(checkpoint or Path(".kohort/checkpoints") / name)
         self.max_offsets_per_trigger = max_offsets_per_trigger
         self.chunk_rows = chunk_rows
         self.trigger_ms = parse_duration_ms(trigger)
@@ -137,6 +139,10 @@ class Pipeline:
         self.graph = Graph()
         self.reached: Callable[[Step], None] = ignore
         """Called at each step of a batch's commit, for tests that end the driver there."""
+        self.now_ms: Callable[[], int] | None = None
+        """The driver's clock where a test moves it; None: the wall clock."""
+        self.replaying = False
+        """Its tables are shadow tables; see `kohort.spark.rebuilding`."""
         self._handlers: dict[str, HandlerSpec] = {}
         self._setups: list[Callable[[SetupStore], None]] = []
         open_store(store)
@@ -427,6 +433,19 @@ class Pipeline:
 
         handled = [Book(h.topic, h.table, h.origin, h.key) for h in self.handlers]
         return [*handled, *(Book(s.topic) for s in self.graph.sources.values())]
+
+    def fill_instead(self, tables: Mapping[str, str]) -> None:
+        """Let the row handlers fill other tables, until those are swapped."""
+        self.replaying = True
+        for topic, handler in self._handlers.items():
+            table = handler.table and tables[handler.table]
+            self._handlers[topic] = replace(handler, table=table, only_table=True)
+
+    @property
+    def lock_directory(self) -> Path:
+        """Where this machine's drivers of the pipeline meet: the checkpoint, where it is local."""
+        remote = is_url(self.checkpoint)
+        return Path(".kohort/checkpoints") / self.name if remote else Path(self.checkpoint)
 
     def open_store(self) -> Store:
         """The pipeline's store, not connected yet."""

@@ -25,6 +25,8 @@ from kohort.retry.ledger import Counts
 from kohort.retry.policy import RetryTopics
 from kohort.retry.store import NEWEST, Store
 from kohort.spark.offsets import TopicPartition
+from kohort.spark.outputs.late import LATE_ROWS
+from kohort.spark.outputs.swapping import swapping
 
 
 class Accountable(Protocol):
@@ -169,9 +171,15 @@ class TopicReconciliation:
 
 @dataclass
 class Reconciliation:
-    """Everything adds up when `exact` is True. See `TopicReconciliation` for the fields."""
+    """Everything adds up when `exact` is True. See `TopicReconciliation` for the fields.
+
+    Attributes:
+        late: by step, rows that came behind its watermark and were dropped, in the batches of
+            `kohort_batch_history`.
+    """
 
     topics: dict[str, TopicReconciliation]
+    late: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
     def exact(self) -> bool:
@@ -189,7 +197,8 @@ class Reconciliation:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, for a report."""
-        return {"exact": self.exact, "topics": {n: asdict(t) for n, t in self.topics.items()}}
+        topics = {n: asdict(t) for n, t in self.topics.items()}
+        return {"exact": self.exact, "topics": topics, "late": self.late}
 
 
 def reconcile(pipeline: Accountable) -> Reconciliation:
@@ -204,10 +213,24 @@ def reconcile(pipeline: Accountable) -> Reconciliation:
             books = _Books(pipeline, spec, store, at)
             found[spec.topic] = part = books.balance(starts, ends)
             part.failed_copies = _backed(pipeline, spec.topic, store, views, starts)
-        return Reconciliation(found)
+        return Reconciliation(found, _late(store, pipeline.name))
     finally:
         store.close()
         port.close()
+
+
+def _late(store: Store, name: str) -> dict[str, int]:
+    """By step, the rows that stateful stages have dropped as late."""
+    if not swapping(store).has("kohort_batch_history"):
+        return {}
+    prefix = f"{name}."
+    rows = store.query(
+        "SELECT query, sum(rows_read) FROM kohort_batch_history WHERE output = ? "
+        "GROUP BY query ORDER BY query",
+        (LATE_ROWS,),
+    )
+    steps = [(query[len(prefix) :], int(n)) for query, n in rows if query.startswith(prefix)]
+    return {step: count for step, count in steps if "." not in step}
 
 
 def retries_over_time(

@@ -1,7 +1,5 @@
 """The queries of a pipeline's stages: their topics, where they start, and how they are started.
 
-Shell: files (Spark's offset log).
-
 Rules:
 - A stage is one query. It reads its sources together with their retry topics, or the intermediate
   topics of the stages before it, and starts where the store's positions are.
@@ -17,14 +15,14 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kohort.errors import KohortError, ProtocolError
-from kohort.retry.cluster_port import ClusterPort
+from kohort.retry.cluster_port import ClusterPort, now_ms
 from kohort.retry.policy import RetryTopics
 from kohort.retry.store import Store
 from kohort.retry.topics import TopicSpec
+from kohort.spark.checkpoint_files import CheckpointFiles
 from kohort.spark.dataframes.analysing import Analysis, analyse, call
 from kohort.spark.dataframes.books import BatchRange
 from kohort.spark.dataframes.columns import taken_up
@@ -33,6 +31,7 @@ from kohort.spark.dataframes.graph import Graph, Stage, intermediate_topic, mode
 from kohort.spark.dataframes.stage import StageFunction, StageSetting
 from kohort.spark.formats.rows import SourceRows, to_option
 from kohort.spark.offsets import Position, TopicPartition
+from kohort.spark.outputs.late import late_rows
 from kohort.spark.outputs.protocol import Step
 
 if TYPE_CHECKING:
@@ -49,10 +48,10 @@ class Owner(Protocol):
 
     name: str
     graph: Graph
-    checkpoint: Path
     trigger_ms: int
     transaction_timeout_ms: int
     reached: Callable[[Step], None]
+    now_ms: Callable[[], int] | None
 
     @property
     def topics(self) -> dict[str, RetryTopics]: ...
@@ -67,21 +66,24 @@ class PipelineStages:
 
     Args:
         options: the source's options for topics and the delays of retry topics among them.
+        checkpoint: the files of the queries' checkpoints.
     """
 
     pipeline: Owner
     spark: SparkSession
     options: Callable[[list[str], Mapping[str, int]], dict[str, str]]
     analysis: Analysis
+    checkpoint: CheckpointFiles
     functions: list[StageFunction] = field(default_factory=list[StageFunction], init=False)
 
     @classmethod
     def of(
         cls, pipeline: Owner, spark: SparkSession,
         options: Callable[[list[str], Mapping[str, int]], dict[str, str]],
+        checkpoint: CheckpointFiles,
     ) -> PipelineStages:  # fmt: skip
         """Analyse the steps. Raises ConfigError, or what a step raises."""
-        return cls(pipeline, spark, options, analyse(spark, pipeline.graph))
+        return cls(pipeline, spark, options, analyse(spark, pipeline.graph), checkpoint)
 
     @property
     def stages(self) -> list[Stage]:
@@ -117,7 +119,7 @@ class PipelineStages:
         """Start the query of a stage."""
         pipeline = self.pipeline
         topics, delays = self.topics_of(stage)
-        checkpoint = pipeline.checkpoint.absolute() / f"stage-{stage.name}"
+        checkpoint = f"stage-{stage.name}"
         frame = self._frame(stage, topics, delays)
         function = StageFunction(
             self._setting(checkpoint, port), pipeline.graph, self.analysis, stage
@@ -125,7 +127,7 @@ class PipelineStages:
         self.functions.append(function)
         writer = (
             frame.writeStream.queryName(f"{pipeline.name} {stage.name}")
-            .option("checkpointLocation", str(checkpoint))
+            .option("checkpointLocation", self.checkpoint.location(checkpoint))
             .foreachBatch(function)
         )
         if stage.stateful is not None:
@@ -182,7 +184,7 @@ class PipelineStages:
         options = {**self.options(topics, delays), "includeHeaders": "true", **more}
         return self.spark.readStream.format("kohort").options(**options).load()
 
-    def _setting(self, checkpoint: Path, port: ClusterPort) -> StageSetting:
+    def _setting(self, checkpoint: str, port: ClusterPort) -> StageSetting:
         pipeline, views = self.pipeline, port.topics()
         spec = RetrySpec(
             pipeline.topics,
@@ -191,20 +193,21 @@ class PipelineStages:
         )
         return StageSetting(
             pipeline.name, pipeline.open_store().url, pipeline.client_config, spec,
-            lambda batch_id: read_range(checkpoint, batch_id),
+            lambda batch_id: read_range(self.checkpoint, checkpoint, batch_id),
             {name: view.topic_id for name, view in views.items()},
-            pipeline.transaction_timeout_ms, pipeline.reached,
+            pipeline.transaction_timeout_ms, pipeline.reached, pipeline.now_ms or now_ms,
+            lambda query_id: late_rows(self.spark, query_id),
         )  # fmt: skip
 
 
-def read_range(checkpoint: Path, batch_id: int) -> BatchRange:
+def read_range(files: CheckpointFiles, query: str, batch_id: int) -> BatchRange:
     """The offsets of a batch, from Spark's log of them. A partition that is new begins where the
     plan says so.
 
     Raises ProtocolError for a log that is not as Spark 4 writes it.
     """
-    end = _positions(checkpoint, batch_id)
-    before = _positions(checkpoint, batch_id - 1).next if batch_id else {}
+    end = _positions(files, query, batch_id)
+    before = _positions(files, query, batch_id - 1).next if batch_id else {}
     start: dict[TopicPartition, int] = {
         at: before[at] if at in before else end.began.get(at, offset)
         for at, offset in end.next.items()
@@ -212,15 +215,17 @@ def read_range(checkpoint: Path, batch_id: int) -> BatchRange:
     return BatchRange(start, end.next)
 
 
-def _positions(checkpoint: Path, batch_id: int) -> Position:
+def _positions(files: CheckpointFiles, query: str, batch_id: int) -> Position:
     """The ends of all sources of a query at a batch."""
-    file = checkpoint / "offsets" / str(batch_id)
-    version, _, *sources = file.read_text().splitlines()
+    name = f"{query}/offsets/{batch_id}"
+    version, _, *sources = [*(files.read(name) or "nothing\n").splitlines(), ""]
     if version != "v1":
-        raise ProtocolError(f"{file} is of version {version!r}; v1 is known (Spark 4.0 to 4.3)")
+        raise ProtocolError(
+            f"{files.location(name)} is of version {version!r}; v1 is known (Spark 4.0 to 4.3)"
+        )
     whole = Position()
     for line in sources:
-        if line != NO_OFFSET:
+        if line and line != NO_OFFSET:
             one = Position.from_json(json.loads(line))
             whole.next.update(one.next)
             whole.began.update(one.began)

@@ -21,6 +21,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kohort.errors import (
@@ -37,8 +38,10 @@ from kohort.retry.policy import RetryTopics
 from kohort.retry.preparing import ensure_topics, plan_all
 from kohort.retry.store import Store
 from kohort.spark.checkpoint import CheckpointLock, begin_anew_for_other_topics, topics_of
+from kohort.spark.checkpoint_files import LocalFiles, checkpoint_files, is_url
 from kohort.spark.evolution import Stored
 from kohort.spark.offsets import TopicPartition
+from kohort.spark.outputs.swapping import check_replays
 from kohort.spark.progress import Accountable, Progress, measure
 from kohort.spark.sessions import check_classic, ensure_java, register, session
 from kohort.spark.stages import Owner, PipelineStages
@@ -78,9 +81,11 @@ class Runnable(Owner, Accountable, Protocol):
     """A pipeline, as far as running it needs it."""
 
     group: str
+    checkpoint: str
     max_offsets_per_trigger: int
     skew_ms: int
     ledger_retention_ms: int
+    replaying: bool
 
     @property
     def topics(self) -> dict[str, RetryTopics]: ...
@@ -88,6 +93,8 @@ class Runnable(Owner, Accountable, Protocol):
     def client_config(self) -> dict[str, str]: ...
     @property
     def servers(self) -> str: ...
+    @property
+    def lock_directory(self) -> Path: ...
     @property
     def handler_topics(self) -> dict[str, RetryTopics]: ...
     @property
@@ -131,7 +138,8 @@ class Supervisor:
         try:
             who = f"pipeline {pipeline.name}"
             plan_all(who, topics, port.topics())  # a wrong topic is told before anything is made
-            with CheckpointLock(pipeline.checkpoint) as lock:
+            with CheckpointLock(pipeline.lock_directory) as lock:
+                self._check_replays(store)
                 pipeline.prepare_store(store)
                 check_waiting(pipeline, store)
                 ensure_topics(who, topics, port, bootstrap=pipeline.servers)
@@ -140,7 +148,10 @@ class Supervisor:
                 register(spark)
                 if pipeline.graph:
                     self._stages = PipelineStages.of(
-                        pipeline, spark, lambda t, d: self._options(spark, store, t, d)
+                        pipeline,
+                        spark,
+                        lambda t, d: self._options(spark, store, t, d),
+                        checkpoint_files(pipeline.checkpoint, spark),
                     )
                     self._stages.ensure_topics(port)
                 log.info("pipeline %s reads %s", pipeline.name, ", ".join(topics))
@@ -158,6 +169,7 @@ class Supervisor:
             began = time.monotonic()
             queries: list[Any] = []
             try:
+                self._check_replays(store)
                 open_fences(self._pipeline, store, port, self._handed_on)
                 queries = self._start(spark, store, port, mode)
                 last = self._watch(queries, store, port, mode, until, on_progress)
@@ -167,6 +179,7 @@ class Supervisor:
             except PipelineFailedError as error:
                 cause = error
                 if not passes(str(error)):
+                    self._check_replays(store)  # it may have been replaced meanwhile
                     raise
             except KohortError as error:
                 cause = error
@@ -182,6 +195,10 @@ class Supervisor:
             pause = min(MAX_BACKOFF_S, 0.5 * 2**failures)
             log.warning("restarting in %.0f s after: %s", pause, last_line(str(cause)))
             time.sleep(pause)
+
+    def _check_replays(self, store: Store) -> None:
+        pipeline = self._pipeline
+        check_replays(store, pipeline.name, replaying=pipeline.replaying)
 
     def _session(self) -> SparkSession:
         """The session of this run, made when there is none."""
@@ -281,8 +298,8 @@ class Supervisor:
         pool: Any = spark.sparkContext.getLocalProperty(POOL)
         try:
             for label, retry_delays, topics, trigger_ms in plan:
-                checkpoint = pipeline.checkpoint.absolute() / label
-                if begin_anew_for_other_topics(checkpoint, topics):
+                files = checkpoint_files(pipeline.checkpoint, spark)
+                if begin_anew_for_other_topics(files, label, topics):
                     log.info(
                         "pipeline %s reads other topics than before: its %s query begins anew at "
                         "the store's fences", pipeline.name, label,
@@ -293,7 +310,7 @@ class Supervisor:
                 writer = (
                     reader.writeStream.format(sink)
                     .queryName(f"{pipeline.name} {label}")
-                    .option("checkpointLocation", str(checkpoint))
+                    .option("checkpointLocation", files.location(label))
                 )
                 if mode == "available_now":
                     writer = writer.trigger(availableNow=True)
@@ -387,7 +404,7 @@ def check_waiting(pipeline: Runnable, store: Store) -> None:
 
 def stored_state(pipeline: Runnable, store: Store, port: ClusterPort) -> Stored:
     """What the store, the cluster and the checkpoint hold of a pipeline; nothing is changed."""
-    views = port.topics()
+    views, place = port.topics(), pipeline.checkpoint
     try:
         states = retry_topic_states(store, pipeline.name, (), time.time_ns() // 1_000_000)
     except StorageError:  # it has never run
@@ -406,8 +423,14 @@ def stored_state(pipeline: Runnable, store: Store, port: ClusterPort) -> Stored:
         {s.topic: s.waiting for s in states if s.waiting},
         views,
         port.earliest(there) if there else {},
-        {label: topics_of(pipeline.checkpoint / label) for label in (SOURCE, RETRIES)},
+        {}
+        if is_url(place)
+        else {n: topics_of(LocalFiles(Path(place)), n) for n in (SOURCE, RETRIES)},
     )
+
+
+def _checkpoints(files: LocalFiles) -> dict[str, Sequence[str] | None]:
+    return {label: topics_of(files, label) for label in (SOURCE, RETRIES)}
 
 
 def open_fences(

@@ -21,6 +21,7 @@ import click
 
 from kohort.cli.common.connect import Client, client_options, open_admin
 from kohort.cli.common.output import as_table, output_option, show
+from kohort.cli.common.positions import parse_time
 from kohort.cli.common.root import EXIT_CHECK_FAILED, EXIT_INTERRUPTED, CommandGroup
 from kohort.cli.common.user_files import interruptible, load_file
 from kohort.config import format_duration, parse_duration_ms
@@ -75,6 +76,12 @@ Examples:
   kohort pipeline diff loader.py
   kohort pipeline diff loader.py --check -o json
 """
+REPLAY_EXAMPLES = """\b
+Examples:
+  kohort pipeline replay league2.py --replaces league --into standings=standings_next
+  kohort pipeline replay league2.py --replaces league --into standings=standings_next --no-swap
+  kohort pipeline replay loader2.py --replaces loader --into sales=sales_next --from 2026-11-01
+"""
 DIFF_COLUMNS = ("topic", "what", "effect", "refused")
 FILE = click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 
@@ -114,6 +121,73 @@ def run(file: Path, master: str | None, ship: bool, mode: str, quiet: bool, clie
             )
             return EXIT_INTERRUPTED
     click.echo(line_of(last))
+    return 0
+
+
+@pipeline.command(epilog=REPLAY_EXAMPLES)
+@FILE
+@click.option("--replaces", metavar="PIPELINE", required=True, help="Whose tables are rebuilt.")
+@click.option(
+    "--into",
+    metavar="TABLE=SHADOW",
+    multiple=True,
+    required=True,
+    help="Where the rows of a table go until the swap; once for each table that FILE fills.",
+)
+@click.option(
+    "--from",
+    "since",
+    metavar="TIME",
+    default="beginning",
+    show_default=True,
+    help="Read records from this time on: 2026-11-01T08:00Z, -7d for seven days ago.",
+)
+@click.option("--swap/--no-swap", default=True, help="Swap when it has caught up.")
+@MASTER
+@click.option("-q", "--quiet", is_flag=True, help="No progress lines.")
+@client_options
+def replay(
+    file: Path,
+    replaces: str,
+    into: tuple[str, ...],
+    since: str,
+    swap: bool,
+    master: str | None,
+    quiet: bool,
+    client: Client,
+) -> int:
+    """Rebuild the tables of a pipeline with the one in FILE, and swap them in.
+
+    FILE has the new logic, under a new pipeline name. It reads its topics from the beginning into
+    shadow tables, while the other pipeline goes on. When it has caught up, one transaction puts
+    the shadow tables in the place of the tables, and ends the other pipeline. The old tables are
+    kept. Stopped or killed at any moment, the same command goes on.
+    """
+    from kohort.spark.rebuilding import replay as rebuild
+
+    found = load(file, client)
+    reach(found)
+    show_progress = None if quiet else Lines(lambda text: click.echo(text, err=True)).show
+    since_ms = None if since == "beginning" else parse_time(since, time.time_ns() // 1_000_000)
+    with interruptible():
+        try:
+            ended = rebuild(
+                found,
+                replaces=replaces,
+                into=_pairs(into),
+                since_ms=since_ms,
+                swap=swap,
+                master=master,
+                on_progress=show_progress,
+            )
+        except KeyboardInterrupt:
+            click.echo("stopped: nothing was swapped; the same command goes on", err=True)
+            return EXIT_INTERRUPTED
+    click.echo(line_of(ended.progress))
+    for table, kept in ended.tables.items():
+        click.echo(f"swapped {table}: the old one is {kept}")
+    if not ended.tables:
+        click.echo("nothing was swapped; the same command without --no-swap does it", err=True)
     return 0
 
 
@@ -183,9 +257,12 @@ def status(file: Path, check: bool, output: str, client: Client) -> int:
         for row in rows:
             for reason, count in row["failed_by_reason"].items():
                 click.echo(f"{row['topic']}: {count:,} failed: {reason}")
+        for step, count in balance.late.items():
+            click.echo(f"{step}: {count:,} rows dropped: behind the watermark")
         click.echo("every input has ended, once" if balance.exact else "not everything has ended")
     elif output == "json":
-        click.echo(json.dumps({"schema": 1, "exact": balance.exact, "rows": rows}, indent=2))
+        whole = {"schema": 1, "exact": balance.exact, "late": balance.late, "rows": rows}
+        click.echo(json.dumps(whole, indent=2))
     else:
         show(rows, STATUS_COLUMNS, output)
     return EXIT_CHECK_FAILED if check and not balance.exact else 0
@@ -270,6 +347,14 @@ def load(file: Path, client: Client) -> Pipeline:
         found.bootstrap_servers = str(servers)
     found.client.update({key: str(value) for key, value in settings.items()})
     return found
+
+
+def _pairs(into: tuple[str, ...]) -> dict[str, str]:
+    """The shadow of each table. Raises ConfigError for what is not TABLE=SHADOW."""
+    pairs = [text.partition("=") for text in into]
+    if wrong := [t + e + s for t, e, s in pairs if not t or not s]:
+        raise ConfigError(f"--into {wrong[0]}: write TABLE=SHADOW")
+    return {table: shadow for table, _, shadow in pairs}
 
 
 def _session(found: Pipeline, master: str | None, ship: bool) -> SparkSession:

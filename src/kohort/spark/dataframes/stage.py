@@ -1,7 +1,5 @@
 """One stage's function for `foreachBatch`: compute a micro-batch, commit it as one transaction.
 
-Shell: the clock.
-
 Rules (ADR 0019, ADR 0023):
 - The database decides: its transaction holds the batch fence, the positions of every partition, the
   rows, the ledger and the counts. Topics, retries and dead letters are one Kafka transaction.
@@ -16,7 +14,6 @@ Rules (ADR 0019, ADR 0023):
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,6 +22,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kohort.client.producer.plan.transaction_requests import Identity
+from kohort.retry.cluster_port import now_ms
 from kohort.retry.progress import LostRaceError
 from kohort.retry.store import ConstraintError, Cursor, Transaction
 from kohort.spark.dataframes.analysing import Analysis, call
@@ -47,6 +45,7 @@ from kohort.spark.dataframes.trials import broken_records, failing_records
 from kohort.spark.outputs.database import BatchStore, SqliteBatches, open_batches
 from kohort.spark.outputs.fence import GROUP_PREFIX, Batch, FencePolicy
 from kohort.spark.outputs.kafka import TopicTransaction
+from kohort.spark.outputs.late import count_late
 from kohort.spark.outputs.parts import TablePart, TopicPart
 from kohort.spark.outputs.protocol import (
     Committer,
@@ -78,6 +77,8 @@ class StageSetting:
         topic_ids: by topic, for positions that are opened.
         transaction_timeout_ms: how long a batch may take.
         reached: called at each step of a commit.
+        now_ms: the clock.
+        late_rows: by the query's id, how many rows its present batch has dropped as late.
     """
 
     pipeline: str
@@ -88,6 +89,8 @@ class StageSetting:
     topic_ids: Mapping[str, str]
     transaction_timeout_ms: int
     reached: Callable[[Reached], None] = ignore
+    now_ms: Callable[[], int] = now_ms
+    late_rows: Callable[[str], int] = lambda _: 0
 
 
 @dataclass
@@ -201,7 +204,7 @@ class StageFunction:
         prepared = self._prepared(frame, batch, database, verdicts)
         try:
             transaction = self._begun(prepared.topics, settled)
-            database.also = lambda cursor: self._record(cursor, database, prepared.changes)
+            database.also = lambda cursor: self._record(cursor, database, batch, prepared.changes)
             tables = [
                 TablePart(m.output, _constant(prepared.tables[m.output.name]))
                 for m in database.merges
@@ -240,7 +243,7 @@ class StageFunction:
         verdicts: Mapping[Place, RowFailure],
     ) -> _Prepared:  # fmt: skip
         span = self._setting.read_range(batch.batch_id)
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = self._setting.now_ms()
         self._open_positions(database, span, now_ms)
         references = self._reference_frames(frame)
         if self._stage.stateful is not None:
@@ -286,7 +289,11 @@ class StageFunction:
         books = changes(self._setting.pipeline, span, now_ms, self._setting.spec, Judgement(), ())
         return _Prepared(tables, topics, books, lambda: _unpersisted(kept))
 
-    def _record(self, cursor: Cursor, database: BatchStore, books: Sequence[Transaction]) -> str:
+    def _record(
+        self, cursor: Cursor, database: BatchStore, batch: Batch, books: Sequence[Transaction]
+    ) -> str:
+        if self._stage.stateful is not None:
+            count_late(cursor, batch, self._setting.late_rows(batch.checkpoint))
         try:
             for change in books:
                 database.store.record(cursor, change)

@@ -1,0 +1,71 @@
+"""Checkpoints in a local directory and wherever Hadoop can write."""
+
+# pyspark carries no complete types, so strict checking would only speak of it.
+# pyright: basic
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kohort.errors import ProtocolError
+from kohort.spark.checkpoint import begin_anew_for_other_topics, topics_of
+from kohort.spark.checkpoint_files import CheckpointFiles, LocalFiles, checkpoint_files
+from kohort.spark.stages import read_range
+from tests.spark.dataframes.job import Job
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from kohort.testing import Cluster
+
+
+@pytest.fixture(params=["local", pytest.param("hadoop", marks=pytest.mark.spark)])
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointFiles:
+    if request.param == "local":
+        return LocalFiles(tmp_path)
+    return checkpoint_files(f"file://{tmp_path}/", request.getfixturevalue("spark"))
+
+
+def test_a_checkpoint_of_other_topics_is_begun_anew(files: CheckpointFiles, tmp_path: Path) -> None:
+    assert not begin_anew_for_other_topics(files, "source", ["b", "a"])
+    assert topics_of(files, "source") is None, "there is no checkpoint yet"
+    (tmp_path / "source").mkdir()
+    assert not begin_anew_for_other_topics(files, "source", ["a", "b"])
+    assert topics_of(files, "source") == ["a", "b"]
+    assert begin_anew_for_other_topics(files, "source", ["a"])
+    assert not (tmp_path / "source").exists()
+    assert files.location("source").endswith(f"{tmp_path}/source")
+
+
+def test_the_offsets_of_a_batch_are_read_from_sparks_log(files: CheckpointFiles) -> None:
+    files.write("q/offsets/0", 'v1\n{}\n{"t": {"0": 5}}')
+    files.write("q/offsets/1", 'v1\n{}\n{"t": {"0": 9}}\n-')
+    files.write("q/offsets/2", "v9\n{}\n-")
+    span = read_range(files, "q", 1)
+    assert (span.start, span.end) == ({("t", 0): 5}, {("t", 0): 9})
+    with pytest.raises(ProtocolError, match="is of version 'v9'"):
+        read_range(files, "q", 2)
+    with pytest.raises(ProtocolError, match="q/offsets/7 is of version 'nothing'"):
+        read_range(files, "q", 7)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_a_pipeline_with_its_checkpoint_behind_a_url(
+    spark: SparkSession, cluster: Cluster, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    """Issue 16: narrow and stateful stages, over two runs."""
+    job = Job(cluster, topic, tmp_path)
+    job.price("nut", 2)
+    for number in range(4):
+        job.order(number, "nut", number)
+        job.pipeline = job.made()
+        job.pipeline.checkpoint = f"file://{tmp_path}/far/away"
+        if number % 2:
+            job.pipeline.run("available_now", spark=spark, max_restarts=0)
+    job.check()
+    assert (tmp_path / "far/away/stage-totals/offsets/0").exists()
+    assert not (tmp_path / "checkpoint").exists()
