@@ -19,15 +19,19 @@ if TYPE_CHECKING:
     from kohort.testing.history import History, Report
     from kohort.testing.history_check import Kind, Violation
     from kohort.testing.journey import Attempt
+    from kohort.testing.pipeline_engine import FailedRecord
+    from kohort.testing.pipeline_harness import PipelineHarness
 
 __all__ = [
     "AppHarness",
     "Attempt",
     "Cluster",
     "Copy",
+    "FailedRecord",
     "History",
     "Kind",
     "LoggedRequest",
+    "PipelineHarness",
     "Report",
     "SetFault",
     "Violation",
@@ -41,6 +45,8 @@ _HOMES = {
     "Copy": "kohort.testing.app_harness",
     "crash_everywhere": "kohort.testing.app_harness",
     "Cluster": "kohort.testing.cluster",
+    "FailedRecord": "kohort.testing.pipeline_engine",
+    "PipelineHarness": "kohort.testing.pipeline_harness",
     "History": "kohort.testing.history",
     "Kind": "kohort.testing.history_check",
     "LoggedRequest": "kohort.broker.faults.request_log",

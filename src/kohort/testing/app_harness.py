@@ -20,7 +20,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Protocol, Self, TypeVar, cast
 
 from kohort.client.common.types import GroupMetadata
 from kohort.config import parse_duration_ms
@@ -470,13 +470,24 @@ def _names(items: Sequence[Item]) -> str:
     return f"{first.topic}/{first.partition}/{first.offset}{more}"
 
 
-def crash_everywhere(
-    make: Callable[[], AppHarness], scenario: Callable[[AppHarness], object]
-) -> Iterator[AppHarness]:
+class Crashing(Protocol):
+    """A harness that can crash: an `AppHarness` or a `PipelineHarness`."""
+
+    steps: list[str]
+    _crash_at: int | None
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+
+
+H = TypeVar("H", bound=Crashing)
+
+
+def crash_everywhere(make: Callable[[], H], scenario: Callable[[H], object]) -> Iterator[H]:
     """Run a scenario without a crash, then again with a crash at each of its steps.
 
     Args:
-        make: a fresh harness of a fresh app, and of a fresh store where there is one.
+        make: a fresh harness of a fresh app or pipeline, and of a fresh store where there is one.
         scenario: what is to happen; it must not depend on the crash.
 
     Yields each harness after its scenario, to be looked at.

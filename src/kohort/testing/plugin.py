@@ -1,4 +1,5 @@
-"""The pytest plugin: `kafka_cluster`, `kafka_topic`, `kafka_faults`, `kafka_clock`, `kafka_app`.
+"""The pytest plugin: `kafka_cluster`, `kafka_topic`, `kafka_faults`, `kafka_clock`, `kafka_app`,
+`kafka_pipeline`.
 
     def test_billing(kafka_cluster, kafka_topic, kafka_faults):
         kafka_faults.fail("OffsetCommit", "NOT_COORDINATOR")
@@ -26,10 +27,12 @@ import pytest
 
 if TYPE_CHECKING:
     from kohort.processing.app import App
+    from kohort.spark.pipeline import Pipeline
     from kohort.testing.app_harness import AppHarness
     from kohort.testing.clock import VirtualClock
     from kohort.testing.cluster import Cluster
     from kohort.testing.faults import ClusterFaults
+    from kohort.testing.pipeline_harness import PipelineHarness
 
 MARKER = (
     "kafka(nodes=1, partitions=1, **settings): the cluster of this test, with settings of the "
@@ -112,6 +115,20 @@ def kafka_app() -> Iterator[Callable[..., AppHarness]]:
 
         def make(app: App, **settings: Any) -> AppHarness:
             return made.enter_context(AppHarness(app, **settings))
+
+        yield make
+
+
+@pytest.fixture
+def kafka_pipeline() -> Iterator[Callable[..., PipelineHarness]]:
+    """Makes harnesses, `kafka_pipeline(pipeline, partitions=1)`: a Pipeline over records of the
+    test. They are closed after the test."""
+    from kohort.testing import PipelineHarness
+
+    with contextlib.ExitStack() as made:
+
+        def make(pipeline: Pipeline, **settings: Any) -> PipelineHarness:
+            return made.enter_context(PipelineHarness(pipeline, **settings))
 
         yield make
 

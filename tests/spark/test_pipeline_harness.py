@@ -1,0 +1,85 @@
+"""Pipelines of DataFrames over records of a test (`kohort.testing.PipelineHarness`)."""
+
+# pyspark carries no complete types, so strict checking would only speak of it.
+# pyright: basic
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kohort.errors import UsageError
+from kohort.spark import Pipeline
+from kohort.testing import PipelineHarness
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def league() -> Pipeline:
+    """Matches of teams in a reference; sums in a stateful step, and a topic."""
+    from pyspark.sql import functions as F
+
+    p = Pipeline("league", store="sqlite:///unused.db", retries="1h 1h")
+
+    @p.setup
+    def tables(store: Any) -> None:
+        store.run("CREATE TABLE IF NOT EXISTS results (team TEXT, city TEXT, attempt INTEGER)")
+        store.run("CREATE TABLE IF NOT EXISTS standings (team TEXT PRIMARY KEY, goals BIGINT)")
+
+    p.source("matches", schema="team STRING, goals INT")
+    p.reference("teams", key="team", schema="team STRING, city STRING")
+
+    @p.table("results")
+    def results(matches: Any, teams: Any) -> Any:
+        return (
+            matches.join(teams, "team", "left")
+            .transform(p.reject(F.col("goals") < 0, "negative_goals"))
+            .transform(p.retry(F.col("city").isNull(), "team_unknown"))
+            .select("team", "city", p.attempt().alias("attempt"))
+        )
+
+    @p.topic("announcements", key="team")
+    def announcements(results: Any) -> Any:
+        return "SELECT team FROM results"
+
+    @p.step
+    def scored(matches: Any) -> Any:
+        return matches.select("team", "goals")
+
+    @p.table("standings", key="team")
+    def standings(scored: Any) -> Any:
+        return "SELECT team, sum(goals) AS goals FROM scored GROUP BY team"
+
+    return p
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_dataframes_with_retries_of_hours_and_a_driver_that_dies(spark: SparkSession) -> None:
+    with PipelineHarness(league(), spark=spark, crash_at=4) as harness:
+        harness.send("teams", {"team": "reds", "city": "Oslo"})
+        for team, goals in [("reds", 2), ("blues", 1), ("reds", -1), ("greens", 5)]:
+            harness.send("matches", {"team": team, "goals": goals})
+        harness.run()
+        assert harness.crashes == 1
+        assert harness.rows("SELECT * FROM results") == [("reds", "Oslo", 0)]
+        assert [r.reason for r in harness.retries()] == ["team_unknown"] * 2
+        harness.advance("59m")
+        assert harness.rows("SELECT count(*) FROM results") == [(1,)]
+        harness.send("teams", {"team": "blues", "city": "Bergen"})
+        harness.advance("2h")
+        rows = sorted(harness.rows("SELECT * FROM results"))
+        assert rows == [("blues", "Bergen", 1), ("reds", "Oslo", 0)]
+        dead = [(r.offset, r.attempts, r.reason) for r in harness.dead_letters()]
+        assert dead == [(2, 1, "negative_goals"), (3, 3, "team_unknown")]
+        assert len(harness.records("announcements")) == 2
+        assert sorted(harness.rows("SELECT * FROM standings")) == [("blues", 1), ("reds", 2)]
+
+
+@pytest.mark.spark
+def test_row_handlers_and_dataframes_are_tested_apart(spark: SparkSession) -> None:
+    pipeline = league()
+    pipeline.handler("other", table="results")(lambda record, store: None)
+    with pytest.raises(UsageError, match="not both"):
+        PipelineHarness(pipeline, spark=spark)
