@@ -19,6 +19,7 @@ RETRY = "in.g.retry.5m"
 SPEC = RetrySpec(
     {"in": TOPICS}, {RETRY: 2, "in.g.retry.30m": 2, TOPICS.dead_letter: 2}, {"in": "id"}
 )
+AT = ("in", 0)
 POLICIES = dict.fromkeys(("in", *TOPICS.delays_ms), TOPICS.policy)
 
 
@@ -42,19 +43,19 @@ def bad(attempt: Attempt, *, permanent: bool = True, reason: str = "bad") -> Fai
 def test_each_input_is_loaded_filtered_scheduled_or_failed() -> None:
     """Spec 6.8: the counts balance, and several rows of an input count once."""
     late = bad(own(3), permanent=False)
-    seen = Seen("s", {("in", 0, 0): 1, ("in", 0, 1): 3}, [bad(own(2)), late], True)
+    seen = Seen("s", {AT: {0, 1}}, [bad(own(2)), late], True)
     found = judge({("in", 0): 5}, [seen], POLICIES, "stage")
     assert found.counts == {("in", 0): Counts(read=5, loaded=2, filtered=1, scheduled=1, failed=1)}
-    assert found.loaded == {("in", 0, 0), ("in", 0, 1)}
+    assert found.loaded == {AT: {0, 1}}
 
 
 def test_an_input_passes_a_stage_as_a_whole() -> None:
     """A row that fails withholds the other rows of its input, in every step."""
-    first = Seen("one", {("in", 0, 0): 2, ("in", 0, 1): 1}, [bad(own(0))], True)
-    second = Seen("two", {("in", 0, 0): 1, ("in", 0, 1): 1}, [], True)
+    first = Seen("one", {AT: {0, 1}}, [bad(own(0))], True)
+    second = Seen("two", {AT: {0, 1}}, [], True)
     found = judge({("in", 0): 2}, [first, second], POLICIES, "stage")
     assert found.withheld == {"one": {("in", 0, 0)}, "two": {("in", 0, 0)}}
-    assert found.loaded == {("in", 0, 1)}
+    assert found.loaded == {AT: {1}}
     assert found.counts["in", 0] == Counts(read=2, loaded=1, failed=1)
 
 
@@ -68,13 +69,13 @@ def test_the_verdict_of_the_earliest_step_counts() -> None:
 
 
 def test_a_step_that_only_others_read_loads_nothing() -> None:
-    found = judge({("in", 0): 1}, [Seen("s", {("in", 0, 0): 1}, [], False)], POLICIES, "stage")
+    found = judge({("in", 0): 1}, [Seen("s", {AT: {0}}, [], False)], POLICIES, "stage")
     assert found.counts["in", 0] == Counts(read=1, filtered=1)
 
 
 def test_rows_from_nowhere_are_refused() -> None:
     with pytest.raises(UsageError, match="more inputs than the batch has"):
-        judge({}, [Seen("s", {("in", 0, 0): 1}, [], True)], POLICIES, "stage")
+        judge({}, [Seen("s", {AT: {0}}, [], True)], POLICIES, "stage")
 
 
 def test_the_last_retry_ends_in_the_dead_letter_topic() -> None:

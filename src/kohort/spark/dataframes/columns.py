@@ -30,9 +30,10 @@ from kohort.spark.formats import ROW_ERROR, ROWS
 ORIGIN: Final = "_kohort"
 VERDICT: Final = "_kohort_verdict"
 HIDDEN: Final = (ORIGIN, VERDICT)
+HEADERS_TYPE: Final = "array<struct<key: string, value: binary>>"
 RAW_SCHEMA: Final = (
     "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
-    "timestampType int, headers array<struct<key: string, value: binary>>"
+    f"timestampType int, headers {HEADERS_TYPE}"
 )
 RAW: Final = (
     "topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers",

@@ -10,7 +10,7 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from kohort.errors import UsageError
@@ -44,13 +44,13 @@ class Seen:
 
     Args:
         node: the step or source.
-        passing: inputs with rows that pass, with their number of rows.
+        passing: offsets of inputs with rows that pass, by partition.
         failed: inputs with a verdict, in any order; several of one input are allowed.
         fills: whether its rows are loaded or handed on.
     """
 
     node: str
-    passing: Mapping[Place, int]
+    passing: Mapping[TopicPartition, Set[int]]
     failed: Sequence[Failed]
     fills: bool
 
@@ -64,7 +64,7 @@ class Judgement:
         by_node: of them those whose verdict is the node's.
         withheld: by node, inputs whose rows pass there and are not loaded all the same.
         doubled: nodes where an input has several verdicts.
-        loaded: inputs with at least one row that is loaded or handed on.
+        loaded: offsets of inputs with at least one row that is loaded or handed on, by partition.
         counts: by partition of the topics as they were read.
     """
 
@@ -72,7 +72,7 @@ class Judgement:
     by_node: dict[str, set[Place]] = field(default_factory=dict[str, set[Place]])
     withheld: dict[str, set[Place]] = field(default_factory=dict[str, set[Place]])
     doubled: set[str] = field(default_factory=set[str])
-    loaded: set[Place] = field(default_factory=set[Place])
+    loaded: dict[TopicPartition, set[int]] = field(default_factory=dict[TopicPartition, set[int]])
     counts: dict[TopicPartition, Counts] = field(default_factory=dict[TopicPartition, Counts])
 
 
@@ -120,11 +120,14 @@ def judge(
                 found.failed[place] = failed
                 own.add(place)
     for node in nodes:
-        both = {place for place in node.passing if place in found.failed}
+        both = {place for place in found.failed if place[2] in node.passing.get(place[:2], ())}
         if both:
             found.withheld[node.node] = both
         if node.fills:
-            found.loaded |= node.passing.keys() - both
+            for at, offsets in node.passing.items():
+                found.loaded.setdefault(at, set()).update(offsets)
+    for topic, partition, offset in found.failed:
+        found.loaded.get((topic, partition), set[int]()).discard(offset)
     _count(found, read, policies, stage)
     return found
 
@@ -133,7 +136,7 @@ def _count(
     found: Judgement, read: Mapping[TopicPartition, int], policies: Mapping[str, RetryPolicy],
     stage: str,
 ) -> None:  # fmt: skip
-    loaded = Counter((topic, partition) for topic, partition, _ in found.loaded)
+    loaded = Counter({at: len(offsets) for at, offsets in found.loaded.items()})
     scheduled: Counter[TopicPartition] = Counter()
     failed: Counter[TopicPartition] = Counter()
     for (topic, partition, _), each in found.failed.items():

@@ -1,8 +1,10 @@
 """One micro-batch of a stage of narrow steps: what is loaded, copied and booked. Driver's side.
 
 Rules:
-- The input and every step are computed once and kept until the batch ends, so that table, topics,
-  copies and books tell one story also where a step looks something up.
+- The input and every step are computed once, so that table, topics, copies and books tell one
+  story also where a step looks something up. They are kept until the batch ends; a step that only
+  projects rows for one output is computed where it is written.
+- A batch is two jobs: one tells the driver what became of every input, one writes the outputs.
 - What the driver learns of a batch are places of inputs and the verdicts; values stay with the
   tasks. Both are bounded by `max_offsets_per_trigger`.
 """
@@ -12,11 +14,12 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -27,6 +30,7 @@ from kohort.retry.headers import Header, HeaderFault
 from kohort.retry.store import Store
 from kohort.spark.dataframes.analysing import Analysis, call
 from kohort.spark.dataframes.columns import (
+    HEADERS_TYPE,
     HIDDEN,
     ORIGIN,
     VERDICT,
@@ -37,7 +41,7 @@ from kohort.spark.dataframes.columns import (
     with_origin,
 )
 from kohort.spark.dataframes.failing import RetrySpec, milliseconds
-from kohort.spark.dataframes.graph import Graph, Stage
+from kohort.spark.dataframes.graph import Graph, Stage, Step
 from kohort.spark.dataframes.isolating import RowFailure
 from kohort.spark.dataframes.judging import (
     Failed,
@@ -48,15 +52,76 @@ from kohort.spark.dataframes.judging import (
     judge,
     runnable,
 )
-from kohort.spark.dataframes.plans import carried, local_frame
+from kohort.spark.dataframes.plans import carried, computed_once, is_projection, local_frame
+from kohort.spark.dataframes.templates import Templates
 
+pc: Any = pyarrow.compute
 _PLACE = ("topic", "partition", "offset")
 _RecordValues = tuple[str, int, int, int, int, bytes | None, None, list[Header]]
 _FROM_NOWHERE = (
     "step {} makes rows that come from no input of the batch (an outer join that keeps unmatched "
     "rows of a reference?); join the source with the reference, left"
 )
-_RECORD = (*_PLACE, "timestamp", "timestampType", "key")
+_REST = ("timestamp", "timestampType", "key")
+_INPUTS = ""
+"""The inputs among the names of nodes."""
+
+
+@dataclass
+class NarrowPlan:
+    """What all micro-batches of a stage of narrow steps share.
+
+    Args:
+        stage: what is computed.
+    """
+
+    graph: Graph
+    analysis: Analysis
+    stage: Stage
+    spec: RetrySpec
+    templates: Templates = field(default_factory=Templates, init=False)
+    projections: dict[str, str] = field(default_factory=dict[str, str], init=False)
+    """By step that only projects rows for one output, the node whose rows they are."""
+
+    @property
+    def retry_topics(self) -> list[str]:
+        """The retry topics of all sources."""
+        return [t for names in self.spec.topics.values() for t in names.delays_ms]
+
+    def rows(self, node: str) -> str:
+        """The node whose passing rows a node has: itself, or the one that it projects."""
+        while node in self.projections:
+            node = self.projections[node]
+        return node
+
+    def source(self, name: str, rows: DataFrame) -> DataFrame:
+        """The typed rows of one source, of all inputs of the batch."""
+        source = self.graph.sources[name]
+        names = self.spec.topics[source.topic]
+        if len(self.stage.reads) > 1:
+            rows = rows.where(F.col(f"{ORIGIN}.topic").isin(source.topic, *names.delays_ms))
+        return typed(rows, name, source.values.name)
+
+    def step(self, step: Step, frames: Mapping[str, DataFrame]) -> DataFrame:
+        """The rows of a step.
+
+        Args:
+            frames: its references, and the nodes that it reads, with their hidden columns.
+        """
+        nodes = {name: passing(f) for name, f in frames.items() if VERDICT in f.columns}
+        made = carried(call(step, {**frames, **nodes}), HIDDEN, step.name)
+        uses = sum(step.name in other.inputs for other in self.stage.steps)
+        uses += (step.name in self.stage.hands_on) + (step.target is not None)
+        if uses == 1 and len(nodes) == 1:
+            (name, node), *_ = nodes.items()
+            if is_projection(made, node, VERDICT):
+                self.projections[step.name] = name
+        return made
+
+    def fills(self, node: str) -> bool:
+        """Whether rows of a node are loaded or handed on, by itself or by projections of it."""
+        names = {step.name for step in self.stage.targets} | {*self.stage.hands_on}
+        return any(self.rows(name) == node for name in names)
 
 
 @dataclass
@@ -64,19 +129,16 @@ class NarrowBatch:
     """One micro-batch on its way.
 
     Args:
-        stage: what is computed.
+        plan: of its stage.
         raw: the frame of `foreachBatch`, in the columns of `format("kohort")`.
         references: the present reference tables by name.
         pipeline: the name under which the ledger is kept.
         extra: verdicts that were found when this batch failed before.
     """
 
-    graph: Graph
-    analysis: Analysis
-    stage: Stage
+    plan: NarrowPlan
     raw: DataFrame
     references: Mapping[str, DataFrame]
-    spec: RetrySpec
     store: Store
     pipeline: str
     extra: Mapping[Place, RowFailure] = field(default_factory=dict[Place, RowFailure])
@@ -84,32 +146,45 @@ class NarrowBatch:
     judgement: Judgement = field(default_factory=Judgement, init=False)
     _nodes: dict[str, DataFrame] = field(default_factory=dict[str, DataFrame], init=False)
     _strangers: list[Failed] = field(default_factory=list[Failed], init=False)
-    _kept: list[DataFrame] = field(default_factory=list[DataFrame], init=False)
+    _left_out: set[Place] = field(default_factory=set[Place], init=False)
+    _kept: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]], init=False)
 
     def compute(self) -> None:
         """Run the steps and decide over every input. Raises what a step raises."""
-        rows = self._keep(with_origin(self.raw, self._retry_topics))
-        read, left_out = self._admitted(rows, set(self._retry_topics))
-        rows = _without(rows, left_out)
-        self._build(rows)
-        seen = self._seen()
+        rows = self._once(self._inputs())
+        looked = self._looked(rows, whole=True)
+        inputs = looked.filter(pc.equal(looked["node"], _INPUTS))
+        self._admit(inputs)
+        if self._left_out:  # rare: a copy twice, or of a record that has ended
+            self._nodes.clear()
+            looked = self._looked(_without(rows, self._left_out), whole=False)
+        read = Counter({at: len(offsets) for at, offsets in _offsets(inputs).items()})
+        read.subtract(place[:2] for place in self._left_out)
         policies = {
             topic: names.policy
-            for base, names in self.spec.topics.items()
+            for base, names in self.plan.spec.topics.items()
             for topic in (base, *names.delays_ms)
         }
-        self.judgement = judge(read, seen, policies, self.stage.name)
+        self.judgement = judge(read, self._seen(looked), policies, self.plan.stage.name)
 
     def try_out(self) -> None:
         """Compute every step into nothing. Raises what Spark raises."""
-        self._build(with_origin(self.raw, self._retry_topics))
-        for step in self.stage.steps:
+        self._build(self._inputs())
+        for step in self.plan.stage.steps:
             self._nodes[step.name].write.format("noop").mode("overwrite").save()
 
-    def rows_of(self, node: str) -> DataFrame:
-        """The rows of a node that are loaded or handed on, with their hidden columns."""
-        frame = passing(self._nodes[node])
-        return _without(frame, self.judgement.withheld.get(node, ()))
+    def output(self, node: str, key: str, make: Callable[[DataFrame], DataFrame]) -> DataFrame:
+        """What is made of the rows of a node that are loaded or handed on.
+
+        Args:
+            key: tells the functions of one node apart.
+            make: gets the rows with their hidden columns.
+        """
+        withheld = self.judgement.withheld.get(self.plan.rows(node), ())
+        rows = {"rows": _without(self._nodes[node], withheld)}
+        return self.plan.templates.apply(
+            ("output", node, key), lambda f: make(passing(f["rows"])), rows
+        )
 
     def failed_rows(self) -> DataFrame | None:
         """Hidden columns of every input that failed, once each; None when there is none."""
@@ -117,7 +192,8 @@ class NarrowBatch:
         for node, places in self.judgement.by_node.items():
             if not places:
                 continue
-            frame = failing(self._nodes[node])
+            rows = {"rows": self._nodes[node]}
+            frame = self.plan.templates.apply(("failing", node), lambda f: failing(f["rows"]), rows)
             others = self.judgement.failed.keys() - places
             frame = _without(frame, others)
             if node in self.judgement.doubled:
@@ -133,67 +209,96 @@ class NarrowBatch:
 
     def close(self) -> None:
         """Let go of what was kept."""
-        for frame in self._kept:
-            frame.unpersist()
+        while self._kept:
+            self._kept.pop()()
 
     # Steps of `compute`
 
-    @property
-    def _retry_topics(self) -> list[str]:
-        return [t for names in self.spec.topics.values() for t in names.delays_ms]
+    def _inputs(self) -> DataFrame:
+        """The inputs of the batch with their origin."""
+        retry_topics = self.plan.retry_topics
+        return self.plan.templates.apply(
+            "inputs", lambda f: with_origin(f["raw"], retry_topics), {"raw": self.raw}
+        )
 
     def _build(self, rows: DataFrame) -> None:
         """The frames of all nodes, not computed yet."""
-        for name in self.stage.reads:
-            self._nodes[name] = self._source(name, rows)
-        frames = {name: passing(frame) for name, frame in self._nodes.items()}
-        for step in self.stage.steps:
-            made = self._keep(carried(call(step, {**self.references, **frames}), HIDDEN, step.name))
-            self._nodes[step.name] = made
-            frames[step.name] = passing(made)
+        plan = self.plan
+        for name in plan.stage.reads:
+            source = plan.templates.apply(
+                ("source", name), lambda f, name=name: plan.source(name, f["rows"]), {"rows": rows}
+            )
+            self._nodes[name] = self._judged_before(source)
+        for step in plan.stage.steps:
+            known = {**self.references, **self._nodes}
+            frames = {name: known[name] for name in step.inputs}
+            made = plan.templates.apply(
+                ("step", step.name), lambda f, step=step: plan.step(step, f), frames
+            )
+            self._nodes[step.name] = made if step.name in plan.projections else self._once(made)
 
-    def _keep(self, frame: DataFrame) -> DataFrame:
-        kept = frame.persist()
-        self._kept.append(kept)
-        return kept
+    def _once(self, frame: DataFrame) -> DataFrame:
+        """The frame, computed by the first job that reads it and kept until `close`."""
+        made, release = computed_once(frame)
+        self._kept.append(release)
+        return made
 
-    def _admitted(
-        self, rows: DataFrame, retry_topics: set[str]
-    ) -> tuple[dict[TopicPartition, int], set[Place]]:
-        """How many inputs each partition has, and the places that no step may see."""
-        counts: Counter[TopicPartition] = Counter()
-        table = rows.select(f"{ORIGIN}.topic", f"{ORIGIN}.partition").toArrow()
-        grouped = table.append_column("one", pa.array([1] * len(table), pa.int64()))
-        grouped = grouped.group_by(["topic", "partition"]).aggregate([("one", "sum")])
-        for row in grouped.to_pylist():
-            counts[row["topic"], row["partition"]] = row["one_sum"]
-        if not any(topic in retry_topics for topic, _ in counts):
-            return dict(counts), set()
+    def _looked(self, rows: DataFrame, *, whole: bool) -> pa.Table:
+        """What one job tells of the inputs and of the rows of every node.
+
+        Args:
+            rows: the inputs.
+            whole: tell of the inputs themselves too.
+        """
+        self._build(rows)
+        nodes = {n: f for n, f in self._nodes.items() if n not in self.plan.projections}
+        frames = {_INPUTS: rows, **nodes} if whole else nodes
+        return self.plan.templates.apply(("looked", whole), self._look, frames).toArrow()
+
+    def _look(self, frames: Mapping[str, DataFrame]) -> DataFrame:
+        return _union(
+            [
+                self._input_rows(frame) if node == _INPUTS else self._node_rows(node, frame)
+                for node, frame in frames.items()
+            ]
+        )
+
+    def _node_rows(self, node: str, frame: DataFrame) -> DataFrame:
+        """The place of each row of a node; of rows that fail the record without its value."""
+        if not self.plan.fills(node):  # rows that pass it are of no interest
+            lost = F.col(f"{ORIGIN}.offset").isNull()
+            frame = frame.where(F.col(VERDICT).isNotNull() | lost)
+        place = (F.col(f"{ORIGIN}.{name}") for name in _PLACE)
+        failed = F.col(VERDICT).isNotNull()
+        record = (F.when(failed, F.col(f"{ORIGIN}.{n}")).alias(n) for n in _REST)
+        no_headers = F.lit(None).cast(HEADERS_TYPE).alias("headers")
+        return frame.select(F.lit(node).alias("node"), *place, *record, no_headers, VERDICT)
+
+    def _input_rows(self, rows: DataFrame) -> DataFrame:
+        """The place of every input; of copies in retry topics the record without its value."""
+        place = (F.col(f"{ORIGIN}.{name}") for name in _PLACE)
+        copies = F.col(f"{ORIGIN}.topic").isin(*self.plan.retry_topics)
+        record = (F.when(copies, F.col(f"{ORIGIN}.{n}")).alias(n) for n in (*_REST, "headers"))
+        no_verdict = F.lit(None).cast(VERDICT_TYPE).alias(VERDICT)
+        return rows.select(F.lit(_INPUTS).alias("node"), *place, *record, no_verdict)
+
+    def _admit(self, inputs: pa.Table) -> None:
+        """Find the copies that the ledger owes, and those that no step may see."""
         attempts: list[Attempt] = []
-        copies = rows.where(F.col(f"{ORIGIN}.topic").isin(*retry_topics))
-        for row in _table(copies, (*_RECORD, "headers")):
+        for row in inputs.filter(pc.is_valid(inputs["timestampType"])).to_pylist():
             headers = [(h["key"], h["value"]) for h in row["headers"] or ()]
             record = _record(row, headers)
             try:
-                attempts.append(self.spec.attempt(*record))
+                attempts.append(self.plan.spec.attempt(*record))
             except HeaderFault as fault:
                 failure: Failure = describe(fault, permanent=True, reason=BAD_HEADERS_REASON)
-                own = self.spec.own(*record)
+                own = self.plan.spec.own(*record)
                 self._strangers.append(Failed(own, True, failure.reason, failure.message))
-        states = self.store.states(self.pipeline, [a.origin.retry_id for a in attempts])
-        self.retried, inert = runnable(attempts, states)
-        left_out = inert | {s.attempt.position for s in self._strangers}
-        for topic, partition, _ in left_out:
-            counts[topic, partition] -= 1
-        return dict(counts), left_out
-
-    def _source(self, name: str, rows: DataFrame) -> DataFrame:
-        """The typed rows of one source."""
-        source = self.graph.sources[name]
-        names = self.spec.topics[source.topic]
-        if len(self.stage.reads) > 1:
-            rows = rows.where(F.col(f"{ORIGIN}.topic").isin(source.topic, *names.delays_ms))
-        return self._judged_before(typed(rows, name, source.values.name))
+        if attempts:
+            states = self.store.states(self.pipeline, [a.origin.retry_id for a in attempts])
+            self.retried, inert = runnable(attempts, states)
+            self._left_out |= inert
+        self._left_out |= {s.attempt.position for s in self._strangers}
 
     def _judged_before(self, frame: DataFrame) -> DataFrame:
         """The frame with the verdicts that an earlier attempt at this batch has found."""
@@ -217,55 +322,36 @@ class NarrowBatch:
         judged = joined.withColumn(VERDICT, F.coalesce(F.col(VERDICT), verdict))
         return judged.drop(*known.columns)
 
-    def _fills(self, node: str) -> bool:
-        """Whether the rows of a node are loaded or handed on."""
-        step = self.graph.steps.get(node)
-        return node in self.stage.hands_on or (step is not None and step.target is not None)
+    def _seen(self, looked: pa.Table) -> list[Seen]:
+        """The inputs behind the rows of every node."""
+        seen: list[Seen] = []
+        for node in self._nodes:
+            if node in self.plan.projections:
+                continue
+            rows = looked.filter(pc.equal(looked["node"], node))
+            if rows["offset"].null_count:
+                raise UsageError(_FROM_NOWHERE.format(node))
+            failed = self._failed(rows.filter(pc.is_valid(rows[VERDICT])))
+            passed = _offsets(rows.filter(pc.is_null(rows[VERDICT])))
+            seen.append(Seen(node, passed, failed, self.plan.fills(node)))
+        return seen
 
-    def _seen(self) -> list[Seen]:
-        """The inputs behind the rows of every node, in one job."""
-        parts: list[DataFrame] = []
-        for number, (node, frame) in enumerate(self._nodes.items()):
-            whole = node in self.graph.steps or self._fills(node)
-            wanted = frame if whole else frame.where(F.col(VERDICT).isNotNull())
-            places = (F.col(f"{ORIGIN}.{name}") for name in _PLACE)
-            passes = F.col(VERDICT).isNull().alias("passes")
-            parts.append(wanted.select(F.lit(number).alias("node"), *places, passes))
-        columns = [column.to_pylist() for column in _union(parts).toArrow().columns]
-        passing_rows: list[Counter[Place]] = [Counter() for _ in parts]
-        failing_nodes: set[int] = set()
-        for number, topic, partition, offset, passes in zip(*columns, strict=True):
-            if offset is None:
-                raise UsageError(_FROM_NOWHERE.format(list(self._nodes)[number]))
-            if passes:
-                passing_rows[number][topic, partition, offset] += 1
-            else:
-                failing_nodes.add(number)
-        return [
-            Seen(
-                node, passing_rows[number], self._failed(frame) if number in failing_nodes else [],
-                self._fills(node),
-            )
-            for number, (node, frame) in enumerate(self._nodes.items())
-        ]  # fmt: skip
-
-    def _failed(self, frame: DataFrame) -> list[Failed]:
+    def _failed(self, rows: pa.Table) -> list[Failed]:
         attempts = {a.position: a for a in self.retried}
-        found: list[Failed] = []
-        for row in _table(failing(frame), _RECORD, verdict=True):
+        failed: list[Failed] = []
+        for row in rows.to_pylist():
             record = _record(row, [])
-            attempt = attempts.get(record[:3]) or self.spec.own(*record)
+            attempt = attempts.get(record[:3]) or self.plan.spec.own(*record)
             verdict = row[VERDICT]
-            found.append(
+            failed.append(
                 Failed(attempt, verdict["permanent"], verdict["reason"], verdict["message"] or "")
             )
-        return found
+        return failed
 
     def _stranger_rows(self) -> DataFrame:
         """Hidden columns of copies whose headers are not ours."""
         texts = {s.attempt.position: s.message for s in self._strangers}
-        rows = with_origin(self.raw, self._retry_topics)
-        wanted = _only(rows, texts)
+        wanted = _only(self._inputs(), texts)
         verdict = F.struct(
             F.lit(True), F.lit(BAD_HEADERS_REASON), F.lit("the headers of a retry copy are wrong")
         ).cast(VERDICT_TYPE)
@@ -289,11 +375,12 @@ def _record(row: Mapping[str, Any], headers: list[Header]) -> _RecordValues:
     )  # fmt: skip
 
 
-def _table(
-    frame: DataFrame, names: Collection[str], *, verdict: bool = False
-) -> list[dict[str, Any]]:
-    columns = [F.col(f"{ORIGIN}.{name}") for name in names]
-    return frame.select(*columns, *([VERDICT] if verdict else [])).toArrow().to_pylist()
+def _offsets(rows: pa.Table) -> dict[TopicPartition, set[int]]:
+    """The offsets of rows, by partition."""
+    grouped = rows.group_by(["topic", "partition"]).aggregate([("offset", "list")])
+    return {
+        (row["topic"], row["partition"]): set(row["offset_list"]) for row in grouped.to_pylist()
+    }
 
 
 def _places(frame: DataFrame, places: Collection[Place]) -> tuple[DataFrame, Any]:

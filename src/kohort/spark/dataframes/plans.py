@@ -15,7 +15,7 @@ Spark's classic API is needed: the plan is the JVM's.
 # pyright: basic
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -30,6 +30,7 @@ NARROW: Final = frozenset(
         "EventTimeWatermark", "Join", "WithCTE", "CTERelationDef", "CTERelationRef",
     }
 )  # fmt: skip
+_ONE_TO_ONE: Final = frozenset({"Project", "SubqueryAlias", "View"})
 STATEFUL: Final = frozenset(
     {
         "Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct",
@@ -50,6 +51,19 @@ def local_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
         return spark.createDataFrame(table)
     finally:
         SparkSession._activeSession = kept
+
+
+def computed_once(frame: DataFrame) -> tuple[DataFrame, Callable[[], None]]:
+    """The frame, computed by the first job that reads it, and a function that lets go of it.
+
+    Plans that are built on it begin with it, so that Spark analyses and optimises little. Its
+    blocks are never computed a second time: when an executor takes them along, jobs fail, and the
+    batch runs again as a whole.
+    """
+    made = frame.localCheckpoint(eager=False)
+    inner: Any = made._jdf
+    rdd = inner.queryExecution().logical().rdd()
+    return made, lambda: rdd.unpersist(False)
 
 
 class LostOriginError(UsageError):
@@ -91,6 +105,23 @@ def carried(frame: DataFrame, names: Sequence[str], step: str = "a step") -> Dat
         plan = _with(plan, name, jvm, step)
     made = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
     return DataFrame(made, spark)
+
+
+def is_projection(frame: DataFrame, inner: DataFrame, kept: str) -> bool:
+    """Whether a frame has one row for each row of another, with its column `kept` unchanged."""
+    plan, end = _plan(frame), _plan(inner)
+    before, after = (_attribute(p, kept) for p in (end, plan))
+    if before is None or after is None or not after.exprId().equals(before.exprId()):
+        return False
+    while plan.nodeName() in _ONE_TO_ONE:
+        plan = plan.child()
+    return plan.equals(end)
+
+
+def _attribute(plan: Any, name: str) -> Any:
+    output = plan.output()
+    found = [output.apply(i) for i in range(output.size())]
+    return next((attribute for attribute in found if attribute.name() == name), None)
 
 
 def _plan(frame: DataFrame) -> Any:

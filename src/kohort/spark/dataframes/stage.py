@@ -39,7 +39,8 @@ from kohort.spark.dataframes.graph import (
 )
 from kohort.spark.dataframes.isolating import RowFailure
 from kohort.spark.dataframes.judging import Judgement, Place
-from kohort.spark.dataframes.narrow import NarrowBatch
+from kohort.spark.dataframes.narrow import NarrowBatch, NarrowPlan
+from kohort.spark.dataframes.plans import computed_once
 from kohort.spark.dataframes.references import ReferenceTable
 from kohort.spark.dataframes.trials import broken_records, failing_records
 from kohort.spark.outputs.database import BatchStore, SqliteBatches, open_batches
@@ -62,6 +63,9 @@ from kohort.spark.outputs.work import BatchWork, check_context
 
 log = logging.getLogger("kohort.spark")
 QUERY_ID: Final = "sql.streaming.queryId"
+INTERMEDIATE_COMPRESSION: Final = "lz4"
+_Output = Callable[[str, str, Callable[[DataFrame], DataFrame]], DataFrame]
+"""What is made of the rows of a node: its name, a key of the function, the function."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,7 @@ class StageFunction:
         self._graph = graph
         self._analysis = analysis
         self._stage = stage
+        self._plan = NarrowPlan(graph, analysis, stage, setting.spec)
         self.query = f"{setting.pipeline}.{stage.name}"
         self._references = [
             ReferenceTable(r, analysis.values.get(r.name), setting.client)
@@ -234,9 +239,8 @@ class StageFunction:
         verdicts: Mapping[Place, RowFailure],
     ) -> NarrowBatch:  # fmt: skip
         return NarrowBatch(
-            self._graph, self._analysis, self._stage, frame, references, self._setting.spec,
-            database.store, self._setting.pipeline, verdicts,
-        )  # fmt: skip
+            self._plan, frame, references, database.store, self._setting.pipeline, verdicts
+        )
 
     def _prepared(
         self, frame: DataFrame, batch: Batch, database: BatchStore,
@@ -255,17 +259,12 @@ class StageFunction:
                 self._setting.pipeline, span, now_ms, self._setting.spec, work.judgement,
                 work.retried,
             )  # fmt: skip
-            topics = self._topic_parts({s.name: work.rows_of(s.name) for s in self._topic_steps})
-            topics += [self._hand_on(n, work.rows_of(n)) for n in self._stage.hands_on]
+            topics = self._topic_parts(work.output)
             failed = work.failed_rows()
             if failed is not None:
                 made = failed.mapInArrow(copies(self._setting.spec, now_ms), COPY_SCHEMA)
                 topics.append(self._copies(made))
-            tables = {
-                s.target.table: visible(work.rows_of(s.name))
-                for s in self._stage.targets
-                if isinstance(s.target, TableTarget)
-            }
+            tables = self._table_frames(work.output)
             return _Prepared(tables, topics, books, work.close)
         except BaseException:  # what was kept must not stay behind, whatever happened
             work.close()
@@ -275,19 +274,25 @@ class StageFunction:
         self, frame: DataFrame, references: Mapping[str, DataFrame], span: BatchRange, now_ms: int
     ) -> _Prepared:  # fmt: skip
         first, *rest = self._stage.steps
-        kept = frame.persist()
+        kept, release = computed_once(frame)
+        templates = self._plan.templates
         frames: dict[str, DataFrame] = {first.name: kept}
         for step in rest:
-            frames[step.name] = call(step, {**references, **frames})
-        topics = self._topic_parts(frames)
-        topics += [self._hand_on(n, frames[n]) for n in self._stage.hands_on]
-        tables = {
-            s.target.table: frames[s.name]
-            for s in self._stage.targets
-            if isinstance(s.target, TableTarget)
-        }
+            known = {**references, **frames}
+            frames[step.name] = templates.apply(
+                ("step", step.name),
+                lambda f, step=step: call(step, f),
+                {name: known[name] for name in step.inputs},
+            )
+
+        def output(node: str, key: str, make: Callable[[DataFrame], DataFrame]) -> DataFrame:
+            rows = {"rows": frames[node]}
+            return templates.apply(("output", node, key), lambda f: make(f["rows"]), rows)
+
+        topics = self._topic_parts(output)
+        tables = self._table_frames(output)
         books = changes(self._setting.pipeline, span, now_ms, self._setting.spec, Judgement(), ())
-        return _Prepared(tables, topics, books, lambda: _unpersisted(kept))
+        return _Prepared(tables, topics, books, release)
 
     def _record(
         self, cursor: Cursor, database: BatchStore, batch: Batch, books: Sequence[Transaction]
@@ -310,25 +315,28 @@ class StageFunction:
     def _topic_steps(self) -> list[Step]:
         return [s for s in self._stage.targets if isinstance(s.target, TopicTarget)]
 
-    def _topic_parts(self, frames: Mapping[str, DataFrame]) -> list[TopicPart]:
+    def _table_frames(self, output: _Output) -> dict[str, DataFrame]:
+        """The rows of every table, by its name."""
+        return {
+            s.target.table: output(s.name, "table", visible)
+            for s in self._stage.targets
+            if isinstance(s.target, TableTarget)
+        }
+
+    def _topic_parts(self, output: _Output) -> list[TopicPart]:
+        """The records of every topic that steps fill, and of the intermediate topics."""
+        client = dict(self._setting.client)
         parts: list[TopicPart] = []
         for step in self._topic_steps:
-            assert isinstance(step.target, TopicTarget), "chosen so"
-            rows = as_records(frames[step.name], step.target.key)
-            parts.append(
-                self._part(
-                    TopicOutput(
-                        step.target.topic, (), dict(self._setting.client), **step.target.options
-                    ),
-                    rows,
-                )
-            )
+            target = step.target
+            assert isinstance(target, TopicTarget), "chosen so"
+            rows = output(step.name, "topic", lambda f, key=target.key: as_records(f, key))
+            parts.append(self._part(TopicOutput(target.topic, (), client, **target.options), rows))
+        for node in self._stage.hands_on:
+            topic = intermediate_topic(self._setting.pipeline, node)
+            written = TopicOutput(topic, (), client, compression=INTERMEDIATE_COMPRESSION)
+            parts.append(self._part(written, output(node, "handed on", handed_on)))
         return parts
-
-    def _hand_on(self, node: str, rows: DataFrame) -> TopicPart:
-        topic = intermediate_topic(self._setting.pipeline, node)
-        output = TopicOutput(topic, (), dict(self._setting.client))
-        return self._part(output, handed_on(rows))
 
     def _copies(self, rows: DataFrame) -> TopicPart:
         names = self._copy_topics()
@@ -413,10 +421,6 @@ class _Work:
     def run(self, identity: Identity | None) -> Written:
         """See `protocol.Work`."""
         return self._inner.run(identity)
-
-
-def _unpersisted(frame: DataFrame) -> None:
-    frame.unpersist()
 
 
 def _constant(frame: DataFrame) -> Callable[[DataFrame], DataFrame]:

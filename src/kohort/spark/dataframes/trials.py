@@ -68,12 +68,10 @@ def broken_records(batch: NarrowBatch) -> dict[Place, RowFailure]:
     """The records with a row that breaks a constraint: each is tried behind a savepoint."""
     places: list[Place] = []
     parts: list[list[Statement]] = []
-    for step in batch.stage.targets:
+    for step in batch.plan.stage.targets:
         if not isinstance(step.target, TableTarget) or step.target.mode == REPLACE:
             continue
-        rows = batch.rows_of(step.name)
-        place = [F.col(f"{ORIGIN}.{name}").alias(f"_{name}") for name in _PLACE]
-        table = rows.select(*place, *visible(rows).columns).toArrow()
+        table = batch.output(step.name, "places", _with_place).toArrow()
         for row in table.to_pylist():
             where = (row.pop("_topic"), row.pop("_partition"), row.pop("_offset"))
             if step.target.deletes is not None and row.pop(step.target.deletes):
@@ -88,6 +86,11 @@ def broken_records(batch: NarrowBatch) -> dict[Place, RowFailure]:
 
 
 _PLACE = ("topic", "partition", "offset")
+
+
+def _with_place(rows: DataFrame) -> DataFrame:
+    place = [F.col(f"{ORIGIN}.{name}").alias(f"_{name}") for name in _PLACE]
+    return rows.select(*place, *visible(rows).columns)
 
 
 def _effect(target: TableTarget, row: Mapping[str, Any]) -> Effect:

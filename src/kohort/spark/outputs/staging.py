@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
@@ -31,11 +31,11 @@ from kohort.retry.effects import quote
 from kohort.retry.sqlite import BUSY_TIMEOUT_S
 from kohort.retry.store import ConstraintError, Cursor, Store
 from kohort.retry.stores import open_store
+from kohort.spark.outputs.reports import report_batch
 from kohort.spark.outputs.tables import ATTEMPT, ATTEMPT_BITS
 from kohort.spark.outputs.violations import as_json, check_count
 from kohort.spark.worker import forget, keep, settle_down
 
-STAGED_SCHEMA: Final = "output string, attempt long, rows long, rejected string"
 Rows = Iterable[pa.RecordBatch]
 Bad = tuple[dict[str, Any], str]
 """A row that the database refuses, and what it says."""
@@ -63,19 +63,15 @@ class StageSpec:
 
 
 def staged_rows(spec: StageSpec) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `mapInArrow`: rows in, one row of `STAGED_SCHEMA` out."""
+    """The function for `mapInArrow`: rows in, one row of `REPORT_SCHEMA` out."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle_down()
         attempt = secrets.randbits(ATTEMPT_BITS)
         rejected: list[Bad] = []
         rows = stage(spec, attempt, batches, rejected)
-        yield pa.RecordBatch.from_pydict(
-            {
-                "output": [spec.output], "attempt": [attempt], "rows": [rows],
-                "rejected": [as_json(rejected)],
-            }
-        )  # fmt: skip
+        report = {"output": spec.output, "attempt": attempt, "rows": rows}
+        yield report_batch([{**report, "rejected": as_json(rejected)}])
 
     return run
 

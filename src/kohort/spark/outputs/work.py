@@ -3,8 +3,8 @@
 Shell: randomness (job tags).
 
 Rules:
-- Each table is one job, all topics together are one: their partitions are shared out among its
-  tasks. A frame that several jobs read is computed once and kept until the batch ends.
+- All tables and topics of a batch are one job. Its tasks share the partitions of the topics. A
+  frame that several outputs read is computed once and kept until the batch ends.
 - Attempts come back as rows, so they are exactly those that Spark counts as successful.
 - A stage that Spark has run a second time (lost shuffle files) may have two attempts under one
   epoch, which no task can see. The driver asks Spark, once all its events are in.
@@ -18,6 +18,7 @@ import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -29,12 +30,12 @@ from kohort.spark.outputs.database import BatchStore, stage_file
 from kohort.spark.outputs.kafka import TopicTransaction
 from kohort.spark.outputs.parts import Select, TablePart, TopicPart
 from kohort.spark.outputs.protocol import Attempt, Written
-from kohort.spark.outputs.staging import STAGED_SCHEMA, StageSpec, staged_rows
+from kohort.spark.outputs.reports import REPORT_SCHEMA
+from kohort.spark.outputs.staging import StageSpec, staged_rows
 from kohort.spark.outputs.tables import Merge, Rejected
 from kohort.spark.outputs.topics import owners
 from kohort.spark.outputs.writing import (
     ENCODED_SCHEMA,
-    WRITTEN_SCHEMA,
     WriteSpec,
     encoded,
     written,
@@ -67,15 +68,42 @@ class BatchWork:
     def run(self, identity: Identity | None) -> Written:
         """Stage and write everything; a later round uses the frame that the first has computed."""
         merges = self.database.merges if self.database is not None else []
-        jobs = len(merges) + any(not topic.letters for topic in self.topics)
-        if jobs > 1 and not (self._kept or self.computed):
+        parts = len(merges) + sum(not topic.letters for topic in self.topics)
+        if parts > 1 and not (self._kept or self.computed):
             self.keep()
-        result = Written()
-        for merge, table in zip(merges, self.tables, strict=True):
-            self._stage(merge, table.select, result)
+        reports = [
+            self._staged(merge, table.select)
+            for merge, table in zip(merges, self.tables, strict=True)
+        ]
+        writes: list[DataFrame] = []
         if identity is not None and self.transaction is not None:
-            self._write(identity, self.transaction, result)
+            writes = self._written(identity, self.transaction)
+        result = Written()
+        if not reports and not writes:
+            return result
+        job = reduce(lambda whole, part: whole.unionAll(part), [*reports, *writes])
+        with _Tagged(self.frame.sparkSession.sparkContext) as tagged:
+            rows = job.collect()
+            if writes:  # staging is idempotent: an attempt that does not count is inert
+                result.tainted = tagged.second_attempts()
+        self._note(rows, result)
         return result
+
+    def _note(self, rows: Sequence[Any], result: Written) -> None:
+        """Put the reports of the tasks together."""
+        outbox: set[int] = set()
+        for row in rows:
+            if row.topic is None:
+                result.staged.append(Attempt(row.output, row.attempt, row.rows))
+                for values, message in json.loads(row.rejected):
+                    result.rejected.append(Rejected(row.output, values, message))
+                continue
+            outbox.add(row.attempt)
+            result.tainted = result.tainted or row.problem or ""
+            if row.rows:
+                result.records[TopicPartition(row.topic, row.partition)] = row.rows
+        if self.database is not None:
+            result.outbox = sorted(outbox)
 
     def keep(self) -> None:
         """Compute the frame once, for all that read it."""
@@ -87,21 +115,25 @@ class BatchWork:
         if self._kept:
             self.frame.unpersist()
 
-    def _stage(self, merge: Merge, select: Select | None, result: Written) -> None:
+    def _staged(self, merge: Merge, select: Select | None) -> DataFrame:
+        """The staging of one table, as reports."""
         assert self.database is not None, "a merge belongs to a database"
         frame = select(self.frame) if select else self.frame
         columns = (*merge.columns, *merge.output.staged_only)
         spec = StageSpec(
-            merge.output.name, self.database.store.url, merge.stage, stage_file(self.database),
-            columns, merge.shown if merge.output.rejects else (),
-        )  # fmt: skip
-        staged = frame.select(*map(_quoted, columns)).mapInArrow(staged_rows(spec), STAGED_SCHEMA)
-        for row in staged.collect():
-            result.staged.append(Attempt(row.output, row.attempt, row.rows))
-            for values, message in json.loads(row.rejected):
-                result.rejected.append(Rejected(row.output, values, message))
+            merge.output.name,
+            self.database.store.url,
+            merge.stage,
+            stage_file(self.database),
+            columns,
+            merge.shown if merge.output.rejects else (),
+        )
+        if list(columns) != frame.columns:
+            frame = frame.select(*map(_quoted, columns))
+        return frame.mapInArrow(staged_rows(spec), REPORT_SCHEMA)
 
-    def _write(self, identity: Identity, transaction: TopicTransaction, result: Written) -> None:
+    def _written(self, identity: Identity, transaction: TopicTransaction) -> list[DataFrame]:
+        """The writing of all topics, as reports; empty when nothing is written to any."""
         partitions = transaction.partitions
         context = self.frame.sparkSession.sparkContext
         tasks = max(1, min(sum(partitions.values()), context.defaultParallelism))
@@ -112,24 +144,12 @@ class BatchWork:
             if not topic.letters
         ]
         if not parts:
-            return
-        batches = parts[0]
-        for part in parts[1:]:
-            batches = batches.unionAll(part)
+            return []
+        batches = reduce(lambda whole, part: whole.unionAll(part), parts)
         outbox = self.database.store.url if self.database is not None else None
         spec = WriteSpec(identity, self.topics[0].output.client, outbox, self.query)
-        rows = batches.repartitionById(tasks, batches["owner"]).mapInArrow(
-            written(spec), WRITTEN_SCHEMA
-        )
-        with _Tagged(context) as tagged:
-            reports = rows.collect()
-            result.tainted = tagged.second_attempts()
-        for report in reports:
-            result.tainted = result.tainted or report.problem
-            if report.records:
-                result.records[TopicPartition(report.topic, report.partition)] = report.records
-        if outbox is not None:
-            result.outbox = sorted({report.attempt for report in reports})
+        shuffled = batches.repartitionById(tasks, batches["owner"])
+        return [shuffled.mapInArrow(written(spec), REPORT_SCHEMA)]
 
     def _encoded(
         self, topic: TopicPart, partitions: dict[str, int], owner_of: dict[str, int], tasks: int

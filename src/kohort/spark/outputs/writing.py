@@ -30,20 +30,16 @@ from kohort.errors import KohortError
 from kohort.retry.store import Store
 from kohort.retry.stores import open_store
 from kohort.spark.outputs.database import INTO_OUTBOX
+from kohort.spark.outputs.reports import report_batch
 from kohort.spark.outputs.tables import ATTEMPT_BITS
 from kohort.spark.outputs.topics import Encoder, TopicOutput
 from kohort.spark.worker import forget, keep, settle_down
 
 ENCODED_SCHEMA: Final = "owner int, topic string, partition int, records int, payload binary"
-WRITTEN_SCHEMA: Final = "attempt long, topic string, partition int, records long, problem string"
 _FLUSH_BYTES: Final = 4 << 20
 _ENCODED: Final = pa.schema(
     [("owner", pa.int32()), ("topic", pa.string()), ("partition", pa.int32()),
      ("records", pa.int32()), ("payload", pa.binary())]
-)  # fmt: skip
-_WRITTEN: Final = pa.schema(
-    [("attempt", pa.int64()), ("topic", pa.string()), ("partition", pa.int32()),
-     ("records", pa.int64()), ("problem", pa.string())]
 )  # fmt: skip
 Batches = Iterator[pa.RecordBatch]
 
@@ -97,7 +93,7 @@ def _rows(ready: list[EncodedBatch], owner_of: Mapping[str, int], tasks: int) ->
 
 
 def written(spec: WriteSpec) -> Callable[[Batches], Batches]:
-    """The function for `mapInArrow`: encoded batches in, what became of them out."""
+    """The function for `mapInArrow`: encoded batches in, rows of `REPORT_SCHEMA` out."""
 
     def run(batches: Batches) -> Batches:
         settle_down()
@@ -118,10 +114,11 @@ def written(spec: WriteSpec) -> Callable[[Batches], Batches]:
 
 
 def _report(attempt: int, records: Mapping[TopicPartition, int], problem: str) -> pa.RecordBatch:
-    rows = [(attempt, *at, count, problem) for at, count in records.items()]
-    columns = list(zip(*(rows or [(attempt, "", 0, 0, problem)]), strict=True))
-    arrays = [pa.array(c, f.type) for c, f in zip(columns, _WRITTEN, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_WRITTEN)
+    rows = [
+        {"attempt": attempt, "topic": topic, "partition": partition, "rows": count}
+        for (topic, partition), count in records.items()
+    ]
+    return report_batch(rows or [{"attempt": attempt, "topic": "", "problem": problem}])
 
 
 def _read(batches: Batches) -> Iterator[EncodedBatch]:

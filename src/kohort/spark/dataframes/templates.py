@@ -1,0 +1,163 @@
+"""Plans that are made once and take up each micro-batch's frames: the steps' cost per batch.
+
+Rules:
+- A function of frames is called once for each key, with empty frames of the same columns. Its
+  analyzed plan is the template. A batch replaces the leaves, which takes a few calls of the JVM
+  where the function takes hundreds.
+- A leaf is known by its RDD, which no other frame has: also where Spark renames its columns because
+  a function joins a frame with itself.
+- So a step is called when its query starts, as everything else that defines a query of Spark's.
+
+Spark's classic API is needed: the plan is the JVM's.
+"""
+
+# pyspark carries no complete types, so strict checking would only speak of it.
+# pyright: basic
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+Function = Callable[[Mapping[str, DataFrame]], DataFrame]
+
+
+class Templates:
+    """The templates of one query. Not for several threads."""
+
+    def __init__(self) -> None:
+        self._made: dict[Hashable, _Template] = {}
+
+    def apply(
+        self, key: Hashable, function: Function, frames: Mapping[str, DataFrame]
+    ) -> DataFrame:
+        """The function's frame over these frames.
+
+        Args:
+            key: tells functions apart. Frames of one key have the same columns every time.
+            function: called once for the key, with frames of the same names and columns.
+            frames: what this batch has. At least one.
+        """
+        template = self._made.get(key)
+        if template is None:
+            template = self._made[key] = _Template.of(function, frames)
+        return template.bound(frames)
+
+
+@dataclass
+class _Leaf:
+    """A place where a frame is put in.
+
+    Args:
+        frame: the frame's name.
+        output: the columns that the plan above knows.
+    """
+
+    frame: str
+    output: list[Any]
+    _known: tuple[str, Any] = ("", None)
+
+    def bound(self, plans: Mapping[str, Any], jvm: Any) -> Any:
+        """The frame's plan, with the columns renamed to those of the template."""
+        plan = plans[self.frame]
+        output = plan.output()
+        text = output.toString()
+        if text != self._known[0]:
+            self._known = (text, self._renamed(output, jvm))
+        return jvm.org.apache.spark.sql.catalyst.plans.logical.Project(self._known[1], plan)
+
+    def _renamed(self, output: Any, jvm: Any) -> Any:
+        names = {output.apply(i).name(): output.apply(i) for i in range(output.size())}
+        to_seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
+        nothing = to_seq([])
+        expressions = jvm.org.apache.spark.sql.catalyst.expressions
+        aliases = [
+            expressions.Alias(
+                names[column.name()],
+                column.name(),
+                column.exprId(),
+                nothing,
+                jvm.scala.Option.empty(),
+                nothing,
+            )
+            for column in self.output
+        ]
+        return to_seq(aliases)
+
+
+@dataclass
+class _Branch:
+    """A node of a template above leaves that are replaced."""
+
+    plan: Any
+    children: Any
+    parts: list[tuple[int, _Branch | _Leaf]]
+
+    def bound(self, plans: Mapping[str, Any], jvm: Any) -> Any:
+        children = self.children
+        for index, part in self.parts:
+            children = children.updated(index, part.bound(plans, jvm))
+        return self.plan.withNewChildren(children)
+
+
+@dataclass
+class _Template:
+    """One function's plan.
+
+    Args:
+        plan: as it is, where it depends on no frame.
+        root: where its leaves are; None where it has none.
+    """
+
+    plan: Any
+    root: _Branch | _Leaf | None
+    leaves: Mapping[int, str] = field(repr=False)
+
+    @classmethod
+    def of(cls, function: Function, frames: Mapping[str, DataFrame]) -> _Template:
+        """Call the function with empty frames. Raises whatever it raises."""
+        empty = {name: _placeholder(frame) for name, frame in frames.items()}
+        leaves = {_plan(frame).rdd().id(): name for name, frame in empty.items()}
+        plan = _plan(function(empty))
+        return cls(plan, _traced(plan, leaves), leaves)
+
+    def bound(self, frames: Mapping[str, DataFrame]) -> DataFrame:
+        """The plan over frames of a batch."""
+        spark: SparkSession = next(iter(frames.values())).sparkSession
+        jvm: Any = spark._jvm
+        plan = self.plan
+        if self.root is not None:
+            plan = self.root.bound({name: _plan(f) for name, f in frames.items()}, jvm)
+        made = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
+        return DataFrame(made, spark)
+
+
+def _traced(plan: Any, leaves: Mapping[int, str]) -> _Branch | _Leaf | None:
+    """The parts of a plan that lead to leaves."""
+    if plan.nodeName() == "LogicalRDD" and plan.rdd().id() in leaves:
+        output = plan.output()
+        return _Leaf(leaves[plan.rdd().id()], [output.apply(i) for i in range(output.size())])
+    children = plan.children()
+    parts: list[tuple[int, _Branch | _Leaf]] = []
+    for index in range(children.size()):
+        part = _traced(children.apply(index), leaves)
+        if part is not None:
+            parts.append((index, part))
+    return _Branch(plan, children, parts) if parts else None
+
+
+def _placeholder(frame: DataFrame) -> DataFrame:
+    """An empty frame of the same columns, whose plan is a leaf of its own."""
+    spark = frame.sparkSession
+    kept = SparkSession._activeSession
+    try:  # see `local_frame`
+        return spark.createDataFrame([], frame.schema).localCheckpoint(eager=False)
+    finally:
+        SparkSession._activeSession = kept
+
+
+def _plan(frame: DataFrame) -> Any:
+    inner: Any = frame._jdf
+    return inner.queryExecution().analyzed()

@@ -1,0 +1,38 @@
+"""What the tasks of a micro-batch report to the driver, in one schema for tables and topics. Pure.
+
+Rules:
+- Tables and topics of a batch are one Spark job, so their reports share one schema.
+- A row with a `topic` is of a writing task, one without is of a staging task.
+"""
+
+# pyarrow carries no complete types, so strict checking would only speak of it.
+# pyright: basic
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+REPORT_SCHEMA: Final = (
+    "attempt long, rows long, output string, rejected string, "
+    "topic string, partition int, problem string"
+)
+"""`rows` counts rows staged for the table `output`, or records written to `topic`/`partition`.
+`rejected` holds the rows that the database refused, as JSON; `problem` says why a write failed."""
+_REPORT: Final = pa.schema(
+    [
+        ("attempt", pa.int64()),
+        ("rows", pa.int64()),
+        ("output", pa.string()),
+        ("rejected", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("problem", pa.string()),
+    ]
+)
+
+
+def report_batch(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+    """Reports as an Arrow batch of `REPORT_SCHEMA`; columns that a row lacks are null."""
+    return pa.RecordBatch.from_pylist([dict(row) for row in rows], schema=_REPORT)
