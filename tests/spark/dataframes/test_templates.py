@@ -1,0 +1,95 @@
+"""Plans that are made once and take up each batch's frames (ADR 0023)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as F
+
+from kohort.spark.dataframes.plans import computed_once, is_projection, local_frame
+from kohort.spark.dataframes.templates import Templates
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+Frames = Mapping[str, "DataFrame"]
+
+
+def rows(spark: SparkSession, *numbers: int) -> DataFrame:
+    return local_frame(spark, pa.table({"n": pa.array(numbers, pa.int64())}))
+
+
+def names(spark: SparkSession, **known: int) -> DataFrame:
+    table = pa.table({"id": pa.array(known.values(), pa.int64()), "name": list(known)})
+    return F.broadcast(local_frame(spark, table))
+
+
+def test_a_function_is_called_once_and_sees_each_batch(spark: SparkSession) -> None:
+    """A frame that is joined with itself, and a query of SQL, take up the batch's rows too."""
+    calls: list[None] = []
+
+    def step(frames: Frames) -> DataFrame:
+        calls.append(None)
+        frames["rows"].createOrReplaceTempView("rows")
+        doubled = spark.sql("SELECT n, n + 1 AS next FROM rows WHERE n > 0")
+        known = frames["names"]
+        joined = doubled.join(known, doubled.n == known.id, "left")
+        following = known.select(F.col("id").alias("next"), F.col("name").alias("next_name"))
+        return joined.join(following, "next", "left").select("n", "name", "next_name")
+
+    templates = Templates()
+    batches = [((1, 2), {"one": 1, "two": 2}), ((2, 0), {"two": 2, "three": 3})]
+    seen = [
+        templates.apply("step", step, {"rows": rows(spark, *n), "names": names(spark, **known)})
+        for n, known in batches
+    ]
+    assert [sorted(tuple(row) for row in frame.collect()) for frame in seen] == [
+        [(1, "one", "two"), (2, "two", None)],
+        [(2, "two", "three")],
+    ]
+    assert len(calls) == 1
+
+
+def test_the_time_of_a_batch_is_its_own(spark: SparkSession) -> None:
+    """What a plan says of the present time is not that of the first batch."""
+    templates = Templates()
+
+    def step(frames: Frames) -> DataFrame:
+        return frames["rows"].select(F.current_timestamp().alias("at"))
+
+    first, second = (
+        templates.apply("step", step, {"rows": rows(spark, n)}).collect()[0]["at"] for n in (1, 2)
+    )
+    assert first < second
+
+
+def test_a_frame_is_computed_once(spark: SparkSession) -> None:
+    """Also when two jobs read it, and though its rows differ each time."""
+    frame, release = computed_once(rows(spark, 1).select(F.rand().alias("r")))
+    assert frame.collect() == frame.collect()
+    release()
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (lambda f: f.select("n", (F.col("n") * 2).alias("twice")), True),
+        (lambda f: f.withColumn("m", F.lit(1)).drop("m"), True),
+        (lambda f: f.where("n > 1"), False),
+        (lambda f: f.withColumn("n", F.col("n") + 1), False),
+        (lambda f: f.select("n", F.explode(F.array(F.lit(1), F.lit(2)))), False),
+        (lambda f: f.union(f), False),
+    ],
+    ids=["columns", "dropped", "filtered", "changed", "exploded", "doubled"],
+)
+def test_a_projection_has_a_row_for_each_row(
+    spark: SparkSession, step: object, expected: bool
+) -> None:
+    """And its verdicts are those of the frame that it projects, here the column `n`."""
+    frame = rows(spark, 1, 2)
+    assert callable(step)
+    assert is_projection(step(frame), frame, "n") is expected
