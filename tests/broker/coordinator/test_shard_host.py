@@ -188,6 +188,24 @@ def test_what_is_durable_is_acknowledged_though_the_coordinator_has_moved() -> N
     assert nodes.committed() == 6
 
 
+def test_a_new_coordinator_begins_when_the_last_flush_of_the_old_one_is_over() -> None:
+    """The flush is told to the old one alone: what waited for it in the new one waited for ever,
+    a transaction's markers too.
+    """
+    nodes = Nodes(durability="fsync")
+    assert nodes.commit(5) == 0
+    nodes.env.hold_flushes = True
+    nodes.begin_commit(6)
+    nodes.move()
+    assert nodes.committed() == -E.COORDINATOR_LOAD_IN_PROGRESS
+    assert not nodes.host().loaded
+    nodes.env.hold_flushes = False
+    nodes.env.run_flushes()
+    nodes.env.settle()
+    assert nodes.host().loaded
+    assert nodes.committed() == 6
+
+
 def test_what_is_not_durable_is_refused_though_the_coordinator_has_moved() -> None:
     """G10: the flush failed, so nobody is told that it is committed."""
     nodes = Nodes(durability="fsync")

@@ -157,8 +157,22 @@ class ShardHost(ABC, Generic[S]):
         self._pinned = False
 
     def _ready(self) -> None:
+        """Decide nothing before all that was replayed is durable: what the leader before this one
+        flushes last is told to that one alone.
+        """
+        if self.partition.end_offset < self._end():
+            self.partition.waiters[self] = None
+            return
         self.loaded = True
         self.run(self.shard.loaded(self._node.env.now_ms()))
+
+    def progressed(self) -> None:
+        """More of the partition is durable, or it has failed."""
+        if self.partition.offline:
+            self.partition.waiters.pop(self, None)
+        elif self.partition.end_offset >= self._end():
+            self.partition.waiters.pop(self, None)
+            self._ready()
 
     # -- events
 
@@ -400,6 +414,7 @@ class ShardHost(ABC, Generic[S]):
         self._write()
         self._closed = True
         self._cancel_timer()
+        self.partition.waiters.pop(self, None)
         self._unpin()
         for reply in self.shard.unload().replies:
             answer(reply)
