@@ -12,7 +12,7 @@ import pytest
 
 from kohort import Admin, TopicPartition
 from tests.console.browser import SIZES, THEMES, Browser, chromium, unavailable
-from tests.console.test_pages import SCREENS
+from tests.console.test_pages import SCREENS, path_in, wait_for_process
 from tests.console.world import World, world
 
 pytestmark = [
@@ -37,7 +37,8 @@ def browser() -> Iterator[Browser]:
 @pytest.mark.parametrize("size", SIZES)
 def test_every_screen_is_accessible_and_fits(there: World, browser: Browser, size: str) -> None:
     wrong: dict[str, object] = {}
-    for number, path in enumerate(SCREENS):
+    wait_for_process(there)
+    for number, path in enumerate(path_in(there, each) for each in SCREENS):
         theme = THEMES[number % 2]
         browser.look_like(size, theme)
         browser.driver.get(there.url + path)

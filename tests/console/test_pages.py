@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import pytest
 
 from kohort import Admin, Consumer, TopicPartition
+from kohort.errors import UsageError
 from tests.clusters import Embedded
 from tests.console.world import HOSTILE, LONG, TOKEN, World, console, world
 
@@ -21,8 +24,14 @@ SCREENS = (
     "/group/offsets?name=exporter", "/group/offsets?name=exporter&to=earliest", "/dlq",
     "/dlq/topic?name=orders.fulfilment.dlt", "/dlq/redrive?name=orders.fulfilment.dlt",
     "/retries", "/retries/group?topic=orders&group=fulfilment", "/topics", "/topic?name=orders",
-    "/record", "/record?topic=orders&partition=0&offset=1", "/cluster", "/audit",
+    "/record", "/record?topic=orders&partition=0&offset=1", "/cluster", "/audit", "/processes",
+    "/process?name=@process", "/pipelines", "/pipeline?name=loader&store=0",
 )  # fmt: skip
+
+
+def path_in(there: World, path: str) -> str:
+    """A screen's path in this world: names that differ from run to run filled in."""
+    return path.replace("@process", quote(there.agent.process))
 
 
 @dataclass
@@ -78,7 +87,11 @@ def visitor(there: World) -> Visitor:
 
 
 @pytest.mark.parametrize("path", SCREENS)
-def test_every_screen_is_a_page_and_json_and_escapes_records(path: str, visitor: Visitor) -> None:
+def test_every_screen_is_a_page_and_json_and_escapes_records(
+    path: str, there: World, visitor: Visitor
+) -> None:
+    wait_for_process(there)
+    path = path_in(there, path)
     page = visitor.ask(path)
     assert page.status == 200, page.text
     assert "default-src 'none'" in page.headers["content-security-policy"]
@@ -90,6 +103,53 @@ def test_every_screen_is_a_page_and_json_and_escapes_records(path: str, visitor:
     assert data["schema"] == 1
     fragment = visitor.ask(path, hx_request="true")
     assert "<html" not in fragment.text
+
+
+def wait_for_process(there: World) -> None:
+    """Until the process of this world has told of itself."""
+    pause = threading.Event()
+    while True:
+        with contextlib.suppress(UsageError):  # its topic is not there yet
+            if there.server.fleet.processes():
+                return
+        pause.wait(0.05)
+
+
+def test_a_process_is_paused_and_resumed_and_drained_only_when_confirmed(
+    there: World, visitor: Visitor
+) -> None:
+    wait_for_process(there)
+    path = f"/process?name={quote(there.agent.process)}"
+    page = visitor.ask(path)
+    assert "&lt;script&gt;alert" in page.text
+    form = {"form_token": page.hidden("form_token"), "group": "fulfilment",
+            "process": there.agent.process}  # fmt: skip
+    for action, state in (("pause", "paused"), ("resume", "running")):
+        assert visitor.ask("/process", form | {"action": action}).status == 303
+        found = visitor.ask(path + "&format=json").json
+        assert found["row"]["state"] == state
+        assert found["results"][0][0] == "done"
+    assert visitor.ask("/process", form | {"action": "drain"}).status == 400
+    assert visitor.ask("/process", form | {"action": "fly"}).status == 400
+    assert visitor.ask("/process", form | {"action": "retry-now"}).status == 400, "it cannot"
+    drained = visitor.ask("/process", form | {"action": "drain", "confirm": "fulfilment"})
+    assert drained.headers["location"] == "/processes?group=fulfilment"
+    rows = visitor.ask("/audit?format=json").json["rows"]
+    assert [row["action"] for row in rows[:3]] == ["drain", "resume", "pause"]
+    assert visitor.ask("/process?name=nobody").status == 404
+
+
+def test_a_pipeline_shows_its_books_beside_the_group_and_the_log(visitor: Visitor) -> None:
+    assert [one["name"] for one in visitor.ask("/pipelines?format=json").json["lines"]] == [
+        "loader"
+    ]
+    found = visitor.ask("/pipeline?name=loader&store=0&format=json").json
+    assert found["balanced"]
+    assert {one["name"]: one["number"] for one in found["sums"]}["read"] == "10"
+    (line,) = found["books"]
+    assert (line["fence"], line["end"], line["behind"], line["committed"]) == ("10", "10", "0", "–")
+    assert visitor.ask("/pipeline?name=none&store=0").status == 404
+    assert visitor.ask("/pipeline?name=loader&store=7").status == 404
 
 
 def test_the_same_figures_as_the_command_line(

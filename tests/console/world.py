@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +13,9 @@ from typing import Any
 
 from kohort import Admin, App, Consumer, NewTopic, Permanent, Producer, Temporary, TopicPartition
 from kohort.console.web.server import ConsoleOptions, ConsoleServer
+from kohort.remote import Action, Agent
+from kohort.remote.agent import Look
+from kohort.retry.stores import open_store
 from tests.clusters import Embedded
 
 HOSTILE = b'{"note": "<script>document.title = \'taken\'</script><img src=x onerror=alert(1)>"}'
@@ -23,6 +29,7 @@ class World:
 
     cluster: Embedded
     server: ConsoleServer
+    agent: Agent
 
     @property
     def url(self) -> str:
@@ -45,12 +52,55 @@ def console(cluster: Embedded, **options: Any) -> Iterator[ConsoleServer]:
 @contextmanager
 def world(**options: Any) -> Iterator[World]:
     """A cluster with readers, failures, retries, and hostile records."""
-    with Embedded(nodes=2) as cluster:
+    with Embedded(nodes=2) as cluster, tempfile.TemporaryDirectory() as folder:
         fill(cluster)
-        with console(cluster, **options) as server:
-            made = World(cluster, server)
+        url = f"sqlite:///{folder}/sales.db"
+        keep_books(url)
+        with console(cluster, stores=(url,), **options) as server, process(cluster) as agent:
+            made = World(cluster, server, agent)
             made.sample()
             yield made
+
+
+@contextmanager
+def process(cluster: Embedded) -> Iterator[Agent]:
+    """A process that tells of itself, with hostile words, and can be paused."""
+    state = ["running"]
+
+    def pause() -> str:
+        state[0] = "paused"
+        return "paused <b>now</b>"
+
+    def resume() -> str:
+        state[0] = "running"
+        return "resumed"
+
+    row = {"topic": "orders", "partition": 1, "state": "working", "lag": 3, "why": "<i>slow</i>"}
+    actions = {Action.PAUSE: pause, Action.RESUME: resume, Action.DRAIN: lambda: "draining"}
+    agent = Agent(
+        "kohort", {"bootstrap_servers": cluster.bootstrap}, "app", "fulfilment",
+        lambda: Look(state[0], {"lag": 3, "partitions": 9, "last_failure": "<u>odd</u>"}, [row],
+                     ["<script>alert('trouble')</script>"]),
+        actions,
+    )  # fmt: skip
+    agent.start()
+    try:
+        yield agent
+    finally:
+        agent.stop()
+
+
+def keep_books(url: str) -> None:
+    """The ledger of a pipeline with 10 records read, of which one has failed."""
+    with contextlib.closing(open_store(url)) as store:
+        store.prepare()
+        store.open_fence("loader", "orders", "", 0, 0, 1_000)
+    path = url.removeprefix("sqlite:///")
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE kohort_fence SET next_offset = 10")
+        connection.execute(
+            "UPDATE kohort_counts SET read = 10, loaded = 8, filtered = 1, failed = 1"
+        )
 
 
 def fill(cluster: Embedded) -> None:

@@ -268,3 +268,44 @@ def waiting_rows(store: Store, name: str, limit: int) -> tuple[int, list[Waiting
         (name,),
     )
     return int(count), [WaitingRow(Origin(*row[:4]), *row[4:]) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class BookRow:
+    """What a pipeline has done with one partition, counted in the transactions of its results.
+
+    Attributes:
+        since_offset: where counting began.
+        next_offset: every record below is settled: the fence.
+        updated_ms: when the fence moved last.
+        read: records that ended in one of the ways behind it.
+    """
+
+    topic: str
+    partition: int
+    since_offset: int
+    next_offset: int
+    updated_ms: int
+    read: int
+    loaded: int
+    filtered: int
+    scheduled: int
+    failed: int
+
+    @property
+    def balanced(self) -> bool:
+        """Whether every record that was read is counted in exactly one way."""
+        return self.read == self.loaded + self.filtered + self.scheduled + self.failed
+
+
+def books(store: Store, pipeline: str) -> list[BookRow]:
+    """The books of every partition that a pipeline reads. Raises StorageError without a ledger."""
+    rows = _ask(
+        store,
+        "SELECT f.topic, f.partition, c.since_offset, f.next_offset, f.updated_at, c.read, "
+        "c.loaded, c.filtered, c.scheduled, c.failed FROM kohort_fence f JOIN kohort_counts c "
+        "ON c.pipeline = f.pipeline AND c.topic = f.topic AND c.partition = f.partition "
+        "WHERE f.pipeline = ? ORDER BY f.topic, f.partition",
+        [pipeline],
+    )
+    return [BookRow(str(row[0]), *map(int, row[1:])) for row in rows]

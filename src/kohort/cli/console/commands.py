@@ -61,11 +61,13 @@ Examples:
               help="From sample to sample.")  # fmt: skip
 @click.option("--control", envvar="KOHORT_CONTROL", metavar="PORT",
               help="The control port of an embedded broker, for its faults.")  # fmt: skip
+@click.option("--remote", default="kohort", show_default=True, metavar="PREFIX",
+              help="What processes were started with: `App(remote=PREFIX)`.")  # fmt: skip
 @client_options
 def console(
     listen: str, token_file: Path | None, allow_actions: bool, audit: Path | None,
     masks: tuple[str, ...], stores: tuple[str, ...], history: Path | None, keep: str, every: str,
-    control: str | None, client: Client,
+    control: str | None, remote: str, client: Client,
 ) -> None:  # fmt: skip
     """Run the web console: groups, dead letters, retries, topics.
 
@@ -80,7 +82,7 @@ def console(
     token = token_file.read_text().strip() if token_file else os.environ.get(TOKEN, "")
     options = ConsoleOptions(
         host, port, token, allow_actions, masks, stores, history, hours, audit, interval_s,
-        control or "",
+        control or "", remote,
     )  # fmt: skip
     settings = client.common()
     with open_admin(settings):

@@ -18,6 +18,7 @@ from kohort.errors import KohortError, UsageError
 if TYPE_CHECKING:
     from kohort.client.admin.admin import Admin
     from kohort.console.screens.audit import Audit
+    from kohort.console.screens.fleet import Fleet
     from kohort.console.views.masks import Masks
     from kohort.observe.overview import GroupLine, GroupView, Overview
     from kohort.sampling.sampler import Sampler
@@ -69,6 +70,7 @@ class Desk:
         settings: of clients, in Kafka's names; `bootstrap` is how commands name the cluster.
         allow_actions: whether anything may be changed.
         stores: URLs of stores with ledgers of pipelines.
+        fleet: processes elsewhere.
     """
 
     sampler: Sampler
@@ -76,6 +78,7 @@ class Desk:
     settings: Mapping[str, Any]
     audit: Audit
     masks: Masks
+    fleet: Fleet
     allow_actions: bool = False
     stores: tuple[str, ...] = ()
     control: str = ""

@@ -19,6 +19,8 @@ AREAS: Final = (
     ("groups", "/groups", "Groups"),
     ("dlq", "/dlq", "Dead letters"),
     ("retries", "/retries", "Retries"),
+    ("processes", "/processes", "Processes"),
+    ("pipelines", "/pipelines", "Pipelines"),
     ("topics", "/topics", "Topics"),
     ("record", "/record", "Find a record"),
     ("cluster", "/cluster", "Cluster"),

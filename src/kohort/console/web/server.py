@@ -21,6 +21,7 @@ from kohort.client.admin.admin import Admin
 from kohort.client.common.config import AdminConfig, known_to
 from kohort.console.screens.audit import Audit
 from kohort.console.screens.desk import Desk
+from kohort.console.screens.fleet import Fleet
 from kohort.console.views.masks import Masks
 from kohort.console.web.app import ConsoleApp
 from kohort.console.web.security import Guard
@@ -43,6 +44,7 @@ class ConsoleOptions:
         history: a file for some hours of history.
         audit: a file that actions are appended to.
         control: the control port of an embedded broker, as HOST:PORT.
+        remote: the prefix under which processes tell of themselves.
     """
 
     host: str = "127.0.0.1"
@@ -56,6 +58,7 @@ class ConsoleOptions:
     audit: Path | None = None
     interval_s: float = INTERVAL_S
     control: str = ""
+    remote: str = "kohort"
 
 
 class ConsoleServer:
@@ -82,9 +85,10 @@ class ConsoleServer:
             self.admin, settings, interval_s=options.interval_s, history=options.history,
             hours=options.hours,
         )  # fmt: skip
+        self.fleet = Fleet(options.remote, settings)
         self.desk = Desk(
             self.sampler, self.admin, settings, Audit(options.audit), Masks(options.masks),
-            options.allow_actions, options.stores, options.control,
+            self.fleet, options.allow_actions, options.stores, options.control,
         )  # fmt: skip
         self._guard = guard
         self._server: uvicorn.Server | None = None
@@ -121,6 +125,7 @@ class ConsoleServer:
             self._thread.join()
         self.desk.jobs.stop_all()
         self.sampler.close()
+        self.fleet.close()
         self.admin.close()
         self._socket.close()
 

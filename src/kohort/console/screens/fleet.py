@@ -1,0 +1,53 @@
+"""Remote processes as the console reaches them: one reader for all requests, made when needed.
+
+Shell: threads (a lock).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kohort.remote import Action, Process, RemoteControl
+    from kohort.remote.control import Answer
+
+
+class Fleet:
+    """The processes that tell of themselves under one prefix.
+
+    Args:
+        prefix: of the topics PREFIX.status and PREFIX.commands.
+        settings: of clients, in Kafka's names.
+    """
+
+    def __init__(self, prefix: str, settings: Mapping[str, Any]) -> None:
+        self.prefix = prefix
+        self._settings = settings
+        self._control: RemoteControl | None = None
+        self._lock = threading.Lock()
+
+    def processes(self) -> list[Process]:
+        """Every process, by group and name. Raises UsageError where none has ever told."""
+        with self._lock:
+            return self._reader().processes()
+
+    def send(self, group: str, action: Action, process: str) -> Sequence[Answer]:
+        """Command a group, or one process of it. Raises UsageError when nobody would obey."""
+        with self._lock:
+            return self._reader().send(group, action, process=process)
+
+    def close(self) -> None:
+        """Close the reader's clients."""
+        with self._lock:
+            if self._control is not None:
+                self._control.close()
+                self._control = None
+
+    def _reader(self) -> RemoteControl:
+        from kohort.remote import RemoteControl
+
+        if self._control is None:
+            self._control = RemoteControl(self.prefix, self._settings)
+        return self._control

@@ -1,0 +1,56 @@
+"""Screen 8: what apps, consumers and pipelines elsewhere are doing, and commands for them."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlencode
+
+from kohort.console.screens.desk import Asked, Desk, NotThereError, Redirect, Screen
+from kohort.console.views.processes import process_view, processes_view
+from kohort.errors import UsageError
+from kohort.remote.messages import Action
+
+COMMANDS: Final = {one.value: one for one in Action if one is not Action.STATUS}
+
+
+def processes(desk: Desk, asked: Asked) -> Screen:
+    """Every process that tells of itself."""
+    fleet = desk.fleet
+    try:
+        view = processes_view(fleet.processes(), fleet.prefix, asked.query)
+    except UsageError as error:  # nobody has told yet
+        view = processes_view((), fleet.prefix, asked.query, str(error))
+    command = desk.command("app", "status", "--remote", fleet.prefix)
+    return Screen("processes.html", "Processes", "processes", view, command)
+
+
+def process(desk: Desk, asked: Asked) -> Screen:
+    """One process."""
+    name = asked.needed("name")
+    found = [one for one in desk.fleet.processes() if one.status.process == name]
+    if not found:
+        raise NotThereError(f"process {name!r} does not tell of itself (any more); see /processes")
+    group = found[0].status.group
+    command = desk.command("app", "status", group, "--remote", desk.fleet.prefix)
+    return Screen("process.html", name, "processes", process_view(found[0]), command)
+
+
+def command(desk: Desk, asked: Asked) -> Redirect:
+    """Tell a process, or all of its group, to do something."""
+    desk.actions_allowed()
+    group, word = asked.needed("group"), asked.needed("action")
+    name = asked.form.get("process", "")
+    if word not in COMMANDS:
+        raise UsageError(f"{word!r} is no action; there are {', '.join(COMMANDS)}")
+    action = COMMANDS[word]
+    if action is Action.DRAIN and asked.form.get("confirm") != group:
+        raise UsageError(f"type {group!r} to confirm: its process ends when it has drained")
+    answers = desk.fleet.send(group, action, name)
+    outcome = "; ".join(
+        f"{one.process}: {'no answer' if one.result is None else one.result.text}"
+        for one in answers
+    )
+    desk.audit.add(asked.form["who"], word, name or group, outcome)
+    if action is Action.DRAIN or not name:
+        return Redirect(f"/processes?{urlencode({'group': group})}")
+    return Redirect(f"/process?{urlencode({'name': name})}")
