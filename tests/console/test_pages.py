@@ -26,6 +26,7 @@ SCREENS = (
     "/retries", "/retries/group?topic=orders&group=fulfilment", "/topics", "/topic?name=orders",
     "/record", "/record?topic=orders&partition=0&offset=1", "/cluster", "/audit", "/processes",
     "/process?name=@process", "/pipelines", "/pipeline?name=loader&store=0",
+    "/group/plan?name=exporter", "/group/plan?name=exporter&assignor=uniform&with=3",
 )  # fmt: skip
 
 
@@ -137,6 +138,36 @@ def test_a_process_is_paused_and_resumed_and_drained_only_when_confirmed(
     rows = visitor.ask("/audit?format=json").json["rows"]
     assert [row["action"] for row in rows[:3]] == ["drain", "resume", "pause"]
     assert visitor.ask("/process?name=nobody").status == 404
+
+
+def test_a_plan_shows_what_would_move_and_never_loads_a_class(
+    there: World, visitor: Visitor
+) -> None:
+    with Consumer(
+        bootstrap_servers=there.cluster.bootstrap, group_id="planned", client_id="p-1"
+    ) as consumer:
+        consumer.subscribe(["orders"])
+        while len(consumer.assignment()) < 3:
+            consumer.poll(0.1)
+        there.sample()
+        ask = "/group/plan?format=json&name=planned"
+        found = visitor.ask(ask + "&with=p-2").json
+        assert (found["total"], found["avoidable"], found["least"], found["most"]) == (
+            1,
+            1,
+            "1",
+            "2",
+        )
+        assert [row["change"] for row in found["members"]] == ["-1", "joins"]
+        assert found["command"].startswith("kohort group plan --group planned --with p-2 -b")
+        gone = visitor.ask(ask + "&without=p-1&with=p-2,p-3").json
+        assert [row["change"] for row in gone["members"]] == ["leaves", "joins", "joins"]
+        assert all(move["needed"] for move in gone["moves"])
+    for query, note in (
+        ("&assignor=os%3Asystem", "there is no assignor"),
+        ("&without=nobody&assignor=range", "nobody in the group is"),
+    ):
+        assert note in visitor.ask(f"/group/plan?format=json&name=exporter{query}").json["note"]
 
 
 def test_a_pipeline_shows_its_books_beside_the_group_and_the_log(visitor: Visitor) -> None:
