@@ -67,7 +67,7 @@ class ProcessView:
     pid: int
     version: str
     started: str
-    told: str
+    published: str
     figures: Sequence[tuple[str, str]]
     partitions: Sequence[PartitionRow]
     more_partitions: int
