@@ -44,6 +44,17 @@ def test_report_page_shows_every_plot_and_runs_no_script(tmp_path: Path) -> None
     assert "336,776 in = 327,674 loaded + 7,602 failed (unknown airport)" in page
 
 
+def test_every_plot_has_a_name_a_table_and_the_page_s_colours(tmp_path: Path) -> None:
+    """For a screen reader, for whoever wants the figure, and for a dark screen."""
+    _, as_html = write_report(GOOD, tmp_path, ["kohort console -b h:1 --store 'sqlite:///<x>'"])
+    page = as_html.read_text()
+    assert page.count('<svg role="img" aria-label="') == page.count("<table>") == 5
+    assert "prefers-color-scheme: dark" in page
+    assert "#1d2733" not in page
+    assert "&lt;x&gt;" in page
+    assert "inputs a second" in page
+
+
 def test_a_hostile_reason_is_shown_as_text(tmp_path: Path) -> None:
     _, as_html = write_report(replace(GOOD, failed={"<script>alert(1)</script>": 9102}), tmp_path)
     assert "<script>" not in as_html.read_text()

@@ -3,7 +3,8 @@
 Rules:
 - Nothing here counts: the figures come from `Facts`, which was read from the database and the
   topics. `Facts.problems` says which promise does not hold; an empty list is what we want.
-- The page is one file without scripts: the plots are SVG inside it.
+- The page is one file without scripts: the plots are SVG inside it, in the console's colours, light
+  and dark; each has a name for a screen reader and its figures in a table.
 """
 
 # matplotlib carries no complete types, so strict checking would only speak of it.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import io
 import json
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,12 +24,27 @@ import matplotlib
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
 from jinja2 import Environment, PackageLoader, select_autoescape
+from markupsafe import escape
 from matplotlib.axes import Axes
 
+from kohort import __version__
 from kohort.demo.flights_outputs import Outputs
 
 INK, MUTED, GRID = "#1d2733", "#68788a", "#e3e8ee"
+THEMED = {INK: "var(--ink)", MUTED: "var(--muted)", GRID: "var(--line)"}
+"""What a plot is drawn with, and the page's own colour that takes its place, light or dark."""
 COLOURS = ("#2a6fdb", "#e07a1f", "#2e9e6b", "#b6447d", "#7a5cc9", "#8a8f98")
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A plot, and its figures as a table."""
+
+    title: str
+    text: str
+    svg: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -123,49 +140,83 @@ def text_of(facts: Facts) -> str:
     return "\n".join(lines)
 
 
-def write_report(facts: Facts, directory: Path) -> tuple[Path, Path]:
-    """Write `report.json` and `report.html` into `directory`; returns both paths."""
+def write_report(facts: Facts, directory: Path, commands: Sequence[str] = ()) -> tuple[Path, Path]:
+    """Write `report.json` and `report.html` into `directory`; returns both paths.
+
+    Args:
+        facts: what the database and the topics say.
+        directory: where to write.
+        commands: what shows more, in a shell.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     as_json, as_html = directory / "report.json", directory / "report.html"
     as_json.write_text(json.dumps(facts.as_json(), indent=2) + "\n")
     environment = Environment(
         loader=PackageLoader("kohort.demo", "templates"), autoescape=select_autoescape()
     )
-    page = environment.get_template("report.html").render(facts=facts, plots=plots_of(facts))
+    machine = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    page = environment.get_template("report.html").render(
+        facts=facts, plots=plots_of(facts), commands=commands, version=__version__, machine=machine
+    )
     as_html.write_text(page)
     return as_json, as_html
 
 
-def plots_of(facts: Facts) -> list[tuple[str, str, str]]:
-    """(title, what it shows, SVG) of every plot that there is data for."""
+def plots_of(facts: Facts) -> list[Plot]:
+    """Every plot that there is data for."""
+    loaded = [count for _, count in facts.loaded_over_time]
     drawn = [
         (
             "Arrivals",
             "Records a day in event time, as they stand in the topics.",
-            _draw(_arrivals, facts) if facts.arrivals else None,
+            _arrivals,
+            ("Topic", "Records", "Days"),
+            [
+                (topic, f"{sum(n for _, n in days):,}", f"{len(days):,}")
+                for topic, days in facts.arrivals.items()
+            ],
         ),
         (
             "Retries by retry topic",
             "Copies put into each retry topic, by second of the run.",
-            _draw(_retries, facts) if facts.retries else None,
+            _retries,
+            ("Retry topic", "Copies"),
+            [(topic, f"{sum(n for _, n in points):,}") for topic, points in facts.retries.items()],
         ),
         (
             "Failures by reason",
             "What ended in the dead-letter topic, by the ledger.",
-            _draw(_failures, facts) if facts.failed else None,
+            _failures,
+            ("Reason", "Records"),
+            [(reason, f"{count:,}") for reason, count in facts.failed.items()],
         ),
         (
             "Throughput",
             "Flights loaded into the database, by second of the run.",
-            _draw(_throughput, facts) if facts.loaded_over_time else None,
+            _throughput,
+            ("Flights", "Most in a second"),
+            [(f"{sum(loaded):,}", f"{max(loaded):,}")] if loaded else [],
         ),
         (
             "Delay by carrier",
             "Mean arrival delay of the loaded flights, in minutes.",
-            _draw(_delays, facts) if facts.delay_by_carrier else None,
+            _delays,
+            ("Carrier", "Minutes late", "Flights"),
+            [(name, f"{late:.1f}", f"{count:,}") for name, late, count in facts.delay_by_carrier],
         ),
     ]
-    return [(title, text, svg) for title, text, svg in drawn if svg is not None]
+    return [
+        Plot(title, text, _named(_draw(draw, facts), f"{title}. {text}"), head, rows)
+        for title, text, draw, head, rows in drawn
+        if rows
+    ]
+
+
+def _named(svg: str, name: str) -> str:
+    """An SVG that a screen reader announces as one picture, in the page's colours."""
+    for colour, themed in THEMED.items():
+        svg = svg.replace(colour, themed)
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(name)}" ', 1)
 
 
 def _draw(draw: Any, facts: Facts) -> str:
@@ -182,6 +233,9 @@ def _draw(draw: Any, facts: Facts) -> str:
         "axes.axisbelow": True,
         "svg.fonttype": "none",
         "svg.hashsalt": "kohort",
+        "figure.facecolor": "none",
+        "savefig.facecolor": "none",
+        "axes.facecolor": "none",
         "axes.spines.top": False,
         "axes.spines.right": False,
     }

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import sys
 import threading
@@ -43,6 +44,7 @@ from kohort.demo.flights_feed import Feed, Produced, Stage
 from kohort.demo.flights_outputs import Outputs, expected_hours, look_at
 from kohort.demo.flights_report import Facts
 from kohort.errors import ConfigError, KohortError
+from kohort.retry.ledger_view import without_password
 from kohort.retry.policy import RetryPolicy
 from kohort.retry.store import Store
 from kohort.retry.stores import open_store
@@ -116,6 +118,7 @@ class FlightsRun:
             self._note.write_text(json.dumps(asdict(self.settings)))
         self.bootstrap = self.broker.ensure()
         self.say(f"broker at {self.bootstrap}, log in {self.broker.data}")
+        self.say(f"watch it: {console_command(self.bootstrap, self.store_url)}")
         with Admin(bootstrap_servers=self.bootstrap) as admin:
             missing = {FLIGHTS: FLIGHT_PARTITIONS, WEATHER: len(ORIGINS)}
             if not self.settings.handlers:
@@ -326,6 +329,13 @@ class FlightsRun:
     def close(self) -> None:
         """Stop the broker."""
         self.broker.stop()
+
+
+def console_command(bootstrap: str, store_url: str) -> str:
+    """What shows this run in the console, at http://127.0.0.1:8088/."""
+    return shlex.join(
+        ["kohort", "console", "-b", bootstrap, "--store", without_password(store_url)]
+    )
 
 
 def pipeline_file(*, handlers: bool = False) -> Path:

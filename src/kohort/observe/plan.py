@@ -60,6 +60,15 @@ class Planned:
 
 
 def parse_members(text: str, topics: Iterable[str]) -> list[Participant]:
+    """Members as a person writes them: a number, or NAME[:rack=R][:weight=N]...
+
+    Args:
+        text: one of these.
+        topics: what they read when they name no topics.
+
+    Raises:
+        ConfigError: neither of them, or too many members.
+    """
     name, *details = text.split(":")
     if name.isdecimal() and not details:
         count = int(name)

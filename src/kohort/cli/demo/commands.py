@@ -85,7 +85,24 @@ def _run(run: FlightsRun, settings: RunSettings, resume: bool, keep_broker: bool
         finally:
             if not keep_broker:
                 run.close()
-    as_json, as_html = write_report(facts, run.directory)
+    commands = look_at(run, running=keep_broker)
+    as_json, as_html = write_report(facts, run.directory, commands)
     click.echo(text_of(facts))
-    click.echo(f"\n{as_json}\n{as_html}")
+    click.echo(f"\n{as_json}\n{as_html}\n")
+    click.echo("\n".join(["look at it in the console, at http://127.0.0.1:8088/:", *commands]))
     return EXIT_CHECK_FAILED if facts.problems else 0
+
+
+def look_at(run: FlightsRun, *, running: bool) -> list[str]:
+    """The commands that show a run in the console; `running`: its broker is there."""
+    from shlex import join
+
+    from kohort.demo.flights_run import console_command
+
+    if running:
+        return [console_command(run.bootstrap, run.store_url)]
+    data = str(run.broker.data)
+    return [
+        join(["kohort", "broker", "run", "--data-dir", data, "--port", "9092"]) + " &",
+        console_command("127.0.0.1:9092", run.store_url),
+    ]

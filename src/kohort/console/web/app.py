@@ -1,4 +1,3 @@
-# pyright: basic, reportMissingImports=false
 """The console as a Starlette application: requests to screens and back, and the events of samples.
 
 Rules:
@@ -70,10 +69,10 @@ class ConsoleApp:
         static = StaticFiles(directory=str(files("kohort.console") / "static"))
         self.asgi = Starlette(
             routes=[
-                Route("/", lambda _: RedirectResponse("/groups")),
+                Route("/", _to_groups),
                 Route("/login", self.login, methods=["GET", "POST"]),
                 Route("/events", self.events),
-                Route("/favicon.ico", lambda _: RedirectResponse("/static/icon.svg")),
+                Route("/favicon.ico", _to_icon),
                 Mount("/static", static),
                 Route("/{path:path}", self.screen, methods=["GET", "POST"]),
             ]
@@ -224,6 +223,16 @@ class ConsoleApp:
                     yield ": alive\n\n"
         finally:
             self._streams -= 1
+
+
+def _to_groups(request: Request) -> Response:
+    del request
+    return RedirectResponse("/groups")
+
+
+def _to_icon(request: Request) -> Response:
+    del request
+    return RedirectResponse("/static/icon.svg")
 
 
 def _inside(to: str) -> str:

@@ -1,4 +1,3 @@
-# pyright: basic, reportMissingImports=false
 """The console as a server: the sampler, an admin and uvicorn, from start to end.
 
 Shell: sockets, threads, asyncio.
