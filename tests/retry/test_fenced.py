@@ -14,7 +14,6 @@ from kohort.errors import DataLossError
 from kohort.retry.classify import Permanent, RetryAfter, Temporary
 from kohort.retry.copies import Attempt, redrive_copy
 from kohort.retry.effects import Insert
-from kohort.retry.fenced import RawRecord
 from kohort.retry.handling import Record
 from kohort.retry.headers import parse
 from kohort.retry.ledger import Place, backs_failed
@@ -119,9 +118,8 @@ def damaged(world: World, *offsets: int, topic: str = "in") -> None:
     log = world.logs[topic, 0]
     first = offsets[0]
     batch = Unreadable(topic, 0, first, offsets[-1] + 1, "its CRC does not match", b"raw bytes")
-    log[first] = log[first]._replace(unreadable=batch)
-    for offset in offsets[1:]:
-        log[offset] = log[first]
+    for offset in offsets:
+        log[offset] = batch
 
 
 @pytest.mark.parametrize("place", [None, *KILLS])
@@ -255,10 +253,10 @@ def test_a_retry_topic_fence_does_not_pass_a_row_scheduled_meanwhile(world: Worl
     world.produce(0, b"1")
     source, retry_topic = world.loader(), world.loader()
     load = source.open(world.span("in", 0, 0, 1))
-    retry_topics = world.logs["in.g.retry.2s", 0]
-    retry_topics.append(
-        RawRecord(0, world.now - 5_000, 1, b"k", b"1", _headers_of_first_copy(world))
-    )
+    at = ("in.g.retry.2s", 0)
+    headers = _headers_of_first_copy(world)
+    world.append(at, b"k", b"1", headers, timestamp_type=1, timestamp=world.now - 5_000)
+    retry_topics = world.logs[at]
 
     class Published:
         def publish(self, copies: object) -> list[Place]:
@@ -360,7 +358,7 @@ def test_what_does_not_decode_goes_to_failed_untouched(world: World) -> None:
     world.decode = "json"
     world.handle = lambda record, store: row(record)
     world.produce(0, b'{"a": 1}', b"\xff{", b"[1", b"2],3")
-    world.logs["in", 0].append(RawRecord(4, world.now, 0, b"k", None, []))
+    world.append(("in", 0), b"k", None)
     world.run_all()
     assert world.failed() == ["in/0/1", "in/0/2", "in/0/3"]
     copies = world.logs[world.topics.dead_letter, 0]
@@ -371,8 +369,8 @@ def test_what_does_not_decode_goes_to_failed_untouched(world: World) -> None:
 
 def test_strangers_in_a_retry_topic_go_to_failed(world: World) -> None:
     """A2: a record in a retry topic without our headers is never run."""
-    log = world.logs["in.g.retry.2s", 0]
-    log.append(RawRecord(0, world.now, 1, b"k", b"ok", [("retry_number", b"1")]))
+    at = ("in.g.retry.2s", 0)
+    world.append(at, b"k", b"ok", [("retry_number", b"1")], timestamp_type=1)
     world.now += 10_000
     world.run_all()
     assert world.loaded() == []
@@ -425,9 +423,8 @@ def test_the_ledger_forgets_what_was_loaded_long_ago_and_nothing_else(world: Wor
     assert store.vacuum("other", last + 1) == 0
     assert store.vacuum("p", last + 1) == 1 + 3
     assert world.ask("SELECT retry_id, status FROM kohort_ledger") == [("in/0/1", "failed")]
-    world.logs[retry_topic, 0].append(
-        world.logs[retry_topic, 0][0]._replace(offset=len(world.logs[retry_topic, 0]))
-    )
+    copy = world.logs[retry_topic, 0][0]
+    world.append((retry_topic, 0), copy.key, copy.value, copy.headers, timestamp_type=1)
     world.produce(0, b"2")
     world.run("in", 0)
     assert store.vacuum("p", last + 10_000_000) == 0, "one waits"

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from kohort.records import Record as Fetched
 from kohort.retry.copies import Attempt, Copy
 from kohort.retry.due_schedule import Answer, DueSchedule, NeedProof, Opened
 from kohort.retry.effects import Effect, Execute, Insert, statements
-from kohort.retry.fenced import Loader, RawRecord, Report, SourceRange
+from kohort.retry.fenced import Loader, Report, SourceRange
 from kohort.retry.handling import Handlers, HandlerSpec
 from kohort.retry.ledger import Place
 from kohort.retry.policy import RetryPolicy, RetryTopics
@@ -47,7 +49,8 @@ class World:
     now: int = 1_000_000
     behind_ms: int = 0
     slept_ms: int = 0
-    logs: dict[tuple[str, int], list[RawRecord]] = field(default_factory=lambda: defaultdict(list))
+    logs: dict[tuple[str, int], list[Any]] = field(default_factory=lambda: defaultdict(list))
+    """Records, and `Unreadable` at every offset of a batch that nobody can read."""
     checkpoint: dict[tuple[str, int], int] = field(default_factory=dict)
     open_batch: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     kills: Kills = field(default_factory=Kills)
@@ -79,8 +82,35 @@ class World:
 
     def produce(self, partition: int, *values: bytes) -> None:
         for value in values:
-            log = self.logs["in", partition]
-            log.append(RawRecord(len(log), self.now, 0, b"k", value, [("h", None), ("h", b"1")]))
+            self.append(("in", partition), b"k", value, [("h", None), ("h", b"1")])
+
+    def append(
+        self,
+        at: tuple[str, int],
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        *,
+        timestamp_type: int = 0,
+        timestamp: int | None = None,
+        offset: int | None = None,
+    ) -> int:
+        """A record at the end of a log; its offset."""
+        log = self.logs[at]
+        offset = len(log) if offset is None else offset
+        stamp = self.now if timestamp is None else timestamp
+        log.append(
+            Fetched(
+                *at,
+                offset,
+                timestamp=stamp,
+                key=key,
+                value=value,
+                headers=headers,
+                timestamp_type=timestamp_type,
+            )
+        )
+        return offset
 
     # One process
 
@@ -95,9 +125,8 @@ class World:
         places: list[Place] = []
         for copy in copies:
             at = (copy.topic, copy.partition_hint % self.partitions)
-            log = self.logs[at]
-            log.append(RawRecord(len(log), self.now, 1, copy.key, copy.value, copy.headers))
-            places.append(Place(*at, log[-1].offset))
+            offset = self.append(at, copy.key, copy.value, copy.headers, timestamp_type=1)
+            places.append(Place(*at, offset))
             self.kills.reach("during publish")
         self.kills.reach("after publish")
         return places
@@ -149,7 +178,7 @@ class World:
         if topic not in self.topics.delays_ms:
             return len(log)
         for q in self.gate.questions({(topic, partition): start}, self.now):
-            stamps = [(r.offset, r.timestamp_ms) for r in log]
+            stamps = [(r.offset, getattr(r, "timestamp", 0)) for r in log]
             offset, stamp = next(((o, t) for o, t in stamps if t >= q.target_ms), (-1, -1))
             answer = Answer(len(log), offset, stamp)
             outcome = self.gate.answer(q, answer, self.now)

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from kohort import Admin, Producer
+from kohort.records import Record as Fetched
 from kohort.retry.cluster_port import ClusterPort, WallClock
 from kohort.retry.effects import Execute, Insert, statements
-from kohort.retry.fenced import Loader, RawRecord, SourceRange
+from kohort.retry.fenced import Loader, SourceRange
 from kohort.retry.handling import Handlers
 from kohort.retry.preparing import ensure_topics
 from kohort.spark import Permanent, Pipeline, Temporary, reconcile
@@ -65,7 +66,7 @@ class Sales:
         span = SourceRange("sales", self.views["sales"].topic_id, 0, start, end, "sales")
         part = loader.open(span)
         part.load(
-            [RawRecord(o, 0, 0, None, str(n).encode(), ()) for o, n in sorted(values.items())]
+            [Fetched("sales", 0, o, value=str(n).encode()) for o, n in sorted(values.items())]
         )
         part.finish()
 

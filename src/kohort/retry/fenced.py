@@ -25,10 +25,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from kohort.config import format_duration
 from kohort.errors import DataLossError, KohortError, UsageError
+from kohort.records import Record
 from kohort.retry import ledger as books
 from kohort.retry.classify import Disposition, Failure, describe
 from kohort.retry.copies import (
@@ -42,8 +43,8 @@ from kohort.retry.copies import (
     read_attempt,
     waits_on,
 )
-from kohort.retry.effects import Effect, Execute, statements
-from kohort.retry.headers import Header, HeaderFault, Origin
+from kohort.retry.effects import Effect, Statement, statements
+from kohort.retry.headers import HeaderFault, Origin
 from kohort.retry.ledger import Claim, Counts, FenceMove, LedgerRow, Place, Verdict
 from kohort.retry.policy import RetryTopics, Step
 from kohort.retry.store import Applied, ConstraintError, Store, Transaction
@@ -56,24 +57,11 @@ MAX_EARLY_MS: Final = 30_000
 CONSTRAINT_REASON: Final = "constraint_violated"
 NO_INPUT_REASONS: Final = (BAD_HEADERS_REASON, UNREADABLE_REASON)
 """Of these failures in a retry topic nobody knows which input they stand for."""
-
-
-class RawRecord(NamedTuple):
-    """One record as it was fetched."""
-
-    offset: int
-    timestamp_ms: int
-    timestamp_type: int
-    key: bytes | None
-    value: bytes | None
-    headers: Sequence[Header]
-    unreadable: Unreadable | None = None
-    """The batch that stands here and that nobody can read; then the rest says nothing."""
-
-    @property
-    def next_offset(self) -> int:
-        """The offset behind it."""
-        return self.offset + 1 if self.unreadable is None else self.unreadable.next_offset
+Outcome = Sequence[Effect] | Failure
+Fetched = Record | Unreadable
+"""What stands at an offset: a record, or a batch that nobody can read."""
+Handled = Sequence[Attempt] | Sequence[Record]
+"""What a handler gets: attempts of a retry topic, or records of a source topic as fetched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +89,10 @@ class SourceRange:
 
 
 class Handler(Protocol):
-    """Runs the user's code over attempts: for each, its effects or its failure, in order."""
+    """Runs the user's code over records (those of a source topic as they were fetched): for each,
+    its effects or its failure, in order."""
 
-    def __call__(
-        self, base: str, attempts: Sequence[Attempt], store: Store
-    ) -> list[Sequence[Effect] | Failure]: ...
+    def __call__(self, base: str, attempts: Handled, store: Store) -> list[Outcome]: ...
 
 
 class Publisher(Protocol):
@@ -141,13 +128,30 @@ class _Ended:
     """One attempt with its outcome, on its way into the transaction. None: it waits on."""
 
     attempt: Attempt
-    outcome: Sequence[Effect] | Failure | None
+    outcome: Outcome | None
     copy: Copy | None = None
     step: Step | None = None
     place: Place | None = None
     unreadable: Unreadable | None = None
     owed: Sequence[LedgerRow] = ()
     """The scheduled copies that stood in the unreadable batch."""
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """What one transaction writes.
+
+    Args:
+        first: records of the source topic; they are many, and most of them leave no trace but
+            their effects, so nothing is made for each.
+        effects: what is to be written for each of `first`; None for one that has failed.
+        ended: all other attempts.
+    """
+
+    first: Sequence[Record] = ()
+    effects: list[Sequence[Effect] | None] = field(default_factory=list[Sequence[Effect] | None])
+    ended: list[_Ended] = field(default_factory=list[_Ended])
+    inert: int = 0
 
 
 @dataclass
@@ -215,14 +219,14 @@ class RangeLoad:
         """True when the fence is at or past the end: nothing of the range is left to do."""
         return self._fence >= self._span.end
 
-    def load(self, records: Sequence[RawRecord]) -> None:
+    def load(self, records: Sequence[Fetched]) -> None:
         """Steps 2 to 5 for the next records, as one transaction."""
         for _ in range(MAX_ROUNDS):
             unprocessed = [r for r in records if self._fence <= r.offset < self._span.end]
             self.report.skipped += len(records) - len(unprocessed)
             if not unprocessed:
                 return
-            if self._round(unprocessed, min(unprocessed[-1].next_offset, self._span.end)):
+            if self._round(unprocessed, min(_behind(unprocessed[-1]), self._span.end)):
                 return
             records = unprocessed
         raise KohortError(
@@ -232,7 +236,7 @@ class RangeLoad:
 
     def finish(self) -> Report:
         """Move the fence over what holds no records (markers, compaction) to the range's end."""
-        if not self.done and not self._commit([], self._span.end):
+        if not self.done and not self._commit(_Chunk(), self._span.end):
             self._reread_fence()
             if not self.done:
                 raise KohortError(
@@ -242,35 +246,56 @@ class RangeLoad:
         self.report.next_offset = self._fence
         return self.report
 
-    def _round(self, records: Sequence[RawRecord], next_offset: int) -> bool:
+    def _round(self, records: Sequence[Fetched], next_offset: int) -> bool:
         """Steps 3 to 5 once; False when another writer was faster and it must be tried again."""
-        readable = [r for r in records if r.unreadable is None]
-        ended, runnable, inert = self._sort(readable)
-        ended += [self._damaged(r.unreadable) for r in records if r.unreadable is not None]
+        readable = [r for r in records if not isinstance(r, Unreadable)]
+        of_retry_topic = self._span.delay_ms is not None
+        chunk = self._retried(readable) if of_retry_topic else self._first_tries(readable)
+        chunk.ended += [self._damaged(r) for r in records if isinstance(r, Unreadable)]
+        self._publish(chunk.ended)
+        if not self._commit(chunk, next_offset):
+            self._reread_fence()
+            return False
+        self._count(chunk)
+        return True
+
+    def _first_tries(self, records: Sequence[Record]) -> _Chunk:
+        """Run the handler over records of the source topic."""
+        chunk = _Chunk(records)
+        for record, outcome in zip(records, self._handled(records), strict=True):
+            if isinstance(outcome, Failure):
+                chunk.effects.append(None)
+                chunk.ended.append(_Ended(self._own(record), outcome))
+            else:
+                chunk.effects.append(outcome)
+        return chunk
+
+    def _retried(self, records: Sequence[Record]) -> _Chunk:
+        """Run the handler over those records of a retry topic that the ledger knows of."""
+        ended, runnable, inert = self._sort(records)
         if runnable:
             self._wait_until_due(runnable, records)
             ended += [_Ended(a, None) for a in runnable if waits_on(a)]
             runnable = [a for a in runnable if not waits_on(a)]
-        if runnable:
-            outcomes = self._loader.handler(self._span.base, runnable, self._loader.store)
-            if len(outcomes) != len(runnable):
-                raise UsageError(
-                    f"the handler of {self._span.base} gave {len(outcomes)} outcomes for "
-                    f"{len(runnable)} records"
-                )
+            outcomes = self._handled(runnable)
             ended += [_Ended(a, o) for a, o in zip(runnable, outcomes, strict=True)]
-        self._publish(ended)
-        if not self._commit(ended, next_offset):
-            self._reread_fence()
-            return False
-        self._count(ended, inert)
-        return True
+        return _Chunk(ended=ended, inert=inert)
 
-    def _sort(self, records: Sequence[RawRecord]) -> tuple[list[_Ended], list[Attempt], int]:
+    def _handled(self, runnable: Handled) -> list[Outcome]:
+        if not runnable:
+            return []
+        outcomes = self._loader.handler(self._span.base, runnable, self._loader.store)
+        if len(outcomes) != len(runnable):
+            raise UsageError(
+                f"the handler of {self._span.base} gave {len(outcomes)} outcomes for "
+                f"{len(runnable)} records"
+            )
+        return outcomes
+
+    def _sort(self, records: Sequence[Record]) -> tuple[list[_Ended], list[Attempt], int]:
         """Attempts that may run, and copies whose headers cannot be trusted (already failed)."""
         span = self._span
-        if span.delay_ms is None:
-            return [], [self._own(r) for r in records], 0
+        assert span.delay_ms is not None, "records of a source topic need no sorting"
         faulty: list[_Ended] = []
         attempts: list[Attempt] = []
         topics = self._loader.topics[span.base]
@@ -314,15 +339,15 @@ class RangeLoad:
         attempt = batch.attempt(span.topic_id)
         return _Ended(attempt, batch.failure(), unreadable=batch, owed=owed)
 
-    def _own(self, r: RawRecord) -> Attempt:
+    def _own(self, r: Record) -> Attempt:
         """A record as its own origin."""
         span = self._span
         origin = Origin(
-            span.topic, span.partition, r.offset, r.timestamp_ms, r.timestamp_type, span.topic_id
+            span.topic, span.partition, r.offset, r.timestamp, int(r.timestamp_type), span.topic_id
         )
         return Attempt(origin, 0, (span.topic, span.partition, r.offset), r.key, r.value, r.headers)
 
-    def _wait_until_due(self, runnable: Sequence[Attempt], records: Sequence[RawRecord]) -> None:
+    def _wait_until_due(self, runnable: Sequence[Attempt], records: Sequence[Record]) -> None:
         """Wait out what is left of a due time.
 
         The plan's time counts where this machine's clock is behind: the driver compared the
@@ -331,7 +356,7 @@ class RangeLoad:
         span, skew = self._span, self._loader.skew_ms
         if not span.delay_ms:
             return
-        appended = {r.offset: r.timestamp_ms for r in records}
+        appended = {r.offset: r.timestamp for r in records}
         last = max(due_ms(a, appended[a.position[2]], span.delay_ms, skew) for a in runnable)
         left = last - max(self._loader.clock.now_ms(), span.planned_ms)
         if left <= 0:
@@ -364,24 +389,26 @@ class RangeLoad:
             for (e, _), place in zip(new, places, strict=True):
                 e.place = place
 
-    def _commit(self, ended: list[_Ended], next_offset: int) -> bool:
+    def _commit(self, chunk: _Chunk, next_offset: int) -> bool:
         """Step 5. False: another writer moved the fence or closed a claim first."""
         store = self._loader.store
         try:
-            applied = store.apply(self._transaction(ended, next_offset))
+            applied = store.apply(self._transaction(chunk, next_offset))
         except ConstraintError as broken:
-            self._fail_the_broken(ended, broken)
-            self._publish(ended)
-            applied = store.apply(self._transaction(ended, next_offset))
+            self._fail_the_broken(chunk, broken)
+            self._publish(chunk.ended)
+            applied = store.apply(self._transaction(chunk, next_offset))
         if applied is Applied.COMMITTED:
             self._fence = next_offset
             return True
         return False
 
-    def _fail_the_broken(self, ended: list[_Ended], error: ConstraintError) -> None:
+    def _fail_the_broken(self, chunk: _Chunk, error: ConstraintError) -> None:
         """Turn the records whose effects break a constraint into permanent failures."""
-        written = [e for e in ended if isinstance(e.outcome, Sequence)]
-        parts = [statements(e.outcome) for e in written if isinstance(e.outcome, Sequence)]
+        first = [(i, effects) for i, effects in enumerate(chunk.effects) if effects]
+        others = [e for e in chunk.ended if not isinstance(e.outcome, Failure | None)]
+        parts = [statements(effects) for _, effects in first]
+        parts += [statements(e.outcome) for e in others if isinstance(e.outcome, Sequence)]
         broken = self._loader.store.probe(parts)
         if not broken:
             raise KohortError(
@@ -389,16 +416,25 @@ class RangeLoad:
                 f"single record breaks ({error}); deferred constraints cannot be told apart"
             ) from error
         for index, cause in broken.items():
-            written[index].outcome = describe(
+            failure = describe(
                 cause, permanent=True, reason=CONSTRAINT_REASON, disposition=Disposition.FATAL
             )
+            if index >= len(first):
+                others[index - len(first)].outcome = failure
+                continue
+            at = first[index][0]
+            chunk.effects[at] = None
+            chunk.ended.append(_Ended(self._own(chunk.first[at]), failure))
 
-    def _transaction(self, ended: Sequence[_Ended], next_offset: int) -> Transaction:
+    def _transaction(self, chunk: _Chunk, next_offset: int) -> Transaction:
         now = self._loader.clock.now_ms()
         effects: list[Effect] = []
+        for outcome in chunk.effects:
+            if outcome:
+                effects += outcome
         claims: list[Claim] = []
         rows: list[LedgerRow] = []
-        for e in ended:
+        for e in chunk.ended:
             if isinstance(e.outcome, Failure):
                 assert e.copy is not None, "a failure has its copy before it is written down"
                 assert e.place is not None, "a copy is acknowledged before it is written down"
@@ -413,8 +449,6 @@ class RangeLoad:
                 entries = books.held(e.attempt, e.copy, e.place, now)
             else:
                 effects += e.outcome
-                if e.attempt.previous is None:
-                    continue  # a first try that succeeds leaves no trace in the ledger
                 entries = books.succeeded(e.attempt, now)
             if entries.claim is not None:
                 claims.append(entries.claim)
@@ -422,15 +456,16 @@ class RangeLoad:
                 rows.append(entries.row)
         fence = FenceMove(self._span.topic, self._span.partition, self._fence, next_offset)
         of_retry_topic = self._span.delay_ms is not None
+        written = statements(effects)
         return Transaction(
             self._loader.pipeline,
             fence,
             now,
-            statements(effects),
+            written,
             claims,
             rows,
             of_retry_topic,
-            self._counted(ended),
+            self._counted(chunk, written),
         )
 
     def _reread_fence(self) -> None:
@@ -440,7 +475,7 @@ class RangeLoad:
         if row is not None:
             self._fence = row.next_offset
 
-    def _counted(self, ended: Sequence[_Ended]) -> Counts:
+    def _counted(self, chunk: _Chunk, written: Sequence[Statement]) -> Counts:
         """What the transaction does, in numbers.
 
         A copy whose headers are wrong is no input; an attempt that waits on has not ended. Of a
@@ -448,7 +483,12 @@ class RangeLoad:
         """
         counts = Counts()
         origin = self._loader.origins.get(self._span.base)
-        for e in ended:
+        if origin is not None:
+            counts.rows = sum(len(s.rows) for s in written if _names_input(s, *origin))
+        counts.filtered = sum(effects is not None and not effects for effects in chunk.effects)
+        counts.loaded = sum(bool(effects) for effects in chunk.effects)
+        counts.read = counts.filtered + counts.loaded
+        for e in chunk.ended:
             if e.outcome is None:
                 continue
             if isinstance(e.outcome, Failure):
@@ -462,17 +502,16 @@ class RangeLoad:
                     counts.scheduled += 1
             elif e.outcome:
                 counts.loaded += 1
-                if origin is not None:
-                    counts.rows += sum(_names_input(effect, *origin) for effect in e.outcome)
             else:
                 counts.filtered += 1
             counts.read += 1
         return counts
 
-    def _count(self, ended: Sequence[_Ended], inert: int) -> None:
+    def _count(self, chunk: _Chunk) -> None:
         report = self.report
-        report.inert += inert
-        for e in ended:
+        report.inert += chunk.inert
+        report.loaded += sum(effects is not None for effects in chunk.effects)
+        for e in chunk.ended:
             if e.outcome is None:
                 report.retried += 1
             elif not isinstance(e.outcome, Failure):
@@ -484,10 +523,11 @@ class RangeLoad:
                 report.reasons[e.outcome.reason] += 1
 
 
-def _names_input(effect: Effect, table: str, origin: tuple[str, str]) -> bool:
-    """Whether an effect writes a row of this table that names its input."""
-    return (
-        not isinstance(effect, Execute)
-        and effect.table == table
-        and all(column in effect.row for column in origin)
-    )
+def _names_input(written: Statement, table: str, origin: tuple[str, str]) -> bool:
+    """Whether a statement writes rows of this table that name their inputs."""
+    return written.table == table and set(origin) <= set(written.columns)
+
+
+def _behind(item: Fetched) -> int:
+    """The offset behind a record or batch."""
+    return item.next_offset if isinstance(item, Unreadable) else item.offset + 1

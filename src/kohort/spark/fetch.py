@@ -1,4 +1,5 @@
-"""What an executor does to read: fetch the ranges of one task as Arrow batches for Spark.
+"""What an executor does to read: fetch the ranges of one task, as Arrow batches for Spark or as
+records for the sink of a pipeline.
 
 Shell: none of its own; the consumer's network thread does the work.
 
@@ -7,7 +8,8 @@ Rules (spec 6.1):
 - Nothing at or past a range's end is fetched. A range is done when its position has reached the
   end, so gaps of compaction and markers neither block nor end it early.
 - The order of records within a partition is kept; ranges of one task are read side by side.
-- For a pipeline a batch that nobody can read is a row with its bytes; for a query it is an error.
+- A pipeline gets the bytes of a batch that nobody can read; for a query, which has no dead-letter
+  topic, it is an error.
 - Records that are gone are an error, or with failOnDataLoss=false skipped (the planner warns).
 """
 
@@ -16,10 +18,12 @@ Rules (spec 6.1):
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
-from typing import Final
+from operator import attrgetter
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
@@ -29,6 +33,7 @@ from kohort.client.consumer.consumer import Consumer
 from kohort.config import format_elapsed
 from kohort.errors import CorruptRecordError, DataLossError, KafkaTimeoutError, KohortError
 from kohort.retry.cluster_port import ClusterPort
+from kohort.retry.fenced import Fetched
 from kohort.retry.unreadable import Unreadable
 from kohort.spark import arrow
 from kohort.spark.formats import Rows, Typed
@@ -37,6 +42,7 @@ from kohort.spark.options import SourceOptions
 from kohort.spark.worker import forget, keep
 
 log = logging.getLogger("kohort.spark")
+T = TypeVar("T", bound=Sized)
 POLL_S: Final = 0.5
 GONE_POLLS: Final = 10
 """Polls without a single record before a read looks whether its topics are still there."""
@@ -53,41 +59,68 @@ def read_ranges(
     columns: Sequence[str],
     typed: Typed | Rows | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """All records of the ranges, in batches of the options' size, after the range markers.
+    """All records of the ranges, in batches of the options' size.
 
     Args:
         typed: decodes keys and values; None leaves them bytes.
+
+    With range markers nothing but them: the sink of a pipeline reads for itself (`read_records`).
     """
-    if options.range_markers and spans:
-        yield arrow.markers(spans)
-    for group in _apart(spans):
-        yield from _read_group(options, group, columns, typed)
-
-
-def _read_group(
-    options: SourceOptions,
-    spans: Sequence[Range],
-    columns: Sequence[str],
-    typed: Typed | Rows | None,
-) -> Iterator[pa.RecordBatch]:
-    config = options.client
-    kind = "consumer" if options.fail_on_data_loss else "lenient consumer"
-    consumer: Consumer = keep(kind, config, lambda: _consumer(config, options.fail_on_data_loss))
+    if options.range_markers:
+        if spans:
+            yield arrow.markers(spans)
+        return
     schema = arrow.schema(columns, arrow.TYPES | (typed.types if typed else {}))
     wanted = {"topic", "partition", "offset", *(_OURS[c] for c in columns if c in _OURS)}
     wanted |= set(typed.parts) if typed else set()
-    try:
-        for batch in _batches(consumer, options, spans, wanted):
-            if isinstance(batch, Unreadable):
-                yield arrow.unreadable(batch)
-                continue
-            ready = _for_spark(batch, schema, typed.columns(batch) if typed else {})
-            yield from arrow.cut(ready, options.batch_rows, options.batch_bytes)
-    except KohortError:
-        forget(kind, config)
-        raise
-    finally:
-        _let_go(consumer)
+
+    def poll(consumer: Consumer) -> pa.RecordBatch:
+        return consumer.poll_arrow(POLL_S, max_rows=options.batch_rows, columns=wanted)
+
+    for batch in _read(options, spans, poll):
+        ready = _for_spark(batch, schema, typed.columns(batch) if typed else {})
+        yield from arrow.cut(ready, options.batch_rows, options.batch_bytes)
+
+
+def read_records(
+    options: SourceOptions, spans: Sequence[Range], most: int
+) -> Iterator[Sequence[Fetched]]:
+    """All records of the ranges and what nobody can read, at most so many of one partition at a
+    time.
+    """
+
+    def poll(consumer: Consumer) -> Sequence[Fetched]:
+        return consumer.poll(POLL_S, max_records=most)
+
+    for records in _read(options, spans, poll, lambda damaged: [damaged]):
+        for _, run in itertools.groupby(records, key=attrgetter("topic", "partition")):
+            yield list(run)
+
+
+def _read(
+    options: SourceOptions,
+    spans: Sequence[Range],
+    poll: Callable[[Consumer], T],
+    skip: Callable[[Unreadable], T] | None = None,
+) -> Iterator[T]:
+    """What `poll` gives until the ranges are read.
+
+    Args:
+        skip: what a batch that nobody can read becomes; None makes it an error.
+    """
+    config = options.client
+    kind = "consumer" if options.fail_on_data_loss else "lenient consumer"
+    for group in _apart(spans):
+        consumer: Consumer = keep(
+            kind, config, lambda: _consumer(config, options.fail_on_data_loss)
+        )
+        try:
+            yield from _polled(consumer, options, group, poll, skip)
+        except KohortError:
+            forget(kind, config)
+            raise
+        finally:
+            _let_go(consumer)
 
 
 def _let_go(consumer: Consumer) -> None:
@@ -96,9 +129,13 @@ def _let_go(consumer: Consumer) -> None:
         consumer.assign([])
 
 
-def _batches(
-    consumer: Consumer, options: SourceOptions, spans: Sequence[Range], wanted: Collection[str]
-) -> Iterator[pa.RecordBatch | Unreadable]:
+def _polled(
+    consumer: Consumer,
+    options: SourceOptions,
+    spans: Sequence[Range],
+    poll: Callable[[Consumer], T],
+    skip: Callable[[Unreadable], T] | None,
+) -> Iterator[T]:
     left = {TopicPartition(s.topic, s.partition): s for s in spans}
     consumer.assign(list(left))
     for tp, span in left.items():
@@ -107,14 +144,16 @@ def _batches(
     silent = 0
     while left:
         try:
-            batch = consumer.poll_arrow(POLL_S, max_rows=options.batch_rows, columns=wanted)
+            found = poll(consumer)
         except CorruptRecordError as error:
+            if skip is None:
+                raise
             silent = 0
-            yield _past_damage(consumer, options, left, error)
+            yield skip(_past_damage(consumer, left, error))
         else:
-            silent = 0 if len(batch) else silent + 1
-            if len(batch):
-                yield batch
+            silent = 0 if len(found) else silent + 1
+            if len(found):
+                yield found
         for tp in [tp for tp, span in left.items() if consumer.position(tp) >= span.end]:
             del left[tp]
         if left and silent and silent % GONE_POLLS == 0:
@@ -130,17 +169,13 @@ def _batches(
 
 
 def _past_damage(
-    consumer: Consumer,
-    options: SourceOptions,
-    left: dict[TopicPartition, Range],
-    error: CorruptRecordError,
+    consumer: Consumer, left: dict[TopicPartition, Range], error: CorruptRecordError
 ) -> Unreadable:
     """The part of a damaged batch within its range; reading goes on behind it.
 
-    Raises the error for a query, which has no dead-letter topic, and where nobody knows what is
-    behind the damage.
+    Raises the error where nobody knows what is behind the damage.
     """
-    found = Unreadable.of(error) if options.range_markers else None
+    found = Unreadable.of(error)
     span = left.get(TopicPartition(found.topic, found.partition)) if found else None
     if found is None or span is None:
         raise error

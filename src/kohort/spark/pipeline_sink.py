@@ -3,8 +3,9 @@
 Rules (E2):
 - One task has whole partitions (the source never splits them for a pipeline), so a partition's
   records meet one fence in one task, in offset order.
-- Range markers come first and say what the task must finish; a range without rows moves its fence
-  all the same.
+- What comes through Spark is range markers, which say what the task must finish; the task fetches
+  the records itself, so that they never cross the JVM. A range without records moves its fence all
+  the same.
 - The writer is rebuilt in every process: it holds what the user wrote and no connection.
 - Progress goes to the group after all tasks of a batch are done, and may fail: it is advisory.
 """
@@ -22,15 +23,18 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from kohort.client.common.config import ConsumerConfig, known_to
 from kohort.errors import KohortError, ProtocolError
 from kohort.retry.cluster_port import ClusterPort, WallClock
-from kohort.retry.fenced import Loader, RangeLoad, Report, SourceRange
+from kohort.retry.fenced import Fetched, Loader, RangeLoad, Report, SourceRange
 from kohort.retry.handling import HandlerSpec
 from kohort.retry.policy import RetryTopics
 from kohort.retry.store import Store
 from kohort.retry.stores import open_store
 from kohort.spark import arrow
+from kohort.spark.fetch import read_records
 from kohort.spark.offsets import Range, TopicPartition
+from kohort.spark.options import SourceOptions
 from kohort.spark.publisher import CopyPublisher
 from kohort.spark.worker import forget, keep, settle_down
 from kohort.spark.worker.breadcrumbs import GuardedHandlers
@@ -101,18 +105,21 @@ class PipelineWriter(DataSourceStreamArrowWriter):
             {h.topic: (h.table, h.origin) for h in spec.handlers if h.table and h.origin},
         )  # fmt: skip
         loads: dict[TopicPartition, RangeLoad] = {}
-        for batch in iterator:
-            for span in arrow.read_markers(batch):
-                loads[span.topic, span.partition] = loader.open(self._source_range(span))
-            for topic, partition, run in arrow.runs(batch):
-                load = loads.get((topic, partition))
-                if load is None:
-                    raise ProtocolError(f"rows of {topic}/{partition} came without their range")
-                if load.done:
-                    continue
-                for low in range(0, len(run), spec.chunk_rows):
-                    rows = run.slice(low, spec.chunk_rows)
-                    load.load(arrow.records(topic, partition, rows))
+        spans: list[Range] = []
+        for span in (span for batch in iterator for span in arrow.read_markers(batch)):
+            load = loads[span.topic, span.partition] = loader.open(self._source_range(span))
+            if not load.done:
+                spans.append(span)
+        options = SourceOptions(known_to(ConsumerConfig, spec.client), streaming=True)
+        waiting: dict[TopicPartition, list[Fetched]] = {}
+        for records in read_records(options, spans, spec.chunk_rows):
+            at = (records[0].topic, records[0].partition)
+            held = waiting.setdefault(at, [])
+            held += records
+            if len(held) >= spec.chunk_rows:
+                loads[at].load(waiting.pop(at))
+        for at, held in waiting.items():
+            loads[at].load(held)
         reports = [load.finish() for load in loads.values()]
         handlers.close()
         return reports

@@ -13,10 +13,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from kohort.records import Record
-from kohort.retry.classify import Failure
-from kohort.retry.copies import Attempt, Copy
-from kohort.retry.effects import Effect
-from kohort.retry.fenced import Loader, RawRecord, SourceRange
+from kohort.retry.copies import Copy
+from kohort.retry.fenced import Handled, Loader, Outcome, SourceRange
 from kohort.retry.handling import Handlers
 from kohort.retry.headers import Header
 from kohort.retry.ledger import Place
@@ -115,7 +113,7 @@ class MemoryEngine:
             )
         )
         if not load.done:
-            load.load([_raw(r) for r in self._topics.logs[at][start:end]])
+            load.load(self._topics.logs[at][start:end])
         load.finish()
         self._reach(f"before Spark notes that {at[0]}/{at[1]} is done up to {end}")
         del self._plans[at]
@@ -156,9 +154,7 @@ class MemoryEngine:
             {h.topic: (h.table, h.origin) for h in pipeline.handlers if h.table and h.origin},
         )
 
-    def handle(
-        self, base: str, attempts: Sequence[Attempt], store: Store
-    ) -> list[Sequence[Effect] | Failure]:
+    def handle(self, base: str, attempts: Handled, store: Store) -> list[Outcome]:
         """The handlers, with a step before and after them."""
         self._reach(f"before {len(attempts)} of {base} are handled")
         outcomes = Handlers(self._pipeline.handlers)(base, attempts, store)
@@ -204,11 +200,5 @@ class _Stepping:
     def __init__(self, engine: MemoryEngine) -> None:
         self._engine = engine
 
-    def __call__(
-        self, base: str, attempts: Sequence[Attempt], store: Store
-    ) -> list[Sequence[Effect] | Failure]:
+    def __call__(self, base: str, attempts: Handled, store: Store) -> list[Outcome]:
         return self._engine.handle(base, attempts, store)
-
-
-def _raw(r: Record) -> RawRecord:
-    return RawRecord(r.offset, r.timestamp, r.timestamp_type, r.key, r.value, r.headers)

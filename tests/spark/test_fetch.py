@@ -1,0 +1,63 @@
+"""Ranges as they are fetched by a task, on a real broker, without Spark (spec 6.1, 6.7)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from kohort.testing import Cluster
+
+pytest.importorskip("pyspark")
+pa = pytest.importorskip("pyarrow")
+
+
+def options(cluster: Cluster, **given: str) -> Any:
+    from kohort.spark.options import parse_source
+
+    where = {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": "any"}
+    return parse_source({**where, **given}, streaming=True)
+
+
+def test_a_pipelines_source_gives_its_ranges_and_the_sink_fetches_them(
+    cluster: Cluster, topic: Callable[..., str], produce: Callable[..., None]
+) -> None:
+    """Payloads do not cross the JVM: what Spark hands on are markers. Of each partition the records
+    of the range come in order, so many at a time.
+    """
+    from kohort.spark import arrow
+    from kohort.spark.fetch import read_ranges, read_records
+    from kohort.spark.offsets import Range
+
+    name = topic(2)
+    produce(name, *((n % 2, None, b"%d" % n) for n in range(20)))
+    spans = [Range(name, 0, 2, 9, "id", True, 5), Range(name, 1, 0, 4, "id", False, 5)]
+    (batch,) = read_ranges(options(cluster, rangeMarkers="true"), spans, tuple(arrow.TYPES))
+    assert arrow.read_markers(batch) == spans
+    found: dict[int, list[int]] = defaultdict(list)
+    for records in read_records(options(cluster), spans, 3):
+        assert len(records) <= 3
+        assert len({r.partition for r in records}) == 1
+        found[records[0].partition] += [r.offset for r in records]
+    assert found == {0: list(range(2, 9)), 1: list(range(4))}
+    assert not list(read_ranges(options(cluster, rangeMarkers="true"), [], tuple(arrow.TYPES)))
+
+
+def test_a_query_gets_the_rows_of_its_ranges(
+    cluster: Cluster, topic: Callable[..., str], produce: Callable[..., None]
+) -> None:
+    from kohort.spark.fetch import read_ranges
+    from kohort.spark.offsets import Range
+
+    name = topic(1)
+    produce(name, *((0, None, b"%d" % n) for n in range(10)))
+    columns = ("value", "offset")
+    spans = [Range(name, 0, 6, 8), Range(name, 0, 1, 3)]  # one partition twice: one after the other
+    batches = read_ranges(options(cluster, batchRows="2"), spans, columns)
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert [(row["offset"], row["value"]) for row in rows] == [
+        (n, b"%d" % n) for n in (6, 7, 1, 2)
+    ]  # fmt: skip
