@@ -31,6 +31,7 @@ Shell: threads, signals.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import os
 import threading
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kohort.processing")
 Function = TypeVar("Function", bound=Callable[..., Any])
+Lifespan = Callable[[], contextlib.AbstractAsyncContextManager[Any]]
 
 DEFAULT_THREADS: Final = 8
 DEFAULT_TASKS: Final = 100
@@ -221,6 +223,7 @@ class App:
         self._waiting = StartWait(waits, lambda: self._stopped)
         self._setups: list[Callable[[SetupStore], None]] = []
         self._on_failure: list[Callable[[FailedAttempt], object]] = []
+        self._lifespans: list[Lifespan] = []
         self._specs: dict[str, HandlerSpec] = {}
         self._routes: dict[str, Route] = {}
         self._runner: Runner | None = None
@@ -233,7 +236,7 @@ class App:
     def handler(
         self,
         topic: str,
-        *,
+        *more: str,
         order: str = "key",
         workers: str | None = None,
         batch: bool = False,
@@ -251,9 +254,10 @@ class App:
         key: Iterable[str] = (),
         origin: tuple[str, str] | None = None,
     ) -> Callable[[Function], Function]:
-        """Register a function for the records of a topic, and of that topic's retry topics.
+        """Register a function for the records of topics, and of those topics' retry topics.
 
         Args:
+            topic, more: the topics; each keeps retry topics and a dead-letter topic of its own.
             order: "key", "partition" or "none": what keeps its order among parallel workers.
             workers: "threads", "tasks" or "processes"; tasks for coroutine functions, else threads.
             batch, arrow: call it with a `ReceivedBatch`, or with a `pyarrow.RecordBatch`.
@@ -275,9 +279,9 @@ class App:
         otherwise; `run` ends with UsageError at the first record for which it returns something,
         which does not count as done.
         """
-        topic = checked_topic(topic, "app.handler")
+        topics = [checked_topic(each, "app.handler") for each in (topic, *more)]
 
-        def register(function: Function) -> Function:
+        def add(topic: str, function: Function) -> None:
             if type(max_batch) is not int or max_batch < 1:
                 raise ConfigError(
                     f"the handler of {topic!r}: max_batch={max_batch!r}; a number, at least 1"
@@ -315,6 +319,10 @@ class App:
                 rows,
             )
             self._specs[topic], self._routes[topic] = spec, route
+
+        def register(function: Function) -> Function:
+            for each in topics:
+                add(each, function)
             return function
 
         return register
@@ -342,6 +350,27 @@ class App:
         if self.exactly.store_url is None:
             raise ConfigError('setup needs a store: App(..., exactly_once="sqlite:///FILE.db")')
         self._setups.append(function)
+        return function
+
+    def lifespan(self, function: Function) -> Function:
+        """Register an async generator that is open while coroutine handlers run, on their loop.
+
+            @app.lifespan
+            async def session():
+                async with aiohttp.ClientSession() as app.http:
+                    yield
+
+        What stands before `yield` runs before the first record, what stands behind it at the end;
+        what it raises ends the app. `kohort.testing.AppHarness` does not run it.
+
+        Raises ConfigError for a function that is no async generator.
+        """
+        if not inspect.isasyncgenfunction(function):
+            raise ConfigError(
+                f"@app.lifespan takes an async generator function, not {function!r}; write "
+                "`async def name(): ...; yield; ...`"
+            )
+        self._lifespans.append(contextlib.asynccontextmanager(function))
         return function
 
     def on_failure(self, function: Function) -> Function:
@@ -645,6 +674,10 @@ class App:
     def _require_handler(self) -> None:
         if not self._specs:
             raise UsageError("the app has no handler; register one with @app.handler(TOPIC)")
+        if self._lifespans and all(route.pool != "tasks" for route in self._routes.values()):
+            raise ConfigError(
+                "@app.lifespan runs on the loop of coroutine handlers, and this app has none"
+            )
 
     # -- inside ----------------------------------------------------------------------------------
 
@@ -684,7 +717,7 @@ class App:
                     TaskPool,  # asyncio, for those who use it
                 )
 
-                pools.append(TaskPool(invoker, workers))
+                pools.append(TaskPool(invoker, workers, self._lifespans))
         return pools
 
     def _signals(self) -> contextlib.AbstractContextManager[None]:

@@ -3,6 +3,8 @@
 Rules:
 - As many tasks as workers, each with a list of records of its own; never a task for each record.
 - A handler that takes longer than its time is cancelled, and its record is tried again later.
+- What handlers share, a session for example, is opened on the loop before the first record, and
+  closed on it at the end. What that raises ends the program.
 
 Shell: threads, asyncio, the clock.
 """
@@ -14,8 +16,8 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Hashable, Sequence
-from typing import Final
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Final
 
 from kohort.processing.engine.engine import NOT_BEGUN, Outcome
 from kohort.processing.engine.partition_state import Item
@@ -32,6 +34,7 @@ from kohort.processing.workers.timer_slack import wake_on_time
 from kohort.processing.workers.worker_pools import Finished, Report
 from kohort.retry.classify import Failure, describe, stated
 
+Lifespan = Callable[[], contextlib.AbstractAsyncContextManager[Any]]
 CANCELLED_INSIDE: Final = "cancelled_inside"
 
 
@@ -95,8 +98,9 @@ class TaskPool:
 
     name = "tasks"
 
-    def __init__(self, invoker: Invoker, workers: int) -> None:
+    def __init__(self, invoker: Invoker, workers: int, lifespans: Sequence[Lifespan] = ()) -> None:
         self.workers = workers
+        self._lifespans = lifespans
         self._invoker = invoker
         self._loop: asyncio.AbstractEventLoop | None = None
         self._inbox: asyncio.Queue[list[Item]] = asyncio.Queue()
@@ -123,9 +127,17 @@ class TaskPool:
         self._thread.start()
 
     async def _main(self, report: Report) -> None:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(self.workers):
-                group.create_task(self._work(report))
+        try:
+            async with contextlib.AsyncExitStack() as opened:
+                for lifespan in self._lifespans:
+                    await opened.enter_async_context(lifespan())
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(self.workers):
+                        group.create_task(self._work(report))
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # of a lifespan: tasks report what they raise themselves
+            report(Finished(self.name, [], None, 0.0, error))
 
     async def _work(self, report: Report) -> None:
         while True:
