@@ -63,6 +63,12 @@ REFERENCES = {"planes": "tailnum", "airports": "faa"}
 """Topics that hold a table of the data set, and the column that is their key."""
 DEFAULT_RETRIES = "2s 2s 5s 5s 5s 10s"
 FEED_INTERVAL_S = 0.25
+_SPARK = {
+    # a run of a minute or two ends before the optimising compiler has paid for itself
+    "spark.driver.extraJavaOptions": (
+        "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:+IgnoreUnrecognizedVMOptions"
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -179,7 +185,7 @@ class FlightsRun:
         spark_log = self.directory / "spark.log"
         self.say(f"starting Spark; what it says is in {spark_log}")
         with _standard_error_to(spark_log):
-            spark = session("kohort demo flights", master=self.settings.master)
+            spark = session("kohort demo flights", master=self.settings.master, config=_SPARK)
         self.pipeline.run(
             "until_idle",
             spark=spark,
