@@ -148,6 +148,48 @@ def test_each_input_is_loaded_once_or_failed_once(spark: SparkSession, job: Job)
 
 @e2e
 @pytest.mark.timeout(600)
+def test_a_batch_that_nobody_can_read_stops_nobody(
+    spark: SparkSession, topic: Make, tmp_path: Path
+) -> None:
+    """Issue 14, item 1: its bytes are dead-lettered with its offsets, the rest is loaded."""
+    from kohort import Consumer, Producer
+    from kohort.retry import headers as h
+    from kohort.testing import Cluster
+    from tests.processing.damage import damage
+
+    with Cluster(data_dir=tmp_path / "data", durability="os") as broken:
+
+        def make(partitions: int = 2, name: str = "t") -> str:
+            broken.create_topic(name, partitions=partitions)
+            return name
+
+        def produce(name: str, *records: tuple[int, bytes | None, bytes]) -> None:
+            with Producer(bootstrap_servers=broken.bootstrap, linger_ms=0) as producer:
+                for partition, key, value in records:
+                    producer.send(name, value, key, partition).result(30)
+
+        job = Job(broken, make, produce, tmp_path)
+        job.price("nut")
+        job.order(*["nut"] * 5)
+        bad = damage(broken, job.orders, 2)
+        last = job.pipeline.run("until_idle", spark=spark)
+        assert last.drained
+        assert job.query("SELECT count(*) FROM orders") == [(4,)]
+        ended = "SELECT origin_offset, reason FROM kohort_ledger WHERE status = 'failed'"
+        assert job.query(ended) == [(2, "unreadable_batch")]
+        dead_letter = job.pipeline.topics[job.orders].dead_letter
+        with Consumer(bootstrap_servers=broken.bootstrap) as consumer:
+            consumer.assign([(dead_letter, p) for p in range(2)])
+            consumer.seek_to_beginning(*consumer.assignment())
+            letters = consumer.poll(30)
+        assert [letter.value for letter in letters] == [bad]
+        parsed = h.parse(letters[0].headers)
+        assert parsed is not None
+        assert (parsed.origin.offset, parsed.origin_next_offset) == (2, 3)
+
+
+@e2e
+@pytest.mark.timeout(600)
 def test_crashes_and_lost_checkpoints_change_nothing(
     spark: SparkSession, cluster: Cluster, job: Job
 ) -> None:
