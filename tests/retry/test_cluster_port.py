@@ -13,6 +13,21 @@ from tests.clusters import APACHE, Cluster
 from tests.patience import PATIENCE_S, until
 
 
+def test_topics_by_name_are_those_that_exist() -> None:
+    """One that was deleted is left out, and is no error: the planner decides what it means."""
+    with Cluster() as cluster:
+        cluster.create_topic("t", partitions=3)
+        cluster.create_topic("other")
+        port = ClusterPort({"bootstrap.servers": cluster.bootstrap})
+        try:
+            every = port.topics()
+            assert port.topics(["t"]) == {"t": every["t"]}
+            assert port.topics(["t", "gone"]) == {"t": every["t"]}
+            assert (every["t"].partitions, {*every} >= {"t", "other"}) == (3, True)
+        finally:
+            port.close()
+
+
 def test_settings_that_only_consumers_have() -> None:
     """`kafka.isolation.level` of a Spark source: its admin does without, its ends heed it."""
     with Cluster() as cluster:

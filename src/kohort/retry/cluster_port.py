@@ -90,7 +90,7 @@ class ClusterPort:
             try:
                 described = self.admin.describe_topics(names)
             except BrokerError as error:
-                if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
                 return {name: view for name, view in self.topics().items() if name in names}
             return {
