@@ -53,6 +53,7 @@ def test_the_offsets_of_a_batch_are_read_from_sparks_log(files: CheckpointFiles)
 
 
 @pytest.mark.spark
+@pytest.mark.extended
 @pytest.mark.timeout(600)
 def test_a_pipeline_with_its_checkpoint_behind_a_url(
     spark: SparkSession, cluster: Cluster, topic: Callable[..., str], tmp_path: Path

@@ -279,7 +279,7 @@ SECOND_STEPS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "stateful"), rows(("sqlite+topic", False), kinds=" ".join(KINDS)))
+@pytest.mark.parametrize(("kind", "stateful"), rows(kinds=" ".join(KINDS)))
 @pytest.mark.parametrize("step", SECOND_STEPS, ids=lambda s: s.name)
 def test_a_second_driver_runs_the_same_batch(query: Query, kind: str, step: Step) -> None:
     """At any step of the first. One of them commits it; the first may end with an error."""
