@@ -55,6 +55,7 @@ def league() -> Pipeline:
 
 
 @pytest.mark.spark
+@pytest.mark.extended
 @pytest.mark.timeout(600)
 def test_dataframes_with_retries_of_hours_and_a_driver_that_dies(spark: SparkSession) -> None:
     with PipelineHarness(league(), spark=spark, crash_at=4) as harness:
