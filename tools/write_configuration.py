@@ -1,5 +1,4 @@
-"""Write `docs/configuration.md` from the clients' configuration classes and what stands below each
-of their fields.
+"""Write `docs/configuration.md` and the typed settings from the clients' configuration classes.
 
 python tools/write_configuration.py            write it
 python tools/write_configuration.py --check    fail when it is not up to date
@@ -10,7 +9,7 @@ from __future__ import annotations
 import ast
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,6 +20,7 @@ from kohort.client.common import security_config as security
 from kohort.lean import fields
 
 TARGET = ROOT / "docs" / "configuration.md"
+TYPES = ROOT / "src" / "kohort" / "client" / "common" / "typed_settings.py"
 
 INTRODUCTION = """\
 # Configuration
@@ -32,7 +32,7 @@ clients call otherwise: [migration.md](migration.md#settings); the broker's sett
 
 | where | form | notes |
 |---|---|---|
-| in Python | `Consumer(group_id="billing")`, `Consumer(**{"group.id": "billing"})`, `Consumer(ConsumerConfig(...))` | a client reads no files and no environment by itself |
+| in Python | `Consumer(group_id="billing")`, `Consumer({"group.id": "billing"})`, `Consumer(ConsumerConfig(...))` | a client reads no files and no environment by itself |
 | a file | `Consumer(ConsumerConfig.load("client.properties"))`, also `.toml` with tables `[consumer]`, `[producer]`, `[admin]` and `[profiles.NAME]` | `load()` without a name: the user's `~/.config/kohort/config.toml`, then the project's `kohort.toml` or `[tool.kohort]` of `pyproject.toml` |
 | the environment | `KOHORT_GROUP_ID=billing`, for one role `KOHORT_CONSUMER__GROUP_ID` | `load` and the command line read it |
 | the command line | `-b SERVERS`, `-X key=value`, `--config FILE`, `--profile NAME` | overrides all of the above |
@@ -97,12 +97,70 @@ def page() -> str:
     return INTRODUCTION + "\n".join(lines)
 
 
+def annotation(text: str) -> str:
+    """The type of a keyword: the field's, and text where text is converted."""
+    kinds = text.split(" | ")
+    if "str" in kinds or "Callable" in text:
+        return text
+    return " | ".join(["str", *kinds])
+
+
+def typed(name: str, base: str, classes: Iterable[tuple[str, str]], text: str) -> Iterator[str]:
+    """One TypedDict."""
+    yield from ("", "", f"class {name}({base}, total=False):", f'    """{text}"""', "")
+    for path, kind in classes:
+        tree = ast.parse(Path(path).read_text())
+        found = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == kind)
+        for field in found.body:
+            if isinstance(field, ast.AnnAssign):
+                type_ = annotation(ast.unparse(field.annotation))
+                yield f"    {ast.unparse(field.target)}: {type_}"
+
+
+def types() -> str:
+    """The module of the typed settings."""
+    clients = config.__file__
+    every = [(security.__file__, "SecurityConfig"), (clients, "ClientConfig")]
+    lines = [
+        '"""The settings of each client as keyword types, for editors and type checkers.',
+        "",
+        "Written by `make configuration`; a test fails when it is stale. Text is accepted for",
+        "numbers, too: `5s`, `64MiB`. A mapping with dotted names goes into the first argument.",
+        '"""',
+        "",
+        "from __future__ import annotations",
+        "",
+        "from collections.abc import Callable",
+        "from typing import Any, TypedDict",
+        "",
+        "from kohort.client.common.config import Partitioner",
+        *typed("AdminSettings", "TypedDict", every, "What `Admin` takes, and every other client."),
+        *typed(
+            "ConsumerSettings",
+            "AdminSettings",
+            [(clients, "ConsumerConfig")],
+            "What `Consumer` and `AsyncConsumer` take.",
+        ),
+        *typed(
+            "ProducerSettings",
+            "AdminSettings",
+            [(clients, "ProducerConfig")],
+            "What `Producer` and `AsyncProducer` take.",
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def stale() -> bool:
-    """Whether the page is not what would be written now."""
-    return not TARGET.exists() or TARGET.read_text() != page()
+    """Whether the page or the types are not what would be written now."""
+    return any(
+        not path.exists() or path.read_text() != text
+        for path, text in ((TARGET, page()), (TYPES, types()))
+    )
 
 
 if __name__ == "__main__":
     if "--check" in sys.argv[1:]:
-        sys.exit("docs/configuration.md is not up to date: `make configuration`" if stale() else 0)
+        sys.exit("the configuration is not up to date: `make configuration`" if stale() else 0)
     TARGET.write_text(page())
+    TYPES.write_text(types())

@@ -159,7 +159,7 @@ class Agent:
         count = ensure_topics(self._client, self._status, self._commands)
         with (
             Consumer(ConsumerConfig.from_mapping({**mine, **reading})) as consumer,
-            Producer(**{**known_to(ProducerConfig, self._client), **writing}) as producer,
+            Producer({**known_to(ProducerConfig, self._client), **writing}) as producer,
         ):
             self._consumer = consumer
             try:

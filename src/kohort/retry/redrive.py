@@ -236,7 +236,7 @@ class Redrive:
     def _producer(self) -> Producer:
         ours = {"acks": "all", "transactional_id": f"{self.group}.{self._topics.dead_letter}"}
         mine = known_to(ProducerConfig, self._client)
-        return Producer(**{"max_request_size": 16 << 20, **mine, **ours})
+        return Producer({"max_request_size": 16 << 20, **mine, **ours})
 
     @contextlib.contextmanager
     def _told_when_fenced(self) -> Generator[None]:

@@ -32,7 +32,7 @@ def producer_for(config: Mapping[str, str]) -> Producer:
         "producer",
         config,
         lambda: Producer(
-            **{
+            {
                 "max_request_size": MAX_REQUEST_BYTES,
                 **known_to(ProducerConfig, config),
                 "acks": "all",

@@ -139,6 +139,14 @@ def test_a_key_of_another_role_is_refused_however_it_is_given(client, config, ke
     assert set(threading.enumerate()) <= before, "one of an earlier test may have ended"
 
 
+def test_a_mapping_is_taken_and_keywords_win_in_any_spelling():
+    mapping = {"client.id": "one", "max.poll.records": "7", "ssl.ca.location": "x"}
+    made = ConsumerConfig.settled(mapping, {"max_poll_records": 9})
+    assert (made.client_id, made.max_poll_records, made.ssl_ca_location) == ("one", 9, "x")
+    with pytest.raises(ConfigError, match="did you mean 'max_poll_records'"):
+        ConsumerConfig.settled({"max_pol_records": 9}, {})
+
+
 def test_keywords_beside_an_object_are_read_as_those_without_one():
     """Dotted or not, text or not; what the object says of other keys stays."""
     one = ConsumerConfig(client_id="one", max_poll_records=7)

@@ -53,4 +53,4 @@ def _admin(ctx: click.Context) -> Admin:
         params.get("profile"), os.environ,
     )  # fmt: skip
     quick = {"default_api_timeout_ms": WAIT_MS, "request_timeout_ms": WAIT_MS}
-    return Admin(**{**client.for_role(AdminConfig), **quick})
+    return Admin({**client.for_role(AdminConfig), **quick})

@@ -162,7 +162,7 @@ def _abort_known(admin: Admin, name: str, client: Client, *, execute: bool) -> s
         raise UsageError(f"transaction {name!r} is not open: its state is {found.state}")
     if execute:
         way = client.for_role(ProducerConfig) | {"transactional_id": name}
-        with Producer(**way) as producer:
+        with Producer(way) as producer:
             producer.init_transactions()
     written = ", ".join(map(str, found.partitions)) or "no partition yet"
     return f"{name}, open in {written}; producer {found.producer_id} is fenced by that"

@@ -15,16 +15,17 @@ Shell: threads, asyncio.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, Unpack
 
 from kohort.client.admin.admin import Admin
 from kohort.client.common.config import AdminConfig
 
 if TYPE_CHECKING:
     from kohort.client.cluster.metrics import ClientMetrics
+    from kohort.client.common.typed_settings import AdminSettings
     from kohort.metrics.events import Events
     from kohort.metrics.registry import MetricName
 
@@ -61,7 +62,12 @@ class AsyncAdmin:
     may use it at once.
     """
 
-    def __init__(self, config: AdminConfig | None = None, /, **settings: Any) -> None:
+    def __init__(
+        self,
+        config: AdminConfig | Mapping[str, Any] | None = None,
+        /,
+        **settings: Unpack[AdminSettings],
+    ) -> None:
         self.blocking = AsyncAdminCalls(config, **settings)
         """The same client for threads."""
         self.config = self.blocking.config

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from kohort.client.cluster.client import ANY, ClusterClient, Versioned
 from kohort.client.cluster.credentials import Credentials
@@ -43,6 +43,9 @@ from kohort.net import monotonic_ms
 from kohort.wire import Message
 from kohort.wire.messages.find_coordinator_response import FindCoordinatorResponse
 
+if TYPE_CHECKING:
+    from kohort.client.common.typed_settings import AdminSettings
+
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
@@ -60,7 +63,12 @@ def end_admin(cluster: ClusterClient) -> End:
 class AdminCalls(Observed):
     """The part of `Admin` that talks."""
 
-    def __init__(self, config: AdminConfig | None = None, /, **settings: Any) -> None:
+    def __init__(
+        self,
+        config: AdminConfig | Mapping[str, Any] | None = None,
+        /,
+        **settings: Unpack[AdminSettings],
+    ) -> None:
         self.config = AdminConfig.settled(config, settings)
         self._closed = False
         credentials = Credentials(self.config)  # refuses first what would leave the thread behind

@@ -82,25 +82,28 @@ class ClientConfig(SecurityConfig, Config):
         return super().from_mapping(in_our_words(values, set(cls.field_names())))
 
     @classmethod
-    def settled(cls, config: Self | None, settings: Mapping[str, Any]) -> Self:
-        """What a client was made with: an object, keywords, or both (keywords win).
+    def settled(cls, config: Self | Mapping[str, Any] | None, settings: Mapping[str, Any]) -> Self:
+        """The configuration of a client: an object or a mapping, and keywords, which win.
 
-        Raises ConfigError, also for the dictionary that confluent-kafka's clients are given.
+        Raises ConfigError for an unknown key, or for another client's configuration.
         """
         if config is None:
             return cls.from_mapping(settings)
+        changed = {plain(key) for key in in_our_words(settings, set(cls.field_names()))}
+        if isinstance(config, Mapping):
+            mapping = in_our_words(config, set(cls.field_names()))
+            kept = {key: value for key, value in mapping.items() if plain(key) not in changed}
+            return cls.from_mapping(kept | dict(settings))
+        given_as = type(config).__name__
         if not isinstance(config, ClientConfig):
             raise ConfigError(
-                f"settings are given by name: write **{{...}} before the dictionary, or give a "
-                f"{cls.__name__}; this is a {type(config).__name__}"
+                f"settings are keywords, a mapping or a {cls.__name__}; this is a {given_as}"
             )
-        given_as = type(config).__name__
-        if not isinstance(config, cls):  # a type checker sees it; whoever has none is told here
+        if not isinstance(config, cls):  # a type checker sees it; programs without one do not
             raise ConfigError(f"this client takes a {cls.__name__}, not a {given_as}")
         if not settings:
             return config
         held = {f.name: v for f in fields(config) if (v := getattr(config, f.name)) != f.default}
-        changed = {plain(key) for key in in_our_words(settings, set(cls.field_names()))}
         return cls.from_mapping(
             {n: v for n, v in held.items() if n not in changed} | dict(settings)
         )

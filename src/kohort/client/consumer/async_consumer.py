@@ -21,7 +21,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from kohort.client.cluster.waiting import LONGEST_WAIT_S, CloseReport, Steps, Wait
 from kohort.client.common import arguments as arguments
@@ -38,6 +38,9 @@ from kohort.client.consumer.base import (
 )
 from kohort.client.consumer.plan.subscription import Topics
 from kohort.records import Record
+
+if TYPE_CHECKING:
+    from kohort.client.common.typed_settings import ConsumerSettings
 
 T = TypeVar("T")
 Partition = TopicPartition | tuple[str, int]
@@ -97,7 +100,11 @@ class AsyncConsumer(ConsumerBase):
     Configuration by keywords, by a `ConsumerConfig`, or both. Use it from one task at a time.
     """
 
-    def __init__(self, config: ConsumerConfig | None = None, **keywords: Any) -> None:
+    def __init__(
+        self,
+        config: ConsumerConfig | Mapping[str, Any] | None = None,
+        **keywords: Unpack[ConsumerSettings],
+    ) -> None:
         self._bell = AsyncBell()
         super().__init__(settled(config, keywords), _me, self._bell.ring)
 

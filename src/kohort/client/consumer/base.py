@@ -68,8 +68,10 @@ class Gate:
             self._inside.clear()
 
 
-def settled(config: ConsumerConfig | None, keywords: Mapping[str, Any]) -> ConsumerConfig:
-    """One configuration of an object and keywords, refused before anything is started."""
+def settled(
+    config: ConsumerConfig | Mapping[str, Any] | None, keywords: Mapping[str, Any]
+) -> ConsumerConfig:
+    """One configuration of an object or a mapping and keywords, checked before anything starts."""
     config = ConsumerConfig.settled(config, keywords)
     if config.group_id is not None:
         from kohort.group.assignors import make_assignors  # only members need them

@@ -22,7 +22,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from kohort.client.cluster.waiting import LONGEST_WAIT_S, CloseReport, Doorbell, Steps, run_steps
 from kohort.client.common import arguments as arguments
@@ -41,6 +41,9 @@ from kohort.client.consumer.plan.subscription import Topics
 from kohort.errors import KohortError
 from kohort.records import Record
 
+if TYPE_CHECKING:
+    from kohort.client.common.typed_settings import ConsumerSettings
+
 T = TypeVar("T")
 Partition = TopicPartition | tuple[str, int]
 CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], KohortError | None], None]
@@ -53,7 +56,11 @@ class Consumer(ConsumerBase):
     ConfigError that names the nearest. Use it from one thread at a time; `wakeup` from any.
     """
 
-    def __init__(self, config: ConsumerConfig | None = None, **keywords: Any) -> None:
+    def __init__(
+        self,
+        config: ConsumerConfig | Mapping[str, Any] | None = None,
+        **keywords: Unpack[ConsumerSettings],
+    ) -> None:
         self._bell = Doorbell()
         super().__init__(settled(config, keywords), threading.get_ident, self._bell.ring)
 

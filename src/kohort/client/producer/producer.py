@@ -16,9 +16,9 @@ Shell: the clock.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from kohort.client.cluster.measured import Observed
 from kohort.client.common import arguments as arguments
@@ -32,6 +32,7 @@ from kohort.client.producer.transactions_api import AsyncTransacting, Transactin
 from kohort.errors import KafkaTimeoutError
 
 if TYPE_CHECKING:
+    from kohort.client.common.typed_settings import ProducerSettings
     from kohort.client.producer.core import ProducerCore
 
 T = TypeVar("T")
@@ -67,7 +68,12 @@ class Producer(Front, Transacting, _Begun):
             print(future.result().offset)
     """
 
-    def __init__(self, config: ProducerConfig | None = None, /, **settings: Any) -> None:
+    def __init__(
+        self,
+        config: ProducerConfig | Mapping[str, Any] | None = None,
+        /,
+        **settings: Unpack[ProducerSettings],
+    ) -> None:
         self.config = ProducerConfig.settled(config, settings)
         core = self._begin()
         super().__init__(core.lock, core.routes, core.chooses, self._add_slowly)
@@ -218,7 +224,12 @@ class Producer(Front, Transacting, _Begun):
 class AsyncProducer(AsyncTransacting, _Begun):
     """The same for asyncio: what may wait is awaited. Made inside or outside of a running loop."""
 
-    def __init__(self, config: ProducerConfig | None = None, /, **settings: Any) -> None:
+    def __init__(
+        self,
+        config: ProducerConfig | Mapping[str, Any] | None = None,
+        /,
+        **settings: Unpack[ProducerSettings],
+    ) -> None:
         self.config = ProducerConfig.settled(config, settings)
         self._begin()
 

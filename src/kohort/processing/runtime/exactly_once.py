@@ -140,7 +140,7 @@ class Exactly:
 
         def connect() -> Producer:
             return Producer(
-                **{
+                {
                     "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS,
                     **client,
                     "transactional_id": name,
