@@ -51,7 +51,7 @@ def test_every_command_explains_itself(bare: Run, path: tuple[str, ...]) -> None
     assert examples
     for line in examples:
         assert line in ran.out, "an example was wrapped"
-        known = {option for p in command.params for option in p.opts}
+        known = {one for p in command.params for one in (*p.opts, *p.secondary_opts)}
         words = shlex.split(line.split("|")[-1] if f"| kohort {' '.join(path)}" in line else line)
         at = [i for i in range(len(words)) if tuple(words[i : i + len(path)]) == path]
         given = [w.split("=")[0] for w in words[at[0] :] if w.startswith("--")] if at else []
