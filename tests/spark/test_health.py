@@ -40,6 +40,15 @@ def test_what_a_progress_tells() -> None:
         assert seen.seconds_behind(seen.at_ms) is None, "nobody has asked"
 
 
+def test_a_query_of_handlers_counts_its_offsets() -> None:
+    """Its rows are ranges, which its sink fetches: two of them here, of 4,000 records."""
+    event = progress({"t": {"0": 5_000}}, {"t": {"0": 9_000}})
+    event["numInputRows"] = 2
+    event["sources"][0]["startOffset"] = {"t": {"0": 1_000}}
+    seen = after(QueryHealth("q", "id"), event)
+    assert (seen.rows, seen.rows_per_s) == (4_000, 2_000.0)
+
+
 def test_what_nobody_knows_is_none() -> None:
     seen = after(QueryHealth("q", "id"), progress({"t": {"0": 5}}, None))
     assert seen.records_behind is None

@@ -32,7 +32,8 @@ class QueryHealth:
         error: why it failed; empty when it did not.
         next: by partition, the offset after the last record that a batch has handled.
         ends: by partition, the end of the log when the last batch was planned.
-        rows: how many rows the last batch has read.
+        rows: how many records the last batch has read; where Spark counts fewer rows than the
+            batch has offsets, the offsets.
         batch_ms: how long the last trigger took, in milliseconds.
         rows_per_s: how many rows it handles a second.
         bytes_behind: bytes of unread records, by the size of the oldest ones; None when not asked.
@@ -72,19 +73,31 @@ class QueryHealth:
 
 def after(health: QueryHealth, progress: Mapping[str, Any]) -> QueryHealth:
     """What one progress event tells, as `StreamingQueryProgress.json` holds it."""
+    began: Offsets = {}
     reached: Offsets = {}
     ends: Offsets = {}
     for source in cast(list[dict[str, Any]], progress.get("sources", [])):
+        began |= offsets_in(source.get("startOffset"))
         reached |= offsets_in(source.get("endOffset"))
         ends |= offsets_in(source.get("latestOffset"))
-    durations = cast(dict[str, int], progress.get("durationMs", {}))
+    batch_ms = cast(dict[str, int], progress.get("durationMs", {})).get("triggerExecution", 0)
+    rows = int(progress.get("numInputRows", 0))
+    rows_per_s = float(progress.get("processedRowsPerSecond", 0.0))
+    spanned = sum(max(0, end - began[at]) for at, end in reached.items() if at in began)
+    if spanned > rows:  # the rows of a query of handlers are ranges, which its sink fetches
+        rows, rows_per_s = spanned, spanned * 1000 / batch_ms if batch_ms else 0.0
     return replace(
-        health, batch_id=int(progress["batchId"]), at_ms=_ms(str(progress["timestamp"])),
-        next=health.next | reached, ends=health.ends | ends,
-        rows=int(progress.get("numInputRows", 0)), batch_ms=durations.get("triggerExecution", 0),
-        rows_per_s=float(progress.get("processedRowsPerSecond", 0.0)),
-        bytes_behind=None, oldest_ms=None,
-    )  # fmt: skip
+        health,
+        batch_id=int(progress["batchId"]),
+        at_ms=_ms(str(progress["timestamp"])),
+        next=health.next | reached,
+        ends=health.ends | ends,
+        rows=rows,
+        batch_ms=batch_ms,
+        rows_per_s=rows_per_s,
+        bytes_behind=None,
+        oldest_ms=None,
+    )
 
 
 def offsets_in(offset: Any) -> Offsets:
