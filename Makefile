@@ -40,7 +40,7 @@ FUZZ_SECONDS ?= 20
 BASE ?= main
 
 .DEFAULT_GOAL := help
-.PHONY: sanitize console postgres power-cut help setup demo test test-all quick check lint bench demo-kill nightly mutants swarm soak interop spark-oldest compat compat-go wheels lowest audit workflows wire diagrams docs invariants clean
+.PHONY: sanitize console kill-table postgres power-cut help setup demo test test-all quick check lint bench demo-kill nightly mutants swarm soak interop spark-oldest compat compat-go wheels lowest audit workflows wire diagrams docs invariants clean
 
 help:  ## what the targets do
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -125,6 +125,9 @@ compat-go: setup  ## franz-go's own tests against `kohort broker run` (Go)
 
 compat: setup  ## librdkafka's own test-runner against `kohort broker run` (npm, a C compiler)
 	@$(BIN)/python tools/compat.py
+
+kill-table: setup  ## kill drivers, executors, workers, brokers, databases at every step of a batch
+	@$(PYTEST) -q -rs tests/spark/outputs/test_kills.py tests/spark/outputs/test_faults.py -k "not hundred"
 
 postgres: setup  ## exactly once into PostgreSQL, on a server of its own (says why it skips)
 	@$(PYTEST) -q -rs -m "postgres and not nightly" tests/retry tests/processing tests/spark

@@ -163,11 +163,11 @@ def query(
 
 
 def rows(*usual: tuple[str, bool], kinds: str) -> list[Any]:
-    """Every kind, stateless and stateful; what is not usual is extended."""
+    """Every kind, stateless and stateful; `make kill-table` runs what is not usual."""
     params = []
     for kind in kinds.split():
         for stateful in (False, True):
-            marks = [] if (kind, stateful) in usual else [pytest.mark.extended]
+            marks = [] if (kind, stateful) in usual else [pytest.mark.nightly]
             if "postgres" in kind:
                 marks.append(pytest.mark.postgres)
             name = f"{kind}-{'stateful' if stateful else 'stateless'}"

@@ -45,7 +45,7 @@ KAFKA_STEPS = [
 ]  # fmt: skip
 KINDS = ("sqlite", "postgres", "topic", "sqlite+topic", "postgres+topic")
 USUAL = [("topic", Step.AFTER_STAGING, False), ("sqlite+topic", Step.BEFORE_END, True)]
-"""Which kills `make test` runs; `make test-all` runs the whole table."""
+"""Which kills `make test` runs; `make kill-table` runs the whole table."""
 
 
 def steps_of(kind: str) -> list[Step]:
@@ -56,11 +56,11 @@ def steps_of(kind: str) -> list[Step]:
     return [step for step in Step if step in both]
 
 
-def param(kind: str, *values: Any, name: str, extended: bool) -> Any:
+def param(kind: str, *values: Any, name: str, nightly: bool) -> Any:
     """A row of the table, with its marks."""
     marks = [pytest.mark.spark, pytest.mark.timeout(20 * DRIVER_TIMEOUT_S)]
-    if extended:
-        marks.append(pytest.mark.extended)
+    if nightly:
+        marks.append(pytest.mark.nightly)
     if "postgres" in kind:
         marks.append(pytest.mark.postgres)
     return pytest.param(kind, *values, marks=marks, id=f"{kind}-{name}")
@@ -164,7 +164,7 @@ def job(
 @pytest.mark.parametrize(
     ("kind", "step", "stateful"),
     [
-        param(kind, step, stateful, name=f"{step.name}-{named(stateful)}", extended=False)
+        param(kind, step, stateful, name=f"{step.name}-{named(stateful)}", nightly=False)
         for kind, step, stateful in USUAL
     ],
 )
@@ -177,7 +177,7 @@ def test_a_driver_is_killed_at_a_step(job: Job, step: Step, stateful: bool) -> N
 @pytest.mark.parametrize(
     ("kind", "stateful"),
     [
-        param(kind, stateful, name=named(stateful), extended=True)
+        param(kind, stateful, name=named(stateful), nightly=True)
         for kind in KINDS
         for stateful in (False, True)
     ],
@@ -196,7 +196,7 @@ def test_a_driver_is_killed_at_every_step(job: Job, kind: str, stateful: bool) -
 @pytest.mark.parametrize(
     ("kind", "stateful"),
     [
-        param(kind, stateful, name=named(stateful), extended=True)
+        param(kind, stateful, name=named(stateful), nightly=True)
         for kind in ("sqlite+topic", "postgres", "topic")
         for stateful in (False, True)
     ],
@@ -221,7 +221,7 @@ def test_two_drivers_run_one_query(job: Job, stateful: bool) -> None:
 @pytest.mark.parametrize(
     ("kind", "stateful"),
     [
-        param(kind, stateful, name=named(stateful), extended=True)
+        param(kind, stateful, name=named(stateful), nightly=True)
         for kind in ("postgres", "topic", "postgres+topic")
         for stateful in (False, True)
     ],
@@ -241,7 +241,7 @@ def test_an_executor_of_a_cluster_is_killed(
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("kind", "stateful"), [param("postgres+topic", True, name="stateful", extended=False)]
+    ("kind", "stateful"), [param("postgres+topic", True, name="stateful", nightly=False)]
 )
 @pytest.mark.timeout(100 * DRIVER_TIMEOUT_S)
 def test_a_hundred_kills_at_random_moments(job: Job) -> None:

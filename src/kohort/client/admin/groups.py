@@ -339,6 +339,7 @@ class AdminGroups(AdminCalls):
         """
         arguments.name(group_id, "remove_group_members(): the group")
         chosen = arguments.names(instance_ids, "remove_group_members")
+        arguments.name(reason, "remove_group_members(): the reason")
 
         def build(version: int) -> Message:
             why = reason if version >= _REASON_FROM else None
