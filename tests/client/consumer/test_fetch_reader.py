@@ -274,5 +274,5 @@ def test_more_is_asked_for_when_a_third_of_much_has_been_read_or_all() -> None:
         assert len(reader.take(1)) == 1
         asked.append(reader.wants_more)
         if asked[-1]:
-            reader.told()
+            reader.room_announced()
     assert asked == [False, True, False, True, False, True]

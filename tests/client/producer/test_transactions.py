@@ -84,7 +84,7 @@ class Driver:
             self.asked(K.FIND_TRANSACTIONS, FOUND)
             self.asked(K.INIT, InitProducerIdResponse(producer_id=9, producer_epoch=1))
             assert self.ends == {"init": None}
-            self.tx.told()
+            self.tx.outcome_delivered()
 
     def take(self, settled: list[Settled]) -> None:
         for token, error in settled:
@@ -501,7 +501,7 @@ def test_a_call_that_was_not_told_may_be_made_again(commit: bool) -> None:
     d.asked(K.INIT, InitProducerIdResponse(producer_id=9, producer_epoch=1))
     d.take(d.tx.init("again"))
     assert d.ends == {"given up": None, "again": None}
-    d.tx.told()
+    d.tx.outcome_delivered()
     with pytest.raises(UsageError):
         d.tx.init("once more")
     d.tx.begin()
@@ -521,7 +521,7 @@ def test_an_end_that_was_not_told_may_be_called_again(commit: bool) -> None:
     d.asked(K.END, EndTxnResponse(producer_id=9, producer_epoch=2))
     d.end(commit=commit, token="again")
     assert d.ends["again"] is None
-    d.tx.told()
+    d.tx.outcome_delivered()
     for _ in range(2):
         with pytest.raises(UsageError):
             d.tx.end(commit=commit)
