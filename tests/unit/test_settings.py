@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kohort import Admin, AsyncConsumer, AsyncProducer, Consumer, Producer
 from kohort.client.common.config import AdminConfig, ConsumerConfig, ProducerConfig
 from kohort.errors import ConfigError
 from kohort.settings import choose, environment_settings, gather, read_settings, shown
@@ -146,13 +144,6 @@ def test_secrets_are_never_shown_and_may_stand_in_a_file(tmp_path: Path) -> None
     secret.unlink()
     with pytest.raises(ConfigError, match=r"sasl\.password\.file"):
         AdminConfig.load(file, environ=NOWHERE)
-
-
-@pytest.mark.parametrize("client", [Consumer, AsyncConsumer, Producer, AsyncProducer, Admin])
-def test_a_dictionary_of_another_clients_is_refused_with_what_to_write(client: Any) -> None:
-    """As confluent-kafka's clients take one: not an AttributeError from within."""
-    with pytest.raises(ConfigError, match=r"write \*\*\{\.\.\.\} before the dictionary.*is a dict"):
-        client({"bootstrap.servers": "127.0.0.1:1"})
 
 
 def test_keywords_win_over_an_object() -> None:

@@ -79,13 +79,20 @@ def cluster_health(
             f"{node.host}:{node.port}" if (node := running.get(number)) else "–",
             node.rack if node else None,
             number == cluster.controller_id,
-            leads[number], replicas[number], behind[number],
+            leads[number],
+            replicas[number],
+            behind[number],
             "" if number in running else "it does not run, and replicas are on it",
         )
         for number in sorted({*running, *replicas})
-    ]  # fmt: skip
+    ]
     partitions = sum(len(topic.partitions) for topic in every)
     return ClusterHealth(
-        cluster.cluster_id, cluster.controller_id, len(every), partitions, sorted(offline),
-        sorted(short), brokers,
-    )  # fmt: skip
+        cluster.cluster_id,
+        cluster.controller_id,
+        len(every),
+        partitions,
+        sorted(offline),
+        sorted(short),
+        brokers,
+    )

@@ -197,9 +197,20 @@ def _owners(look: Look) -> dict[str, tuple[TopicPartition, ...]]:
 def _not_described(name: str, why: str) -> GroupLine:
     nothing = Total(None, 1, True)
     return GroupLine(
-        name, "", "", "", None, "", 0, nothing, nothing, Health.NOT_SEEN,
-        f"its coordinator does not describe it: {why}", trend(()), error=why,
-    )  # fmt: skip
+        name,
+        "",
+        "",
+        "",
+        None,
+        "",
+        0,
+        nothing,
+        nothing,
+        Health.NOT_SEEN,
+        f"its coordinator does not describe it: {why}",
+        trend(()),
+        error=why,
+    )
 
 
 def _view(name: str, look: Look, at_ms: int, before: Look | None, evidence: Evidence) -> GroupView:
@@ -211,18 +222,29 @@ def _view(name: str, look: Look, at_ms: int, before: Look | None, evidence: Evid
     lags = {tp: _lag(name, tp, look, at_ms, evidence) for tp in look.partitions}
     lag, time_lag = total(x.records for x in lags.values()), worst(x.time for x in lags.values())
     sample = Sample(
-        at_ms, lag.value, time_lag.value,
+        at_ms,
+        lag.value,
+        time_lag.value,
         _known(seen.end for seen in look.partitions.values()),
         _known(seen.committed for seen in look.partitions.values()),
-    )  # fmt: skip
+    )
     health, why = health_of(verdict)
     group = look.group
     node = group.coordinator
     line = GroupLine(
-        name, group.state, group.group_type, group.protocol, len(group.members),
-        f"{node.host}:{node.port} ({node.node_id})", len(look.partitions), lag, time_lag, health,
-        why, trend([*evidence.samples.get(name, ()), sample]),
-    )  # fmt: skip
+        name,
+        group.state,
+        group.group_type,
+        group.protocol,
+        len(group.members),
+        f"{node.host}:{node.port} ({node.node_id})",
+        len(look.partitions),
+        lag,
+        time_lag,
+        health,
+        why,
+        trend([*evidence.samples.get(name, ()), sample]),
+    )
     return GroupView(line, look, verdict, lags, sample)
 
 
@@ -277,11 +299,21 @@ def listed_lines(listings: Iterable[GroupListing]) -> list[GroupLine]:
     nothing = Total(None, 1, True)
     return [
         GroupLine(
-            one.group_id, one.state, one.group_type, "", None, "", 0, nothing, nothing,
-            Health.WATCHING, "the first sample is being taken", trend(()),
+            one.group_id,
+            one.state,
+            one.group_type,
+            "",
+            None,
+            "",
+            0,
+            nothing,
+            nothing,
+            Health.WATCHING,
+            "the first sample is being taken",
+            trend(()),
         )
         for one in listings
-    ]  # fmt: skip
+    ]
 
 
 def refined(

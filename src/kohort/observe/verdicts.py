@@ -442,6 +442,10 @@ def _with_share(finding: Finding, share: float) -> Finding:
         "--format key-value | cut -f1 | sort | uniq -c | sort -n`"
     )
     return Finding(
-        tp, finding.state, finding.seen, finding.done_per_s, finding.written_per_s,
+        tp,
+        finding.state,
+        finding.seen,
+        finding.done_per_s,
+        finding.written_per_s,
         f"{finding.why}. {sentence}" if finding.why else sentence,
-    )  # fmt: skip
+    )

@@ -145,15 +145,19 @@ class Agent:
         level = logging.DEBUG if kind == self._complained else logging.WARNING
         self._complained = kind
         log.log(
-            level, "%s cannot be watched or commanded at present: %s; trying again every %g s",
-            self.process, error, PAUSE_S,
-        )  # fmt: skip
+            level,
+            "%s cannot be watched or commanded at present: %s; trying again every %g s",
+            self.process,
+            error,
+            PAUSE_S,
+        )
 
     def _serve(self) -> None:
         reading = {
-            "auto_offset_reset": "latest", "enable_auto_commit": False,
+            "auto_offset_reset": "latest",
+            "enable_auto_commit": False,
             "allow_auto_create_topics": False,
-        }  # fmt: skip
+        }
         mine = known_to(ConsumerConfig, self._client)
         writing = {"max_block_ms": round(WRITE_S * 1000)}
         count = ensure_topics(self._client, self._status, self._commands)
@@ -188,12 +192,22 @@ class Agent:
     def _publish(self, producer: Producer) -> None:
         look = self._look()
         status = ProcessStatus(
-            process=self.process, kind=self._kind, group=self._group, host=self._host,
-            pid=os.getpid(), version=f"{__version__} on Python {platform.python_version()}",
-            started_ms=self._started_ms, at_ms=_now_ms(), interval_ms=self._interval_ms,
-            state=look.state, actions=tuple(self._actions), figures=look.figures,
-            partitions=look.partitions, troubles=look.troubles, results=self._obedience.results,
-        )  # fmt: skip
+            process=self.process,
+            kind=self._kind,
+            group=self._group,
+            host=self._host,
+            pid=os.getpid(),
+            version=f"{__version__} on Python {platform.python_version()}",
+            started_ms=self._started_ms,
+            at_ms=_now_ms(),
+            interval_ms=self._interval_ms,
+            state=look.state,
+            actions=tuple(self._actions),
+            figures=look.figures,
+            partitions=look.partitions,
+            troubles=look.troubles,
+            results=self._obedience.results,
+        )
         producer.send(self._status, encode_status(status), self.process.encode()).result(WRITE_S)
         self._complained = ""
 
@@ -202,8 +216,9 @@ class Agent:
         try:
             command = decode_command(record.value or b"")
         except MessageFault as fault:
-            log.info("%s-%d %d is no command: %s", record.topic, record.partition,
-                     record.offset, fault)  # fmt: skip
+            log.info(
+                "%s-%d %d is no command: %s", record.topic, record.partition, record.offset, fault
+            )
             return False
         if not self._obedience.takes(command):
             return False
@@ -215,9 +230,12 @@ class Agent:
 
     def _obey(self, command: Command) -> None:
         log.warning(
-            "%s: told to %s by %s (%s)", self.process, command.action.value,
-            command.by or "nobody named", command.id,
-        )  # fmt: skip
+            "%s: told to %s by %s (%s)",
+            self.process,
+            command.action.value,
+            command.by or "nobody named",
+            command.id,
+        )
         action = self._actions.get(command.action)
         if action is None:
             known = ", ".join(each.value for each in self._actions)

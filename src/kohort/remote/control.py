@@ -60,9 +60,10 @@ class RemoteControl:
         self._commands = commands_topic(prefix)
         self._client = dict(client)
         ours = {
-            "enable_auto_commit": False, "auto_offset_reset": "earliest",
+            "enable_auto_commit": False,
+            "auto_offset_reset": "earliest",
             "allow_auto_create_topics": False,
-        }  # fmt: skip
+        }
         mine = known_to(ConsumerConfig, self._client)
         self._consumer = Consumer(ConsumerConfig.from_mapping({**mine, **ours}))
         self._records: dict[bytes, Record] = {}

@@ -124,10 +124,18 @@ def encode_status(status: ProcessStatus) -> bytes:
 
 def _status_fields(status: ProcessStatus, partitions: int) -> dict[str, Any]:
     return {
-        "schema": SCHEMA, "process": status.process, "kind": status.kind, "group": status.group,
-        "host": status.host, "pid": status.pid, "version": status.version,
-        "started_ms": status.started_ms, "at_ms": status.at_ms, "interval_ms": status.interval_ms,
-        "state": status.state, "actions": [action.value for action in status.actions],
+        "schema": SCHEMA,
+        "process": status.process,
+        "kind": status.kind,
+        "group": status.group,
+        "host": status.host,
+        "pid": status.pid,
+        "version": status.version,
+        "started_ms": status.started_ms,
+        "at_ms": status.at_ms,
+        "interval_ms": status.interval_ms,
+        "state": status.state,
+        "actions": [action.value for action in status.actions],
         "figures": {key: _short(value) for key, value in status.figures.items()},
         "partitions": [
             {key: _short(value) for key, value in one.items()}
@@ -138,7 +146,7 @@ def _status_fields(status: ProcessStatus, partitions: int) -> dict[str, Any]:
             {"command": r.command, "ok": r.ok, "text": _cut(r.text)}
             for r in status.results[-RESULTS_MAX:]
         ],
-    }  # fmt: skip
+    }
 
 
 def decode_status(data: bytes) -> ProcessStatus:
@@ -151,24 +159,37 @@ def decode_status(data: bytes) -> ProcessStatus:
     ]
     figures = fields.get("figures")
     return ProcessStatus(
-        process=_name(fields, "process"), kind=_text(fields, "kind"), group=_name(fields, "group"),
-        host=_text(fields, "host"), pid=_number(fields, "pid"), version=_text(fields, "version"),
-        started_ms=_number(fields, "started_ms"), at_ms=_number(fields, "at_ms"),
-        interval_ms=_number(fields, "interval_ms"), state=_text(fields, "state"),
+        process=_name(fields, "process"),
+        kind=_text(fields, "kind"),
+        group=_name(fields, "group"),
+        host=_text(fields, "host"),
+        pid=_number(fields, "pid"),
+        version=_text(fields, "version"),
+        started_ms=_number(fields, "started_ms"),
+        at_ms=_number(fields, "at_ms"),
+        interval_ms=_number(fields, "interval_ms"),
+        state=_text(fields, "state"),
         actions=tuple(known[a] for a in _texts(fields, "actions") if a in known),
         figures=_flat(cast("dict[str, Any]", figures)) if isinstance(figures, dict) else {},
         partitions=[_flat(one) for one in _mappings(fields, "partitions")[:PARTITIONS_MAX]],
-        troubles=_texts(fields, "troubles")[:TROUBLES_MAX], results=tuple(results),
-    )  # fmt: skip
+        troubles=_texts(fields, "troubles")[:TROUBLES_MAX],
+        results=tuple(results),
+    )
 
 
 def encode_command(command: Command) -> bytes:
     """A record's value."""
-    return _dump({
-        "schema": SCHEMA, "id": command.id, "group": command.group,
-        "action": command.action.value, "process": command.process, "by": command.by,
-        "at_ms": command.at_ms,
-    })  # fmt: skip
+    return _dump(
+        {
+            "schema": SCHEMA,
+            "id": command.id,
+            "group": command.group,
+            "action": command.action.value,
+            "process": command.process,
+            "by": command.by,
+            "at_ms": command.at_ms,
+        }
+    )
 
 
 def decode_command(data: bytes) -> Command:
@@ -179,9 +200,13 @@ def decode_command(data: bytes) -> Command:
     if action not in known:
         raise MessageFault(f"{action!r} is no action; there are {', '.join(known)}")
     return Command(
-        _name(fields, "id"), _name(fields, "group"), known[action], _text(fields, "process"),
-        _text(fields, "by"), _number(fields, "at_ms"),
-    )  # fmt: skip
+        _name(fields, "id"),
+        _name(fields, "group"),
+        known[action],
+        _text(fields, "process"),
+        _text(fields, "by"),
+        _number(fields, "at_ms"),
+    )
 
 
 # -- fields

@@ -25,10 +25,16 @@ pc: Any = pyarrow.compute
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 HEADERS: Final = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 TYPES: Final = {
-    "key": pa.binary(), "value": pa.binary(), "topic": pa.string(), "partition": pa.int32(),
-    "offset": pa.int64(), "timestamp": TIMESTAMP, "timestampType": pa.int32(), "headers": HEADERS,
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": TIMESTAMP,
+    "timestampType": pa.int32(),
+    "headers": HEADERS,
     "rangeEnd": pa.int64(),
-}  # fmt: skip
+}
 RANGE_END: Final = "rangeEnd"
 
 

@@ -60,12 +60,15 @@ class Report:
     def as_row(self) -> dict[str, Any]:
         """For tables and JSON."""
         return {
-            "host": self.host, "python": self.python,
+            "host": self.host,
+            "python": self.python,
             **{name: self.versions.get(name) for name in PACKAGES},
             "unreachable": ", ".join(self.unreachable) or None,
-            "clock_offset_ms": self.offset_ms, "clock_within_ms": self.within_ms,
-            "free_gib": round(self.free_bytes / (1 << 30), 1), "directory": self.directory,
-        }  # fmt: skip
+            "clock_offset_ms": self.offset_ms,
+            "clock_within_ms": self.within_ms,
+            "free_gib": round(self.free_bytes / (1 << 30), 1),
+            "directory": self.directory,
+        }
 
 
 def check_executors(pipeline: Pipeline, spark: SparkSession) -> list[Report]:
@@ -207,18 +210,26 @@ def _probe(addresses: Sequence[tuple[str, str, int]]) -> dict[str, Any]:
     directory = os.environ.get("SPARK_LOCAL_DIRS", os.getcwd()).split(",")[0]
     place = directory if os.path.isdir(directory) else os.getcwd()
     return {
-        "host": socket.gethostname(), "directory": directory, "python": platform.python_version(),
-        "versions": versions, "unreachable": unreachable, "at_ms": time.time() * 1000,
+        "host": socket.gethostname(),
+        "directory": directory,
+        "python": platform.python_version(),
+        "versions": versions,
+        "unreachable": unreachable,
+        "at_ms": time.time() * 1000,
         "free_bytes": shutil.disk_usage(place).free,
-    }  # fmt: skip
+    }
 
 
 def _report(answer: Mapping[str, Any], began_ms: float, ended_ms: float) -> Report:
     """The executor's time lies between the two of the driver, so the middle is at most so wrong."""
     middle, within = (began_ms + ended_ms) / 2, (ended_ms - began_ms) / 2
     return Report(
-        host=answer["host"], directory=answer["directory"], python=answer["python"],
-        versions=answer["versions"], unreachable=answer["unreachable"],
-        offset_ms=round(answer["at_ms"] - middle), within_ms=round(within),
+        host=answer["host"],
+        directory=answer["directory"],
+        python=answer["python"],
+        versions=answer["versions"],
+        unreachable=answer["unreachable"],
+        offset_ms=round(answer["at_ms"] - middle),
+        within_ms=round(within),
         free_bytes=answer["free_bytes"],
-    )  # fmt: skip
+    )

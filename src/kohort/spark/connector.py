@@ -22,15 +22,23 @@ NO_EFFECT: Final = {
 """Accepted, so that a query is carried over unchanged."""
 
 STREAMS_ONLY: Final = (
-    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxBytesPerTrigger",
     "targetBatchDuration",
-    "topicFloor", "topicPriorities", "alignWithin",
-)  # fmt: skip
+    "topicFloor",
+    "topicPriorities",
+    "alignWithin",
+)
 """A batch read ignores them with a warning, as the connector's does."""
 
 BATCHES_ONLY: Final = (
-    "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "pushFilters",
-)  # fmt: skip
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "pushFilters",
+)
 """A stream refuses them, as the connector's does."""
 
 REFUSED: Final = {

@@ -65,9 +65,11 @@ def changes(
             queries were made for; all of them by default.
     """
     found = [
-        *_sources(topics, stored), *_retry_topics(topics, stored), *_gone(topics, stored),
+        *_sources(topics, stored),
+        *_retry_topics(topics, stored),
+        *_gone(topics, stored),
         *_checkpoint(topics if handled is None else handled, stored),
-    ]  # fmt: skip
+    ]
     return sorted(found, key=lambda change: not change.refused)
 
 
@@ -77,14 +79,17 @@ def _sources(topics: Mapping[str, RetryTopics], stored: Stored) -> Iterable[Chan
         view = stored.views.get(topic)
         if view is None:
             yield Change(
-                topic, "the topic does not exist",
-                f"`kohort topic create {topic}` makes it; or take out its handler", refused=True,
-            )  # fmt: skip
+                topic,
+                "the topic does not exist",
+                f"`kohort topic create {topic}` makes it; or take out its handler",
+                refused=True,
+            )
         elif not fences:
             yield Change(
-                topic, "a new handler",
+                topic,
+                "a new handler",
                 f"is read from the beginning of its {view.partitions} partitions",
-            )  # fmt: skip
+            )
         else:
             yield from _of_known(topic, view, fences, stored.starts)
 
@@ -95,10 +100,12 @@ def _of_known(
     others = {f.topic_id for f in fences} - {view.topic_id, ""}
     if others and view.topic_id:
         yield Change(
-            topic, f"was deleted and created again (id {min(others)} became {view.topic_id})",
+            topic,
+            f"was deleted and created again (id {min(others)} became {view.topic_id})",
             "its offsets have another meaning: start under another pipeline name, or delete its "
-            "rows of kohort_fence to read it from its beginning", refused=True,
-        )  # fmt: skip
+            "rows of kohort_fence to read it from its beginning",
+            refused=True,
+        )
         return
     grown = view.partitions - len(fences)
     if grown > 0:
@@ -110,11 +117,12 @@ def _of_known(
     }
     if lost:
         yield Change(
-            topic, f"{sum(lost.values()):,} records were deleted before they were read",
+            topic,
+            f"{sum(lost.values()):,} records were deleted before they were read",
             f"partitions {', '.join(map(str, sorted(lost)))}: retention was shorter than the "
             "pause. Move their rows of kohort_fence to the log's start to go on without them",
             refused=True,
-        )  # fmt: skip
+        )
 
 
 def _retry_topics(topics: Mapping[str, RetryTopics], stored: Stored) -> Iterable[Change]:
@@ -134,15 +142,18 @@ def _gone(topics: Mapping[str, RetryTopics], stored: Stored) -> Iterable[Change]
         waiting = stored.waiting.get(topic, 0)
         if waiting:
             yield Change(
-                topic, f"is not read any more, and {waiting:,} records wait in it",
+                topic,
+                f"is not read any more, and {waiting:,} records wait in it",
                 "put back the handler or the delay of retries=, run with --mode until_idle until "
-                "none of them waits, then take it out", refused=True,
-            )  # fmt: skip
+                "none of them waits, then take it out",
+                refused=True,
+            )
         else:
             yield Change(
-                topic, "is not read any more",
+                topic,
+                "is not read any more",
                 "its fence is kept: when the handler comes back, it goes on from there",
-            )  # fmt: skip
+            )
 
 
 def _checkpoint(topics: Mapping[str, RetryTopics], stored: Stored) -> Iterable[Change]:
@@ -151,6 +162,7 @@ def _checkpoint(topics: Mapping[str, RetryTopics], stored: Stored) -> Iterable[C
         now = retry_topics if label == "retry_topics" else sorted(topics)
         if before is not None and sorted(before) != now:
             yield Change(
-                ", ".join(now) or "-", f"the {label} query reads other topics than before",
+                ", ".join(now) or "-",
+                f"the {label} query reads other topics than before",
                 "its checkpoint is made anew; it goes on at the store's fences",
-            )  # fmt: skip
+            )

@@ -47,10 +47,15 @@ POLL_S: Final = 0.5
 GONE_POLLS: Final = 10
 """Polls without a single record before a read looks whether its topics are still there."""
 _OURS = {
-    "key": "key", "value": "value", "topic": "topic", "partition": "partition",
-    "offset": "offset", "timestamp": "timestamp", "timestampType": "timestamp_type",
+    "key": "key",
+    "value": "value",
+    "topic": "topic",
+    "partition": "partition",
+    "offset": "offset",
+    "timestamp": "timestamp",
+    "timestampType": "timestamp_type",
     "headers": "headers",
-}  # fmt: skip
+}
 
 
 def read_ranges(

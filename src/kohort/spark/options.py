@@ -42,34 +42,78 @@ MAX_MOVED_MS: Final = 10**13
 """A test may move the brokers' clock so far ahead of the driver's: the skew is negative then."""
 GROUP: Final = "group"
 COLUMNS: Final = (
-    "key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers",
-)  # fmt: skip
+    "key",
+    "value",
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "timestampType",
+    "headers",
+)
 DEFAULT_BATCH_ROWS: Final = 10_000
 DEFAULT_BATCH_BYTES: Final = 8 << 20
 SMALL_TASK: Final = 500
 """Records that are not worth a second task: it costs more than reading them."""
 
 KNOWN: Final = (
-    "kafka.bootstrap.servers", "subscribe", "subscribePattern", "assign", "startingOffsets",
-    "endingOffsets", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp",
-    "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger", "maxTriggerDelay", "failOnDataLoss", "includeHeaders", "minPartitions",
-    "maxRecordsPerPartition", "kafkaConsumer.pollTimeoutMs", "group.id", "columns", "batchRows",
-    "batchBytes", "topic", "retryDelaysMs", "clockSkewMs", "rangeMarkers", "publishProgress",
-    "pushFilters", "maxBytesPerTrigger", "targetBatchDuration", "topicFloor",
-    "topicPriorities", "alignWithin", "rowFormats",
+    "kafka.bootstrap.servers",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "failOnDataLoss",
+    "includeHeaders",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    "kafkaConsumer.pollTimeoutMs",
+    "group.id",
+    "columns",
+    "batchRows",
+    "batchBytes",
+    "topic",
+    "retryDelaysMs",
+    "clockSkewMs",
+    "rangeMarkers",
+    "publishProgress",
+    "pushFilters",
+    "maxBytesPerTrigger",
+    "targetBatchDuration",
+    "topicFloor",
+    "topicPriorities",
+    "alignWithin",
+    "rowFormats",
     *FORMAT_OPTIONS,
-)  # fmt: skip
+)
 _SPARKS_OWN: Final = frozenset(
     name.lower()
     for name in (
-        "checkpointLocation", "queryName", "path", "paths", "asyncProgressTrackingEnabled",
+        "checkpointLocation",
+        "queryName",
+        "path",
+        "paths",
+        "asyncProgressTrackingEnabled",
         "asyncProgressTrackingCheckpointIntervalMs",
         "asyncProgressTrackingOverrideSinkSupportCheck",
         # of tables: CREATE TABLE ... USING kohort
-        "provider", "location", "comment", "collation", "owner", "external", "is_managed_location",
+        "provider",
+        "location",
+        "comment",
+        "collation",
+        "owner",
+        "external",
+        "is_managed_location",
     )
-)  # fmt: skip
+)
 """What Spark 4.3 hands over with the user's options, in lower case. Spark itself acts on them."""
 _OF_A_TABLE: Final = "option."
 """A table's options come twice when it is made: by their names, and behind this."""

@@ -190,9 +190,13 @@ class Pipeline:
             raise ConfigError(f"topic {topic} has a handler already")
         name = name or identifier(topic)
         settings = {
-            "format": format, "schema": schema, "schema_registry": schema_registry,
-            "subject": subject, "message": message, "schema_evolution": schema_evolution,
-        }  # fmt: skip
+            "format": format,
+            "schema": schema,
+            "schema_registry": schema_registry,
+            "subject": subject,
+            "message": message,
+            "schema_evolution": schema_evolution,
+        }
         values = ValueFormat.of(name, topic, settings)
         return self.graph.add_source(Source(name, topic, values, event_time))
 
@@ -225,9 +229,12 @@ class Pipeline:
         size = parse_size_bytes(max_size)
         name = name or identifier(topic)
         settings = {
-            "format": format, "schema": schema, "schema_registry": schema_registry,
-            "subject": subject, "message": message,
-        }  # fmt: skip
+            "format": format,
+            "schema": schema,
+            "schema_registry": schema_registry,
+            "subject": subject,
+            "message": message,
+        }
         values = ValueFormat.of(name, topic, settings)
         return self.graph.add_reference(Reference(name, topic, values, keys, size))
 
@@ -368,10 +375,16 @@ class Pipeline:
         return function
 
     def _register(
-        self, topic: str, batch: bool, table: str | None, key: Iterable[str],
-        origin: tuple[str, str] | None, decode: Decode | Serde[Any],
-        permanent: Iterable[type[BaseException]], temporary: Iterable[type[BaseException]],
-    ) -> Callable[[Function], Function]:  # fmt: skip
+        self,
+        topic: str,
+        batch: bool,
+        table: str | None,
+        key: Iterable[str],
+        origin: tuple[str, str] | None,
+        decode: Decode | Serde[Any],
+        permanent: Iterable[type[BaseException]],
+        temporary: Iterable[type[BaseException]],
+    ) -> Callable[[Function], Function]:
         topic = checked_topic(topic, "pipeline.batch_handler" if batch else "pipeline.handler")
         if topic in self._handlers:
             raise ConfigError(f"topic {topic} has a handler already")
@@ -382,10 +395,15 @@ class Pipeline:
             arguments = ["batch" if batch else "record", "store"]
             check_handler(topic, function, arguments, may_yield=not batch, may_wait=False)
             self._handlers[topic] = HandlerSpec(
-                topic, function, batch, table, tuple(key), origin,
+                topic,
+                function,
+                batch,
+                table,
+                tuple(key),
+                origin,
                 checked_decode(topic, decode),
                 classifier_of(topic, permanent, temporary),
-            )  # fmt: skip
+            )
             return function
 
         return take
@@ -461,11 +479,16 @@ class Pipeline:
         from kohort.spark.pipeline_sink import PipelineSpec
 
         return PipelineSpec(
-            name=self.name, group=self.group, store_url=open_store(self.store).url,
-            client=self.client_config, topics=self.handler_topics, partitions=dict(partitions),
+            name=self.name,
+            group=self.group,
+            store_url=open_store(self.store).url,
+            client=self.client_config,
+            topics=self.handler_topics,
+            partitions=dict(partitions),
             handlers=tuple(replace(h, decode=shipped(h.topic, h.decode)) for h in self.handlers),
-            skew_ms=self.skew_ms, chunk_rows=self.chunk_rows,
-        )  # fmt: skip
+            skew_ms=self.skew_ms,
+            chunk_rows=self.chunk_rows,
+        )
 
     # Running
 

@@ -100,10 +100,15 @@ class PipelineWriter(DataSourceStreamArrowWriter):
         spec = self._spec
         handlers = GuardedHandlers(spec.name, spec.handlers)
         loader = Loader(
-            spec.name, spec.topics, store, CopyPublisher(spec.client, spec.partitions),
-            handlers, WallClock(), spec.skew_ms,
+            spec.name,
+            spec.topics,
+            store,
+            CopyPublisher(spec.client, spec.partitions),
+            handlers,
+            WallClock(),
+            spec.skew_ms,
             {h.topic: (h.table, h.origin) for h in spec.handlers if h.table and h.origin},
-        )  # fmt: skip
+        )
         loads: dict[TopicPartition, RangeLoad] = {}
         spans: list[Range] = []
         for span in (span for batch in iterator for span in arrow.read_markers(batch)):
@@ -127,9 +132,16 @@ class PipelineWriter(DataSourceStreamArrowWriter):
     def _source_range(self, span: Range) -> SourceRange:
         base, delay_ms = self._spec.source_of(span.topic)
         return SourceRange(
-            span.topic, span.topic_id, span.partition, span.start, span.end, base, delay_ms,
-            span.first, span.planned_ms,
-        )  # fmt: skip
+            span.topic,
+            span.topic_id,
+            span.partition,
+            span.start,
+            span.end,
+            base,
+            delay_ms,
+            span.first,
+            span.planned_ms,
+        )
 
     def commit(self, messages: list[Any], batchId: int) -> None:
         """Publish the batch's progress to the group, as far as all of its tasks have come."""

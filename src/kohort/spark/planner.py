@@ -112,9 +112,12 @@ class Planner:
                 raise ConfigError(self._nothing_there())
             offsets = self._starting(wanted)
             self._initial = Position(
-                next=offsets, began=dict(offsets), ids=self._ids(), tasks=self._tasks,
+                next=offsets,
+                began=dict(offsets),
+                ids=self._ids(),
+                tasks=self._tasks,
                 initial=True,
-            )  # fmt: skip
+            )
         return self._initial
 
     def _starting(self, wanted: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
@@ -264,9 +267,12 @@ class Planner:
             self._pace.finished(self._now_ms())
             max_offsets = min(self._pace.limit, max_offsets or self._pace.limit)
         end = limited(
-            origin, target, max_offsets, floor=options.topic_floor,
+            origin,
+            target,
+            max_offsets,
+            floor=options.topic_floor,
             priorities=options.topic_priorities,
-        )  # fmt: skip
+        )
         if self._pace is not None:
             self._pace.planned(lag(origin, end), self._now_ms())
         return end
@@ -386,10 +392,12 @@ class Planner:
         options = self._options
         self._refresh()
         return pack(
-            self._readable(ranges(start, end, lenient=not options.fail_on_data_loss)), end.tasks,
-            max_records=options.max_records_per_partition, split=not options.range_markers,
+            self._readable(ranges(start, end, lenient=not options.fail_on_data_loss)),
+            end.tasks,
+            max_records=options.max_records_per_partition,
+            split=not options.range_markers,
             least=1 if options.range_markers else options.least_records_a_task,
-        )  # fmt: skip
+        )
 
     def _readable(self, spans: list[Range]) -> list[Range]:
         """The ranges of topics that are there. A batch may be replayed after one was deleted."""
@@ -460,9 +468,10 @@ class Planner:
                 if name not in left_out or _NAMES_RETRY_TOPICS.search(options.pattern):
                     yield name, view
                 else:
-                    self._note("a retry topic of Kohort's; subscribePattern does not name it", [
-                        (name, p) for p in range(view.partitions)
-                    ])  # fmt: skip
+                    self._note(
+                        "a retry topic of Kohort's; subscribePattern does not name it",
+                        [(name, p) for p in range(view.partitions)],
+                    )
             elif name in options.topics or (options.assign and name in options.assign):
                 yield name, view
 

@@ -277,11 +277,15 @@ class _Books:
         topic, name = self._spec.topic, self._name
         left = sum(max(0, ends[at] - self._fences.get(at, starts[at])) for at in self._at)
         part = TopicReconciliation(
-            topic=topic, inputs=left, handled=0, loaded=None,
+            topic=topic,
+            inputs=left,
+            handled=0,
+            loaded=None,
             failed=_failed_by_reason(self._store, name, topic, {}),
-            retrying=self._ledger.get("scheduled", 0), loaded_after_retry=0,
+            retrying=self._ledger.get("scheduled", 0),
+            loaded_after_retry=0,
             failed_held=sum(_failed_by_reason(self._store, name, topic, starts).values()),
-        )  # fmt: skip
+        )
         if set(self._fences) <= set(self._since):
             self._balance_counts(part)
         else:  # it began before records were counted
@@ -398,9 +402,12 @@ def _in_state(
 
 
 def _backed(
-    pipeline: Accountable, topic: str, store: Store, views: Mapping[str, TopicView],
+    pipeline: Accountable,
+    topic: str,
+    store: Store,
+    views: Mapping[str, TopicView],
     starts: Mapping[TopicPartition, int],
-) -> int:  # fmt: skip
+) -> int:
     names = pipeline.topics[topic]
     if names.dead_letter not in views:
         return 0
@@ -415,6 +422,10 @@ def _partitions(names: Iterable[str], views: Mapping[str, Any]) -> list[TopicPar
 
 
 __all__ = [
-    "Progress", "Reconciliation", "TopicReconciliation", "measure", "reconcile",
+    "Progress",
+    "Reconciliation",
+    "TopicReconciliation",
+    "measure",
+    "reconcile",
     "retries_over_time",
-]  # fmt: skip
+]

@@ -221,9 +221,12 @@ class BatchReader(DataSourceReader):
         finally:
             port.close()
         tasks = pack(
-            spans, start.tasks, max_records=options.max_records_per_partition, split=True,
+            spans,
+            start.tasks,
+            max_records=options.max_records_per_partition,
+            split=True,
             least=options.least_records_a_task,
-        )  # fmt: skip
+        )
         # Spark refuses a read without partitions; one without ranges gives no rows.
         return [Ranges(spans) for spans in tasks] or [Ranges([])]
 

@@ -78,10 +78,12 @@ class PipelineStages:
 
     @classmethod
     def of(
-        cls, pipeline: Owner, spark: SparkSession,
+        cls,
+        pipeline: Owner,
+        spark: SparkSession,
         options: Callable[[list[str], Mapping[str, int]], dict[str, str]],
         checkpoint: CheckpointFiles,
-    ) -> PipelineStages:  # fmt: skip
+    ) -> PipelineStages:
         """Analyse the steps. Raises ConfigError, or what a step raises."""
         return cls(pipeline, spark, options, analyse(spark, pipeline.graph), checkpoint)
 
@@ -170,12 +172,13 @@ class PipelineStages:
         sources = [self.pipeline.graph.sources[name] for name in stage.reads]
         decoded = [
             SourceRows(
-                s.name, (s.topic, *self.pipeline.topics[s.topic].delays_ms),
+                s.name,
+                (s.topic, *self.pipeline.topics[s.topic].delays_ms),
                 self.analysis.values[s.name],
             )
             for s in sources
             if s.name in self.analysis.values
-        ]  # fmt: skip
+        ]
         return {"rowFormats": to_option(decoded)} if decoded else {}
 
     def _read(
@@ -192,12 +195,17 @@ class PipelineStages:
             {name: view.topic_id for name, view in views.items()},
         )
         return StageSetting(
-            pipeline.name, pipeline.open_store().url, pipeline.client_config, spec,
+            pipeline.name,
+            pipeline.open_store().url,
+            pipeline.client_config,
+            spec,
             lambda batch_id: read_range(self.checkpoint, checkpoint, batch_id),
             {name: view.topic_id for name, view in views.items()},
-            pipeline.transaction_timeout_ms, pipeline.reached, pipeline.now_ms or now_ms,
+            pipeline.transaction_timeout_ms,
+            pipeline.reached,
+            pipeline.now_ms or now_ms,
             lambda query_id: late_rows(self.spark, query_id),
-        )  # fmt: skip
+        )
 
 
 def read_range(files: CheckpointFiles, query: str, batch_id: int) -> BatchRange:

@@ -161,9 +161,14 @@ class Supervisor:
             store.close()
 
     def _supervise(
-        self, spark: SparkSession, store: Store, port: ClusterPort, mode: str,
-        until: Callable[[], bool] | None, on_progress: Callable[[Progress], None] | None,
-    ) -> Progress:  # fmt: skip
+        self,
+        spark: SparkSession,
+        store: Store,
+        port: ClusterPort,
+        mode: str,
+        until: Callable[[], bool] | None,
+        on_progress: Callable[[Progress], None] | None,
+    ) -> Progress:
         failures = 0
         while True:
             began = time.monotonic()
@@ -302,8 +307,10 @@ class Supervisor:
                 if begin_anew_for_other_topics(files, label, topics):
                     log.info(
                         "pipeline %s reads other topics than before: its %s query begins anew at "
-                        "the store's fences", pipeline.name, label,
-                    )  # fmt: skip
+                        "the store's fences",
+                        pipeline.name,
+                        label,
+                    )
                 options = self._options(spark, store, topics, retry_delays)
                 options["rangeMarkers"] = "true"
                 reader = spark.readStream.format("kohort").options(**options).load()
@@ -355,9 +362,14 @@ class Supervisor:
     # Watching
 
     def _watch(
-        self, queries: list[Any], store: Store, port: ClusterPort, mode: str,
-        until: Callable[[], bool] | None, on_progress: Callable[[Progress], None] | None,
-    ) -> Progress:  # fmt: skip
+        self,
+        queries: list[Any],
+        store: Store,
+        port: ClusterPort,
+        mode: str,
+        until: Callable[[], bool] | None,
+        on_progress: Callable[[Progress], None] | None,
+    ) -> Progress:
         next_measure = next_vacuum = 0.0
         while True:
             running = False

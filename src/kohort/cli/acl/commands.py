@@ -24,9 +24,19 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any]")
 COLUMNS = ("permission", "principal", "host", "operation", "resource", "name", "pattern")
 _OPERATIONS = (
-    "all", "read", "write", "create", "delete", "alter", "describe", "cluster_action",
-    "describe_configs", "alter_configs", "idempotent_write", "two_phase_commit",
-)  # fmt: skip
+    "all",
+    "read",
+    "write",
+    "create",
+    "delete",
+    "alter",
+    "describe",
+    "cluster_action",
+    "describe_configs",
+    "alter_configs",
+    "idempotent_write",
+    "two_phase_commit",
+)
 
 
 def _resource_options(function: F) -> F:

@@ -68,9 +68,11 @@ for remote_command in (status, pause, resume, drain, retry_now):
     "--drain", metavar="TIME", help="How long what was begun may take to end, such as 30s."
 )
 @click.option(
-    "-q", "--quiet", is_flag=True,
+    "-q",
+    "--quiet",
+    is_flag=True,
     help="Say nothing of troubles that may pass, nor of attempts that are retried.",
-)  # fmt: skip
+)
 @client_options
 def run(app: str, workers: int | None, drain: str | None, quiet: bool, client: Client) -> int:
     """Handle records until SIGTERM or Ctrl-C, then end cleanly and tell what became of them.
@@ -117,13 +119,17 @@ def check(app: str, output: str, client: Client) -> int:
         rows = [
             {
                 "topic": state.spec.name,
-                "state": "unfit" if state.exists and state.wrong else "fit" if state.exists
+                "state": "unfit"
+                if state.exists and state.wrong
+                else "fit"
+                if state.exists
                 else "missing",
-                "partitions": state.spec.partitions, "problem": state.wrong or None,
+                "partitions": state.spec.partitions,
+                "problem": state.wrong or None,
                 "command": state.command or None,
             }
             for state in states
-        ]  # fmt: skip
+        ]
         show(rows, COLUMNS, output)
         return EXIT_CHECK_FAILED if wrong else 0
     for state in wrong:

@@ -27,19 +27,31 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_PREFIX = "kohort"
 COLUMNS = (
-    "process", "kind", "group", "state", "uptime", "lag", "outstanding", "oldest_unfinished",
-    "retries_waiting", "trouble",
-)  # fmt: skip
+    "process",
+    "kind",
+    "group",
+    "state",
+    "uptime",
+    "lag",
+    "outstanding",
+    "oldest_unfinished",
+    "retries_waiting",
+    "trouble",
+)
 ANSWER_COLUMNS = ("process", "ok", "answer")
 
 
 def remote_options(function: F) -> F:
     """The options of every command for remote processes."""
     return click.option(
-        "--remote", "prefix", default=DEFAULT_PREFIX, show_default=True, metavar="PREFIX",
+        "--remote",
+        "prefix",
+        default=DEFAULT_PREFIX,
+        show_default=True,
+        metavar="PREFIX",
         help="What the processes were started with: their topics are PREFIX.status, "
         "PREFIX.commands.",
-    )(function)  # fmt: skip
+    )(function)
 
 
 def command_options(function: F) -> F:
@@ -48,13 +60,16 @@ def command_options(function: F) -> F:
         click.argument("group", shell_complete=complete_groups),
         click.option("--process", default="", metavar="NAME", help="Only this process of it."),
         click.option(
-            "--wait", default="10s", show_default=True, metavar="TIME",
+            "--wait",
+            default="10s",
+            show_default=True,
+            metavar="TIME",
             help="How long the answers are waited for.",
         ),
         remote_options,
         output_option,
         client_options,
-    ):  # fmt: skip
+    ):
         function = option(function)
     return function
 
@@ -78,9 +93,10 @@ def status(group: str | None, everything: bool, prefix: str, output: str, client
     """
     with _control(prefix, client) as control:
         found = [
-            one for one in control.processes()
+            one
+            for one in control.processes()
             if (everything or not one.gone) and group in (None, one.status.group)
-        ]  # fmt: skip
+        ]
     if output == "json":
         click.echo(
             json.dumps({"schema": 1, "processes": [as_json(one) for one in found]}, indent=2)
@@ -166,11 +182,12 @@ def _command(
         )
     rows = [
         {
-            "process": one.process, "ok": None if one.result is None else one.result.ok,
+            "process": one.process,
+            "ok": None if one.result is None else one.result.ok,
             "answer": "no answer yet" if one.result is None else one.result.text,
         }
         for one in answers
-    ]  # fmt: skip
+    ]
     show(rows, ANSWER_COLUMNS, output)
     if any(one.result is not None and not one.result.ok for one in answers):
         return EXIT_CHECK_FAILED
@@ -190,22 +207,35 @@ def _row(one: Process, output: str) -> dict[str, Any]:
     oldest = last.figures.get("oldest_unfinished_ms")
     table = output == "table"
     return {
-        "process": last.process, "kind": last.kind, "group": last.group, "state": one.state,
+        "process": last.process,
+        "kind": last.kind,
+        "group": last.group,
+        "state": one.state,
         "uptime": format_elapsed(uptime_ms) if table else uptime_ms,
-        "lag": last.figures.get("lag"), "outstanding": last.figures.get("outstanding"),
+        "lag": last.figures.get("lag"),
+        "outstanding": last.figures.get("outstanding"),
         "oldest_unfinished": format_elapsed(oldest) if table and oldest is not None else oldest,
         "retries_waiting": last.figures.get("retries_waiting"),
         "trouble": "; ".join(last.troubles) or None,
-    }  # fmt: skip
+    }
 
 
 def as_json(one: Process) -> dict[str, Any]:
     """Everything that a process has told."""
     last = one.status
     return {
-        "process": last.process, "kind": last.kind, "group": last.group, "state": one.state,
-        "silent_ms": one.silent_ms, "host": last.host, "pid": last.pid, "version": last.version,
-        "started_ms": last.started_ms, "at_ms": last.at_ms,
-        "actions": [action.value for action in last.actions], "figures": dict(last.figures),
-        "partitions": [dict(each) for each in last.partitions], "troubles": list(last.troubles),
-    }  # fmt: skip
+        "process": last.process,
+        "kind": last.kind,
+        "group": last.group,
+        "state": one.state,
+        "silent_ms": one.silent_ms,
+        "host": last.host,
+        "pid": last.pid,
+        "version": last.version,
+        "started_ms": last.started_ms,
+        "at_ms": last.at_ms,
+        "actions": [action.value for action in last.actions],
+        "figures": dict(last.figures),
+        "partitions": [dict(each) for each in last.partitions],
+        "troubles": list(last.troubles),
+    }

@@ -65,13 +65,19 @@ for command in (*COMMANDS, repair):
 )
 @click.option("--partitions", type=int, help="Partitions of topics that are made on first use.")
 @click.option(
-    "--control", "control_port", type=click.IntRange(0, 65_535), metavar="PORT",
+    "--control",
+    "control_port",
+    type=click.IntRange(0, 65_535),
+    metavar="PORT",
     help="Take faults on this port of 127.0.0.1 (0: any free one); see kohort faults.",
-)  # fmt: skip
+)
 @click.option(
-    "--console", "console_port", type=click.IntRange(0, 65_535), metavar="PORT",
+    "--console",
+    "console_port",
+    type=click.IntRange(0, 65_535),
+    metavar="PORT",
     help="Run the web console, too, on this port of 127.0.0.1 (0: any free one).",
-)  # fmt: skip
+)
 @click.option("--allow-open", is_flag=True, help="Listen beyond this machine, with no password.")
 @click.option(
     "--user",
@@ -131,10 +137,15 @@ def run(
             raise BrokerConfig.unknown(setting.key)
         values[setting.name] = setting.value
     flags = {
-        "data_dir": data_dir, "host": host, "port": port, "durability": durability,
-        "nodes": nodes, "broker_rack": racks, "num_partitions": partitions,
+        "data_dir": data_dir,
+        "host": host,
+        "port": port,
+        "durability": durability,
+        "nodes": nodes,
+        "broker_rack": racks,
+        "num_partitions": partitions,
         "allow_open": allow_open or None,
-    }  # fmt: skip
+    }
     values |= {key: value for key, value in flags.items() if value is not None}
     _add_users(values, [*_one_each(users), *_lines(users_file)])
     values.setdefault("durability", "fsync" if values.get("data_dir") else "memory")

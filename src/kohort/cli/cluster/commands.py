@@ -18,12 +18,25 @@ if TYPE_CHECKING:
     from kohort.observe.cluster import ClusterHealth
 
 COLUMNS = (
-    "broker", "address", "rack", "controller", "leads", "replicas", "out_of_sync", "stored_bytes",
+    "broker",
+    "address",
+    "rack",
+    "controller",
+    "leads",
+    "replicas",
+    "out_of_sync",
+    "stored_bytes",
     "trouble",
-)  # fmt: skip
+)
 DISK_COLUMNS = (
-    "broker", "directory", "replicas", "stored_bytes", "total_bytes", "usable_bytes", "error",
-)  # fmt: skip
+    "broker",
+    "directory",
+    "replicas",
+    "stored_bytes",
+    "total_bytes",
+    "usable_bytes",
+    "error",
+)
 CONFIG_COLUMNS = ("broker", "name", "value", "source", "read_only")
 NAMED = 10
 """Partitions that are named in text; JSON has all."""
@@ -88,14 +101,17 @@ def log_dirs(brokers: tuple[int, ...], output: str, client: Client) -> None:
         found = admin.describe_log_dirs(brokers or None)
     rows = [
         {
-            "broker": node, "directory": one.path, "replicas": len(one.replicas),
+            "broker": node,
+            "directory": one.path,
+            "replicas": len(one.replicas),
             "stored_bytes": sum(replica.size_bytes for replica in one.replicas.values()),
             "total_bytes": one.total_bytes if one.total_bytes >= 0 else None,
             "usable_bytes": one.usable_bytes if one.usable_bytes >= 0 else None,
             "error": ErrorCode(one.error).name if one.error else None,
         }
-        for node, some in sorted(found.items()) for one in some
-    ]  # fmt: skip
+        for node, some in sorted(found.items())
+        for one in some
+    ]
     show(rows, DISK_COLUMNS, output)
 
 
@@ -122,12 +138,16 @@ def show_config(brokers: tuple[int, ...], everything: bool, output: str, client:
         found = {node: admin.describe_configs(str(node), broker=True) for node in nodes}
     rows = [
         {
-            "broker": node, "name": name, "value": "(secret)" if e.is_sensitive else e.value,
-            "source": e.source, "read_only": e.is_read_only,
+            "broker": node,
+            "name": name,
+            "value": "(secret)" if e.is_sensitive else e.value,
+            "source": e.source,
+            "read_only": e.is_read_only,
         }
-        for node, entries in found.items() for name, e in sorted(entries.items())
+        for node, entries in found.items()
+        for name, e in sorted(entries.items())
         if everything or not e.is_default
-    ]  # fmt: skip
+    ]
     show(rows, CONFIG_COLUMNS, output)
 
 
@@ -146,13 +166,18 @@ def _stored(admin: Admin) -> dict[int, int]:
 def _rows(health: ClusterHealth, stored: dict[int, int]) -> list[dict[str, Any]]:
     return [
         {
-            "broker": one.node, "address": one.address, "rack": one.rack,
-            "controller": one.controller, "leads": one.leads, "replicas": one.replicas,
-            "out_of_sync": one.out_of_sync, "stored_bytes": stored.get(one.node),
+            "broker": one.node,
+            "address": one.address,
+            "rack": one.rack,
+            "controller": one.controller,
+            "leads": one.leads,
+            "replicas": one.replicas,
+            "out_of_sync": one.out_of_sync,
+            "stored_bytes": stored.get(one.node),
             "trouble": one.trouble or None,
         }
         for one in health.brokers
-    ]  # fmt: skip
+    ]
 
 
 def _text(health: ClusterHealth, rows: list[dict[str, Any]]) -> str:

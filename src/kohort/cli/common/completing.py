@@ -49,8 +49,11 @@ def _admin(ctx: click.Context) -> Admin:
 
     params: dict[str, Any] = ctx.params
     client = client_of(
-        params.get("bootstrap"), params.get("properties") or (), params.get("config_file"),
-        params.get("profile"), os.environ,
-    )  # fmt: skip
+        params.get("bootstrap"),
+        params.get("properties") or (),
+        params.get("config_file"),
+        params.get("profile"),
+        os.environ,
+    )
     quick = {"default_api_timeout_ms": WAIT_MS, "request_timeout_ms": WAIT_MS}
     return Admin({**client.for_role(AdminConfig), **quick})

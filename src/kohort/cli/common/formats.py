@@ -189,9 +189,12 @@ def parse_header(text: str) -> Header:
 def merged(record: Outgoing, headers: Iterable[Header], partition: int | None) -> Outgoing:
     """The record with the command's own headers behind its own, and the command's partition."""
     return Outgoing(
-        record.value, record.key, (*record.headers, *headers),
-        record.partition if partition is None else partition, record.timestamp_ms,
-    )  # fmt: skip
+        record.value,
+        record.key,
+        (*record.headers, *headers),
+        record.partition if partition is None else partition,
+        record.timestamp_ms,
+    )
 
 
 def as_text(data: bytes | Parsed) -> str:

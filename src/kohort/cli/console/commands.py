@@ -38,37 +38,77 @@ Examples:
 """
 )
 @click.option(
-    "--listen", default=DEFAULT_LISTEN, show_default=True, metavar="[HOST:]PORT",
+    "--listen",
+    default=DEFAULT_LISTEN,
+    show_default=True,
+    metavar="[HOST:]PORT",
     help=f"Where to listen; beyond this machine a token is needed (${TOKEN}). Port 0: any.",
-)  # fmt: skip
+)
 @click.option(
-    "--token-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help=f"A file with the token, instead of ${TOKEN}.",
-)  # fmt: skip
+)
 @click.option("--allow-actions", is_flag=True, help="Let people redrive, reset, pause, drain.")
-@click.option("--audit", type=click.Path(dir_okay=False, path_type=Path),
-              help="Append each action to this file, as a line of JSON.")  # fmt: skip
-@click.option("--mask", "masks", multiple=True, metavar="RULE",
-              help="Hide JSON fields and headers by name (`*email*`); `key` and `value` hide "
-              "whole ones. May be given again.")  # fmt: skip
-@click.option("--store", "stores", multiple=True, metavar="URL",
-              help="A store with ledgers of pipelines; may be given again.")  # fmt: skip
-@click.option("--history", type=click.Path(dir_okay=False, path_type=Path),
-              help="Keep hours of history in this file.  [default: in memory]")  # fmt: skip
-@click.option("--keep", default="6h", show_default=True, metavar="TIME",
-              help="How much history is kept.")  # fmt: skip
-@click.option("--every", default="5s", show_default=True, metavar="TIME",
-              help="From sample to sample.")  # fmt: skip
-@click.option("--control", envvar="KOHORT_CONTROL", metavar="PORT",
-              help="The control port of an embedded broker, for its faults.")  # fmt: skip
-@click.option("--remote", default="kohort", show_default=True, metavar="PREFIX",
-              help="What processes were started with: `App(remote=PREFIX)`.")  # fmt: skip
+@click.option(
+    "--audit",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Append each action to this file, as a line of JSON.",
+)
+@click.option(
+    "--mask",
+    "masks",
+    multiple=True,
+    metavar="RULE",
+    help="Hide JSON fields and headers by name (`*email*`); `key` and `value` hide "
+    "whole ones. May be given again.",
+)
+@click.option(
+    "--store",
+    "stores",
+    multiple=True,
+    metavar="URL",
+    help="A store with ledgers of pipelines; may be given again.",
+)
+@click.option(
+    "--history",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep hours of history in this file.  [default: in memory]",
+)
+@click.option(
+    "--keep", default="6h", show_default=True, metavar="TIME", help="How much history is kept."
+)
+@click.option(
+    "--every", default="5s", show_default=True, metavar="TIME", help="From sample to sample."
+)
+@click.option(
+    "--control",
+    envvar="KOHORT_CONTROL",
+    metavar="PORT",
+    help="The control port of an embedded broker, for its faults.",
+)
+@click.option(
+    "--remote",
+    default="kohort",
+    show_default=True,
+    metavar="PREFIX",
+    help="What processes were started with: `App(remote=PREFIX)`.",
+)
 @client_options
 def console(
-    listen: str, token_file: Path | None, allow_actions: bool, audit: Path | None,
-    masks: tuple[str, ...], stores: tuple[str, ...], history: Path | None, keep: str, every: str,
-    control: str | None, remote: str, client: Client,
-) -> None:  # fmt: skip
+    listen: str,
+    token_file: Path | None,
+    allow_actions: bool,
+    audit: Path | None,
+    masks: tuple[str, ...],
+    stores: tuple[str, ...],
+    history: Path | None,
+    keep: str,
+    every: str,
+    control: str | None,
+    remote: str,
+    client: Client,
+) -> None:
     """Run the web console: groups, dead letters, retries, topics.
 
     Prints one line on standard output when it is ready: `console on http://HOST:PORT/`.
@@ -81,9 +121,19 @@ def console(
         raise ConfigError(f"--every {every} is too often; at least 1s")
     token = token_file.read_text().strip() if token_file else os.environ.get(TOKEN, "")
     options = ConsoleOptions(
-        host, port, token, allow_actions, masks, stores, history, hours, audit, interval_s,
-        control or "", remote,
-    )  # fmt: skip
+        host,
+        port,
+        token,
+        allow_actions,
+        masks,
+        stores,
+        history,
+        hours,
+        audit,
+        interval_s,
+        control or "",
+        remote,
+    )
     settings = client.common()
     with open_admin(settings):
         pass

@@ -39,12 +39,30 @@ if TYPE_CHECKING:
 
 KIND_COLUMNS = ("reason", "error_class", "fingerprint", "count", "first", "last")
 ROW_COLUMNS = (
-    "origin", "reason", "error_class", "attempts", "first_failed", "failed", "message",
-)  # fmt: skip
+    "origin",
+    "reason",
+    "error_class",
+    "attempts",
+    "first_failed",
+    "failed",
+    "message",
+)
 JSON_COLUMNS = (
-    "topic", "partition", "offset", "timestamp", "reason", "error_class", "message", "fingerprint",
-    "disposition", "attempts", "redrives", "first_failed", "failed", "copy",
-)  # fmt: skip
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "reason",
+    "error_class",
+    "message",
+    "fingerprint",
+    "disposition",
+    "attempts",
+    "redrives",
+    "first_failed",
+    "failed",
+    "copy",
+)
 MAX_KINDS = 1_000
 MESSAGE_COLUMNS = 60
 EXAMPLES = """\b
@@ -67,14 +85,18 @@ def dlq() -> None:
 @click.option("--fingerprint", help="Only failures of this fingerprint.")
 @click.option("--origin", "origin", metavar="TOPIC", help="Only records of this source topic.")
 @click.option(
-    "--search", metavar="TEXT",
+    "--search",
+    metavar="TEXT",
     help="Only failures with this text in reason, class or message; by topic also in key or value.",
-)  # fmt: skip
+)
 @click.option("--since", metavar="TIME", help="Failed since 2026-01-31T06:00Z, or since -2h.")
 @click.option(
-    "--limit", type=click.IntRange(0, 100_000), default=20, show_default=True,
+    "--limit",
+    type=click.IntRange(0, 100_000),
+    default=20,
+    show_default=True,
     help="The most records that are listed, the latest first; counts are of all.",
-)  # fmt: skip
+)
 @output_option
 @client_options
 def list_failed(
@@ -114,11 +136,15 @@ def _show(kinds: Sequence[FailedKind], rows: Sequence[FailedRow], by: str, outpu
         return
     groups = [
         {
-            "reason": k.reason, "error_class": k.error_class, "fingerprint": k.fingerprint,
-            "count": k.count, "first": iso_time(k.first_ms), "last": iso_time(k.last_ms),
+            "reason": k.reason,
+            "error_class": k.error_class,
+            "fingerprint": k.fingerprint,
+            "count": k.count,
+            "first": iso_time(k.first_ms),
+            "last": iso_time(k.last_ms),
         }
         for k in kinds
-    ]  # fmt: skip
+    ]
     if output == "json":
         whole = {"schema": 1, "counted_by": by, "kinds": groups, "rows": plain}
         click.echo(json.dumps(whole, indent=2))
@@ -236,9 +262,12 @@ def _copies(source: TopicSource, client: Client) -> Iterator[tuple[FailedRow, Re
                 "it is made when a pipeline or a retrying consumer of that group first runs",
             )
     settings = client.for_role(
-        ConsumerConfig, enable_auto_commit=False, auto_offset_reset="earliest",
-        allow_auto_create_topics=False, isolation_level="read_committed",
-    )  # fmt: skip
+        ConsumerConfig,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        allow_auto_create_topics=False,
+        isolation_level="read_committed",
+    )
     partitions = [TopicPartition(name, p) for p in range(counts[name])]
     pages = pages_to_end(ConsumerConfig.from_mapping(settings), partitions)
     for record in (record for page in pages for record in page):
@@ -254,7 +283,15 @@ def _from_headers(retry: RetryHeaders, topic: str, partition: int, offset: int) 
     from kohort.retry.ledger_view import FailedRow
 
     return FailedRow(
-        retry.origin, retry.reason, retry.error_class, retry.error_message, retry.fingerprint,
-        retry.disposition.value, retry.number + 1, retry.redrive_count, retry.first_failed_at_ms,
-        retry.last_failed_at_ms, Place(topic, partition, offset),
-    )  # fmt: skip
+        retry.origin,
+        retry.reason,
+        retry.error_class,
+        retry.error_message,
+        retry.fingerprint,
+        retry.disposition.value,
+        retry.number + 1,
+        retry.redrive_count,
+        retry.first_failed_at_ms,
+        retry.last_failed_at_ms,
+        Place(topic, partition, offset),
+    )

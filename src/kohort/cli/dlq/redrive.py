@@ -45,33 +45,57 @@ Examples:
 @click.option("--fingerprint", help="Only failures of this fingerprint.")
 @click.option("--since", metavar="TIME", help="Failed since 2026-01-31T06:00Z, or since -2h.")
 @click.option(
-    "--offsets", multiple=True, metavar="P:FROM-TO",
+    "--offsets",
+    multiple=True,
+    metavar="P:FROM-TO",
     help="Only these offsets of the dead-letter topic, both included; may be given several times.",
-)  # fmt: skip
+)
 @click.option(
-    "--to", "target", default="entry", show_default=True,
+    "--to",
+    "target",
+    default="entry",
+    show_default=True,
     help="entry (this group alone), retry:30m, or topic:NAME.",
-)  # fmt: skip
+)
 @click.option("--retries", help="The group's delays, when --to is a retry topic: '5m 30m 1h'.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Records a second.")
 @click.option(
-    "--edit", "edit_file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    "--edit",
+    "edit_file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A Python file with edit(key, value, headers) -> the same three, or None to leave out.",
-)  # fmt: skip
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be sent; send nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--cancel", is_flag=True, help="Forget how far --id has come, and stop there.")
 @click.option(
-    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
     help="What is printed.",
-)  # fmt: skip
+)
 @client_options
 def redrive(
-    topic: str, group: str, redrive_id: str | None, reason: str | None, error_class: str | None,
-    fingerprint: str | None, since: str | None, offsets: tuple[str, ...], target: str,
-    retries: str | None, rate: float | None, edit_file: Path | None, dry_run: bool, yes: bool,
-    cancel: bool, output: str, client: Client,
-) -> None:  # fmt: skip
+    topic: str,
+    group: str,
+    redrive_id: str | None,
+    reason: str | None,
+    error_class: str | None,
+    fingerprint: str | None,
+    since: str | None,
+    offsets: tuple[str, ...],
+    target: str,
+    retries: str | None,
+    rate: float | None,
+    edit_file: Path | None,
+    dry_run: bool,
+    yes: bool,
+    cancel: bool,
+    output: str,
+    client: Client,
+) -> None:
     """Send records of the dead-letter topic back for another round.
 
     They go to the group's own entry topic, so that no other group reads them again; the program
@@ -146,15 +170,21 @@ def _show(name: str, report: Report, output: str, *, sent: bool) -> None:
         for (reason, error), count in report.kinds.most_common()
     ]
     counts = {
-        "not_chosen": report.not_chosen, "inert": report.inert,
+        "not_chosen": report.not_chosen,
+        "inert": report.inert,
         "sent_before": report.again,
-        "left_by_edit": report.left_by_edit, "value_gone": report.value_gone,
+        "left_by_edit": report.left_by_edit,
+        "value_gone": report.value_gone,
         "unreadable": report.unreadable,
-    }  # fmt: skip
+    }
     whole: dict[str, Any] = {
-        "schema": 1, "id": name, "sent" if sent else "would_send": report.sent, "kinds": kinds,
-        **counts, "finished": report.finished,
-    }  # fmt: skip
+        "schema": 1,
+        "id": name,
+        "sent" if sent else "would_send": report.sent,
+        "kinds": kinds,
+        **counts,
+        "finished": report.finished,
+    }
     lines = [f"redrive {name}: {report.sent:,} {'sent' if sent else 'would be sent'}"]
     lines += [f"  {k['count']:>8,}  {k['reason']}  {k['error_class']}" for k in kinds]
     lines += [f"  {value:>8,}  {key.replace('_', ' ')}" for key, value in counts.items() if value]

@@ -41,9 +41,13 @@ Examples:
 @click.argument("record", metavar="TOPIC/PARTITION/OFFSET")
 @source_options
 @click.option(
-    "-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True,
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
     help="What is printed.",
-)  # fmt: skip
+)
 @client_options
 def show_failed(record: str, source: Source, output: str, client: Client) -> None:
     """One record by its first place: every attempt, and what became of it.
@@ -100,9 +104,12 @@ def _by_topics(
         name for name in (*retry_topics_of(source, counts), names.dead_letter) if name in counts
     ]
     settings = client.for_role(
-        ConsumerConfig, enable_auto_commit=False, auto_offset_reset="earliest",
-        allow_auto_create_topics=False, isolation_level="read_committed",
-    )  # fmt: skip
+        ConsumerConfig,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        allow_auto_create_topics=False,
+        isolation_level="read_committed",
+    )
     parts = [TopicPartition(name, p) for name in topics for p in range(counts[name])]
     found: list[tuple[tuple[int, int, int], dict[str, Any], Record]] = []
     for page in pages_to_end(ConsumerConfig.from_mapping(settings), parts):

@@ -28,9 +28,16 @@ CONNECT_S: Final = 3.0
 CLOCK_MS: Final = 1_000
 """A clock that is wrong by less does nobody harm."""
 RELEASES: Final = (
-    (7, "3.3"), (8, "3.4"), (11, "3.5"), (14, "3.6"), (19, "3.7"), (20, "3.8"), (21, "3.9"),
-    (25, "4.0"), (27, "4.1"),
-)  # fmt: skip
+    (7, "3.3"),
+    (8, "3.4"),
+    (11, "3.5"),
+    (14, "3.6"),
+    (19, "3.7"),
+    (20, "3.8"),
+    (21, "3.9"),
+    (25, "4.0"),
+    (27, "4.1"),
+)
 """The level of `metadata.version` that each release of Apache Kafka ends with."""
 METADATA_VERSION: Final = "metadata.version"
 FEATURES: Final = (
@@ -62,9 +69,11 @@ def check_cluster(settings: dict[str, Any]) -> Iterator[Finding]:
             yield from _asked("groups", lambda: [_groups(admin)])
     except KohortError as error:
         yield Finding(
-            "cluster", FAILED, str(error),
+            "cluster",
+            FAILED,
+            str(error),
             "-b HOST:PORT; is the broker running, and security.protocol as it wants it?",
-        )  # fmt: skip
+        )
 
 
 def _asked(check: str, ask: Any) -> list[Finding]:
@@ -81,10 +90,11 @@ def _reachable(admin: Admin) -> Finding:
     brokers = "1 broker" if len(cluster.nodes) == 1 else f"{len(cluster.nodes)} brokers"
     controller = cluster.controller_id if cluster.controller_id >= 0 else "unknown"
     return Finding(
-        "cluster", OK,
+        "cluster",
+        OK,
         f"{cluster.cluster_id or '-'}: {brokers}, controller {controller}, answers in "
         f"{took_ms:.0f} ms",
-    )  # fmt: skip
+    )
 
 
 def _addresses(admin: Admin) -> Iterator[Finding]:
@@ -95,9 +105,11 @@ def _addresses(admin: Admin) -> Iterator[Finding]:
             socket.create_connection((node.host, node.port), CONNECT_S).close()
         except OSError as error:
             yield Finding(
-                f"broker {node.node_id}", FAILED, f"{address}: {error}",
+                f"broker {node.node_id}",
+                FAILED,
+                f"{address}: {error}",
                 "advertised.listeners of the broker, the name server or a firewall",
-            )  # fmt: skip
+            )
         else:
             yield Finding(f"broker {node.node_id}", OK, f"{address} accepts connections")
 
@@ -108,9 +120,11 @@ def _versions(admin: Admin) -> Iterator[Finding]:
     distinct = sorted(set(releases.values()))
     differ = len({frozenset(f.apis.items()) for f in found.values()}) > 1
     yield Finding(
-        "version", WARNING if differ else OK, ", ".join(distinct),
+        "version",
+        WARNING if differ else OK,
+        ", ".join(distinct),
         "brokers of several releases: finish the upgrade" if differ else "",
-    )  # fmt: skip
+    )
     for key, name in FEATURES:
         everywhere = all(key in features.apis for features in found.values())
         yield Finding("feature", OK, f"{name}: {'yes' if everywhere else 'no'}")
@@ -135,9 +149,11 @@ def _replicas(admin: Admin) -> Finding:
         f"offline, {len(health.under_replicated):,} under-replicated"
     )
     return Finding(
-        "replicas", OK if health.healthy else WARNING, found,
+        "replicas",
+        OK if health.healthy else WARNING,
+        found,
         "" if health.healthy else "`kohort cluster describe` names them",
-    )  # fmt: skip
+    )
 
 
 def _clock(admin: Admin, now_ms: int) -> Finding:
@@ -158,10 +174,12 @@ def clock_finding(newest_ms: int, now_ms: int) -> Finding:
         return Finding("clock", OK, "no group has committed yet, so there is no time to compare")
     if newest_ms - now_ms > CLOCK_MS:
         return Finding(
-            "clock", WARNING,
+            "clock",
+            WARNING,
             f"a broker has written {format_elapsed(newest_ms - now_ms)} in the future of this "
-            "machine", "set the clocks by NTP; retry delays and time lag use them",
-        )  # fmt: skip
+            "machine",
+            "set the clocks by NTP; retry delays and time lag use them",
+        )
     ago = format_elapsed(max(0, now_ms - newest_ms))
     return Finding("clock", OK, f"no broker's clock is ahead; the newest commit is {ago} ago")
 
@@ -171,9 +189,11 @@ def _rights(admin: Admin) -> Finding:
     missing = [right for right in RIGHTS if right not in allowed]
     found = f"on the cluster: {', '.join(sorted(allowed)) or 'nothing'}"
     return Finding(
-        "rights", WARNING if missing else OK, found,
+        "rights",
+        WARNING if missing else OK,
+        found,
         f"not allowed: {', '.join(missing)} (only some commands need them)" if missing else "",
-    )  # fmt: skip
+    )
 
 
 def _groups(admin: Admin) -> Finding:

@@ -34,15 +34,19 @@ def faults() -> None:
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("apis", nargs=-1, metavar="[API]...")
 @click.option(
-    "--error", "errors", multiple=True, metavar="NAME",
+    "--error",
+    "errors",
+    multiple=True,
+    metavar="NAME",
     help="Of fail: an error for each request, in order; NONE lets one pass.",
-)  # fmt: skip
+)
 @click.option("--ms", type=click.IntRange(min=1), help="Of delay: how late answers leave.")
 @click.option("--handled", is_flag=True, help="Of fail and cut: the request is carried out first.")
 @click.option(
-    "--times", type=click.IntRange(min=1),
+    "--times",
+    type=click.IntRange(min=1),
     help="Requests it meets, cut and silence 1; of fail, how often each error is answered.",
-)  # fmt: skip
+)
 @click.option("--skip", type=click.IntRange(min=0), default=0, help="Let so many through first.")
 @click.option("--node", type=int, help="Only at this node.")
 @click.option("--topic", help="Only about this topic; others are served as usual.")
@@ -87,9 +91,12 @@ def add(
 )
 @click.argument("operation", type=click.Choice(["append", "sync", "read"]))
 @click.option(
-    "--error", type=click.Choice(["EIO", "ENOSPC", "EROFS"]), default="EIO", show_default=True,
+    "--error",
+    type=click.Choice(["EIO", "ENOSPC", "EROFS"]),
+    default="EIO",
+    show_default=True,
     help="The operating system's error.",
-)  # fmt: skip
+)
 @click.option("--path", default="*", show_default=True, help="Files: TOPIC-PARTITION/*.")
 @click.option("--after", type=click.IntRange(min=0), default=0, help="So many succeed first.")
 @click.option("--times", type=click.IntRange(min=1), help="Calls that fail.  [default: all]")
@@ -167,8 +174,18 @@ def requests(api: str | None, since: int, wait_ms: int, control: ControlPort, ou
     """Print the last requests of the broker's clients, and how they were answered."""
     query = {"since": since, "wait_ms": wait_ms, **({"api": api} if api else {})}
     found = control.ask("GET", f"/requests?{urlencode(query)}")["requests"]
-    columns = ["number", "time_ms", "node", "client_id", "api", "version", "groups", "about",
-               "errors", "fault"]  # fmt: skip
+    columns = [
+        "number",
+        "time_ms",
+        "node",
+        "client_id",
+        "api",
+        "version",
+        "groups",
+        "about",
+        "errors",
+        "fault",
+    ]
     for row in found:
         row["about"] = [f"{topic}-{p}" if p >= 0 else topic for topic, p in row["partitions"]]
     show(found, columns, output)

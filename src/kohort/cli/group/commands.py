@@ -46,14 +46,26 @@ MEMBER_COLUMNS = ("group", "consumer_id", "host", "client_id", "partitions", "as
 EPOCH_COLUMNS = ("group_epoch", "target_assignment_epoch")
 TARGET_COLUMNS = ("epoch", "target_assignment")
 LAG_COLUMNS = (
-    "group", "topic", "partition", "current_offset", "log_end_offset", "lag", "consumer_id",
-    "host", "client_id",
-)  # fmt: skip
+    "group",
+    "topic",
+    "partition",
+    "current_offset",
+    "log_end_offset",
+    "lag",
+    "consumer_id",
+    "host",
+    "client_id",
+)
 TOPIC_COLUMNS = ("group", "topic", "partitions", "lag", "unknown")
 STATES = (
-    "Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling",
+    "Stable",
+    "Empty",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Assigning",
+    "Reconciling",
     "Dead",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -84,9 +96,12 @@ Examples:
 """,
 )
 @click.option(
-    "--state", "states", type=click.Choice(STATES, case_sensitive=False), multiple=True,
+    "--state",
+    "states",
+    type=click.Choice(STATES, case_sensitive=False),
+    multiple=True,
     help="Only groups in this state; may be given again.",
-)  # fmt: skip
+)
 @output_option
 @client_options
 def list_groups(states: tuple[str, ...], output: str, client: Client) -> int:
@@ -165,25 +180,36 @@ Examples:
 @click.argument("groups", nargs=-1, shell_complete=complete_groups, metavar="[GROUP]...")
 @click.option("--all", "everything", is_flag=True, help="Every group.")
 @click.option(
-    "--fail-above", type=click.IntRange(min=0), metavar="N",
+    "--fail-above",
+    type=click.IntRange(min=0),
+    metavar="N",
     help="Exit code 3 when the lag of a partition is above N, or not known.",
-)  # fmt: skip
+)
 @click.option("--match", metavar="REGEX", help="With --all: only groups with this in their name.")
 @click.option(
-    "--topic", "topics", multiple=True, shell_complete=complete_topics, metavar="TOPIC",
+    "--topic",
+    "topics",
+    multiple=True,
+    shell_complete=complete_topics,
+    metavar="TOPIC",
     help="Only this topic; may be given again.",
-)  # fmt: skip
+)
 @click.option("--by-topic", is_flag=True, help="A line for each group and topic.")
 @click.option("--total", is_flag=True, help="A line for each group: lag in records and in time.")
 @click.option(
-    "--for", "watch", metavar="TIME",
+    "--for",
+    "watch",
+    metavar="TIME",
     help="With --total: look again so much later, for rates, trend and health.",
-)  # fmt: skip
+)
 @click.option("--watch", "again", is_flag=True, help="With --total: again every 5 s.")
 @click.option(
-    "--sort", type=click.Choice(["severity", "lag", "age", "name"]), default="severity",
-    help="With --total: what comes first.", show_default=True,
-)  # fmt: skip
+    "--sort",
+    type=click.Choice(["severity", "lag", "age", "name"]),
+    default="severity",
+    help="With --total: what comes first.",
+    show_default=True,
+)
 @output_option
 @client_options
 def lag(
@@ -256,8 +282,13 @@ def summed_by_topic(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Sums; `unknown` counts the partitions whose lag nobody knows, which are in no sum."""
     sums: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
-        empty = {"group": row["group"], "topic": row["topic"], "partitions": 0, "lag": None,
-                 "unknown": 0}  # fmt: skip
+        empty = {
+            "group": row["group"],
+            "topic": row["topic"],
+            "partitions": 0,
+            "lag": None,
+            "unknown": 0,
+        }
         line = sums.setdefault((row["group"], row["topic"]), empty)
         line["partitions"] += 1
         if row["lag"] is None:
@@ -268,9 +299,14 @@ def summed_by_topic(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _totals(
-    groups: tuple[str, ...], fail_above: int | None, watch: str | None, again: bool, sort: str,
-    output: str, client: Client,
-) -> int:  # fmt: skip
+    groups: tuple[str, ...],
+    fail_above: int | None,
+    watch: str | None,
+    again: bool,
+    sort: str,
+    output: str,
+    client: Client,
+) -> int:
     from kohort.cli.group.totals import show_totals
 
     if fail_above is not None:
@@ -279,18 +315,21 @@ def _totals(
     with open_admin(settings(client)) as admin:
         missing = known(admin, groups)[1] if groups else []
         show_totals(
-            admin, client.common(), groups, output, watch_s=watch_s, every_s=5.0 if again else 0.0,
+            admin,
+            client.common(),
+            groups,
+            output,
+            watch_s=watch_s,
+            every_s=5.0 if again else 0.0,
             sort=sort,
-        )  # fmt: skip
+        )
     return report_missing(missing)
 
 
 def _check(found: Sequence[Found], fail_above: int | None) -> int:
     if fail_above is None:
         return 0
-    bad = [
-        row for f in found for row in f.rows if row["lag"] is None or row["lag"] > fail_above
-    ]  # fmt: skip
+    bad = [row for f in found for row in f.rows if row["lag"] is None or row["lag"] > fail_above]
     silent = [f.group.group_id for f in found if not f.rows]
     for row in bad:
         lag = "unknown" if row["lag"] is None else f"{row['lag']:,}"

@@ -26,9 +26,13 @@ Examples:
 )
 @click.argument("group", shell_complete=complete_groups)
 @click.option(
-    "--instance", "instances", multiple=True, required=True, metavar="ID",
+    "--instance",
+    "instances",
+    multiple=True,
+    required=True,
+    metavar="ID",
     help="The member's group.instance.id; may be given again.",
-)  # fmt: skip
+)
 @click.option("--reason", default="", help="Why, for the coordinator's log.")
 @click.option("--execute", is_flag=True, help="Do it; without this nothing is changed.")
 @client_options

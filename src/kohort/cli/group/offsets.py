@@ -28,9 +28,13 @@ Examples:
 )
 @click.argument("group", shell_complete=complete_groups)
 @click.option(
-    "--topic", "topics", multiple=True, required=True, metavar="TOPIC[:P,...]",
+    "--topic",
+    "topics",
+    multiple=True,
+    required=True,
+    metavar="TOPIC[:P,...]",
     help="This topic, or these partitions of it; may be given again.",
-)  # fmt: skip
+)
 @click.option("--execute", is_flag=True, help="Do it; without this nothing is changed.")
 @output_option
 @client_options
@@ -60,9 +64,14 @@ def delete_offsets(
         if execute:
             admin.delete_group_offsets(group, chosen)
     rows = [
-        {"group": group, "topic": tp.topic, "partition": tp.partition,
-         "current_offset": held[tp].offset} for tp in chosen
-    ]  # fmt: skip
+        {
+            "group": group,
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "current_offset": held[tp].offset,
+        }
+        for tp in chosen
+    ]
     show(rows, COLUMNS, output)
     if not execute:
         click.echo("nothing was changed; add --execute to do it", err=True)

@@ -29,8 +29,15 @@ if TYPE_CHECKING:
     from kohort.group.assignors.measure import Move, Spread
 
 MEMBER_COLUMNS = (
-    "member", "rack", "weight", "partitions", "kept", "gained", "lost", "assignment",
-)  # fmt: skip
+    "member",
+    "rack",
+    "weight",
+    "partitions",
+    "kept",
+    "gained",
+    "lost",
+    "assignment",
+)
 ONLY_IF_KNOWN = ("rack", "weight")
 ONLY_IF_CHANGED = ("kept", "gained", "lost")
 TOPIC_COLUMNS = ("topic", "partitions", "subscribers", "min", "max", "mean", "stddev")
@@ -54,16 +61,20 @@ Examples:
 )
 @click.option("--group", "live", metavar="GROUP", help="A live group: its members and topics.")
 @click.option(
-    "--assignor", metavar="NAME",
+    "--assignor",
+    metavar="NAME",
     help="By name, as 'weighted:4', or as module:Class. [default: the live group's own]",
-)  # fmt: skip
+)
 @click.option("--members", "members", multiple=True, metavar="M,...", help="Made-up members.")
 @click.option("--topics", "topics", multiple=True, metavar="T:N,...", help="Made-up topics.")
 @click.option("--racks", metavar="R,...", help="Racks of the made-up topics' replicas, in turn.")
 @click.option(
-    "--replicas", type=click.IntRange(1, 100), default=1, show_default=True,
+    "--replicas",
+    type=click.IntRange(1, 100),
+    default=1,
+    show_default=True,
     help="Replicas of each made-up partition; counts with --racks.",
-)  # fmt: skip
+)
 @click.option("--without", multiple=True, metavar="M,...", help="These leave.")
 @click.option("--with", "joining", multiple=True, metavar="M,...", help="These join.")
 @click.option("--server-side", is_flag=True, help="The broker's assignor of that name (KIP-848).")

@@ -45,30 +45,46 @@ Examples:
 )
 @click.argument("group", shell_complete=complete_groups)
 @click.option(
-    "--to", "where", required=True, metavar="WHERE",
+    "--to",
+    "where",
+    required=True,
+    metavar="WHERE",
     help="earliest, latest, N, -N (the last N), shift:-N, shift:+N, @TIME, @-2h, group:OTHER or "
     "file:PLAN.csv.",
-)  # fmt: skip
+)
 @click.option(
-    "--topic", "topics", multiple=True, metavar="TOPIC[:P,...]",
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC[:P,...]",
     help="Only this topic, or these partitions of it; may be given again.  "
     "[default: all with a committed offset]",
-)  # fmt: skip
+)
 @click.option(
-    "--export", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    "--export",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
     help="Write the new offsets as TOPIC,PARTITION,OFFSET lines.",
-)  # fmt: skip
+)
 @click.option(
-    "--undo-file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    "--undo-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
     help="Write the present offsets first, in the same form.",
-)  # fmt: skip
+)
 @click.option("--execute", is_flag=True, help="Do it; without this nothing is changed.")
 @output_option
 @client_options
 def reset(
-    group: str, where: str, topics: tuple[str, ...], export: Path | None, undo_file: Path | None,
-    execute: bool, output: str, client: Client,
-) -> None:  # fmt: skip
+    group: str,
+    where: str,
+    topics: tuple[str, ...],
+    export: Path | None,
+    undo_file: Path | None,
+    execute: bool,
+    output: str,
+    client: Client,
+) -> None:
     """Set where a group without members goes on reading.
 
     AGAIN is how many records the group would read once more, SKIPPED how many never.
@@ -130,9 +146,12 @@ def _targets(
     # A partition without a committed offset is shifted from its beginning.
     current = {tp: held[tp].offset if tp in held else firsts[tp].offset for tp in chosen}
     return targets(
-        place, current, {tp: at.offset for tp, at in firsts.items()},
-        {tp: at.offset for tp, at in ends.items()}, times,
-    )  # fmt: skip
+        place,
+        current,
+        {tp: at.offset for tp, at in firsts.items()},
+        {tp: at.offset for tp, at in ends.items()},
+        times,
+    )
 
 
 def _row(

@@ -29,9 +29,24 @@ if TYPE_CHECKING:
     from kohort.group.explain.timeline import Rebalance, ToldCause
 
 COLUMNS = (
-    "group", "protocol", "generation", "outcome", "began", "joining_ms", "settling_ms", "causes",
-    "members", "came", "went", "partitions", "moved", "needed", "not_needed", "source", "inferred",
-)  # fmt: skip
+    "group",
+    "protocol",
+    "generation",
+    "outcome",
+    "began",
+    "joining_ms",
+    "settling_ms",
+    "causes",
+    "members",
+    "came",
+    "went",
+    "partitions",
+    "moved",
+    "needed",
+    "not_needed",
+    "source",
+    "inferred",
+)
 COORDINATOR, LOG = "coordinator", "log"
 _NAMES_SHOWN = 5
 _ID_END = 6
@@ -54,9 +69,13 @@ Examples:
 )
 @click.argument("group", shell_complete=complete_groups)
 @click.option(
-    "--last", type=click.IntRange(1, 1_000), default=20, show_default=True, metavar="N",
+    "--last",
+    type=click.IntRange(1, 1_000),
+    default=20,
+    show_default=True,
+    metavar="N",
     help="At most so many rebalances.",
-)  # fmt: skip
+)
 @click.option("--moves", is_flag=True, help="Name every partition that changed hands.")
 @output_option
 @client_options

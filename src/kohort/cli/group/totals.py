@@ -24,9 +24,17 @@ if TYPE_CHECKING:
     from kohort.observe.overview import GroupLine
 
 COLUMNS: Final = (
-    "group", "state", "members", "partitions", "lag", "oldest_unread", "written_per_s",
-    "done_per_s", "trend", "health",
-)  # fmt: skip
+    "group",
+    "state",
+    "members",
+    "partitions",
+    "lag",
+    "oldest_unread",
+    "written_per_s",
+    "done_per_s",
+    "trend",
+    "health",
+)
 ONE_LOOK: Final = COLUMNS[:6]
 CLEAR: Final = "\x1b[H\x1b[2J"
 SORTS: Final[dict[str, Callable[[GroupLine], Any]]] = {
@@ -92,14 +100,17 @@ def _print(lines: Sequence[GroupLine], output: str, *, rates: bool) -> None:
 def _row(line: GroupLine, table: bool) -> dict[str, Any]:
     found = line.trend
     return {
-        "group": line.group, "state": line.state or None, "members": line.members,
-        "partitions": line.partitions, "lag": _figure(line.lag, table),
+        "group": line.group,
+        "state": line.state or None,
+        "members": line.members,
+        "partitions": line.partitions,
+        "lag": _figure(line.lag, table),
         "oldest_unread": _age(line.time_lag, table),
         "written_per_s": None if found.written_per_s is None else round(found.written_per_s, 1),
         "done_per_s": None if found.done_per_s is None else round(found.done_per_s, 1),
         "trend": found.direction.value if found.per_s is not None else None,
         "health": line.health.value,
-    }  # fmt: skip
+    }
 
 
 def _figure(figure: Total, table: bool) -> Any:

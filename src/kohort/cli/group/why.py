@@ -37,9 +37,17 @@ if TYPE_CHECKING:
     from kohort.observe.verdicts import Finding, Verdict
 
 COLUMNS = (
-    "group", "topic", "partition", "state", "current_offset", "log_end_offset", "lag", "done_per_s",
-    "written_per_s", "why",
-)  # fmt: skip
+    "group",
+    "topic",
+    "partition",
+    "state",
+    "current_offset",
+    "log_end_offset",
+    "lag",
+    "done_per_s",
+    "written_per_s",
+    "why",
+)
 RECENT_MS: Final = 300_000
 """Rebalances that are younger are counted."""
 REASONS_SHOWN: Final = 10
@@ -57,13 +65,20 @@ Examples:
 )
 @click.argument("group", shell_complete=complete_groups)
 @click.option(
-    "--for", "watch", default="10s", show_default=True, metavar="TIME",
+    "--for",
+    "watch",
+    default="10s",
+    show_default=True,
+    metavar="TIME",
     help="How long to watch; longer than its members take from commit to commit.",
-)  # fmt: skip
+)
 @click.option(
-    "--rebalance-timeout", default="5m", show_default=True, metavar="TIME",
+    "--rebalance-timeout",
+    default="5m",
+    show_default=True,
+    metavar="TIME",
     help="The members' longest max.poll.interval.ms; a rebalance may last so long.",
-)  # fmt: skip
+)
 @output_option
 @client_options
 def why(group: str, watch: str, rebalance_timeout: str, output: str, client: Client) -> int:
@@ -87,15 +102,21 @@ def why(group: str, watch: str, rebalance_timeout: str, output: str, client: Cli
             time.sleep(watch_ms / 1000)
             now = look_at(admin, *existing(admin, [group]))
         held = [
-            tp for tp, p in now.partitions.items()
+            tp
+            for tp, p in now.partitions.items()
             if p.stable is not None and p.end is not None and p.stable < p.end
-        ]  # fmt: skip
+        ]
         history = admin.group_timeline(group) or ()
         weigh = partial(
-            judge, before, now, _aged(admin, open_in(admin, held)), _recent(history),
-            rebalancing_s=_rebalancing_s(history), rebalance_timeout_s=timeout_s,
+            judge,
+            before,
+            now,
+            _aged(admin, open_in(admin, held)),
+            _recent(history),
+            rebalancing_s=_rebalancing_s(history),
+            rebalance_timeout_s=timeout_s,
             now_ms=_now_ms(),
-        )  # fmt: skip
+        )
         verdict = weigh()
         if spans := spans_that_stand(verdict):
             verdict = weigh(nothing_to_read=without_records(client.common(), spans))

@@ -35,9 +35,21 @@ if TYPE_CHECKING:
 
 PROGRESS_S = 1.0
 STATUS_COLUMNS = (
-    "topic", "inputs", "handled", "loaded", "filtered", "failed", "retrying", "loaded_after_retry",
-    "duplicates", "both", "missing", "strangers", "failed_copies", "failed_by_reason",
-)  # fmt: skip
+    "topic",
+    "inputs",
+    "handled",
+    "loaded",
+    "filtered",
+    "failed",
+    "retrying",
+    "loaded_after_retry",
+    "duplicates",
+    "both",
+    "missing",
+    "strangers",
+    "failed_copies",
+    "failed_by_reason",
+)
 RUN_EXAMPLES = """\b
 Examples:
   kohort pipeline run examples/flights_pipeline.py
@@ -61,16 +73,26 @@ Examples:
   kohort pipeline vacuum loader.py --older-than 30d --execute
 """
 CHECK_COLUMNS = (
-    "host", "python", "kohort", "pyspark", "pyarrow", "pandas", "unreachable", "clock_offset_ms",
-    "clock_within_ms", "free_gib", "directory",
-)  # fmt: skip
+    "host",
+    "python",
+    "kohort",
+    "pyspark",
+    "pyarrow",
+    "pandas",
+    "unreachable",
+    "clock_offset_ms",
+    "clock_within_ms",
+    "free_gib",
+    "directory",
+)
 MASTER = click.option(
     "--master", help="Spark's master: local[*], spark://host:7077, …  [default: Spark's]"
 )
 SHIP = click.option(
-    "--ship", is_flag=True,
+    "--ship",
+    is_flag=True,
     help="Send kohort and its packages along, to executors that have Python alone.",
-)  # fmt: skip
+)
 DIFF_EXAMPLES = """\b
 Examples:
   kohort pipeline diff loader.py
@@ -96,9 +118,12 @@ def pipeline() -> None:
 @MASTER
 @SHIP
 @click.option(
-    "--mode", type=click.Choice(["continuous", "until_idle", "available_now"]),
-    default="continuous", show_default=True, help="When to stop by itself.",
-)  # fmt: skip
+    "--mode",
+    type=click.Choice(["continuous", "until_idle", "available_now"]),
+    default="continuous",
+    show_default=True,
+    help="When to stop by itself.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="No progress lines.")
 @client_options
 def run(file: Path, master: str | None, ship: bool, mode: str, quiet: bool, client: Client) -> int:

@@ -49,15 +49,18 @@ def list_profiles(output: str) -> None:
     chosen = chosen_profile(os.environ)
     rows = [
         {
-            "profile": name, "current": name == chosen,
+            "profile": name,
+            "current": name == chosen,
             "bootstrap_servers": settings.get("bootstrap.servers"),
             "settings": " ".join(
                 f"{key}={shown(key.replace('.', '_'), value)}"
-                for key, value in settings.items() if key != "bootstrap.servers"
-            ) or None,
+                for key, value in settings.items()
+                if key != "bootstrap.servers"
+            )
+            or None,
         }
         for name, settings in _profiles(_text()).items()
-    ]  # fmt: skip
+    ]
     show(rows, COLUMNS, output)
 
 
@@ -71,9 +74,13 @@ Examples:
 @click.argument("name")
 @click.option("-b", "--bootstrap", required=True, help="Brokers, host:port separated by commas.")
 @click.option(
-    "-X", "--property", "properties", multiple=True, metavar="KEY=VALUE",
+    "-X",
+    "--property",
+    "properties",
+    multiple=True,
+    metavar="KEY=VALUE",
     help="A client setting by Kafka's name; may be given again.",
-)  # fmt: skip
+)
 @click.option("--use", is_flag=True, help="Choose it, too.")
 def create(name: str, bootstrap: str, properties: tuple[str, ...], use: bool) -> None:
     """Write a profile into the user's settings file."""

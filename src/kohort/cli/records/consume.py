@@ -97,9 +97,10 @@ class Writer:
 )
 @click.option("-g", "--group", help="Read as a member of this group, and commit.")
 @click.option(
-    "--group-protocol", type=click.Choice(["classic", "consumer"]),
+    "--group-protocol",
+    type=click.Choice(["classic", "consumer"]),
     help="How the group assigns: a member does it, or the broker (KIP-848). [default: classic]",
-)  # fmt: skip
+)
 @click.option(
     "--from-beginning",
     is_flag=True,
@@ -111,33 +112,52 @@ class Writer:
     help="earliest, latest, N, -N (the last N), @TIME or @-2h. Not with a group.",
 )
 @click.option(
-    "-p", "--partition", "partitions", type=click.IntRange(min=0), multiple=True, metavar="N",
+    "-p",
+    "--partition",
+    "partitions",
+    type=click.IntRange(min=0),
+    multiple=True,
+    metavar="N",
     help="Only this partition; may be given again. Not with a group.",
-)  # fmt: skip
+)
 @click.option(
     "-n", "--max", "most", type=click.IntRange(min=1), metavar="N", help="Stop after so many."
 )
 @click.option("-e", "--until-end", is_flag=True, help="Stop at the end as it is at the start.")
 @click.option("--timeout", metavar="TIME", help="Stop when no record came for so long, as 10s.")
 @click.option(
-    "-f", "--format", "form", type=click.Choice(["jsonl", "value", "key-value", "full"]),
-    default="jsonl", show_default=True, help="How a record is written.",
-)  # fmt: skip
+    "-f",
+    "--format",
+    "form",
+    type=click.Choice(["jsonl", "value", "key-value", "full"]),
+    default="jsonl",
+    show_default=True,
+    help="How a record is written.",
+)
 @click.option("--key-separator", default="\t", metavar="TEXT", help="For key-value. [default: tab]")
 @click.option("--match-key", metavar="REGEX", help="Only records whose key has this in it.")
 @click.option("--match-value", metavar="REGEX", help="Only records whose value has this in it.")
 @click.option(
-    "--match-header", "match_headers", multiple=True, metavar="NAME[=REGEX]",
+    "--match-header",
+    "match_headers",
+    multiple=True,
+    metavar="NAME[=REGEX]",
     help="Only records with this header; may be given again.",
-)  # fmt: skip
+)
 @click.option(
-    "--registry", metavar="URL", envvar="KOHORT_SCHEMA_REGISTRY", show_envvar=True,
+    "--registry",
+    metavar="URL",
+    envvar="KOHORT_SCHEMA_REGISTRY",
+    show_envvar=True,
     help="Decode Avro, JSON Schema and Protobuf by this schema registry.",
-)  # fmt: skip
+)
 @click.option(
-    "--decode", "parts", type=click.Choice(["value", "key"]), multiple=True,
+    "--decode",
+    "parts",
+    type=click.Choice(["value", "key"]),
+    multiple=True,
     help="With --registry: what is decoded; may be given again. [default: value]",
-)  # fmt: skip
+)
 @client_options
 def consume(
     topics: tuple[str, ...],
@@ -186,9 +206,12 @@ def consume(
     chosen = _settings(client, ConsumerConfig, group, start)
     accepts = acceptance(match_key, match_value, match_headers)
     writer = Writer(
-        sys.stdout.buffer, form_of(form, separator_of(key_separator)), decoder(registry, parts),
-        accepts, progress(sys.stdout.isatty()),
-    )  # fmt: skip
+        sys.stdout.buffer,
+        form_of(form, separator_of(key_separator)),
+        decoder(registry, parts),
+        accepts,
+        progress(sys.stdout.isatty()),
+    )
     found = _partitions(client, topics, partitions)
     reading, bounds = Reading(), Bounds(most, None, silence_s)
     with Consumer(**chosen) as consumer, signals(consumer, reading):

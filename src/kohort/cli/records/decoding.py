@@ -65,9 +65,15 @@ class Decoder:
             except KohortError as error:
                 errors.append((part, str(error)))
         return DecodedRecord(
-            record.topic, record.partition, record.offset, record.timestamp, found["key"],
-            found["value"], record.headers, tuple(errors),
-        )  # fmt: skip
+            record.topic,
+            record.partition,
+            record.offset,
+            record.timestamp,
+            found["key"],
+            found["value"],
+            record.headers,
+            tuple(errors),
+        )
 
 
 def decoder(url: str | None, parts: Sequence[Part]) -> Decoder | None:

@@ -56,13 +56,17 @@ class BadLine(KohortError):
 )
 @click.option("--jsonl", is_flag=True, help="Each line is a record in JSON, as consume prints it.")
 @click.option(
-    "--registry", metavar="URL",
+    "--registry",
+    metavar="URL",
     help="Encode JSON values by the newest schema of TOPIC-value in this schema registry.",
-)  # fmt: skip
+)
 @click.option(
-    "--encode", "parts", type=click.Choice(["value", "key"]), multiple=True,
+    "--encode",
+    "parts",
+    type=click.Choice(["value", "key"]),
+    multiple=True,
     help="With --registry: what is encoded; may be given again. [default: value]",
-)  # fmt: skip
+)
 @click.option(
     "-z",
     "--compression",

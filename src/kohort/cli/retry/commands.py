@@ -43,9 +43,18 @@ if TYPE_CHECKING:
 COLUMNS = ("retry_topic", "delay", "waiting", "due_now", "oldest_due", "next_due", "counted_by")
 ROW_COLUMNS = ("origin", "retry", "due", "reason", "error", "first_failed", "retry_topic")
 JSON_COLUMNS = (
-    "topic", "partition", "offset", "retry", "due", "reason", "error_class", "message",
-    "fingerprint", "first_failed", "retry_topic",
-)  # fmt: skip
+    "topic",
+    "partition",
+    "offset",
+    "retry",
+    "due",
+    "reason",
+    "error_class",
+    "message",
+    "fingerprint",
+    "first_failed",
+    "retry_topic",
+)
 MESSAGE_COLUMNS = 60
 PAGE_RECORDS = 500
 LIST_EXAMPLES = """\b
@@ -88,9 +97,12 @@ def status(source: Source, output: str, client: Client) -> None:
 @retry.command("list", epilog=LIST_EXAMPLES)
 @source_options
 @click.option(
-    "--limit", type=click.IntRange(1, 100_000), default=20, show_default=True,
+    "--limit",
+    type=click.IntRange(1, 100_000),
+    default=20,
+    show_default=True,
     help="The most records; those that are due first.",
-)  # fmt: skip
+)
 @output_option
 @client_options
 def list_waiting(source: Source, limit: int, output: str, client: Client) -> None:
@@ -119,10 +131,14 @@ def _as_row(row: WaitingRow) -> dict[str, Any]:
 
     error = f"{row.error_class.rpartition('.')[2]}: {' '.join(row.error_message.split())}"
     return {
-        "origin": row.origin.retry_id, "retry": row.number, "due": iso_time(row.due_ms),
-        "reason": row.reason, "error": error[:MESSAGE_COLUMNS] if row.error_class else None,
-        "first_failed": iso_time(row.first_failed_ms), "retry_topic": row.waits_in,
-    }  # fmt: skip
+        "origin": row.origin.retry_id,
+        "retry": row.number,
+        "due": iso_time(row.due_ms),
+        "reason": row.reason,
+        "error": error[:MESSAGE_COLUMNS] if row.error_class else None,
+        "first_failed": iso_time(row.first_failed_ms),
+        "retry_topic": row.waits_in,
+    }
 
 
 def _as_json(row: WaitingRow) -> dict[str, Any]:
@@ -130,12 +146,18 @@ def _as_json(row: WaitingRow) -> dict[str, Any]:
 
     origin = row.origin
     return {
-        "topic": origin.topic, "partition": origin.partition, "offset": origin.offset,
-        "retry": row.number, "due": iso_time(row.due_ms), "reason": row.reason,
-        "error_class": row.error_class, "message": row.error_message,
-        "fingerprint": row.fingerprint, "first_failed": iso_time(row.first_failed_ms),
+        "topic": origin.topic,
+        "partition": origin.partition,
+        "offset": origin.offset,
+        "retry": row.number,
+        "due": iso_time(row.due_ms),
+        "reason": row.reason,
+        "error_class": row.error_class,
+        "message": row.error_message,
+        "fingerprint": row.fingerprint,
+        "first_failed": iso_time(row.first_failed_ms),
         "retry_topic": row.waits_in,
-    }  # fmt: skip
+    }
 
 
 def _waiting_in_topics(
@@ -185,9 +207,16 @@ def _waiting_row(record: Record) -> WaitingRow | None:
         return None
     due_ms = max(retry.not_before_ms, record.timestamp + retry.delay_ms)
     return WaitingRow(
-        retry.origin, retry.number, retry.reason, retry.error_class, retry.error_message,
-        retry.fingerprint, retry.first_failed_at_ms, due_ms, record.topic,
-    )  # fmt: skip
+        retry.origin,
+        retry.number,
+        retry.reason,
+        retry.error_class,
+        retry.error_message,
+        retry.fingerprint,
+        retry.first_failed_at_ms,
+        due_ms,
+        record.topic,
+    )
 
 
 def _by_ledger(source: LedgerSource, now_ms: int) -> list[dict[str, Any]]:
@@ -215,10 +244,15 @@ def _by_topics(source: TopicSource, client: Client, now_ms: int) -> list[dict[st
     counts, retry_topics = _retry_topics(source, client)
     with Consumer(**_settings(source, client)) as consumer:
         return [
-            _retry_topic_row(consumer, topic, delay_ms, now_ms,
-                      [TopicPartition(topic, p) for p in range(counts[topic])])
+            _retry_topic_row(
+                consumer,
+                topic,
+                delay_ms,
+                now_ms,
+                [TopicPartition(topic, p) for p in range(counts[topic])],
+            )
             for topic, delay_ms in retry_topics.items()
-        ]  # fmt: skip
+        ]
 
 
 def _retry_topics(source: TopicSource, client: Client) -> tuple[dict[str, int], dict[str, int]]:

@@ -29,10 +29,20 @@ Examples:
 """
 LINE_EVERY_S = 5.0
 SUMMARY = (
-    "design", "members", "partitions", "messages", "keep_alives", "notifications", "start_s",
-    "stable_s", "unowned_partition_s", "split_brain_partition_s", "zombie_partition_s",
-    "failed_claims", "moved",
-)  # fmt: skip
+    "design",
+    "members",
+    "partitions",
+    "messages",
+    "keep_alives",
+    "notifications",
+    "start_s",
+    "stable_s",
+    "unowned_partition_s",
+    "split_brain_partition_s",
+    "zombie_partition_s",
+    "failed_claims",
+    "moved",
+)
 
 
 @click.command(epilog=EXAMPLES)

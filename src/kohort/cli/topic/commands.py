@@ -30,8 +30,14 @@ if TYPE_CHECKING:
 
 LIST_COLUMNS = ("topic", "partitions", "replicas", "internal")
 PARTITION_COLUMNS = (
-    "topic", "partition", "leader", "replicas", "isr", "first_offset", "log_end_offset",
-)  # fmt: skip
+    "topic",
+    "partition",
+    "leader",
+    "replicas",
+    "isr",
+    "first_offset",
+    "log_end_offset",
+)
 CONFIG_COLUMNS = ("name", "value", "source")
 
 

@@ -61,9 +61,15 @@ def delete_records(
         if execute:
             admin.delete_records({tp: at for tp, at in new.items() if at > firsts[tp]})
     rows = [
-        {"topic": tp.topic, "partition": tp.partition, "first_offset": firsts[tp],
-         "new_first_offset": at, "deleted": at - firsts[tp]} for tp, at in new.items()
-    ]  # fmt: skip
+        {
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "first_offset": firsts[tp],
+            "new_first_offset": at,
+            "deleted": at - firsts[tp],
+        }
+        for tp, at in new.items()
+    ]
     show(rows, COLUMNS, output)
     if not execute:
         click.echo("nothing was changed; add --execute to do it", err=True)

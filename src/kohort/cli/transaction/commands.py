@@ -33,13 +33,25 @@ if TYPE_CHECKING:
     from kohort.client.common.types import TopicPartition
 
 COLUMNS = (
-    "transactional_id", "coordinator", "producer_id", "producer_epoch", "state", "timeout_ms",
-    "open_s", "partitions",
-)  # fmt: skip
-OPEN_COLUMNS = (
-    "topic", "partition", "producer_id", "producer_epoch", "start_offset", "last_write_s", "state",
     "transactional_id",
-)  # fmt: skip
+    "coordinator",
+    "producer_id",
+    "producer_epoch",
+    "state",
+    "timeout_ms",
+    "open_s",
+    "partitions",
+)
+OPEN_COLUMNS = (
+    "topic",
+    "partition",
+    "producer_id",
+    "producer_epoch",
+    "start_offset",
+    "last_write_s",
+    "state",
+    "transactional_id",
+)
 
 
 @click.group(cls=CommandGroup)

@@ -42,9 +42,12 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--topic", required=True, help="The topic to read.")
 @click.option("--group-id", required=True, help="The group to be a member of.")
 @click.option(
-    "--group-protocol", type=click.Choice(["classic", "consumer"], case_sensitive=False),
-    default="classic", show_default=True, help="Who assigns: a member, or the broker (KIP-848).",
-)  # fmt: skip
+    "--group-protocol",
+    type=click.Choice(["classic", "consumer"], case_sensitive=False),
+    default="classic",
+    show_default=True,
+    help="Who assigns: a member, or the broker (KIP-848).",
+)
 @click.option("--group-remote-assignor", help="The broker's assignor to ask for.")
 @click.option("--group-instance-id", help="A name that makes this a static member.")
 @click.option(
@@ -54,13 +57,18 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--verbose", is_flag=True, help="Tell every record, too.")
 @click.option("--enable-autocommit", is_flag=True, help="Commit by time, not after each poll.")
 @click.option(
-    "--reset-policy", type=click.Choice(["earliest", "latest", "none"]), default="earliest",
-    show_default=True, help="Where to begin without a committed offset.",
-)  # fmt: skip
+    "--reset-policy",
+    type=click.Choice(["earliest", "latest", "none"]),
+    default="earliest",
+    show_default=True,
+    help="Where to begin without a committed offset.",
+)
 @click.option(
-    "--assignment-strategy", default="org.apache.kafka.clients.consumer.RangeAssignor",
-    show_default=True, help="Java's class name, or ours, as cooperative-sticky (classic only).",
-)  # fmt: skip
+    "--assignment-strategy",
+    default="org.apache.kafka.clients.consumer.RangeAssignor",
+    show_default=True,
+    help="Java's class name, or ours, as cooperative-sticky (classic only).",
+)
 @click.option("--command-config", type=_FILE, help="A .properties or .toml file with settings.")
 @click.option("--consumer.config", "old_config", type=_FILE, help="The old name of that option.")
 def verifiable_consumer(
@@ -86,10 +94,13 @@ def verifiable_consumer(
     from kohort.client.consumer.consumer import Consumer
 
     ours: dict[str, Any] = {
-        "bootstrap_servers": bootstrap_server, "group_id": group_id,
-        "group_protocol": group_protocol.lower(), "group_instance_id": group_instance_id,
-        "enable_auto_commit": enable_autocommit, "auto_offset_reset": reset_policy,
-    }  # fmt: skip
+        "bootstrap_servers": bootstrap_server,
+        "group_id": group_id,
+        "group_protocol": group_protocol.lower(),
+        "group_instance_id": group_instance_id,
+        "enable_auto_commit": enable_autocommit,
+        "auto_offset_reset": reset_policy,
+    }
     if group_protocol.lower() == "consumer":
         ours["group_remote_assignor"] = group_remote_assignor
     else:
@@ -151,9 +162,12 @@ def _tell_read(
         part["maxOffset"] = record.offset
         if verbose:
             events.say(
-                "record_data", key=text(record.key), value=text(record.value), **_place(tp),
+                "record_data",
+                key=text(record.key),
+                value=text(record.value),
+                **_place(tp),
                 offset=record.offset,
-            )  # fmt: skip
+            )
     events.say("records_consumed", count=len(records), partitions=list(parts.values()))
     return {tp: part["maxOffset"] + 1 for tp, part in parts.items()}
 

@@ -36,16 +36,23 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     "--max-messages", type=int, default=-1, show_default=True, help="Stop after so many; -1: never."
 )
 @click.option(
-    "--throughput", type=int, default=-1, show_default=True,
+    "--throughput",
+    type=int,
+    default=-1,
+    show_default=True,
     help="About so many records a second; -1: as fast as they go.",
-)  # fmt: skip
+)
 @click.option(
     "--acks", type=int, default=-1, show_default=True, help="Who must have it: 0, 1, or -1 for all."
 )
 @click.option(
-    "--message-create-time", type=int, default=-1, show_default=True, metavar="MS",
+    "--message-create-time",
+    type=int,
+    default=-1,
+    show_default=True,
+    metavar="MS",
     help="Timestamps count on from this time; -1: the present time.",
-)  # fmt: skip
+)
 @click.option("--value-prefix", type=int, help="Values are PREFIX.NUMBER.")
 @click.option("--repeating-keys", type=int, help="Keys go round from 0 to below this.")
 @click.option("--command-config", type=_FILE, help="A .properties or .toml file with settings.")
@@ -91,9 +98,12 @@ def verifiable_producer(
     teller.events.say("shutdown_complete")
     elapsed_ms = max(1, now_ms() - began_ms)
     teller.events.say(
-        "tool_data", sent=number, acked=teller.acked, target_throughput=throughput,
+        "tool_data",
+        sent=number,
+        acked=teller.acked,
+        target_throughput=throughput,
         avg_throughput=1000 * teller.acked / elapsed_ms,
-    )  # fmt: skip
+    )
     return stop.exit_code
 
 
@@ -149,13 +159,21 @@ class _Teller:
         stored = done.result(0)
         self.acked += 1
         self.events.say(
-            "producer_send_success", key=key, value=value, offset=stored.offset,
-            topic=self._topic, partition=stored.partition,
-        )  # fmt: skip
+            "producer_send_success",
+            key=key,
+            value=value,
+            offset=stored.offset,
+            topic=self._topic,
+            partition=stored.partition,
+        )
 
     def _failed(self, key: str | None, value: str, error: BaseException) -> None:
         kind = f"class {type(error).__module__}.{type(error).__qualname__}"
         self.events.say(
-            "producer_send_error", topic=self._topic, key=key, value=value, exception=kind,
+            "producer_send_error",
+            topic=self._topic,
+            key=key,
+            value=value,
+            exception=kind,
             message=str(error),
-        )  # fmt: skip
+        )

@@ -32,9 +32,15 @@ def job_page(desk: Desk, asked: Asked) -> Screen:
     seconds = max(0.001, (now_ms() - job.begun_ms) / 1000)
     running = not job.outcome
     view = JobView(
-        job.id, job.kind, job.target, running, job.count,
-        job.count / seconds if running else None, job.outcome, job.again,
-    )  # fmt: skip
+        job.id,
+        job.kind,
+        job.target,
+        running,
+        job.count,
+        job.count / seconds if running else None,
+        job.outcome,
+        job.again,
+    )
     return Screen("job.html", f"{job.kind} {job.id}", "dlq", view)
 
 

@@ -160,11 +160,19 @@ def plan(desk: Desk, asked: Asked) -> Screen:
     redrive_id = asked.query.get("id") or _new_id(owner, chosen)
     report = _redrive(desk, owner, redrive_id, chosen).preview()
     view = RedrivePlan(
-        owner.dead_letter or "", owner.topic, owner.group, redrive_id, chosen, report.sent,
-        [(reason, kind, n) for (reason, kind), n in report.kinds.most_common(20)], _left(report),
-        chosen["target"] or "entry", asked.query.get("rate", ""),
-        _single(chosen["offsets"]) is not None, _original(desk, owner, chosen),
-    )  # fmt: skip
+        owner.dead_letter or "",
+        owner.topic,
+        owner.group,
+        redrive_id,
+        chosen,
+        report.sent,
+        [(reason, kind, n) for (reason, kind), n in report.kinds.most_common(20)],
+        _left(report),
+        chosen["target"] or "entry",
+        asked.query.get("rate", ""),
+        _single(chosen["offsets"]) is not None,
+        _original(desk, owner, chosen),
+    )
     words = ["dlq", "redrive", "--topic", owner.topic, "--group", owner.group, "--id", redrive_id]
     for name in ("reason", "error_class", "fingerprint"):
         words += [f"--{name.replace('_', '-')}", chosen[name]] if chosen[name] else []
@@ -246,16 +254,23 @@ def _mark(owner: RetryOwner, chosen: Mapping[str, str]) -> str:
 
 def _redrive(desk: Desk, owner: RetryOwner, redrive_id: str, chosen: Mapping[str, str]) -> Redrive:
     choice = Choice(
-        chosen["reason"] or None, chosen["error_class"] or None, chosen["fingerprint"] or None,
-        None, _ranges(chosen["offsets"]),
-    )  # fmt: skip
+        chosen["reason"] or None,
+        chosen["error_class"] or None,
+        chosen["fingerprint"] or None,
+        None,
+        _ranges(chosen["offsets"]),
+    )
     edit = _edit(chosen["edit"].encode()) if chosen["edit"] else None
     if edit is not None and _single(chosen["offsets"]) is None:
         raise UsageError("a value can be edited of a single record; choose one")
     return Redrive(
-        redrive_id, owner.names, desk.settings, choice, target=chosen["target"] or "entry",
+        redrive_id,
+        owner.names,
+        desk.settings,
+        choice,
+        target=chosen["target"] or "entry",
         edit=edit,
-    )  # fmt: skip
+    )
 
 
 def _edit(value: bytes) -> Edit:

@@ -90,12 +90,23 @@ def offsets(desk: Desk, asked: Asked) -> Screen:
     ]
     changed = {tp: at for tp, at in new.items() if held[tp].offset != at}
     view = OffsetsView(
-        name, members, listed, topic, to, rows, sum(r.again for r in rows),
-        sum(r.skipped for r in rows), len(changed), _as_text(changed), undo,
-        [UndoRow(key, time.strftime("%H:%M:%S", time.gmtime(at / 1000)) + " UTC", len(o))
-         for key, at, o in desk.undos.of(name)],
+        name,
+        members,
+        listed,
+        topic,
+        to,
+        rows,
+        sum(r.again for r in rows),
+        sum(r.skipped for r in rows),
+        len(changed),
+        _as_text(changed),
+        undo,
+        [
+            UndoRow(key, time.strftime("%H:%M:%S", time.gmtime(at / 1000)) + " UTC", len(o))
+            for key, at, o in desk.undos.of(name)
+        ],
         "the members would commit over it; stop them first" if members else "",
-    )  # fmt: skip
+    )
     words = ["group", "reset", name, "--to", to or "latest"]
     words += ["--topic", topic] if topic else []
     return Screen("offsets.html", name, "groups", view, desk.command(*words))
@@ -151,9 +162,15 @@ def _row(
     tp: TopicPartition, first: int | None, end: int | None, current: int, new: int
 ) -> OffsetRow:
     return OffsetRow(
-        tp.topic, tp.partition, count(first), count(end), count(current),
-        DASH if new == current else count(new), max(0, current - new), max(0, new - current),
-    )  # fmt: skip
+        tp.topic,
+        tp.partition,
+        count(first),
+        count(end),
+        count(current),
+        DASH if new == current else count(new),
+        max(0, current - new),
+        max(0, new - current),
+    )
 
 
 def _as_text(offsets: Mapping[TopicPartition, int]) -> str:
@@ -163,8 +180,10 @@ def _as_text(offsets: Mapping[TopicPartition, int]) -> str:
 def _from_text(text: str) -> dict[TopicPartition, int]:
     try:
         found: dict[str, int] = json.loads(text)
-        places = {TopicPartition(k.rpartition(":")[0], int(k.rpartition(":")[2])): int(v)
-                  for k, v in found.items()}  # fmt: skip
+        places = {
+            TopicPartition(k.rpartition(":")[0], int(k.rpartition(":")[2])): int(v)
+            for k, v in found.items()
+        }
     except (ValueError, TypeError, AttributeError) as error:
         raise UsageError("the plan of this form cannot be read; look again") from error
     if not all(at >= 0 for at in places.values()):

@@ -20,8 +20,11 @@ def plan(desk: Desk, asked: Asked) -> Screen:
     without, joining = _listed(asked.query.get("without")), _listed(asked.query.get("with"))
     known = sorted({*BUILT_IN, *SERVER_SIDE})
     words = ["group", "plan", "--group", name]
-    for option, text in (("--assignor", assignor), ("--without", ",".join(without)),
-                         ("--with", ",".join(joining))):  # fmt: skip
+    for option, text in (
+        ("--assignor", assignor),
+        ("--without", ",".join(without)),
+        ("--with", ",".join(joining)),
+    ):
         words += [option, text] if text else []
     try:
         if (

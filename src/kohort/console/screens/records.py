@@ -64,12 +64,18 @@ def record(desk: Desk, asked: Asked) -> Screen:
     exact = one is not None and one.offset == offset
     note = "" if exact else _note(one)
     view = JourneyView(
-        topic, tp.partition, offset, exact, note, clock(one.timestamp if one else None),
+        topic,
+        tp.partition,
+        offset,
+        exact,
+        note,
+        clock(one.timestamp if one else None),
         desk.masks.key(one.key) if one and exact else None,
         desk.masks.value(one.value) if one and exact else None,
         [HeaderRow(n, desk.masks.header(n, v), False) for n, v in (one.headers if one else ())],
-        _readers(desk, tp, offset), _steps(desk, f"{topic}/{tp.partition}/{offset}", topic),
-    )  # fmt: skip
+        _readers(desk, tp, offset),
+        _steps(desk, f"{topic}/{tp.partition}/{offset}", topic),
+    )
     command = desk.command(
         "consume", topic, "--partition", str(tp.partition), "--offset", str(offset), "--max", "1"
     )
@@ -118,6 +124,9 @@ def _step(one: RetryCopy, group: str, dead: bool) -> Step:
     return Step(
         ("dead letter" if dead else "waits for its next try") + redriven,
         f"{record.topic}-{record.partition} offset {record.offset:,}",
-        clock(retry.last_failed_at_ms), str(retry.number), group, retry.reason,
+        clock(retry.last_failed_at_ms),
+        str(retry.number),
+        group,
+        retry.reason,
         f"{retry.error_class.rpartition('.')[2]}: {retry.error_message}".strip(": "),
-    )  # fmt: skip
+    )

@@ -56,20 +56,34 @@ def cluster_view(
     rows: list[BrokerRow] = []
     for one in health.brokers:
         mine = dirs.get(one.node)
-        stored = None if mine is None else sum(
-            r.size_bytes for d in mine for r in d.replicas.values()
-        )  # fmt: skip
+        stored = (
+            None if mine is None else sum(r.size_bytes for d in mine for r in d.replicas.values())
+        )
         free = None if not mine else min(d.usable_bytes for d in mine)
         broken = [d.path for d in mine or () if d.error]
         trouble = one.trouble or (f"log directory {broken[0]} is offline" if broken else "")
         rows.append(
             BrokerRow(
-                one.node, one.address, one.rack or "–", one.controller, one.leads, one.replicas,
-                one.out_of_sync, size(stored), size(free), trouble,
+                one.node,
+                one.address,
+                one.rack or "–",
+                one.controller,
+                one.leads,
+                one.replicas,
+                one.out_of_sync,
+                size(stored),
+                size(free),
+                trouble,
             )
-        )  # fmt: skip
+        )
     return ClusterView(
-        health.cluster_id or "–", str(health.controller) if health.controller >= 0 else "–",
-        count(health.topics), count(health.partitions), len(health.offline),
-        len(health.under_replicated), rows, health.offline[:20], health.under_replicated[:20],
-    )  # fmt: skip
+        health.cluster_id or "–",
+        str(health.controller) if health.controller >= 0 else "–",
+        count(health.topics),
+        count(health.partitions),
+        len(health.offline),
+        len(health.under_replicated),
+        rows,
+        health.offline[:20],
+        health.under_replicated[:20],
+    )

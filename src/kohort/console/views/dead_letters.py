@@ -60,12 +60,15 @@ def dead_letter_topics(
     return DeadLetterTopics(
         [
             TopicRow(
-                o.dead_letter or "", o.topic, o.group, count(sizes.get(o.dead_letter or "")),
+                o.dead_letter or "",
+                o.topic,
+                o.group,
+                count(sizes.get(o.dead_letter or "")),
                 len(snapshot.topics[o.dead_letter or ""].partitions),
             )
             for o in having
         ]
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,18 +157,27 @@ def dead_letter_topic(
     some.sort(key=lambda one: -one.retry.last_failed_at_ms)
     place = paging(len(some), whole(query.get("page", ""), 1), ROWS)
     return DeadLetterTopic(
-        owner.dead_letter or "", owner.topic, owner.group, found.total, len(found.copies),
-        found.strangers, _kinds(found.copies, now_ms),
-        [_row(one, now_ms) for one in some[place.first : place.last]], place, redrives, chosen,
-    )  # fmt: skip
+        owner.dead_letter or "",
+        owner.topic,
+        owner.group,
+        found.total,
+        len(found.copies),
+        found.strangers,
+        _kinds(found.copies, now_ms),
+        [_row(one, now_ms) for one in some[place.first : place.last]],
+        place,
+        redrives,
+        chosen,
+    )
 
 
 def _chosen(one: RetryCopy, chosen: Mapping[str, str]) -> bool:
     retry = one.retry
     for name, value in (
-        ("reason", retry.reason), ("error_class", retry.error_class),
+        ("reason", retry.reason),
+        ("error_class", retry.error_class),
         ("fingerprint", retry.fingerprint),
-    ):  # fmt: skip
+    ):
         if chosen[name] and chosen[name] != value:
             return False
     text = chosen["text"].lower()
@@ -185,11 +197,17 @@ def _kinds(copies: Sequence[RetryCopy], now_ms: int) -> list[KindRow]:
         times = [one.retry.last_failed_at_ms for one in some]
         rows.append(
             KindRow(
-                reason, error_class, fingerprint, some[-1].retry.error_message, len(some),
-                clock(min(times)), ago(max(times), now_ms), clock(max(times)),
+                reason,
+                error_class,
+                fingerprint,
+                some[-1].retry.error_message,
+                len(some),
+                clock(min(times)),
+                ago(max(times), now_ms),
+                clock(max(times)),
                 spark(_buckets(times, first_ms, now_ms)),
             )
-        )  # fmt: skip
+        )
     return sorted(rows, key=lambda row: -row.count)
 
 
@@ -206,11 +224,21 @@ def _row(one: RetryCopy, now_ms: int) -> FailedRow:
     retry, record = one.retry, one.record
     origin = retry.origin
     return FailedRow(
-        f"{record.partition}:{record.offset}", origin.retry_id, origin.topic, origin.partition,
-        origin.offset, record.partition, record.offset, retry.reason, retry.error_class,
-        retry.error_message, retry.number + 1, retry.redrive_count,
-        ago(retry.last_failed_at_ms, now_ms), clock(retry.last_failed_at_ms),
-    )  # fmt: skip
+        f"{record.partition}:{record.offset}",
+        origin.retry_id,
+        origin.topic,
+        origin.partition,
+        origin.offset,
+        record.partition,
+        record.offset,
+        retry.reason,
+        retry.error_class,
+        retry.error_message,
+        retry.number + 1,
+        retry.redrive_count,
+        ago(retry.last_failed_at_ms, now_ms),
+        clock(retry.last_failed_at_ms),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +277,14 @@ def failed_record(owner: RetryOwner, one: RetryCopy, masks: Masks, now_ms: int) 
         if name != "retry_error_stack"
     ]
     return FailedRecord(
-        owner.dead_letter or "", owner.topic, owner.group, _row(one, now_ms), retry.error_stack,
-        retry.disposition.value, masks.key(record.key), masks.value(record.value),
-        sorted(headers, key=lambda h: (h.ours, h.name)), clock(retry.first_failed_at_ms),
-    )  # fmt: skip
+        owner.dead_letter or "",
+        owner.topic,
+        owner.group,
+        _row(one, now_ms),
+        retry.error_stack,
+        retry.disposition.value,
+        masks.key(record.key),
+        masks.value(record.value),
+        sorted(headers, key=lambda h: (h.ours, h.name)),
+        clock(retry.first_failed_at_ms),
+    )

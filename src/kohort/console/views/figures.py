@@ -96,8 +96,11 @@ def _shown(figure: Figure | Total, write: Any, unit: str) -> Shown:
             return Shown(DASH, "not known for any partition")
         more = f"; not known for {figure.unknown:,} partitions" if figure.unknown else ""
         mark = "≥ " if figure.at_least and figure.value else ""
-        return Shown(f"{mark}{write(figure.value)}", f"{figure.value:,} {unit}{more}".strip(" ;"),
-                     figure.value)  # fmt: skip
+        return Shown(
+            f"{mark}{write(figure.value)}",
+            f"{figure.value:,} {unit}{more}".strip(" ;"),
+            figure.value,
+        )
     if figure.value is None:
         if figure.at_least is not None:
             return Shown(f"≥ {write(figure.at_least)}", figure.reason, figure.at_least)

@@ -216,14 +216,20 @@ def _cures(view: GroupView) -> list[Cure]:
     cures: list[Cure] = []
     if view.line.health in (Health.STUCK, Health.WAITING, Health.BEHIND):
         cures.append(
-            Cure(f"See {_TIMELINE}", f"/group/timeline?{urlencode({'name': group})}",
-                 f"kohort group timeline {quoted(group)}")
-        )  # fmt: skip
+            Cure(
+                f"See {_TIMELINE}",
+                f"/group/timeline?{urlencode({'name': group})}",
+                f"kohort group timeline {quoted(group)}",
+            )
+        )
     if not view.look.group.members and view.look.partitions:
         cures.append(
-            Cure("Set where the group goes on", f"/group/offsets?{urlencode({'name': group})}",
-                 f"kohort group reset {quoted(group)} --to latest")
-        )  # fmt: skip
+            Cure(
+                "Set where the group goes on",
+                f"/group/offsets?{urlencode({'name': group})}",
+                f"kohort group reset {quoted(group)} --to latest",
+            )
+        )
     return cures
 
 

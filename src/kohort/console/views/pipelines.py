@@ -110,10 +110,14 @@ def pipeline_view(
     ]
     lines = [_line(row, committed, ends, now_ms) for row in rows]
     return PipelineView(
-        name, store, balanced, sums, lines,
+        name,
+        store,
+        balanced,
+        sums,
+        lines,
         [(t.topic, count(t.waiting), count(t.due_now)) for t in retry_topics],
         [(kind.reason, kind.error_class, count(kind.count)) for kind in kinds],
-    )  # fmt: skip
+    )
 
 
 def _line(
@@ -132,8 +136,16 @@ def _line(
     elif end is not None and end < row.next_offset:
         trouble = "the log ends before the fence: was the topic made again?"
     return BookLine(
-        f"{row.topic}-{row.partition}", count(row.next_offset), count(at), count(end),
-        count(None if end is None else max(0, end - row.next_offset)), count(row.read),
-        count(row.loaded), count(row.filtered), count(row.scheduled), count(row.failed),
-        ago(row.updated_ms, now_ms), trouble,
-    )  # fmt: skip
+        f"{row.topic}-{row.partition}",
+        count(row.next_offset),
+        count(at),
+        count(end),
+        count(None if end is None else max(0, end - row.next_offset)),
+        count(row.read),
+        count(row.loaded),
+        count(row.filtered),
+        count(row.scheduled),
+        count(row.failed),
+        ago(row.updated_ms, now_ms),
+        trouble,
+    )

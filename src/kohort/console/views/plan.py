@@ -75,15 +75,22 @@ def plan_view(
     lines = [] if plan is None else _members(plan)
     sizes = [] if plan is None else [_size(plan.after.get(name, {})) for name in plan.after]
     return PlanView(
-        group, plan.scene.assignor if plan else query.get("assignor", ""), assignors,
-        query.get("without", ""), query.get("with", ""), note, lines,
+        group,
+        plan.scene.assignor if plan else query.get("assignor", ""),
+        assignors,
+        query.get("without", ""),
+        query.get("with", ""),
+        note,
+        lines,
         [
             MoveLine(f"{m.topic}-{m.partition}", m.source or "–", m.target or "–", m.needed)
             for m in moved[:MOVES_SHOWN]
         ],
-        len(moved), sum(not m.needed for m in moved), count(min(sizes, default=None)),
+        len(moved),
+        sum(not m.needed for m in moved),
+        count(min(sizes, default=None)),
         count(max(sizes, default=None)),
-    )  # fmt: skip
+    )
 
 
 def _members(plan: Planned) -> list[MemberLine]:
@@ -95,10 +102,13 @@ def _members(plan: Planned) -> list[MemberLine]:
         change = "leaves" if after is None else "joins" if before is None else f"{has - had:+d}"
         lines.append(
             MemberLine(
-                name, count(None if before is None else had), count(None if after is None else has),
-                change if change != "+0" else "–", text or "–",
+                name,
+                count(None if before is None else had),
+                count(None if after is None else has),
+                change if change != "+0" else "–",
+                text or "–",
             )
-        )  # fmt: skip
+        )
     return lines
 
 

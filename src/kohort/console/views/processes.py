@@ -99,35 +99,49 @@ def process_view(one: Process) -> ProcessView:
     """The page of one process."""
     status = one.status
     return ProcessView(
-        _row(one), status.host, status.pid, status.version, clock(status.started_ms),
-        clock(one.seen_ms), [(_name(k), _figure(k, v)) for k, v in status.figures.items()],
+        _row(one),
+        status.host,
+        status.pid,
+        status.version,
+        clock(status.started_ms),
+        clock(one.seen_ms),
+        [(_name(k), _figure(k, v)) for k, v in status.figures.items()],
         [_partition(each) for each in status.partitions],
         max(0, _number(status.figures.get("partitions")) - len(status.partitions)),
         list(status.troubles),
         [("done" if r.ok else "failed", r.text) for r in reversed(status.results)],
         [] if one.gone else [a.value for a in status.actions if a.value != "status"],
-    )  # fmt: skip
+    )
 
 
 def _row(one: Process) -> ProcessRow:
     status, figures = one.status, one.status.figures
     return ProcessRow(
-        status.process, status.kind, status.group, one.state, TONES.get(one.state, "watching"),
-        duration(max(0, status.at_ms - status.started_ms)), duration(one.silent_ms),
-        _figure("lag", figures.get("lag")), _figure("n", figures.get("outstanding")),
+        status.process,
+        status.kind,
+        status.group,
+        one.state,
+        TONES.get(one.state, "watching"),
+        duration(max(0, status.at_ms - status.started_ms)),
+        duration(one.silent_ms),
+        _figure("lag", figures.get("lag")),
+        _figure("n", figures.get("outstanding")),
         _figure("x_ms", figures.get("oldest_unfinished_ms")),
-        _figure("n", figures.get("retries_waiting")), status.troubles[0] if status.troubles else "",
-    )  # fmt: skip
+        _figure("n", figures.get("retries_waiting")),
+        status.troubles[0] if status.troubles else "",
+    )
 
 
 def _partition(fields: Mapping[str, Any]) -> PartitionRow:
     return PartitionRow(
         f"{fields.get('topic', DASH)}-{fields.get('partition', DASH)}",
-        str(fields.get("state") or DASH), _figure("x_ms", fields.get("since_ms")),
-        _figure("n", fields.get("lag")), _figure("n", fields.get("outstanding")),
+        str(fields.get("state") or DASH),
+        _figure("x_ms", fields.get("since_ms")),
+        _figure("n", fields.get("lag")),
+        _figure("n", fields.get("outstanding")),
         _figure("x_ms", fields.get("oldest_ms") if fields.get("oldest") is not None else None),
         str(fields.get("why") or ""),
-    )  # fmt: skip
+    )
 
 
 def _name(key: str) -> str:

@@ -128,12 +128,16 @@ def retries_view(
     due = sum(one.due_ms <= now_ms for one in waiting)
     later = [one.due_ms for one in waiting if one.due_ms > now_ms]
     return RetriesView(
-        owner.topic, owner.group, total, len(waiting), due,
+        owner.topic,
+        owner.group,
+        total,
+        len(waiting),
+        due,
         f"in {duration(min(later) - now_ms)}" if later else "–",
         _bars([one.due_ms for one in waiting], now_ms),
         spark([float(bar.count) for bar in _bars([one.due_ms for one in waiting], now_ms)]),
         [_row(one, now_ms) for one in waiting[:LISTED]],
-    )  # fmt: skip
+    )
 
 
 def _bars(due: Sequence[int], now_ms: int) -> list[DueBar]:
@@ -147,8 +151,9 @@ def _bars(due: Sequence[int], now_ms: int) -> list[DueBar]:
     for at in due:
         counts[0 if at <= now_ms else 1 + min(parts - 1, (at - now_ms) // width)] += 1
     top = max(counts)
-    labels = ["due now"] + [f"in {duration(n * width)} to {duration((n + 1) * width)}"
-                            for n in range(parts)]  # fmt: skip
+    labels = ["due now"] + [
+        f"in {duration(n * width)} to {duration((n + 1) * width)}" for n in range(parts)
+    ]
     return [
         DueBar(label, number, round(100 * number / top))
         for label, number in zip(labels, counts, strict=True)
@@ -159,9 +164,15 @@ def _row(one: WaitingCopy, now_ms: int) -> WaitingRow:
     retry = one.copy.retry
     left = one.due_ms - now_ms
     return WaitingRow(
-        retry.origin.retry_id, retry.origin.topic, retry.origin.partition, retry.origin.offset,
-        retry.number, f"in {duration(left)}" if left > 0 else f"{duration(-left)} late",
-        clock(one.due_ms), left <= 0, retry.reason,
+        retry.origin.retry_id,
+        retry.origin.topic,
+        retry.origin.partition,
+        retry.origin.offset,
+        retry.number,
+        f"in {duration(left)}" if left > 0 else f"{duration(-left)} late",
+        clock(one.due_ms),
+        left <= 0,
+        retry.reason,
         f"{retry.error_class.rpartition('.')[2]}: {retry.error_message}".strip(": "),
         one.copy.record.topic,
-    )  # fmt: skip
+    )

@@ -111,12 +111,19 @@ def timeline_view(group: str, found: Sequence[Rebalance], now_ms: int) -> Timeli
     spans, names = _spans(dated, now_ms)
     lanes = [
         Lane(
-            names.get(member, member), TOP + n * LANE,
-            [Stay(x(a), max(LEAST_PX, round((b - a) * scale, 1)),
-                  f"in the group for {duration(b - a)}, from {clock(a)}") for a, b in some],
+            names.get(member, member),
+            TOP + n * LANE,
+            [
+                Stay(
+                    x(a),
+                    max(LEAST_PX, round((b - a) * scale, 1)),
+                    f"in the group for {duration(b - a)}, from {clock(a)}",
+                )
+                for a, b in some
+            ],
         )
         for n, (member, some) in enumerate(list(spans.items())[:LANES])
-    ]  # fmt: skip
+    ]
     gaps = [
         Gap(x(a), max(LEAST_PX, round((b - a) * scale, 1)), f"rebalancing for {duration(b - a)}")
         for at, one in dated
@@ -128,10 +135,17 @@ def timeline_view(group: str, found: Sequence[Rebalance], now_ms: int) -> Timeli
         if one.protocol != "consumer" and one.began_ms is not None
     )
     return TimelineView(
-        group, [_row(one, now_ms) for one in reversed(found)], lanes,
-        max(0, len(spans) - LANES), gaps, TOP * 2 + LANE * max(1, len(lanes)), WIDTH,
-        clock(begin), clock(now_ms), duration(lost) if lost else DASH,
-    )  # fmt: skip
+        group,
+        [_row(one, now_ms) for one in reversed(found)],
+        lanes,
+        max(0, len(spans) - LANES),
+        gaps,
+        TOP * 2 + LANE * max(1, len(lanes)),
+        WIDTH,
+        clock(begin),
+        clock(now_ms),
+        duration(lost) if lost else DASH,
+    )
 
 
 def _at(one: Rebalance) -> int | None:
@@ -162,15 +176,30 @@ def _row(one: Rebalance, now_ms: int) -> RebalanceRow:
     number = "not yet" if one.generation is None else f"{word} {one.generation:,}"
     moves = DASH if one.moved is None else f"{one.moved:,} of {one.partitions:,} partitions"
     return RebalanceRow(
-        number, one.outcome, ago(_at(one), now_ms), clock(_at(one)),
-        [_cause(one, cause) for cause in one.causes] or ["not known"], duration(one.joining_ms),
-        duration(one.settling_ms), _name(one, one.waited_for) if one.waited_for else DASH,
-        one.members, ", ".join(_name(one, m) for m in one.came) or DASH,
-        ", ".join(_name(one, m) for m in one.went) or DASH, moves, one.not_needed or 0,
-        [MoveRow(f"{m.topic}-{m.partition}", _name(one, m.source), _name(one, m.target),
-                 DASH if m.needed is None else m.needed or "not needed") for m in one.moves[:100]],
+        number,
+        one.outcome,
+        ago(_at(one), now_ms),
+        clock(_at(one)),
+        [_cause(one, cause) for cause in one.causes] or ["not known"],
+        duration(one.joining_ms),
+        duration(one.settling_ms),
+        _name(one, one.waited_for) if one.waited_for else DASH,
+        one.members,
+        ", ".join(_name(one, m) for m in one.came) or DASH,
+        ", ".join(_name(one, m) for m in one.went) or DASH,
+        moves,
+        one.not_needed or 0,
+        [
+            MoveRow(
+                f"{m.topic}-{m.partition}",
+                _name(one, m.source),
+                _name(one, m.target),
+                DASH if m.needed is None else m.needed or "not needed",
+            )
+            for m in one.moves[:100]
+        ],
         "read off __consumer_offsets; causes and moves are inferred" if one.from_log else "",
-    )  # fmt: skip
+    )
 
 
 def _cause(one: Rebalance, cause: ToldCause) -> str:

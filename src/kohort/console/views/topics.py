@@ -97,10 +97,15 @@ def _folded(owners: Sequence[RetryOwner]) -> dict[str, list[FoldedTopic]]:
 def _row(topic: TopicDescription, readers: list[str], folded: Sequence[FoldedTopic]) -> TopicRow:
     counts = {len(p.replicas) for p in topic.partitions}
     return TopicRow(
-        topic.name, len(topic.partitions), "–".join(str(n) for n in sorted(counts)),
-        trouble_of(topic), readers[:READERS], max(0, len(readers) - READERS), folded,
+        topic.name,
+        len(topic.partitions),
+        "–".join(str(n) for n in sorted(counts)),
+        trouble_of(topic),
+        readers[:READERS],
+        max(0, len(readers) - READERS),
+        folded,
         topic.is_internal,
-    )  # fmt: skip
+    )
 
 
 def trouble_of(topic: TopicDescription) -> str:
@@ -190,21 +195,39 @@ def topic_view(
         trouble = "no leader" if p.leader < 0 else f"not in sync: {', '.join(away)}" * bool(away)
         rows.append(
             PartitionRow(
-                p.partition, "–" if p.leader < 0 else str(p.leader),
-                ", ".join(map(str, p.replicas)), ", ".join(map(str, p.isr)), count(first),
-                count(end), count(held), trouble,
+                p.partition,
+                "–" if p.leader < 0 else str(p.leader),
+                ", ".join(map(str, p.replicas)),
+                ", ".join(map(str, p.isr)),
+                count(first),
+                count(end),
+                count(held),
+                trouble,
             )
-        )  # fmt: skip
+        )
     readers = [_reader(found.groups[group], name) for group in readers_of(found).get(name, [])]
-    mine = next((f"retry topic of {o.topic}, group {o.group}" for o in owners
-                 if name in o.retry_topics or name == o.dead_letter), "")  # fmt: skip
+    mine = next(
+        (
+            f"retry topic of {o.topic}, group {o.group}"
+            for o in owners
+            if name in o.retry_topics or name == o.dead_letter
+        ),
+        "",
+    )
     set_ones = [c for c in configs if not c.is_default]
     return TopicView(
-        name, rows, place, readers, _folded(owners).get(name, []),
-        [ConfigRow(c.name, "(hidden)" if c.value is None else c.value, c.source)
-         for c in sorted(set_ones, key=lambda c: c.name)],
-        len(configs) - len(set_ones), mine,
-    )  # fmt: skip
+        name,
+        rows,
+        place,
+        readers,
+        _folded(owners).get(name, []),
+        [
+            ConfigRow(c.name, "(hidden)" if c.value is None else c.value, c.source)
+            for c in sorted(set_ones, key=lambda c: c.name)
+        ],
+        len(configs) - len(set_ones),
+        mine,
+    )
 
 
 def _reader(view: GroupView, topic: str) -> ReaderRow:

@@ -98,9 +98,12 @@ class ConsoleApp:
             origin = request.headers.get("origin")
             if not self.guard.post_is_ours(cookie, form, origin, host):
                 return self._failed(
-                    request, 403, "This form is not of this session. Go back, reload the page, and "
-                    "send it again.", fresh or cookie or "",
-                )  # fmt: skip
+                    request,
+                    403,
+                    "This form is not of this session. Go back, reload the page, and "
+                    "send it again.",
+                    fresh or cookie or "",
+                )
         address = request.client.host if request.client else "?"
         form["who"] = self.guard.who(cookie, address)
         asked = Asked(request.url.path, dict(request.query_params), form)

@@ -62,9 +62,13 @@ def as_html(screen: Screen, page: dict[str, Any], *, fragment: bool) -> str:
         fragment: True for a live update.
     """
     layout = "fragment.html" if fragment else "page.html"
-    return environment().get_template(screen.template).render(
-        layout=layout, screen=screen, view=screen.view, areas=AREAS, version=__version__, **page
-    )  # fmt: skip
+    return (
+        environment()
+        .get_template(screen.template)
+        .render(
+            layout=layout, screen=screen, view=screen.view, areas=AREAS, version=__version__, **page
+        )
+    )
 
 
 def as_json(screen: Screen, page: dict[str, Any]) -> str:

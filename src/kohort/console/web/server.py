@@ -81,14 +81,24 @@ class ConsoleServer:
         self.url = f"http://{host}:{port}/"
         self.admin = Admin(**known_to(AdminConfig, settings))
         self.sampler = Sampler(
-            self.admin, settings, interval_s=options.interval_s, history=options.history,
+            self.admin,
+            settings,
+            interval_s=options.interval_s,
+            history=options.history,
             hours=options.hours,
-        )  # fmt: skip
+        )
         self.fleet = Fleet(options.remote, settings)
         self.desk = Desk(
-            self.sampler, self.admin, settings, Audit(options.audit), Masks(options.masks),
-            self.fleet, options.allow_actions, options.stores, options.control,
-        )  # fmt: skip
+            self.sampler,
+            self.admin,
+            settings,
+            Audit(options.audit),
+            Masks(options.masks),
+            self.fleet,
+            options.allow_actions,
+            options.stores,
+            options.control,
+        )
         self._guard = guard
         self._server: uvicorn.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -109,9 +119,13 @@ class ConsoleServer:
         self._loop = asyncio.get_running_loop()
         self._app = ConsoleApp(self.desk, self._guard)
         config = uvicorn.Config(
-            self._app.asgi, log_level="warning", access_log=False, lifespan="off",
-            timeout_graceful_shutdown=2, server_header=False,
-        )  # fmt: skip
+            self._app.asgi,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=2,
+            server_header=False,
+        )
         self._server = _Server(config)
         self._ready.set()
         await self._server.serve([self._socket])

@@ -146,9 +146,13 @@ async def _one_transaction(life: Life, producer: AsyncProducer, number: int) -> 
     try:
         for _ in range(life.chance.randint(1, 6)):
             sent = Sent(
-                life.label, number, life.partition(LEDGER), f"{life.label}:{number}".encode(),
-                None, index,
-            )  # fmt: skip
+                life.label,
+                number,
+                life.partition(LEDGER),
+                f"{life.label}:{number}".encode(),
+                None,
+                index,
+            )
             number += 1  # also where the send raises: each value is unique
             await _send(life, producer, sent)
             if life.chance.random() < 0.2:

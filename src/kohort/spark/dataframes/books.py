@@ -35,9 +35,13 @@ class _Part:
 
 
 def changes(
-    pipeline: str, span: BatchRange, now_ms: int, spec: RetrySpec, judgement: Judgement,
+    pipeline: str,
+    span: BatchRange,
+    now_ms: int,
+    spec: RetrySpec,
+    judgement: Judgement,
     retried: Iterable[Attempt],
-) -> list[Transaction]:  # fmt: skip
+) -> list[Transaction]:
     """What the batch's transaction changes beside its rows.
 
     Args:
@@ -56,14 +60,16 @@ def changes(
         part.rows += [entries.row] if entries.row else []
     return [
         Transaction(
-            pipeline, FenceMove(*at, span.start.get(at, end), end), now_ms,
+            pipeline,
+            FenceMove(*at, span.start.get(at, end), end),
+            now_ms,
             claims=parts[at].claims if at in parts else [],
             rows=parts[at].rows if at in parts else [],
             counts=judgement.counts.get(at, Counts()),
         )
         for at, end in sorted(span.end.items())
         if end != span.start.get(at) or at in parts
-    ]  # fmt: skip
+    ]
 
 
 def _failed(part: _Part, failed: Failed, spec: RetrySpec, now_ms: int) -> None:

@@ -36,8 +36,15 @@ RAW_SCHEMA: Final = (
     f"timestampType int, headers {HEADERS_TYPE}"
 )
 RAW: Final = (
-    "topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers",
-)  # fmt: skip
+    "topic",
+    "partition",
+    "offset",
+    "timestamp",
+    "timestampType",
+    "key",
+    "value",
+    "headers",
+)
 VERDICT_TYPE: Final = "struct<permanent: boolean, reason: string, message: string>"
 TIMES: Final = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 """How times are written into intermediate topics: to the microsecond, as Spark keeps them."""
@@ -192,6 +199,7 @@ def _judged(
 
 def _verdict(permanent: bool, reason: str, message: Column) -> Column:
     return F.struct(
-        F.lit(permanent).alias("permanent"), F.lit(reason).alias("reason"),
+        F.lit(permanent).alias("permanent"),
+        F.lit(reason).alias("reason"),
         message.cast("string").alias("message"),
-    ).cast(VERDICT_TYPE)  # fmt: skip
+    ).cast(VERDICT_TYPE)

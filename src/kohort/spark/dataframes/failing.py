@@ -30,9 +30,14 @@ COPY_SCHEMA: Final = (
 )
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _COPIES: Final = pa.schema(
-    [("topic", pa.string()), ("partition", pa.int32()), ("key", pa.binary()),
-     ("value", pa.binary()), ("headers", _HEADERS)]
-)  # fmt: skip
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", _HEADERS),
+    ]
+)
 _DISPOSITIONS: Final = {
     UNDECODABLE: Disposition.DESERIALIZE,
     CONSTRAINT_REASON: Disposition.FATAL,
@@ -62,9 +67,16 @@ class RetrySpec:
         return next(base for base, names in self.topics.items() if topic in names.delays_ms)
 
     def own(
-        self, topic: str, partition: int, offset: int, timestamp_ms: int, timestamp_type: int,
-        key: bytes | None, value: bytes | None, headers: Any,
-    ) -> Attempt:  # fmt: skip
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        timestamp_ms: int,
+        timestamp_type: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Any,
+    ) -> Attempt:
         """A record as its own origin."""
         origin = Origin(
             topic, partition, offset, timestamp_ms, timestamp_type, self.topic_ids.get(topic, "")
@@ -72,9 +84,16 @@ class RetrySpec:
         return Attempt(origin, 0, (topic, partition, offset), key, value, headers)
 
     def attempt(
-        self, topic: str, partition: int, offset: int, timestamp_ms: int, timestamp_type: int,
-        key: bytes | None, value: bytes | None, headers: Any,
-    ) -> Attempt:  # fmt: skip
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        timestamp_ms: int,
+        timestamp_type: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Any,
+    ) -> Attempt:
         """The attempt that a record stands for. Raises HeaderFault for a copy that is not ours."""
         base = self.base(topic)
         if base == topic:
@@ -83,9 +102,16 @@ class RetrySpec:
             )
         names = self.topics[base]
         return read_attempt(
-            topic, partition, offset, key, value, headers,
-            policy=names.policy, delay_ms=names.delays_ms[topic], group=names.group,
-        )  # fmt: skip
+            topic,
+            partition,
+            offset,
+            key,
+            value,
+            headers,
+            policy=names.policy,
+            delay_ms=names.delays_ms[topic],
+            group=names.group,
+        )
 
     def place(self, topic: str, hint: int) -> int:
         """The partition of a copy: all copies of a record are in one."""
@@ -120,10 +146,15 @@ def _copy(
     headers = [(h["key"], h["value"]) for h in origin["headers"] or ()]
     stamp = origin["timestamp"]
     record = (
-        origin["topic"], origin["partition"], origin["offset"],
-        -1 if stamp is None else milliseconds(stamp), origin["timestampType"],
-        origin["key"], origin["value"], headers,
-    )  # fmt: skip
+        origin["topic"],
+        origin["partition"],
+        origin["offset"],
+        -1 if stamp is None else milliseconds(stamp),
+        origin["timestampType"],
+        origin["key"],
+        origin["value"],
+        headers,
+    )
     ours = spec.own if verdict["reason"] == BAD_HEADERS_REASON else spec.attempt
     attempt = ours(*record)
     failure = failure_of(verdict["permanent"], verdict["reason"], verdict["message"] or "")

@@ -191,9 +191,11 @@ class Graph:
         return reference.name
 
     def add_step(
-        self, function: Callable[..., Any], target: TableTarget | TopicTarget | None,
+        self,
+        function: Callable[..., Any],
+        target: TableTarget | TopicTarget | None,
         output_mode: str | None,
-    ) -> Step:  # fmt: skip
+    ) -> Step:
         """Register a function of frames. Raises as `add_source`."""
         name = getattr(function, "__name__", "")
         self._check_name(name)

@@ -95,9 +95,11 @@ def runnable(
 
 
 def judge(
-    read: Mapping[TopicPartition, int], nodes: Iterable[Seen],
-    policies: Mapping[str, RetryPolicy], stage: str,
-) -> Judgement:  # fmt: skip
+    read: Mapping[TopicPartition, int],
+    nodes: Iterable[Seen],
+    policies: Mapping[str, RetryPolicy],
+    stage: str,
+) -> Judgement:
     """Decide over a batch.
 
     Args:
@@ -133,9 +135,11 @@ def judge(
 
 
 def _count(
-    found: Judgement, read: Mapping[TopicPartition, int], policies: Mapping[str, RetryPolicy],
+    found: Judgement,
+    read: Mapping[TopicPartition, int],
+    policies: Mapping[str, RetryPolicy],
     stage: str,
-) -> None:  # fmt: skip
+) -> None:
     loaded = Counter({at: len(offsets) for at, offsets in found.loaded.items()})
     scheduled: Counter[TopicPartition] = Counter()
     failed: Counter[TopicPartition] = Counter()

@@ -306,13 +306,14 @@ class NarrowBatch:
             return frame
         found = pa.table(
             {
-                "x_topic": [p[0] for p in self.extra], "x_partition": [p[1] for p in self.extra],
+                "x_topic": [p[0] for p in self.extra],
+                "x_partition": [p[1] for p in self.extra],
                 "x_offset": [p[2] for p in self.extra],
                 "x_permanent": [f.permanent for f in self.extra.values()],
                 "x_reason": [f.reason for f in self.extra.values()],
                 "x_message": [f.message for f in self.extra.values()],
             }
-        )  # fmt: skip
+        )
         known = F.broadcast(local_frame(frame.sparkSession, found))
         origin = F.col(ORIGIN)
         at = [origin[name].eqNullSafe(known[f"x_{name}"]) for name in _PLACE]
@@ -369,10 +370,15 @@ def _record(row: Mapping[str, Any], headers: list[Header]) -> _RecordValues:
     """The record of a row, without its value, as `RetrySpec.attempt` takes it."""
     stamp = row["timestamp"]
     return (
-        row["topic"], row["partition"], row["offset"],
-        -1 if stamp is None else milliseconds(stamp), row["timestampType"], row["key"], None,
+        row["topic"],
+        row["partition"],
+        row["offset"],
+        -1 if stamp is None else milliseconds(stamp),
+        row["timestampType"],
+        row["key"],
+        None,
         headers,
-    )  # fmt: skip
+    )
 
 
 def _offsets(rows: pa.Table) -> dict[TopicPartition, set[int]]:

@@ -25,19 +25,40 @@ from kohort.errors import UsageError
 
 NARROW: Final = frozenset(
     {
-        "Project", "Filter", "SubqueryAlias", "View", "Union", "Generate", "Repartition",
-        "RepartitionByExpression", "RebalancePartitions", "ResolvedHint", "UnresolvedHint",
-        "EventTimeWatermark", "Join", "WithCTE", "CTERelationDef", "CTERelationRef",
+        "Project",
+        "Filter",
+        "SubqueryAlias",
+        "View",
+        "Union",
+        "Generate",
+        "Repartition",
+        "RepartitionByExpression",
+        "RebalancePartitions",
+        "ResolvedHint",
+        "UnresolvedHint",
+        "EventTimeWatermark",
+        "Join",
+        "WithCTE",
+        "CTERelationDef",
+        "CTERelationRef",
     }
-)  # fmt: skip
+)
 _ONE_TO_ONE: Final = frozenset({"Project", "SubqueryAlias", "View"})
 STATEFUL: Final = frozenset(
     {
-        "Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct",
-        "FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState", "TransformWithState",
-        "TransformWithStateInPySpark", "TransformWithStateInPandas", "Expand", "SessionWindow",
+        "Aggregate",
+        "Deduplicate",
+        "DeduplicateWithinWatermark",
+        "Distinct",
+        "FlatMapGroupsWithState",
+        "FlatMapGroupsInPandasWithState",
+        "TransformWithState",
+        "TransformWithStateInPySpark",
+        "TransformWithStateInPandas",
+        "Expand",
+        "SessionWindow",
     }
-)  # fmt: skip
+)
 
 
 def local_frame(spark: SparkSession, table: pa.Table) -> DataFrame:

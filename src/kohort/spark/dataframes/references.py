@@ -177,8 +177,11 @@ class ReferenceTable:
         first = errors.drop_null()
         log.warning(
             "reference %s: %d rows of topic %s do not decode and are left out; the first: %s",
-            self.reference.name, len(first), self.reference.topic, first[0],
-        )  # fmt: skip
+            self.reference.name,
+            len(first),
+            self.reference.topic,
+            first[0],
+        )
         return table.filter(errors.is_null())
 
 

@@ -164,9 +164,7 @@ class StageFunction:
 
     # One batch
 
-    def _commit(
-        self, frame: DataFrame, batch: Batch, database: BatchStore, settled: bool
-    ) -> None:  # fmt: skip
+    def _commit(self, frame: DataFrame, batch: Batch, database: BatchStore, settled: bool) -> None:
         verdicts: dict[Place, RowFailure] = {}
         while True:
             try:
@@ -178,14 +176,21 @@ class StageFunction:
                     raise
                 log.warning(
                     "%s: %d records make the batch fail and are dead letters or retries now; "
-                    "first: %s", batch, len(found), next(iter(found.values())).message,
-                )  # fmt: skip
+                    "first: %s",
+                    batch,
+                    len(found),
+                    next(iter(found.values())).message,
+                )
                 verdicts |= found
 
     def _isolated(
-        self, frame: DataFrame, batch: Batch, database: BatchStore, error: Exception,
+        self,
+        frame: DataFrame,
+        batch: Batch,
+        database: BatchStore,
+        error: Exception,
         known: Mapping[Place, RowFailure],
-    ) -> dict[Place, RowFailure]:  # fmt: skip
+    ) -> dict[Place, RowFailure]:
         """The records that made a batch fail; none when it is not records that did."""
         if self._stage.stateful is not None:
             return {}
@@ -203,9 +208,13 @@ class StageFunction:
         )
 
     def _try_once(
-        self, frame: DataFrame, batch: Batch, database: BatchStore, settled: bool,
+        self,
+        frame: DataFrame,
+        batch: Batch,
+        database: BatchStore,
+        settled: bool,
         verdicts: Mapping[Place, RowFailure],
-    ) -> None:  # fmt: skip
+    ) -> None:
         prepared = self._prepared(frame, batch, database, verdicts)
         try:
             transaction = self._begun(prepared.topics, settled)
@@ -235,17 +244,23 @@ class StageFunction:
         return {t.reference.name: F.broadcast(t.frame(session)) for t in self._references}
 
     def _narrow(
-        self, frame: DataFrame, references: Mapping[str, DataFrame], database: BatchStore,
+        self,
+        frame: DataFrame,
+        references: Mapping[str, DataFrame],
+        database: BatchStore,
         verdicts: Mapping[Place, RowFailure],
-    ) -> NarrowBatch:  # fmt: skip
+    ) -> NarrowBatch:
         return NarrowBatch(
             self._plan, frame, references, database.store, self._setting.pipeline, verdicts
         )
 
     def _prepared(
-        self, frame: DataFrame, batch: Batch, database: BatchStore,
+        self,
+        frame: DataFrame,
+        batch: Batch,
+        database: BatchStore,
         verdicts: Mapping[Place, RowFailure],
-    ) -> _Prepared:  # fmt: skip
+    ) -> _Prepared:
         span = self._setting.read_range(batch.batch_id)
         now_ms = self._setting.now_ms()
         self._open_positions(database, span, now_ms)
@@ -256,9 +271,13 @@ class StageFunction:
         try:
             work.compute()
             books = changes(
-                self._setting.pipeline, span, now_ms, self._setting.spec, work.judgement,
+                self._setting.pipeline,
+                span,
+                now_ms,
+                self._setting.spec,
+                work.judgement,
                 work.retried,
-            )  # fmt: skip
+            )
             topics = self._topic_parts(work.output)
             failed = work.failed_rows()
             if failed is not None:
@@ -272,7 +291,7 @@ class StageFunction:
 
     def _after_state(
         self, frame: DataFrame, references: Mapping[str, DataFrame], span: BatchRange, now_ms: int
-    ) -> _Prepared:  # fmt: skip
+    ) -> _Prepared:
         first, *rest = self._stage.steps
         kept, release = computed_once(frame)
         templates = self._plan.templates
@@ -378,9 +397,11 @@ class StageFunction:
             return None
         if self._transaction is None:
             self._transaction = TopicTransaction(
-                GROUP_PREFIX + self.query, self._all_topics(),
-                self._setting.transaction_timeout_ms, self._setting.client,
-            )  # fmt: skip
+                GROUP_PREFIX + self.query,
+                self._all_topics(),
+                self._setting.transaction_timeout_ms,
+                self._setting.client,
+            )
         named = {name for part in parts for name in part.output.names}
         self._transaction.narrow(named if settled else None)
         return self._transaction
@@ -392,10 +413,12 @@ class StageFunction:
 
     def _policy(self) -> FencePolicy:
         return FencePolicy(
-            self.query, 0, f"the store of pipeline {self._setting.pipeline}",
+            self.query,
+            0,
+            f"the store of pipeline {self._setting.pipeline}",
             f"delete the row of query {self.query!r} from kohort_batch_fence",
             restartable=self._stage.stateful is None,
-        )  # fmt: skip
+        )
 
     def _open_positions(self, database: BatchStore, span: BatchRange, now_ms: int) -> None:
         """Positions of partitions that were added while the query runs."""
@@ -412,9 +435,14 @@ class _Work:
     """The `Work` of one batch, over frames that are computed already."""
 
     def __init__(
-        self, frame: DataFrame, database: BatchStore, tables: Sequence[TablePart],
-        transaction: TopicTransaction | None, topics: Sequence[TopicPart], query: str,
-    ) -> None:  # fmt: skip
+        self,
+        frame: DataFrame,
+        database: BatchStore,
+        tables: Sequence[TablePart],
+        transaction: TopicTransaction | None,
+        topics: Sequence[TopicPart],
+        query: str,
+    ) -> None:
         writes = transaction if topics else None
         self._inner = BatchWork(frame, database, tables, writes, topics, query, computed=True)
 

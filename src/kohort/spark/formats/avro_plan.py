@@ -25,24 +25,52 @@ from kohort.spark.formats.types import TIMESTAMP, list_of
 
 STRUCT, LIST, BOOL, I32, I64, F32, F64, BIN, DEC = range(9)
 (
-    OP_NULL, OP_BOOL, OP_INT, OP_LONG, OP_FLOAT, OP_DOUBLE, OP_BYTES, OP_STRING, OP_FIXED, OP_ENUM,
-    OP_ARRAY, OP_MAP, OP_UNION, OP_RECORD, OP_DECIMAL, OP_MEMBERS, OP_CONSTANT,
-) = range(17)  # fmt: skip
+    OP_NULL,
+    OP_BOOL,
+    OP_INT,
+    OP_LONG,
+    OP_FLOAT,
+    OP_DOUBLE,
+    OP_BYTES,
+    OP_STRING,
+    OP_FIXED,
+    OP_ENUM,
+    OP_ARRAY,
+    OP_MAP,
+    OP_UNION,
+    OP_RECORD,
+    OP_DECIMAL,
+    OP_MEMBERS,
+    OP_CONSTANT,
+) = range(17)
 _DEPTH_MAX: Final = 50
 _PLAIN: Final = {
-    "null": pa.string(), "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(),
-    "float": pa.float32(), "double": pa.float64(), "bytes": pa.binary(), "string": pa.string(),
-}  # fmt: skip
+    "null": pa.string(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+}
 _LOGICAL: Final = {
     ("int", "date"): pa.date32(),
-    ("long", "timestamp-millis"): TIMESTAMP, ("long", "timestamp-micros"): TIMESTAMP,
+    ("long", "timestamp-millis"): TIMESTAMP,
+    ("long", "timestamp-micros"): TIMESTAMP,
     ("long", "local-timestamp-millis"): pa.timestamp("us"),
     ("long", "local-timestamp-micros"): pa.timestamp("us"),
-}  # fmt: skip
+}
 _OPS: Final = {
-    "null": OP_NULL, "boolean": OP_BOOL, "int": OP_INT, "long": OP_LONG, "float": OP_FLOAT,
-    "double": OP_DOUBLE, "bytes": OP_BYTES, "string": OP_STRING,
-}  # fmt: skip
+    "null": OP_NULL,
+    "boolean": OP_BOOL,
+    "int": OP_INT,
+    "long": OP_LONG,
+    "float": OP_FLOAT,
+    "double": OP_DOUBLE,
+    "bytes": OP_BYTES,
+    "string": OP_STRING,
+}
 _WIDENED: Final = {  # what the writer's number may become, by Avro's rules
     "int": (pa.int32(), pa.int64(), pa.float32(), pa.float64()),
     "long": (pa.int64(), pa.float32(), pa.float64()),
@@ -105,10 +133,11 @@ class AvroSchema:
             found["fields"] = [
                 {
                     **{key: f[key] for key in ("default", "aliases") if key in f},
-                    "name": str(f["name"]), "schema": self._named_in(f["type"], space),
+                    "name": str(f["name"]),
+                    "schema": self._named_in(f["type"], space),
                 }
                 for f in node["fields"]
-            ]  # fmt: skip
+            ]
         return found
 
     def resolved(self, node: Any) -> Any:
@@ -200,10 +229,17 @@ def _kind(type_: pa.DataType) -> int:
     if tests.is_list(type_) or tests.is_map(type_):
         return LIST
     kinds = {
-        pa.bool_(): BOOL, pa.int32(): I32, pa.date32(): I32, pa.int64(): I64, TIMESTAMP: I64,
-        pa.timestamp("us"): I64, pa.float32(): F32, pa.float64(): F64, pa.string(): BIN,
+        pa.bool_(): BOOL,
+        pa.int32(): I32,
+        pa.date32(): I32,
+        pa.int64(): I64,
+        TIMESTAMP: I64,
+        pa.timestamp("us"): I64,
+        pa.float32(): F32,
+        pa.float64(): F64,
+        pa.string(): BIN,
         pa.binary(): BIN,
-    }  # fmt: skip
+    }
     if type_ in kinds:
         return kinds[type_]
     if tests.is_decimal128(type_):
@@ -230,9 +266,12 @@ class _Planner:
     """Builds one plan; columns are numbered as in the layout."""
 
     def __init__(
-        self, schema: AvroSchema, columns: Sequence[tuple[int, tuple[int, ...]]], strict: bool,
+        self,
+        schema: AvroSchema,
+        columns: Sequence[tuple[int, tuple[int, ...]]],
+        strict: bool,
         reader: AvroSchema | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._schema, self._columns, self._strict = schema, columns, strict
         self._reader = reader
         self._depth = 0
@@ -332,9 +371,10 @@ class _Planner:
         members: list[Any] = node["members"]
         others = [m for m in members if m["type"] != "null"]
         as_struct = (
-            type_ is not None and pa.types.is_struct(type_)
+            type_ is not None
+            and pa.types.is_struct(type_)
             and type_.names == [f"member{n}" for n in range(len(others))]
-        )  # fmt: skip
+        )
         below: list[Plan] = []
         for member in members:
             if type_ is not None and as_struct and member["type"] != "null":

@@ -8,10 +8,17 @@ from typing import Any, Final
 
 Resolve = Callable[[Any], Any]
 _JSON: Final[dict[str, tuple[type, ...]]] = {
-    "null": (type(None),), "boolean": (bool,), "int": (int,), "long": (int,),
-    "float": (int, float), "double": (int, float), "string": (str,), "enum": (str,),
-    "bytes": (str,), "fixed": (str,),
-}  # fmt: skip
+    "null": (type(None),),
+    "boolean": (bool,),
+    "int": (int,),
+    "long": (int,),
+    "float": (int, float),
+    "double": (int, float),
+    "string": (str,),
+    "enum": (str,),
+    "bytes": (str,),
+    "fixed": (str,),
+}
 """What the JSON of each type's values is; bytes are a character each."""
 
 

@@ -21,18 +21,29 @@ from kohort.spark.formats.decoded import Decoded
 from kohort.spark.formats.json import JsonDecoder
 
 pc: Any = pyarrow.compute
-_SOURCE: Final = pa.struct([
-    ("connector", pa.string()), ("name", pa.string()), ("db", pa.string()),
-    ("schema", pa.string()), ("table", pa.string()), ("ts_ms", pa.int64()),
-])  # fmt: skip
+_SOURCE: Final = pa.struct(
+    [
+        ("connector", pa.string()),
+        ("name", pa.string()),
+        ("db", pa.string()),
+        ("schema", pa.string()),
+        ("table", pa.string()),
+        ("ts_ms", pa.int64()),
+    ]
+)
 
 
 def envelope(row: pa.DataType) -> pa.DataType:
     """The type of a change of a row: op is `c`, `u`, `d`, or `r` for a snapshot's."""
-    return pa.struct([
-        pa.field("before", row), pa.field("after", row), pa.field("op", pa.string()),
-        pa.field("ts_ms", pa.int64()), pa.field("source", _SOURCE),
-    ])  # fmt: skip
+    return pa.struct(
+        [
+            pa.field("before", row),
+            pa.field("after", row),
+            pa.field("op", pa.string()),
+            pa.field("ts_ms", pa.int64()),
+            pa.field("source", _SOURCE),
+        ]
+    )
 
 
 class DebeziumDecoder:

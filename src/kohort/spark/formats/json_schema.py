@@ -21,8 +21,11 @@ from kohort.spark.formats.types import TIMESTAMP, list_of
 
 _DEPTH_MAX: Final = 50
 _PLAIN: Final = {
-    "string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_(),
-}  # fmt: skip
+    "string": pa.string(),
+    "integer": pa.int64(),
+    "number": pa.float64(),
+    "boolean": pa.bool_(),
+}
 _TEXT: Final = {"date": pa.date32(), "date-time": TIMESTAMP}
 
 

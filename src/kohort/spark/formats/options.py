@@ -15,9 +15,18 @@ from kohort.errors import ConfigError
 from kohort.setting_keys import nearest
 
 OPTIONS: Final = (
-    "valueFormat", "valueSchema", "valueSubject", "valueMessage", "keyFormat", "keySchema",
-    "keySubject", "keyMessage", "schemaRegistry", "schemaEvolution", "mode",
-)  # fmt: skip
+    "valueFormat",
+    "valueSchema",
+    "valueSubject",
+    "valueMessage",
+    "keyFormat",
+    "keySchema",
+    "keySubject",
+    "keyMessage",
+    "schemaRegistry",
+    "schemaEvolution",
+    "mode",
+)
 FORMATS: Final = ("json", "json-schema", "avro", "protobuf", "debezium")
 EVOLUTIONS: Final = ("ignore", "fail", "rescue", "widen")
 _JSON: Final = ("json", "json-schema")

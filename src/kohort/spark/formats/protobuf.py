@@ -28,8 +28,9 @@ from kohort.spark.formats.options import Format
 from kohort.spark.formats.types import TIMESTAMP, list_of
 
 _WIDER: Final = {
-    pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0),
-}  # fmt: skip
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+}
 
 
 class ProtobufDecoder:
@@ -181,9 +182,12 @@ def _pool(files: list[bytes]) -> Any:
 def _handler(message: Any) -> Any:
     ptars = _installed()
     config = ptars.PtarsConfig(
-        timestamp_unit="us", list_value_name="element", list_value_nullable=True,
-        map_value_nullable=True, enum_repr="string",
-    )  # fmt: skip
+        timestamp_unit="us",
+        list_value_name="element",
+        list_value_nullable=True,
+        map_value_nullable=True,
+        enum_repr="string",
+    )
     return ptars.HandlerPool([message.file], config=config).get_for_message(message)
 
 

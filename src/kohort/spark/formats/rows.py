@@ -100,11 +100,12 @@ def of_option(text: str) -> tuple[SourceRows, ...]:
     """The sources of an option that `to_option` wrote."""
     return tuple(
         SourceRows(
-            each["name"], tuple(each["topics"]),
+            each["name"],
+            tuple(each["topics"]),
             RowFormat(Format(**each["format"]["format"]), each["format"]["ddl"]),
         )
         for each in json.loads(text)
-    )  # fmt: skip
+    )
 
 
 class Rows:

@@ -33,9 +33,11 @@ from kohort.spark.formats.types import parse_schema
 
 pc: Any = pyarrow.compute
 _BESIDE: Final = {
-    "_rescued": pa.string(), "_error": pa.string(), "_raw_key": pa.binary(),
+    "_rescued": pa.string(),
+    "_error": pa.string(),
+    "_raw_key": pa.binary(),
     "_raw_value": pa.binary(),
-}  # fmt: skip
+}
 
 
 def decoder_of(format_: Format, type_: pa.DataType | None = None) -> Decoder:

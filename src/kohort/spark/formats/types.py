@@ -21,19 +21,42 @@ from kohort.errors import ConfigError
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _PLAIN: Final[dict[str, pa.DataType]] = {
-    "BOOLEAN": pa.bool_(), "TINYINT": pa.int8(), "BYTE": pa.int8(), "SMALLINT": pa.int16(),
-    "SHORT": pa.int16(), "INT": pa.int32(), "INTEGER": pa.int32(), "BIGINT": pa.int64(),
-    "LONG": pa.int64(), "FLOAT": pa.float32(), "REAL": pa.float32(), "DOUBLE": pa.float64(),
-    "STRING": pa.string(), "BINARY": pa.binary(), "DATE": pa.date32(), "TIMESTAMP": TIMESTAMP,
-    "TIMESTAMP_LTZ": TIMESTAMP, "TIMESTAMP_NTZ": pa.timestamp("us"),
-    "DECIMAL": pa.decimal128(10, 0), "DEC": pa.decimal128(10, 0), "NUMERIC": pa.decimal128(10, 0),
-}  # fmt: skip
+    "BOOLEAN": pa.bool_(),
+    "TINYINT": pa.int8(),
+    "BYTE": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "SHORT": pa.int16(),
+    "INT": pa.int32(),
+    "INTEGER": pa.int32(),
+    "BIGINT": pa.int64(),
+    "LONG": pa.int64(),
+    "FLOAT": pa.float32(),
+    "REAL": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "STRING": pa.string(),
+    "BINARY": pa.binary(),
+    "DATE": pa.date32(),
+    "TIMESTAMP": TIMESTAMP,
+    "TIMESTAMP_LTZ": TIMESTAMP,
+    "TIMESTAMP_NTZ": pa.timestamp("us"),
+    "DECIMAL": pa.decimal128(10, 0),
+    "DEC": pa.decimal128(10, 0),
+    "NUMERIC": pa.decimal128(10, 0),
+}
 _DDL: Final = {
-    pa.bool_(): "BOOLEAN", pa.int8(): "TINYINT", pa.int16(): "SMALLINT", pa.int32(): "INT",
-    pa.int64(): "BIGINT", pa.float32(): "FLOAT", pa.float64(): "DOUBLE", pa.string(): "STRING",
-    pa.binary(): "BINARY", pa.date32(): "DATE", TIMESTAMP: "TIMESTAMP",
+    pa.bool_(): "BOOLEAN",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    pa.string(): "STRING",
+    pa.binary(): "BINARY",
+    pa.date32(): "DATE",
+    TIMESTAMP: "TIMESTAMP",
     pa.timestamp("us"): "TIMESTAMP_NTZ",
-}  # fmt: skip
+}
 _TOKEN: Final = re.compile(r"\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.|'')*'|[\w$]+|[<>(),:])")
 _DEPTH_MAX: Final = 50
 

@@ -151,9 +151,15 @@ def to_topic(
     config["bootstrap_servers"] = bootstrap_servers
     AdminConfig.from_mapping(known_to(AdminConfig, config))
     output = TopicOutput(
-        topic, tuple(topics), config, compression, compression_level, batch_bytes,
-        include_headers, timestamp,
-    )  # fmt: skip
+        topic,
+        tuple(topics),
+        config,
+        compression,
+        compression_level,
+        batch_bytes,
+        include_headers,
+        timestamp,
+    )
     part = TopicPart(output, select, parse_duration_ms(transaction_timeout))
     return BatchFunction((), (part,), query, first_batch)
 

@@ -220,9 +220,13 @@ class BatchStore:
         return Stored(Fence(batch_id, checkpoint), identity, tuple(json.loads(outbox)), bool(ended))
 
     def commit(
-        self, batch: Batch, expected: Stored | None, written: Written, identity: Identity | None,
+        self,
+        batch: Batch,
+        expected: Stored | None,
+        written: Written,
+        identity: Identity | None,
         topics: Topics | None = None,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """Everything in one transaction; "" when it is committed, else why it is not.
 
         One that has written dead letters is not tried again: the Kafka transaction has them.
@@ -309,9 +313,14 @@ class BatchStore:
         batch, identity, expected = change.batch, change.identity, change.expected
         who = (None, None, None) if identity is None else tuple(identity)
         values = (
-            batch.batch_id, batch.checkpoint, change.commit_id, *who,
-            json.dumps(change.written.outbox), int(identity is None), change.now_ms,
-        )  # fmt: skip
+            batch.batch_id,
+            batch.checkpoint,
+            change.commit_id,
+            *who,
+            json.dumps(change.written.outbox),
+            int(identity is None),
+            change.now_ms,
+        )
         if expected is None:
             moved = cursor.execute(
                 "INSERT INTO kohort_batch_fence (query, batch_id, checkpoint, commit_id, "
@@ -481,9 +490,13 @@ class SqliteBatches(BatchStore):
         self._sqlite.close()
 
     def commit(
-        self, batch: Batch, expected: Stored | None, written: Written, identity: Identity | None,
+        self,
+        batch: Batch,
+        expected: Stored | None,
+        written: Written,
+        identity: Identity | None,
         topics: Topics | None = None,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """As `BatchStore.commit`; a connection that was made anew sees the staging again."""
         self._sqlite.attach(self.stage_path, STAGE_FILE)
         return super().commit(batch, expected, written, identity, topics)

@@ -84,9 +84,13 @@ class FileOutput:
         writer = frame.write.format(self.format).options(**self.options).mode("errorifexists")
         (writer.partitionBy(*self.partition_by) if self.partition_by else writer).save(place)
         manifest = {
-            "schema": 1, "query": batch.query, "checkpoint": batch.checkpoint,
-            "batch": batch.batch_id, "attempt": attempt, "files": manifests.files(place),
-        }  # fmt: skip
+            "schema": 1,
+            "query": batch.query,
+            "checkpoint": batch.checkpoint,
+            "batch": batch.batch_id,
+            "attempt": attempt,
+            "files": manifests.files(place),
+        }
         manifests.commit(manifest)
         manifests.settle(manifest)
 

@@ -128,8 +128,9 @@ class IcebergOutput:
         }
         writer = frame.writeTo(self.table)
         for key, value in {
-            **self.options, **{f"snapshot-property.{PROPERTY}{k}": v for k, v in properties.items()}
-        }.items():  # fmt: skip
+            **self.options,
+            **{f"snapshot-property.{PROPERTY}{k}": v for k, v in properties.items()},
+        }.items():
             writer = writer.option(key, value)
         if self.mode == "append":
             writer.append()

@@ -285,9 +285,13 @@ class Committer:
         return ""
 
     def _decide(
-        self, database: Database, batch: Batch, stored: Stored | None, written: Written,
+        self,
+        database: Database,
+        batch: Batch,
+        stored: Stored | None,
+        written: Written,
         identity: Identity | None,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """The database's transaction. After an error of it the Kafka transaction is aborted: if the
         database has committed all the same, what it aborted is sent anew from the outbox."""
         try:

@@ -80,9 +80,7 @@ class TableOutput:
 
     def columns(self, frame: Sequence[str]) -> tuple[str, ...]:
         """The columns of the table that a frame fills. Raises ConfigError where some are amiss."""
-        lacking = [
-            c for c in (*self.key, *self.order, *self.staged_only) if c not in frame
-        ]  # fmt: skip
+        lacking = [c for c in (*self.key, *self.order, *self.staged_only) if c not in frame]
         if lacking:
             raise ConfigError(
                 f"table {self.table}: the frame has no column {', '.join(lacking)}; it has "

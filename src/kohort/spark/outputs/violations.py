@@ -62,7 +62,8 @@ def dead_letters(topic: str) -> Callable[[Sequence[Rejected]], list[OutputRecord
     def letters(rejected: Sequence[Rejected]) -> list[OutputRecord]:
         return [
             OutputRecord(
-                topic, as_json(dict(r.row)).encode(),
+                topic,
+                as_json(dict(r.row)).encode(),
                 headers=[
                     (ERROR_REASON, CONSTRAINT_REASON.encode()),
                     ("kohort_output", r.output.encode()),
@@ -70,7 +71,7 @@ def dead_letters(topic: str) -> Callable[[Sequence[Rejected]], list[OutputRecord
                 ],
             )
             for r in rejected
-        ]  # fmt: skip
+        ]
 
     return letters
 

@@ -38,9 +38,14 @@ from kohort.spark.worker import forget, keep, settle_down
 ENCODED_SCHEMA: Final = "owner int, topic string, partition int, records int, payload binary"
 _FLUSH_BYTES: Final = 4 << 20
 _ENCODED: Final = pa.schema(
-    [("owner", pa.int32()), ("topic", pa.string()), ("partition", pa.int32()),
-     ("records", pa.int32()), ("payload", pa.binary())]
-)  # fmt: skip
+    [
+        ("owner", pa.int32()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("records", pa.int32()),
+        ("payload", pa.binary()),
+    ]
+)
 Batches = Iterator[pa.RecordBatch]
 
 
@@ -127,9 +132,11 @@ def _read(batches: Batches) -> Iterator[EncodedBatch]:
         for row in range(batch.num_rows):
             topic, partition, records, payload = (column[row] for column in columns)
             yield EncodedBatch(
-                topic.as_py(), partition.as_py(), records.as_py(),
+                topic.as_py(),
+                partition.as_py(),
+                records.as_py(),
                 memoryview(payload.as_buffer()),
-            )  # fmt: skip
+            )
 
 
 def _write(

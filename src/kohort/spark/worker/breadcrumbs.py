@@ -124,8 +124,9 @@ class GuardedHandlers:
             return {}
         log.warning(
             "a process died while it handled %s/%d at %d; the record is tried in a child first",
-            *_place(attempts[0]), low,
-        )  # fmt: skip
+            *_place(attempts[0]),
+            low,
+        )
         killed: dict[int, Failure] = {}
 
         def probe(indices: Sequence[int]) -> str:
