@@ -50,7 +50,7 @@ VARIES = [
     (re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "TIME"),
     (re.compile(r'"timestamp": \d+'), '"timestamp": TIME'),
     (re.compile(r"\b(127\.0\.0\.1|localhost):\d+"), "HOST:PORT"),
-    (re.compile(r"\bid [\w-]{22}"), "id ID"),
+    (re.compile(r"\b(id|cluster) [\w-]{22}"), r"\1 ID"),
     (re.compile(r"\bredrive \d{8}-\d{6}\b"), "redrive ID"),
     (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"), "UUID"),
     (re.compile(r"\b\d+ ms\b"), "N ms"),
