@@ -48,7 +48,7 @@ def test_declarative_pipeline(tmp_path: Path) -> None:
         command = Path(pyspark.__file__).parent / "bin" / "spark-pipelines"
         run = subprocess.run(
             [command, "run", "--spec", spec], cwd=tmp_path, capture_output=True, text=True,
-            timeout=PATIENCE_S,
+            timeout=3 * PATIENCE_S,
             env={
                 **os.environ, "KOHORT_BOOTSTRAP_SERVERS": cluster.bootstrap,
                 "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
@@ -61,6 +61,6 @@ def test_declarative_pipeline(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=3 * PATIENCE_S,
     )
     assert "SEEN [('JFK', 2), ('LGA', 1)]" in read.stdout, read.stderr[-3000:] + run.stdout[-2000:]

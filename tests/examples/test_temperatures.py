@@ -105,7 +105,7 @@ class Run:
 
 @pytest.mark.spark
 @pytest.mark.postgres
-@pytest.mark.extended
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_killed_on_a_cluster_and_resumed_it_is_exact(
     postgres: PostgresServer, tmp_path: Path
