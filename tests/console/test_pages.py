@@ -107,7 +107,7 @@ def test_every_screen_is_a_page_and_json_and_escapes_records(
 
 
 def wait_for_process(there: World) -> None:
-    """Until the process of this world has told of itself."""
+    """Until the process of this world has published its status."""
     pause = threading.Event()
     while True:
         with contextlib.suppress(UsageError):  # its topic is not there yet

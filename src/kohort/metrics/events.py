@@ -155,7 +155,7 @@ class BatchFailed(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The cluster refuses something again and again, and it is tried on (told once, after 3 s)."""
+    """The cluster refuses something repeatedly, and it is retried (reported once, after 3 s)."""
 
     what: Hashable
     """A partition as `TopicPartition` or (topic, partition), or a name, as `group NAME`."""

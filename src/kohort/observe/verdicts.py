@@ -330,7 +330,7 @@ class _Judged:
         if not group.members and not group.protocol_type:
             return State.WAITS, (
                 f"nothing was committed for {self.seconds:.0f} s. The group never had members: "
-                "whoever commits in it (Spark, Flink, `assign`) does so when it likes"
+                "a client without membership (Spark, Flink, `assign`) commits in it when it likes"
             )
         if not group.members and self._before.group.members:
             return State.WAITS, "the members of the group have left since the first look"

@@ -1,4 +1,4 @@
-"""Processes that tell how they are through a topic, and obey commands that come through another.
+"""Processes that publish their status to one topic and obey commands from another.
 
     app = App("billing", remote="kohort")            # writes kohort.status, reads kohort.commands
 

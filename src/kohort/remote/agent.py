@@ -78,7 +78,7 @@ class Agent:
         kind: `app`, `consumer` or `pipeline`.
         group: the consumer group, or the pipeline's name.
         look: how the process is; called on the agent's thread.
-        actions: what it can be told to do; each returns what it did, in words.
+        actions: the commands that it accepts; each returns what it did, in words.
         interval_ms: how often the status goes out.
 
     Raises:
@@ -212,7 +212,7 @@ class Agent:
         self._complained = ""
 
     def _hear(self, record: Record) -> bool:
-        """Do what a record says, if it is for us; whether there is a result to tell."""
+        """Do what a record says, if it is for us; whether there is a result to publish."""
         try:
             command = decode_command(record.value or b"")
         except MessageFault as fault:
@@ -230,7 +230,7 @@ class Agent:
 
     def _obey(self, command: Command) -> None:
         log.warning(
-            "%s: told to %s by %s (%s)",
+            "%s: command %s from %s (%s)",
             self.process,
             command.action.value,
             command.by or "nobody named",

@@ -1,4 +1,4 @@
-"""The other end of remote control: whoever looks at processes and commands them.
+"""The operator's end of remote control: read the status of processes, send them commands.
 
 Rules:
 - Looking creates nothing and changes nothing.
@@ -85,7 +85,7 @@ class RemoteControl:
         self._consumer.close()
 
     def processes(self) -> list[Process]:
-        """Every process that has told of itself within a day, by group and name.
+        """Every process that has published its status within a day, by group and name.
 
         Raises:
             UsageError: there is no such status topic.

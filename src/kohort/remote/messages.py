@@ -2,7 +2,7 @@
 
 Rules:
 - A status is the last word of one process: its key is the process, so that compaction keeps one.
-- A status has at most `STATUS_BYTES_MAX` bytes: of many partitions the worst are told.
+- A status has at most `STATUS_BYTES_MAX` bytes: of many partitions it holds the worst.
 - A command is for a group, or one process of it, and is obeyed within `COMMAND_TTL_MS` or never: a
   process that was away must not be surprised by yesterday's command.
 - What others have written is checked field by field; what does not fit is MessageFault.
@@ -34,7 +34,7 @@ class MessageFault(KohortError):
 
 
 class Action(Enum):
-    """What a process can be told to do."""
+    """The commands of a process."""
 
     STATUS = "status"
     """Publish the status now."""
@@ -67,7 +67,7 @@ class ProcessStatus:
         state: `running`, `paused`, `draining`, or what the kind calls it.
         at_ms: when it said so, by its own clock.
         interval_ms: when it will say so again, at the latest.
-        actions: what it can be told to do.
+        actions: the commands that it accepts.
         figures: numbers and texts by name, of its kind.
         partitions: the worst of them, each as a mapping.
         troubles: what is wrong outside of it, in words.
@@ -96,7 +96,7 @@ class Command:
     """Something to do.
 
     Attributes:
-        id: unique; its result is told under it.
+        id: unique; its result carries it too.
         process: the only one that shall obey; empty for every process of the group.
         by: who says so, for the log; not proven.
         at_ms: when it was said.

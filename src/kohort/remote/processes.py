@@ -63,7 +63,7 @@ def processes(records: Iterable[Stored], now_ms: int) -> list[Process]:
 
     Args:
         records: of the topic, oldest first.
-        now_ms: the time of whoever looks, for topics whose last record is old.
+        now_ms: the present time of the reader, for topics whose last record is old.
     """
     last: dict[bytes, tuple[ProcessStatus, int]] = {}
     newest_ms = 0

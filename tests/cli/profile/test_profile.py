@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import stat
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from kohort.cli.profile.commands import _choosing
 from tests.cli.conftest import Run
 
 
@@ -56,3 +58,18 @@ def test_what_cannot_be_a_profile_is_refused_and_nothing_written(bare: Run, file
     assert "did you mean 'prod'?" in bare("profile", "use", "prd").err
     assert "already" in bare("profile", "create", "prod", "-b", "k:2").err
     assert "profile 'prd' is in none of" in bare("config", "show", "--profile", "prd").err
+
+
+def test_brackets_and_keys_of_other_tables_stay(bare: Run, file: Path) -> None:
+    """An IPv6 address holds the sign that begins a table; a key `profile` may be of any table."""
+    assert bare("profile", "create", "six", "-b", "[::1]:9092", "--use").code == 0
+    file.write_text(file.read_text() + '\n[profiles.other]\n"bootstrap.servers" = "b:1"\n')
+    assert bare("profile", "use", "other").code == 0
+    assert bare("profile", "delete", "six").code == 0
+    assert tomllib.loads(file.read_text()) == {
+        "profile": "other",
+        "profiles": {"other": {"bootstrap.servers": "b:1"}},
+    }
+    held = '[profiles.other]\nprofile = "kept"\n'
+    file.write_text(held)
+    assert _choosing(held, "other") == f'profile = "other"\n{held}'

@@ -623,7 +623,7 @@ def test_an_outage_is_said_once_and_its_end(
         until(lambda: said(f"no broker could be reached: {address}"), consumer)
         for _ in range(5):
             consumer.poll(0.05)
-        assert caplog.text.count("it is tried on") == 1
+        assert caplog.text.count("retrying") == 1
         cluster.start()
         until(lambda: said("the cluster can be reached again"), consumer)
         own.close()

@@ -283,7 +283,7 @@ def test_a_refusal_is_told_once_and_its_end_too() -> None:
     assert told is not None
     assert told.warnings == [
         "group 'g': refused with NOT_COORDINATOR for 3s (its coordinator moves, or cannot write to "
-        "its disk; see the broker's log); it is tried on"
+        "its disk; see the broker's log); retrying"
     ]
     refusals.note(("t", 0), storage, 9_000)
     assert refusals.look(9_000) is None

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from kohort.spark.dataframes.plans import computed_once, is_projection, local_frame
 from kohort.spark.dataframes.templates import Templates
+from kohort.spark.supervise import _PASSES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,6 +53,36 @@ def test_a_function_is_called_once_and_sees_each_batch(spark: SparkSession) -> N
         [(2, "two", "three")],
     ]
     assert len(calls) == 1
+
+
+def test_two_columns_of_one_name_stay_apart(spark: SparkSession) -> None:
+    frame = rows(spark, 1).withColumn("m", F.lit(2)).toDF("x", "x")
+    seen = Templates().apply("step", lambda f: f["rows"].toDF("first", "second"), {"rows": frame})
+    assert seen.collect()[0].asDict() == {"first": 1, "second": 2}
+
+
+def test_a_reference_is_still_broadcast(spark: SparkSession) -> None:
+    """The hint holds though the frame is put in under the columns of the template."""
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    try:
+        seen = Templates().apply(
+            "step",
+            lambda f: f["rows"].join(f["names"], F.col("n") == F.col("id"), "left"),
+            {"rows": rows(spark, 1), "names": names(spark, one=1)},
+        )
+        plan = str(seen._jdf.queryExecution().executedPlan().toString())
+    finally:
+        spark.conf.unset("spark.sql.autoBroadcastJoinThreshold")
+    assert "BroadcastHashJoin" in plan
+
+
+def test_a_lost_block_of_a_frame_restarts_the_query(spark: SparkSession) -> None:
+    """It is not computed a second time; the cause is one that passes."""
+    frame, release = computed_once(rows(spark, 1))
+    frame.collect()
+    release()
+    with pytest.raises(Exception, match=_PASSES):
+        frame.collect()
 
 
 def test_the_time_of_a_batch_is_its_own(spark: SparkSession) -> None:

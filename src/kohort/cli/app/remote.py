@@ -87,7 +87,7 @@ Examples:
 @output_option
 @client_options
 def status(group: str | None, everything: bool, prefix: str, output: str, client: Client) -> int:
-    """How apps, consumers and pipelines on other machines are, by what they have told last.
+    """The last published status of apps on other machines.
 
     Exit code 3 when none of the group is there.
     """
@@ -104,7 +104,7 @@ def status(group: str | None, everything: bool, prefix: str, output: str, client
     else:
         show([_row(one, output) for one in found], COLUMNS, output)
     if group is not None and not found:
-        click.echo(f"no process of {group} has told of itself lately", err=True)
+        click.echo(f"no process of {group} has published its status lately", err=True)
         return EXIT_CHECK_FAILED
     return 0
 
@@ -221,7 +221,7 @@ def _row(one: Process, output: str) -> dict[str, Any]:
 
 
 def as_json(one: Process) -> dict[str, Any]:
-    """Everything that a process has told."""
+    """Everything that a process has published."""
     last = one.status
     return {
         "process": last.process,

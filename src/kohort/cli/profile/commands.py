@@ -29,6 +29,7 @@ from kohort.settings import COMMAND_LINE, Setting, chosen_profile, refuse_unknow
 COLUMNS: Final = ("profile", "current", "bootstrap_servers", "settings")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _CHOICE: Final = re.compile(r"^profile\s*=.*\n?", re.MULTILINE)
+_TABLE: Final = re.compile(r"^\[", re.MULTILINE)
 
 
 @click.group(cls=CommandGroup)
@@ -130,10 +131,11 @@ def delete(name: str) -> None:
     """Remove a profile from the user's settings file."""
     text = _text()
     _known(name, text)
-    table = re.compile(rf"^\[profiles\.{re.escape(name)}(\.[^\]]*)?\][^\[]*", re.MULTILINE)
+    heading = rf"^\[profiles\.{re.escape(name)}(\.[^\]]*)?\][^\n]*\n?"
+    table = re.compile(heading + r"(?:(?!\[)[^\n]*\n|(?!\[)[^\n]+\Z)*", re.MULTILINE)
     left = table.sub("", text)
     if chosen_profile({**os.environ, "KOHORT_PROFILE": ""}) == name:
-        left = _CHOICE.sub("", left, count=1)
+        left = _unchosen(left)
     _write(left)
     click.echo(f"deleted profile {name}")
 
@@ -176,7 +178,14 @@ def _known(name: str, text: str) -> None:
 
 def _choosing(text: str, name: str) -> str:
     """The file with its choice replaced, or put first: a top-level key stands before any table."""
-    return f'profile = "{name}"\n' + _CHOICE.sub("", text, count=1).lstrip("\n")
+    return f'profile = "{name}"\n' + _unchosen(text).lstrip("\n")
+
+
+def _unchosen(text: str) -> str:
+    """The file without its choice; a key `profile` of a table is something else."""
+    first = _TABLE.search(text)
+    end = first.start() if first else len(text)
+    return _CHOICE.sub("", text[:end], count=1) + text[end:]
 
 
 def _write(text: str) -> None:

@@ -194,7 +194,7 @@ class AdminCalls(Observed):
                     raise
                 if now_ms >= warn_ms and isinstance(error, BrokerError):
                     warn_ms = deadline_ms
-                    warner("admin")(f"{error}; it is tried on")
+                    warner("admin")(f"{error}; retrying")
             Future[None]().wait(wait_ms / 1000)
 
     def _on_controller(self, kind: type[M], message: Message | Versioned, deadline_ms: int) -> M:

@@ -283,7 +283,7 @@ class ClusterClient:
             self._down_since_ms = now_ms
         elif now_ms - self._down_since_ms >= UNREACHABLE_WARNING_MS and not self._warned_down:
             self._warned_down = True
-            self.warn(f"{self.unreachable()}; it is tried on")
+            self.warn(f"{self.unreachable()}; retrying")
 
     def _note_up(self) -> None:
         if self._warned_down and self.warn is not None:

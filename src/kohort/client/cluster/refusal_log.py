@@ -120,7 +120,7 @@ class Refusals:
         for code in dict.fromkeys(known.code for known in late.values()):
             some = {what: known for what, known in late.items() if known.code == code}
             longest = min(some.values(), key=lambda known: known.since_ms).text(now_ms)
-            report.warnings.append(f"{_names(some)}: refused with {longest}; it is tried on")
+            report.warnings.append(f"{_names(some)}: refused with {longest}; retrying")
         for what, known in late.items():
             known.reported = True
             report.events.append(Refused(what, known.code, now_ms - known.since_ms))

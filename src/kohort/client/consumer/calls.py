@@ -152,7 +152,7 @@ class ConsumerCalls:
             raise core.cluster.unreachable()
         if waited_ms >= UNREACHABLE_WARNING_MS and not self._warned_unreachable:
             self._warned_unreachable = True
-            core.warn(f"{core.cluster.unreachable()}; it is tried on")
+            core.warn(f"{core.cluster.unreachable()}; retrying")
 
     def _warn_of_outage(self) -> None:
         """All brokers are gone: say so once, and that they are back. Reading goes on by itself."""
@@ -165,7 +165,7 @@ class ConsumerCalls:
             self._cut_off_ms = now_ms
         elif now_ms - self._cut_off_ms >= UNREACHABLE_WARNING_MS and not self._warned_unreachable:
             self._warned_unreachable = True
-            core.warn(f"{core.cluster.unreachable()}; it is tried on")
+            core.warn(f"{core.cluster.unreachable()}; retrying")
 
     def after_take(self) -> None:
         """Let the next fetches go out before what was taken is handed out (spec 4.2)."""

@@ -167,7 +167,7 @@ def _why(position: Position, around: Surroundings, lag: int | None) -> str:
         return f"its leader, node {leader}, cannot be reached at present"
     refusal = around.refusals.get(position.tp)
     if refusal is not None:
-        return f"{position.phase.value}; refused with {refusal.text(around.now_ms)}, it is tried on"
+        return f"{position.phase.value}; refused with {refusal.text(around.now_ms)}, retrying"
     if position.retry_at_ms > around.now_ms:
         left = format_elapsed(position.retry_at_ms - around.now_ms)
         return f"{position.phase.value}; the last request failed, it is made again in {left}"

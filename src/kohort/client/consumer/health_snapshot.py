@@ -46,7 +46,7 @@ def _concerns(core: ConsumerCore, now_ms: int) -> tuple[str, ...]:
     member = None if session is None else session.member
     refusal = None if session is None else core.positions.refusals.get(session.name)
     if session is not None and refusal is not None:
-        concerns.append(f"{session.name}: refused with {refusal.text(now_ms)}, it is tried on")
+        concerns.append(f"{session.name}: refused with {refusal.text(now_ms)}, retrying")
     hopeless = cluster.damaged.worst(now_ms) or core.nowhere.overdue(now_ms)
     if hopeless is not None:
         concerns.append(str(hopeless))

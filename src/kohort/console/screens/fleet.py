@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Fleet:
-    """The processes that tell of themselves under one prefix.
+    """The processes that publish their status under one prefix.
 
     Args:
         prefix: of the topics PREFIX.status and PREFIX.commands.
@@ -29,7 +29,7 @@ class Fleet:
         self._lock = threading.Lock()
 
     def processes(self) -> list[Process]:
-        """Every process, by group and name. Raises UsageError where none has ever told."""
+        """Every process by group and name. Raises UsageError before the first status."""
         with self._lock:
             return self._reader().processes()
 

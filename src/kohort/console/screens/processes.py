@@ -18,7 +18,7 @@ def processes(desk: Desk, asked: Asked) -> Screen:
     fleet = desk.fleet
     try:
         view = processes_view(fleet.processes(), fleet.prefix, asked.query)
-    except UsageError as error:  # nobody has told yet
+    except UsageError as error:  # no status is published yet
         view = processes_view((), fleet.prefix, asked.query, str(error))
     command = desk.command("app", "status", "--remote", fleet.prefix)
     return Screen("processes.html", "Processes", "processes", view, command)
@@ -29,7 +29,7 @@ def process(desk: Desk, asked: Asked) -> Screen:
     name = asked.needed("name")
     found = [one for one in desk.fleet.processes() if one.status.process == name]
     if not found:
-        raise NotThereError(f"process {name!r} does not tell of itself (any more); see /processes")
+        raise NotThereError(f"process {name!r} publishes no status (any more); see /processes")
     group = found[0].status.group
     command = desk.command("app", "status", group, "--remote", desk.fleet.prefix)
     return Screen("process.html", name, "processes", process_view(found[0]), command)

@@ -1,4 +1,4 @@
-"""Screen 8, processes: apps, consumers and pipelines elsewhere, by what they have told last."""
+"""Screen 8, processes: the last published status of apps on other machines."""
 
 from __future__ import annotations
 

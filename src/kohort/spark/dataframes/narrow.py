@@ -54,6 +54,7 @@ from kohort.spark.dataframes.judging import (
 )
 from kohort.spark.dataframes.plans import carried, computed_once, is_projection, local_frame
 from kohort.spark.dataframes.templates import Templates
+from kohort.spark.outputs.work import union_all
 
 pc: Any = pyarrow.compute
 _PLACE = ("topic", "partition", "offset")
@@ -205,7 +206,7 @@ class NarrowBatch:
             parts.append(frame)
         if self._strangers:
             parts.append(self._stranger_rows())
-        return _union(parts) if parts else None
+        return union_all(parts) if parts else None
 
     def close(self) -> None:
         """Let go of what was kept."""
@@ -256,7 +257,7 @@ class NarrowBatch:
         return self.plan.templates.apply(("looked", whole), self._look, frames).toArrow()
 
     def _look(self, frames: Mapping[str, DataFrame]) -> DataFrame:
-        return _union(
+        return union_all(
             [
                 self._input_rows(frame) if node == _INPUTS else self._node_rows(node, frame)
                 for node, frame in frames.items()
@@ -357,13 +358,6 @@ class NarrowBatch:
             F.lit(True), F.lit(BAD_HEADERS_REASON), F.lit("the headers of a retry copy are wrong")
         ).cast(VERDICT_TYPE)
         return wanted.select(ORIGIN, verdict.alias(VERDICT))
-
-
-def _union(parts: list[DataFrame]) -> DataFrame:
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = whole.unionAll(part)
-    return whole
 
 
 def _record(row: Mapping[str, Any], headers: list[Header]) -> _RecordValues:

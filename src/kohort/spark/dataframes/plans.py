@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from kohort.errors import UsageError
 
@@ -61,15 +62,17 @@ STATEFUL: Final = frozenset(
 )
 
 
-def local_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
-    """A frame of a table of the driver's.
+def local_frame(
+    spark: SparkSession, rows: pa.Table | list[Any], schema: StructType | None = None
+) -> DataFrame:
+    """A frame of a table of the driver's, or of rows of a schema.
 
     `createDataFrame` makes its session the active one of the whole process. Within a micro-batch
     that is the query's own, which must not outlive it in `session()`.
     """
     kept = SparkSession._activeSession
     try:
-        return spark.createDataFrame(table)
+        return spark.createDataFrame(rows, schema)
     finally:
         SparkSession._activeSession = kept
 
@@ -93,7 +96,7 @@ class LostOriginError(UsageError):
 
 def is_stateful(frame: DataFrame) -> bool:
     """Whether a streaming frame keeps state between micro-batches."""
-    return any(_keeps_state(node) for node in _nodes(_plan(frame)))
+    return any(_keeps_state(node) for node in _nodes(analyzed(frame)))
 
 
 def check_narrow(frame: DataFrame, step: str) -> None:
@@ -101,7 +104,7 @@ def check_narrow(frame: DataFrame, step: str) -> None:
 
     Raises LostOriginError, which names step and operator.
     """
-    for node in _nodes(_plan(frame)):
+    for node in _nodes(analyzed(frame)):
         inner = node.isStreaming() and node.children().size() > 0
         if inner and node.nodeName() not in NARROW:
             raise LostOriginError(_lost(step, node.nodeName()))
@@ -121,7 +124,7 @@ def carried(frame: DataFrame, names: Sequence[str], step: str = "a step") -> Dat
         return frame
     spark = frame.sparkSession
     jvm: Any = spark._jvm
-    plan = _with(_plan(frame), missing[0], jvm, step)
+    plan = _with(analyzed(frame), missing[0], jvm, step)
     for name in missing[1:]:
         plan = _with(plan, name, jvm, step)
     made = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
@@ -130,7 +133,7 @@ def carried(frame: DataFrame, names: Sequence[str], step: str = "a step") -> Dat
 
 def is_projection(frame: DataFrame, inner: DataFrame, kept: str) -> bool:
     """Whether a frame has one row for each row of another, with its column `kept` unchanged."""
-    plan, end = _plan(frame), _plan(inner)
+    plan, end = analyzed(frame), analyzed(inner)
     before, after = (_attribute(p, kept) for p in (end, plan))
     if before is None or after is None or not after.exprId().equals(before.exprId()):
         return False
@@ -145,7 +148,8 @@ def _attribute(plan: Any, name: str) -> Any:
     return next((attribute for attribute in found if attribute.name() == name), None)
 
 
-def _plan(frame: DataFrame) -> Any:
+def analyzed(frame: DataFrame) -> Any:
+    """The JVM's analyzed plan of a frame."""
     inner: Any = frame._jdf
     return inner.queryExecution().analyzed()
 

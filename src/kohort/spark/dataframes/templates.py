@@ -16,10 +16,12 @@ Spark's classic API is needed: the plan is the JVM's.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+
+from kohort.spark.dataframes.plans import analyzed, local_frame
 
 Function = Callable[[Mapping[str, DataFrame]], DataFrame]
 
@@ -69,20 +71,21 @@ class _Leaf:
         return jvm.org.apache.spark.sql.catalyst.plans.logical.Project(self._known[1], plan)
 
     def _renamed(self, output: Any, jvm: Any) -> Any:
-        names = {output.apply(i).name(): output.apply(i) for i in range(output.size())}
+        """By position: two columns of a frame may have one name."""
+        columns = [output.apply(i) for i in range(output.size())]
         to_seq = jvm.org.apache.spark.api.python.PythonUtils.toSeq
         nothing = to_seq([])
         expressions = jvm.org.apache.spark.sql.catalyst.expressions
         aliases = [
             expressions.Alias(
-                names[column.name()],
+                now,
                 column.name(),
                 column.exprId(),
                 nothing,
                 jvm.scala.Option.empty(),
                 nothing,
             )
-            for column in self.output
+            for now, column in zip(columns, self.output, strict=True)
         ]
         return to_seq(aliases)
 
@@ -113,15 +116,14 @@ class _Template:
 
     plan: Any
     root: _Branch | _Leaf | None
-    leaves: Mapping[int, str] = field(repr=False)
 
     @classmethod
     def of(cls, function: Function, frames: Mapping[str, DataFrame]) -> _Template:
         """Call the function with empty frames. Raises whatever it raises."""
         empty = {name: _placeholder(frame) for name, frame in frames.items()}
-        leaves = {_plan(frame).rdd().id(): name for name, frame in empty.items()}
-        plan = _plan(function(empty))
-        return cls(plan, _traced(plan, leaves), leaves)
+        leaves = {analyzed(frame).rdd().id(): name for name, frame in empty.items()}
+        plan = analyzed(function(empty))
+        return cls(plan, _traced(plan, leaves))
 
     def bound(self, frames: Mapping[str, DataFrame]) -> DataFrame:
         """The plan over frames of a batch."""
@@ -129,7 +131,7 @@ class _Template:
         jvm: Any = spark._jvm
         plan = self.plan
         if self.root is not None:
-            plan = self.root.bound({name: _plan(f) for name, f in frames.items()}, jvm)
+            plan = self.root.bound({name: analyzed(f) for name, f in frames.items()}, jvm)
         made = jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
         return DataFrame(made, spark)
 
@@ -150,14 +152,4 @@ def _traced(plan: Any, leaves: Mapping[int, str]) -> _Branch | _Leaf | None:
 
 def _placeholder(frame: DataFrame) -> DataFrame:
     """An empty frame of the same columns, whose plan is a leaf of its own."""
-    spark = frame.sparkSession
-    kept = SparkSession._activeSession
-    try:  # see `local_frame`
-        return spark.createDataFrame([], frame.schema).localCheckpoint(eager=False)
-    finally:
-        SparkSession._activeSession = kept
-
-
-def _plan(frame: DataFrame) -> Any:
-    inner: Any = frame._jdf
-    return inner.queryExecution().analyzed()
+    return local_frame(frame.sparkSession, [], frame.schema).localCheckpoint(eager=False)

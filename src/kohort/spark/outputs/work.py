@@ -81,7 +81,7 @@ class BatchWork:
         result = Written()
         if not reports and not writes:
             return result
-        job = reduce(lambda whole, part: whole.unionAll(part), [*reports, *writes])
+        job = union_all([*reports, *writes])
         with _Tagged(self.frame.sparkSession.sparkContext) as tagged:
             rows = job.collect()
             if writes:  # staging is idempotent: an attempt that does not count is inert
@@ -145,7 +145,7 @@ class BatchWork:
         ]
         if not parts:
             return []
-        batches = reduce(lambda whole, part: whole.unionAll(part), parts)
+        batches = union_all(parts)
         outbox = self.database.store.url if self.database is not None else None
         spec = WriteSpec(identity, self.topics[0].output.client, outbox, self.query)
         shuffled = batches.repartitionById(tasks, batches["owner"])
@@ -163,6 +163,11 @@ class BatchWork:
         return frame.select(*columns).mapInArrow(
             encoded(output, names, owner_of, tasks), ENCODED_SCHEMA
         )
+
+
+def union_all(frames: Sequence[DataFrame]) -> DataFrame:
+    """The rows of all frames, at least one, whose columns are of the same types."""
+    return reduce(lambda whole, part: whole.unionAll(part), frames)
 
 
 class _Tagged:
