@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import itertools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -105,27 +105,37 @@ def annotation(text: str) -> str:
     return " | ".join(["str", *kinds])
 
 
-def typed(name: str, base: str, classes: Iterable[tuple[str, str]], text: str) -> Iterator[str]:
+def typed_fields(path: str, kind: str) -> dict[str, str]:
+    """The keyword type of each field of a configuration class."""
+    tree = ast.parse(Path(path).read_text())
+    body = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == kind).body
+    return {
+        ast.unparse(field.target): annotation(ast.unparse(field.annotation))
+        for field in body
+        if isinstance(field, ast.AnnAssign)
+    }
+
+
+def typed(name: str, base: str, text: str, members: dict[str, str]) -> Iterator[str]:
     """One TypedDict."""
     yield from ("", "", f"class {name}({base}, total=False):", f'    """{text}"""', "")
-    for path, kind in classes:
-        tree = ast.parse(Path(path).read_text())
-        found = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == kind)
-        for field in found.body:
-            if isinstance(field, ast.AnnAssign):
-                type_ = annotation(ast.unparse(field.annotation))
-                yield f"    {ast.unparse(field.target)}: {type_}"
+    yield from (f"    {field}: {type_}" for field, type_ in members.items())
 
 
 def types() -> str:
     """The module of the typed settings."""
     clients = config.__file__
-    every = [(security.__file__, "SecurityConfig"), (clients, "ClientConfig")]
+    every = typed_fields(security.__file__, "SecurityConfig")
+    every |= typed_fields(clients, "ClientConfig")
+    servers = {"bootstrap_servers": every.pop("bootstrap_servers")}
+    consumer = typed_fields(clients, "ConsumerConfig")
+    own = {name: consumer.pop(name) for name in ("group_id", "enable_auto_commit")}
     lines = [
         '"""The settings of each client as keyword types, for editors and type checkers.',
         "",
         "Written by `make configuration`; a test fails when it is stale. Text is accepted for",
-        "numbers, too: `5s`, `64MiB`. A mapping with dotted names goes into the first argument.",
+        "numbers, too: `5s`, `64MiB`. A mapping with dotted names is a client's first argument,",
+        "and the argument `client` of `App` and `Pipeline`.",
         '"""',
         "",
         "from __future__ import annotations",
@@ -134,18 +144,25 @@ def types() -> str:
         "from typing import Any, TypedDict",
         "",
         "from kohort.client.common.config import Partitioner",
-        *typed("AdminSettings", "TypedDict", every, "What `Admin` takes, and every other client."),
+        *typed("SharedSettings", "TypedDict", "Settings of every client.", every),
+        *typed("AdminSettings", "SharedSettings", "Keywords of `Admin` and `AsyncAdmin`.", servers),
+        *typed(
+            "AppClientSettings",
+            "SharedSettings",
+            "Consumer settings of `App` and `Pipeline`, which set servers, group and commits.",
+            consumer,
+        ),
         *typed(
             "ConsumerSettings",
-            "AdminSettings",
-            [(clients, "ConsumerConfig")],
-            "What `Consumer` and `AsyncConsumer` take.",
+            "AdminSettings, AppClientSettings",
+            "Keywords of `Consumer` and `AsyncConsumer`.",
+            own,
         ),
         *typed(
             "ProducerSettings",
             "AdminSettings",
-            [(clients, "ProducerConfig")],
-            "What `Producer` and `AsyncProducer` take.",
+            "Keywords of `Producer` and `AsyncProducer`.",
+            typed_fields(clients, "ProducerConfig"),
         ),
     ]
     return "\n".join(lines) + "\n"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 _SECRET = (
     "password",
@@ -26,6 +27,11 @@ def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | No
 def plain(key: str) -> str:
     """A key as configurations are written in Python: `group.id` -> `group_id`."""
     return key.replace(".", "_").replace("-", "_")
+
+
+def merged(mapping: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a mapping and of keywords under their Python names; keywords win."""
+    return {plain(key): value for key, value in (mapping or {}).items()} | dict(keywords)
 
 
 def is_secret(name: str) -> bool:

@@ -340,10 +340,23 @@ def test_refusals(cluster, topic, app) -> None:
         app(client={"fetch.max.wait": 3})
     with pytest.raises(ConfigError, match="decided by the app"):
         app(client={"group.id": "other"})
+    with pytest.raises(ConfigError, match="decided by the app"):
+        app(enable_auto_commit=True)
     wrong = App("g", bootstrap_servers=cluster.bootstrap, topic_wait=0)
     wrong.handler("no-such-topic")(lambda record: None)
     with pytest.raises(BrokerError, match="does not exist; nothing was started"):
         wrong.run()
+
+
+def test_client_settings_are_keywords_or_a_mapping() -> None:
+    """Issue 15: typed settings; a keyword wins over the mapping, whatever its spelling."""
+    program = App(
+        "g",
+        client={"session.timeout.ms": "30s", "max.poll.records": 7},
+        session_timeout_ms="9s",
+    )
+    expected = {"session_timeout_ms": "9s", "max_poll_records": 7}
+    assert program.client == {**expected, "isolation_level": "read_committed"}
 
 
 def test_what_waits_in_a_retry_topic_that_is_no_longer_read_is_told(

@@ -89,7 +89,17 @@ def test_committed_records_are_the_default_and_can_be_changed(tmp_path: Path) ->
         plain = loader(cluster, tmp_path, "t")
         assert plain.client_config["isolation.level"] == "read_committed"
         loose = loader(cluster, tmp_path, "t", client={"isolation_level": "read_uncommitted"})
-        assert "isolation.level" not in loose.client_config
+        assert loose.client_config["isolation.level"] == "read_uncommitted"
+
+
+def test_client_settings_are_keywords_or_a_mapping(tmp_path: Path) -> None:
+    """Issue 15: typed settings; a keyword wins, and executors get text."""
+    store = f"sqlite:///{tmp_path}/s.db"
+    mapping = {"request.timeout.ms": "30s", "check.crcs": True}
+    pipeline = Pipeline("p", store=store, client=mapping, request_timeout_ms=9_000)
+    assert pipeline.client == {"request.timeout.ms": "9000", "check.crcs": "True"}
+    with pytest.raises(ConfigError, match=r"token\.provider: executors take text"):
+        Pipeline("p", store=store, sasl_oauthbearer_token_provider=lambda: "t")
 
 
 @pytest.mark.spark

@@ -22,7 +22,7 @@ Rules:
   `exactly_once="sqlite:///FILE.db"` (or `postgresql://`): what handlers return are rows, and go
   into one database transaction with ledger and offsets. All else that they do is at least once.
 - A group without a committed offset starts at the earliest record: nothing is passed over in
-  silence. `client={"auto_offset_reset": "latest"}` chooses otherwise.
+  silence. `App(..., auto_offset_reset="latest")` chooses otherwise.
 - Nothing is connected before `run`, and what can never work is refused before that.
 
 Shell: threads, signals.
@@ -39,7 +39,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack
 
 from kohort.client.common import completion
 from kohort.client.consumer.arrow import require_pyarrow
@@ -84,9 +84,11 @@ from kohort.retry.registering import (
 )
 from kohort.retry.stores import open_store
 from kohort.retry.topics import TopicState
+from kohort.setting_keys import merged
 from kohort.signals import handled
 
 if TYPE_CHECKING:
+    from kohort.client.common.typed_settings import AppClientSettings
     from kohort.serdes.basic import Serde
 
 log = logging.getLogger("kohort.processing")
@@ -166,8 +168,10 @@ class App:
         topic_wait: the same of a source topic that does not exist at the start.
         remote: publish the app's health to the topic REMOTE.status, and obey commands from
             REMOTE.commands: `kohort app status`, `pause`, `resume`, `drain`, `retry-now`.
-        client: further configuration of the consumer, in Kafka's names. What the producer knows too
-            (servers, security) goes to both.
+        client: more consumer settings as a mapping; dotted names are accepted. The app's producer
+            uses those that every client has (security, time-outs).
+        settings: the same settings as keywords, such as `session_timeout_ms=10_000`; they win over
+            `client`.
 
     Raises ConfigError for what can never work.
     """
@@ -194,6 +198,7 @@ class App:
         topic_wait: str | int = "5m",
         remote: str | None = None,
         client: Mapping[str, Any] | None = None,
+        **settings: Unpack[AppClientSettings],
     ) -> None:
         self.group = group
         self.policy = policy_of(retries)
@@ -218,7 +223,8 @@ class App:
         self._crash_guard = crash_guard
         self._remote = None if remote is None else checked_prefix(remote)
         servers = bootstrap_servers or os.environ.get("KOHORT_BOOTSTRAP_SERVERS")
-        self._way = Way.to(servers or "localhost:9092", group, self.exactly, client or {})
+        configured = merged(client, settings)
+        self._way = Way.to(servers or "localhost:9092", group, self.exactly, configured)
         waits = {STORE: parse_duration_ms(store_wait), TOPICS: parse_duration_ms(topic_wait)}
         self._waiting = StartWait(waits, lambda: self._stopped)
         self._setups: list[Callable[[SetupStore], None]] = []

@@ -29,11 +29,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast
 
 from kohort.config import parse_duration_ms, parse_size_bytes
 from kohort.errors import ConfigError
@@ -48,7 +48,7 @@ from kohort.retry.registering import (
 from kohort.retry.store import Store
 from kohort.retry.stores import open_store
 from kohort.serdes.basic import Serde
-from kohort.setting_keys import plain
+from kohort.setting_keys import merged
 from kohort.spark.checkpoint_files import is_url
 from kohort.spark.dataframes.graph import (
     Graph,
@@ -65,6 +65,7 @@ from kohort.spark.outputs.tables import APPEND, UPSERT, TableOutput
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
+    from kohort.client.common.typed_settings import AppClientSettings
     from kohort.spark.dataframes.columns import Transform
     from kohort.spark.pipeline_sink import PipelineSpec
     from kohort.spark.progress import Book, Progress
@@ -96,8 +97,10 @@ class Pipeline:
             What waits or has failed is always remembered.
         transaction_timeout: the longest that a micro-batch of DataFrames may take, at most the
             broker's transaction.max.timeout.ms.
-        client: further client configuration, in Kafka's names. Records of aborted transactions
-            are not read, unless it sets `isolation.level` to `read_uncommitted`.
+        client: more client settings as a mapping; dotted names are accepted. Records of aborted
+            transactions are not read, unless `isolation.level` is `read_uncommitted`.
+        settings: the same settings as keywords: `request_timeout_ms=10_000`. They win over
+            `client`. They reach executors as text: a callable is refused.
 
     Raises ConfigError for what can never work; nothing is connected before `run`.
     """
@@ -117,7 +120,8 @@ class Pipeline:
         clock_skew: str | int = "1s",
         ledger_retention: str | int = "7d",
         transaction_timeout: str | int = "5m",
-        client: Mapping[str, str] | None = None,
+        client: Mapping[str, Any] | None = None,
+        **settings: Unpack[AppClientSettings],
     ) -> None:
         if not name or "/" in name:
             raise ConfigError(f"pipeline name {name!r}: it must not be empty and not contain '/'")
@@ -134,7 +138,7 @@ class Pipeline:
         self.trigger_ms = parse_duration_ms(trigger)
         self.skew_ms = parse_duration_ms(clock_skew)
         self.ledger_retention_ms = parse_duration_ms(ledger_retention)
-        self.client = dict(client or {})
+        self.client = _as_text(merged(client, settings))
         self.transaction_timeout_ms = parse_duration_ms(transaction_timeout)
         self.graph = Graph()
         self.reached: Callable[[Step], None] = ignore
@@ -418,10 +422,8 @@ class Pipeline:
     @property
     def client_config(self) -> dict[str, str]:
         """The configuration of every client of this pipeline: committed records, unless it says."""
-        isolation = {"isolation.level": "read_committed"}
-        if any(plain(key) == "isolation_level" for key in self.client):
-            isolation = {}
-        return {**isolation, **self.client, "bootstrap.servers": self.servers}
+        committed = {"isolation.level": "read_committed"}
+        return {**committed, **self.client, "bootstrap.servers": self.servers}
 
     @property
     def topics(self) -> dict[str, RetryTopics]:
@@ -522,6 +524,20 @@ class Pipeline:
             raise ConfigError(f"mode {mode!r}: one of {', '.join(MODES)}")
         supervisor = Supervisor(self, spark, master, max_restarts)
         return supervisor.run(mode, until, on_progress)
+
+
+def _as_text(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Settings as options of Spark: dotted names, values as text. Raises ConfigError."""
+    text: dict[str, str] = {}
+    for name, value in settings.items():
+        key = name.replace("_", ".")
+        if callable(value):
+            raise ConfigError(f"{key}: executors take text only; configure a token endpoint URL")
+        if isinstance(value, (tuple, list)):
+            text[key] = ",".join(map(str, cast("Sequence[object]", value)))
+        elif value is not None:
+            text[key] = str(value)
+    return text
 
 
 def load_pipeline(path: str | Path) -> Pipeline:

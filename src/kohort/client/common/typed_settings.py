@@ -1,7 +1,8 @@
 """The settings of each client as keyword types, for editors and type checkers.
 
 Written by `make configuration`; a test fails when it is stale. Text is accepted for
-numbers, too: `5s`, `64MiB`. A mapping with dotted names goes into the first argument.
+numbers, too: `5s`, `64MiB`. A mapping with dotted names is a client's first argument,
+and the argument `client` of `App` and `Pipeline`.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Any, TypedDict
 from kohort.client.common.config import Partitioner
 
 
-class AdminSettings(TypedDict, total=False):
-    """What `Admin` takes, and every other client."""
+class SharedSettings(TypedDict, total=False):
+    """Settings of every client."""
 
     security_protocol: str
     ssl_ca_location: str | None
@@ -32,7 +33,6 @@ class AdminSettings(TypedDict, total=False):
     sasl_oauthbearer_client_secret: str | None
     sasl_oauthbearer_scope: str | None
     sasl_login_connect_timeout_ms: str | int
-    bootstrap_servers: str | tuple[str, ...]
     client_id: str
     client_rack: str
     request_timeout_ms: str | int
@@ -47,10 +47,15 @@ class AdminSettings(TypedDict, total=False):
     receive_message_max_bytes: str | int
 
 
-class ConsumerSettings(AdminSettings, total=False):
-    """What `Consumer` and `AsyncConsumer` take."""
+class AdminSettings(SharedSettings, total=False):
+    """Keywords of `Admin` and `AsyncAdmin`."""
 
-    group_id: str | None
+    bootstrap_servers: str | tuple[str, ...]
+
+
+class AppClientSettings(SharedSettings, total=False):
+    """Consumer settings of `App` and `Pipeline`, which set servers, group and commits."""
+
     group_instance_id: str | None
     group_protocol: str
     group_remote_assignor: str | None
@@ -59,7 +64,6 @@ class ConsumerSettings(AdminSettings, total=False):
     heartbeat_interval_ms: str | int
     max_poll_interval_ms: str | int
     max_poll_records: str | int
-    enable_auto_commit: str | bool
     auto_commit_interval_ms: str | int
     auto_offset_reset: str
     fetch_min_bytes: str | int
@@ -75,8 +79,15 @@ class ConsumerSettings(AdminSettings, total=False):
     allow_auto_create_topics: str | bool
 
 
+class ConsumerSettings(AdminSettings, AppClientSettings, total=False):
+    """Keywords of `Consumer` and `AsyncConsumer`."""
+
+    group_id: str | None
+    enable_auto_commit: str | bool
+
+
 class ProducerSettings(AdminSettings, total=False):
-    """What `Producer` and `AsyncProducer` take."""
+    """Keywords of `Producer` and `AsyncProducer`."""
 
     acks: int | str
     enable_idempotence: str | bool | None
